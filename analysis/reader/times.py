@@ -1,0 +1,62 @@
+"""Exact nanoseconds from the decimal microseconds of a trace, without a float in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+
+import numpy as np
+
+_COMMA, _DOT, _ZERO, _NINE = b",.09"
+# A float64 of 1.7e15 us resolves 250 ns, so the digits are added up as integers.
+_MAX_DIGITS = 15  # before the point; 10**15 us in ns still fits an int64 with room for sums
+_MAX_DECIMALS = 3
+
+
+def nanoseconds(texts: Sequence[bytes]) -> np.ndarray:
+    """int64 nanoseconds of numbers of microseconds, each as its JSON text (`1.5`, `"1.5"`, `15e-1`).
+
+    Rounded half to even where there are more than three decimals. Raises ValueError, whose second
+    argument is the position in `texts`, for what is no number or does not fit.
+    """
+    if not texts:
+        return np.empty(0, dtype=np.int64)
+    text = np.frombuffer(b",".join(texts) + b",", dtype=np.uint8)
+    commas = np.flatnonzero(text == _COMMA)
+    dots = np.flatnonzero(text == _DOT)
+    is_digit = (text >= _ZERO) & (text <= _NINE)
+    starts = np.empty_like(commas)
+    starts[0] = 0
+    starts[1:] = commas[:-1] + 1
+    # Where the point stands, or would stand: the end of the number.
+    points = commas.copy()
+    owners = np.searchsorted(commas, dots)
+    points[owners] = dots
+    plain = (
+        len(commas) == len(texts)
+        and np.count_nonzero(is_digit) + len(commas) + len(dots) == len(text)
+        and bool(np.all(owners[1:] != owners[:-1]))  # sorted, as the dots are
+        and bool(np.all(points > starts))
+        and bool(np.all(points - starts <= _MAX_DIGITS + 1))
+        and bool(np.all(commas - points <= _MAX_DECIMALS + 1))
+        and bool(np.all(commas - points != 1))
+    )
+    if not plain:
+        return _one_by_one(texts)
+    numbers = np.repeat(np.arange(len(commas)), commas - starts + 1)
+    places = points[numbers] - np.arange(len(text))  # 1 at the unit digit, 0 at the point
+    places = np.where(places > 0, places - 1, places) + _MAX_DECIMALS
+    powers = 10 ** np.arange(_MAX_DIGITS + 1 + _MAX_DECIMALS, dtype=np.int64)
+    parts = np.where(is_digit, text.astype(np.int64) - _ZERO, 0) * powers[places * is_digit]
+    return np.add.reduceat(parts, starts)
+
+
+def _one_by_one(texts: Sequence[bytes]) -> np.ndarray:
+    result = np.empty(len(texts), dtype=np.int64)
+    for position, raw in enumerate(texts):
+        text = bytes(raw).decode("utf-8", "replace").strip().strip('"')
+        try:
+            result[position] = int((Decimal(text) * 1000).to_integral_value())
+        except (InvalidOperation, ValueError, OverflowError):
+            raise ValueError(f"{text[:40]!r} is not a time in microseconds", position) from None
+    return result

@@ -1,0 +1,58 @@
+"""The errors that a user may see: each carries its exit code and, where there is one, the next step."""
+
+from __future__ import annotations
+
+
+class MolprofError(Exception):
+    """A failure that the command line prints as one line, never as a traceback.
+
+    Args:
+        message: what went wrong, naming the bad value and where it stood.
+        hint: what the user can do about it, or None.
+    """
+
+    exit_code = 3
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(MolprofError):
+    """An option, argument or input file that cannot be used as given."""
+
+    exit_code = 2
+
+
+class TraceError(MolprofError):
+    """A trace that cannot be read, or whose figures cannot be trusted."""
+
+
+class EngineError(MolprofError):
+    """The trace processor is missing, changed, or failed."""
+
+
+class QueryError(MolprofError):
+    """A SQL query that the trace processor refused."""
+
+    exit_code = 2
+
+
+class RunError(MolprofError):
+    """A capture that could not be made, or whose figures cannot be trusted."""
+
+
+class MissingExtraError(UsageError):
+    """An optional dependency is not installed.
+
+    Args:
+        package: the missing distribution, as pip names it.
+        extra: the molprof extra that installs it.
+        purpose: what it is needed for.
+    """
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package!r}, which is not installed",
+            hint=f"pip install 'molprof[{extra}]'",
+        )

