@@ -1,0 +1,53 @@
+"""Metrics: one loaded trace in, one `Report` out."""
+
+from __future__ import annotations
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.metrics.checks import run_checks, trace_checks
+from molprof.analysis.metrics.counts import read_counts, read_devices
+from molprof.analysis.metrics.model import SCHEMA, Report, TraceFigures
+from molprof.analysis.metrics.registry import read_tables
+from molprof.analysis.metrics.run import read_run
+from molprof.analysis.reader import TraceInfo
+from molprof.profiler.manifest import from_json
+from molprof.queries import PACKAGE, modules
+
+__all__ = ["Report", "build_report"]
+
+
+def build_report(engine: Engine, info: TraceInfo) -> Report:
+    """All figures of the trace that `load_trace(path, engine)` described by `info`.
+
+    Raises:
+        TraceError: the trace's manifest is not one, or newer than this molprof.
+        EngineError, QueryError: the trace processor refused something.
+    """
+    manifest = None if info.manifest is None else from_json(info.manifest)
+    engine.register_package(PACKAGE, modules())
+    trace = TraceFigures(
+        path=info.path,
+        bytes=info.bytes,
+        events_by_category=dict(sorted(info.events_by_category.items())),
+        lost_events=info.lost_events,
+        lanes=info.lanes,
+        complete=info.complete,
+        problem=info.problem,
+        stacks=info.stacks,
+        device_names=tuple(str(device["name"]) for device in info.devices if "name" in device),
+    )
+    counts = read_counts(engine)
+    checks = trace_checks(trace, counts)
+    run = None
+    if manifest is not None:
+        run = read_run(engine, manifest, trace)
+        checks += run_checks(engine, run, manifest)
+    return Report(
+        schema=SCHEMA,
+        trace=trace,
+        counts=counts,
+        devices=read_devices(engine),
+        run=run,
+        tables=read_tables(engine, manifest is not None),
+        checks=checks,
+        findings=(),
+    )

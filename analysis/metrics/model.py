@@ -1,0 +1,148 @@
+"""What a report holds, and its JSON: `report --format json` is `Report.to_json()`.
+
+None means "not recorded" everywhere: the trace does not hold it, so it is not 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from molprof.analysis.metrics.run_model import Run
+
+SCHEMA = 1
+STACK_CATEGORY = "python_function"
+GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver")
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class TraceFigures:
+    """The file, and what reading it kept.
+
+    Attributes:
+        events_by_category: complete events in the file; 'None' for those without category.
+        lost_events: events that the engine should show and does not.
+        lanes: events that partly overlap another of their track and got a lane of their own.
+        complete: False where the file is damaged and only its whole part was read; `problem` says where.
+        stacks: Python stacks were read too (they count in `events_by_category` in any case).
+        device_names: names of the devices that the profiler saw; empty where not recorded.
+    """
+
+    path: str
+    bytes: int
+    events_by_category: dict[str, int]
+    lost_events: int
+    lanes: int
+    complete: bool
+    problem: str | None
+    stacks: bool
+    device_names: tuple[str, ...]
+
+    @property
+    def gpu_recorded(self) -> bool:
+        """The trace holds GPU work or calls that start it."""
+        return any(category in self.events_by_category for category in GPU_CATEGORIES)
+
+
+@dataclass(frozen=True)
+class MemoryOperation:
+    """Copies or sets of one name, all together."""
+
+    count: int
+    time_ns: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counts of the whole trace. They are of what the file records: 0 launches where it records no calls."""
+
+    launches: int
+    graph_launches: int
+    kernels: int
+    kernel_time_ns: int
+    kernel_names: int
+    memory_operations: dict[str, MemoryOperation]
+    launches_without_gpu_work: int
+    kernels_with_call: int
+    kernels_without_call: int
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """From a device's first work to the end of its last: busy is the union of its work, idle the rest."""
+
+    span_ns: int
+    busy_ns: int
+    idle_ns: int
+
+
+@dataclass(frozen=True)
+class Check:
+    """A sum that must hold: `left` = `right`, up to `tolerance_ratio` of `left`."""
+
+    id: str
+    text: str
+    left: int
+    right: int
+    tolerance_ratio: float
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one metric. A column's suffix is its unit (_ns, _bytes, _ratio), else it is a count or text."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def to_json(self) -> list[dict[str, Cell]]:
+        """One object per row."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something worth doing, its evidence and the most that it can gain (a ratio of wall time)."""
+
+    id: str
+    title: str
+    evidence: str
+    gain_ratio: float | None
+    fix: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """All figures of one trace; `run` is None for a trace that molprof did not capture."""
+
+    schema: int
+    trace: TraceFigures
+    counts: Counts
+    devices: dict[str, DeviceTime]
+    run: Run | None
+    tables: tuple[Table, ...]
+    checks: tuple[Check, ...]
+    findings: tuple[Finding, ...]
+
+    def table(self, name: str) -> Table:
+        """The table of a metric that every report has."""
+        return next(table for table in self.tables if table.name == name)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready dicts and lists, keys as documented."""
+        fields = {**asdict(self), "tables": {table.name: table.to_json() for table in self.tables}}
+        return {key: _plain(value) for key, value in fields.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, all the way down."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,167 @@
+"""What a report holds of a captured run: `run` in the JSON of `report`. None means "not recorded"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Unprofiled wall time over the repeats; None without any."""
+
+    median: int | None
+    low: int | None
+    high: int | None
+    repeats: int
+
+
+@dataclass(frozen=True)
+class PhaseFigures:
+    """One phase. `wall_ns` is of the whole run, unprofiled; all else of the recorded window, profiled.
+
+    Attributes:
+        wall_ns: of the repeat with the median wall time (the mean of the middle two of an even number).
+        host_ns: time on the host in the window, the profiler's cost included.
+        gpu_ns: time of the GPU work that the phase started.
+        syncs, sync_ns: calls that made the CPU wait for the GPU, and the time in them.
+        leaf_operators: CPU operators that call no other.
+    """
+
+    wall_ns: int | None
+    host_ns: int | None
+    gpu_ns: int | None
+    launches: int | None
+    kernels: int | None
+    syncs: int | None
+    sync_ns: int | None
+    leaf_operators: int | None
+
+
+@dataclass(frozen=True)
+class ClassFigures:
+    """GPU work of one class in the recorded steps."""
+
+    count: int
+    time_ns: int
+
+
+@dataclass(frozen=True)
+class WindowFigures:
+    """The recorded steps, and all that per-step and per-token figures of launches divide by.
+
+    Attributes:
+        steps: recorded steps, the prefill's included.
+        tokens: tokens generated in them.
+        gpu_recorded: the trace holds GPU work or calls; without, launches, kernels and GPU times are None.
+        launches, kernels, gpu_ns, leaf_operators: of these steps.
+        classes: GPU work by class; None where no GPU work is recorded.
+        unattributed_gpu_ns: time of GPU work outside any phase, of the whole trace.
+    """
+
+    full: bool
+    batch: int
+    first_step: int
+    last_step: int
+    steps: int
+    tokens: int
+    gpu_recorded: bool
+    launches: int | None
+    kernels: int | None
+    gpu_ns: int | None
+    leaf_operators: int
+    classes: dict[str, ClassFigures] | None
+    unattributed_gpu_ns: int | None
+
+
+@dataclass(frozen=True)
+class SequenceFigures:
+    """One molecule: its tokens by kind (from the trace), its validity (from the manifest)."""
+
+    sequence: int
+    smiles: str | None
+    tokens: int
+    free: int
+    copy: int
+    junk: int
+    filler: int
+    blocks: int
+    junk_blocks: int
+    malformed_blocks: int
+    masked_logits: int | None
+    valid: bool | None
+    problem: str | None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What ran: enough to label a run and to see whether two are comparable."""
+
+    label: str
+    model: str
+    family: str
+    parameters: int
+    tokenizer: str
+    vocabulary: int
+    logits_width: int
+    processor: str | None
+    placeholder: str | None
+    sampling: str
+    cache: str
+    attention: str
+    dtype: str
+    device: str
+    gpu: str | None
+    batch_size: int
+    max_new_tokens: int
+    seed: int
+    torch: str
+    transformers: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that molprof captured.
+
+    Attributes:
+        profiled_ratio: wall time of the recorded steps, profiled over unprofiled.
+        valid_molecules: None where nothing can be checked (plain-text prompts).
+        skipped: input lines that gave no prompt.
+        steps: steps of all batches, prefill included; decode_steps: those after the first of each batch.
+        row_steps: rows times steps; idle_row_steps: those of rows that had already finished.
+        launches_per_token, launches_per_step, leaf_operators_per_...: of the recorded steps.
+        launches_per_molecule: launches_per_step times steps over molecules: exact where all are recorded.
+        masked_logits: logits set to -inf in the whole run; None without a processor.
+        free_positions_per_block: mean over the templates' blocks; None without a processor.
+        coordinate_tokens_per_block: mean number of tokens that the blocks' coordinates took.
+        residual_ratio: wall time that is in no phase, over wall time.
+    """
+
+    setup: Setup
+    wall_ns: Spread
+    profiled_ratio: float | None
+    molecules: int
+    valid_molecules: int | None
+    skipped: int
+    batches: int
+    steps: int
+    decode_steps: int
+    generated_tokens: int
+    row_steps: int
+    idle_row_steps: int
+    launches_per_token: float | None
+    launches_per_step: float | None
+    launches_per_molecule: float | None
+    leaf_operators_per_token: float | None
+    leaf_operators_per_step: float | None
+    masked_logits: int | None
+    blocks: int
+    free_positions_per_block: float | None
+    coordinate_tokens_per_block: float | None
+    junk_tokens: int
+    filler_tokens: int
+    junk_blocks: int
+    malformed_blocks: int
+    phases: dict[str, PhaseFigures]
+    residual_ratio: float | None
+    window: WindowFigures
+    sequences: tuple[SequenceFigures, ...]

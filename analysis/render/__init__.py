@@ -1,0 +1,44 @@
+"""Renderers: a report or a comparison in, one string out. One line per format below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from molprof.analysis.compare import Comparison
+from molprof.analysis.metrics import Report
+from molprof.analysis.render.comparison import comparison_document
+from molprof.analysis.render.data import comparison_to_csv, report_to_csv, to_json
+from molprof.analysis.render.markdown import to_markdown
+from molprof.analysis.render.report import report_document
+from molprof.analysis.render.table import to_table
+from molprof.errors import UsageError
+
+__all__ = ["COMPARISON_FORMATS", "REPORT_FORMATS", "render"]
+
+REPORT_FORMATS: dict[str, Callable[[Report], str]] = {
+    "table": lambda report: to_table(report_document(report)),
+    "json": to_json,
+    "csv": report_to_csv,
+    "markdown": lambda report: to_markdown(report_document(report)),
+}
+
+COMPARISON_FORMATS: dict[str, Callable[[Comparison], str]] = {
+    "table": lambda comparison: to_table(comparison_document(comparison)),
+    "json": to_json,
+    "csv": comparison_to_csv,
+    "markdown": lambda comparison: to_markdown(comparison_document(comparison)),
+}
+
+
+def render(subject: Report | Comparison, form: str = "table") -> str:
+    """`subject` as text in the format `form`, ending with a newline.
+
+    Raises:
+        UsageError: no such format.
+    """
+    known = sorted(REPORT_FORMATS)
+    if form not in REPORT_FORMATS:
+        raise UsageError(f"unknown format {form!r}; known: {', '.join(known)}")
+    if isinstance(subject, Report):
+        return REPORT_FORMATS[form](subject)
+    return COMPARISON_FORMATS[form](subject)

@@ -1,0 +1,93 @@
+"""A comparison as a document: the runs side by side, then where the difference lies, then the predictions."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from molprof.analysis.compare import Comparison
+from molprof.analysis.compare.model import ComparedRow, Difference, Prediction
+from molprof.analysis.render.document import Column, Document, Section
+from molprof.analysis.render.values import NOT_RECORDED, by_unit, percent_text, time_text
+
+# More do not fit beside the labels and the first run.
+_OTHERS_PER_TABLE = 3
+
+
+def comparison_document(comparison: Comparison) -> Document:
+    """The document; more than four runs go into several tables, each beginning with the first run."""
+    others = range(1, len(comparison.runs))
+    chunks = [others[start : start + _OTHERS_PER_TABLE] for start in range(0, len(others), _OTHERS_PER_TABLE)]
+    sections = []
+    for chunk in chunks:
+        for group, rows in groupby(comparison.rows, key=lambda row: row.group):
+            sections.append(_group(comparison, group, list(rows), chunk))
+    sections.append(_difference(comparison))
+    sections.append(_predictions(comparison))
+    title = f"molprof compare  {len(comparison.runs)} runs, ratios to {comparison.labels[0]}"
+    return Document(title, tuple(sections))
+
+
+def _group(comparison: Comparison, group: str, rows: list[ComparedRow], chunk: range) -> Section:
+    labels = comparison.labels
+    columns = (Column("", "left"), Column(labels[0]), *(Column(labels[index]) for index in chunk))
+    cells = [
+        [
+            row.label,
+            by_unit(row.unit, row.values[0]),
+            *(by_unit(row.unit, row.values[index]) for index in chunk),
+        ]
+        for row in rows
+    ]
+    for place, index in enumerate(chunk, 2):
+        ratios = [_ratio(row.ratios[index]) for row in rows]
+        size = max(len(ratio) for ratio in ratios)
+        for row, line, ratio in zip(rows, cells, ratios, strict=True):
+            # A ratio stands in the run's own cell, at its right edge, so that values stay aligned.
+            if line[place] != NOT_RECORDED and row.unit != "text":
+                line[place] = f"{line[place]} {ratio:>{size}}" if size else line[place]
+    return Section(group, columns, tuple(tuple(line) for line in cells))
+
+
+def _ratio(ratio: float | None) -> str:
+    if ratio is None:
+        return ""
+    return f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
+
+
+def _difference(comparison: Comparison) -> Section:
+    title = f"Difference in unprofiled time from {comparison.labels[0]}, by phase"
+    known = [
+        (label, item)
+        for label, item in zip(comparison.labels[1:], comparison.differences, strict=True)
+        if item is not None
+    ]
+    missing = [
+        f"{label}: {NOT_RECORDED}"
+        for label, item in zip(comparison.labels[1:], comparison.differences, strict=True)
+        if item is None
+    ]
+    if not known:
+        return Section(title, notes=tuple(missing))
+    columns = (Column("", "left"), *(Column(label) for label, _ in known))
+    rows = [(name, *(_part(item.parts[name], item) for _, item in known)) for name in known[0][1].parts]
+    rows.append(("in no phase", *(_part(item.residual_ns, item) for _, item in known)))
+    rows.append(("all", *(_part(item.wall_ns, item) for _, item in known)))
+    return Section(title, columns, tuple(rows), tuple(missing))
+
+
+def _part(part_ns: int, whole: Difference) -> str:
+    sign = "+" if part_ns > 0 else ""
+    share = percent_text(part_ns / whole.wall_ns) if whole.wall_ns else ""
+    return f"{sign}{time_text(part_ns)} {share:>9}"
+
+
+def _predictions(comparison: Comparison) -> Section:
+    compared = list(comparison.predictions[0].figures) if comparison.predictions else []
+    columns = (Column("", "left"), Column("verdict", "left"), *(Column(label) for label in compared))
+    title = "Predictions: LLaMA, against Qwen, has" if not compared else f"Predictions: {compared[0]} has"
+    rows = tuple(_prediction(item) for item in comparison.predictions)
+    return Section(title, columns, rows)
+
+
+def _prediction(item: Prediction) -> tuple[str, ...]:
+    return (item.text, item.verdict, *(by_unit(item.unit, figure) for figure in item.figures.values()))

@@ -1,0 +1,166 @@
+"""The sections of a captured run: what ran, its phases, its tokens and how they drifted."""
+
+from __future__ import annotations
+
+from molprof.analysis.metrics.run_model import Run, SequenceFigures
+from molprof.analysis.render.document import PAIR, Column, Section
+from molprof.analysis.render.values import (
+    NOT_RECORDED,
+    count_text,
+    number_text,
+    per,
+    percent_text,
+    text,
+    time_text,
+)
+
+_SHOWN_MOLECULES = 20
+
+
+def run_sections(run: Run) -> list[Section]:
+    """What ran, its phases, its tokens."""
+    return [_run(run), _phases(run), *_molecules(run)]
+
+
+def _run(run: Run) -> Section:
+    setup, window = run.setup, run.window
+    processor = (
+        "none" if setup.processor is None else f"{setup.processor}, placeholder {text(setup.placeholder)}"
+    )
+    wall = run.wall_ns
+    recorded = (
+        "all steps"
+        if window.full
+        else f"steps {window.first_step} to {window.last_step} of batch {window.batch}"
+    )
+    rows = (
+        (
+            "model",
+            f"{setup.model} ({setup.family}, {number_text(setup.parameters / 1e6)} M parameters, "
+            f"{setup.dtype})",
+        ),
+        (
+            "tokenizer",
+            f"{setup.tokenizer}, {count_text(setup.vocabulary)} tokens, "
+            f"{count_text(setup.logits_width)} logits",
+        ),
+        ("processor", processor),
+        ("device", f"{setup.gpu or setup.device}, attention {setup.attention}, cache {setup.cache}"),
+        ("generation", f"{setup.sampling}, batches of {setup.batch_size}, seed {setup.seed}"),
+        (
+            "time",
+            f"{time_text(wall.median)} (low {time_text(wall.low)}, high {time_text(wall.high)}, "
+            f"{wall.repeats} unprofiled repeats)",
+        ),
+        ("recorded", f"{recorded}: {count_text(window.steps)} steps, {count_text(window.tokens)} tokens"),
+        ("profiler", f"recorded steps take {number_text(run.profiled_ratio)} times their unprofiled time"),
+        ("molecules", _molecule_counts(run)),
+        (
+            "tokens",
+            f"{count_text(run.generated_tokens)} in {count_text(run.decode_steps)} decode steps, "
+            f"{number_text(per(run.generated_tokens, run.molecules))} per molecule, "
+            f"{count_text(run.idle_row_steps)} idle row-steps",
+        ),
+        (
+            "launches",
+            f"{number_text(run.launches_per_token)} per token, {number_text(run.launches_per_step)} per step"
+            if window.gpu_recorded
+            else f"{NOT_RECORDED}: the trace holds no GPU calls",
+        ),
+        (
+            "operators",
+            f"{number_text(run.leaf_operators_per_token)} leaf CPU operators per token, "
+            f"{number_text(run.leaf_operators_per_step)} per step",
+        ),
+        (
+            "masked",
+            "none" if setup.processor is None else f"{count_text(run.masked_logits)} logits set to -inf",
+        ),
+    )
+    return Section("Run", PAIR, rows)
+
+
+def _molecule_counts(run: Run) -> str:
+    parts = [count_text(run.molecules)]
+    if run.valid_molecules is not None:
+        parts.append(f"{count_text(run.valid_molecules)} valid")
+    if run.skipped:
+        parts.append(f"{count_text(run.skipped)} input lines skipped")
+    return ", ".join(parts)
+
+
+def _phases(run: Run) -> Section:
+    numbers = ("time", "share", "profiled", "GPU time", "launches", "kernels", "syncs", "leaf ops")
+    columns = (Column("phase", "left"), *map(Column, numbers))
+    rows = tuple(
+        (
+            name,
+            time_text(phase.wall_ns),
+            percent_text(per(phase.wall_ns, run.wall_ns.median)),
+            _brief(time_text(phase.host_ns)),
+            _brief(time_text(phase.gpu_ns)),
+            _brief(count_text(phase.launches)),
+            _brief(count_text(phase.kernels)),
+            _brief(count_text(phase.syncs)),
+            _brief(count_text(phase.leaf_operators)),
+        )
+        for name, phase in run.phases.items()
+    )
+    outside_ns = run.window.unattributed_gpu_ns
+    notes = (
+        "time: whole run, unprofiled. All other columns: the recorded steps, profiled. -: not recorded.",
+        f"outside any phase: {percent_text(run.residual_ratio)} of the time"
+        + ("" if outside_ns is None else f", {time_text(outside_ns)} of GPU time"),
+    )
+    return Section("Phases", columns, rows, notes)
+
+
+def _molecules(run: Run) -> list[Section]:
+    drifting = [item for item in run.sequences if item.junk or item.filler or item.malformed_blocks]
+    drifting.sort(key=lambda item: (-item.junk, -item.filler, -item.malformed_blocks, item.sequence))
+    numbers = ("tokens", "blocks", "junk", "filler", "malformed")
+    columns = (Column("#"), Column("molecule", "left"), *map(Column, numbers))
+    rows = tuple(_molecule(item) for item in drifting[:_SHOWN_MOLECULES])
+    notes = (*_block_notes(run), *_shown(len(drifting), "with junk, filler or malformed blocks"))
+    return [Section("Tokens and drift", columns, rows, notes), *_invalid(run)]
+
+
+def _block_notes(run: Run) -> list[str]:
+    if not run.blocks:
+        return ["no coordinate blocks"]
+    free = (
+        "" if run.setup.processor is None else f"; FREE positions {number_text(run.free_positions_per_block)}"
+    )
+    return [
+        f"{count_text(run.blocks)} coordinate blocks{free}; "
+        f"tokens that coordinates took {number_text(run.coordinate_tokens_per_block)} (means per block)",
+        f"{count_text(run.junk_tokens)} junk tokens in {count_text(run.junk_blocks)} blocks, "
+        f"{count_text(run.filler_tokens)} filler tokens, {count_text(run.malformed_blocks)} malformed blocks",
+    ]
+
+
+def _molecule(item: SequenceFigures) -> tuple[str, ...]:
+    counts = (item.tokens, item.blocks, item.junk, item.filler, item.malformed_blocks)
+    return (str(item.sequence), text(item.smiles), *(count_text(count) for count in counts))
+
+
+def _invalid(run: Run) -> list[Section]:
+    invalid = [item for item in run.sequences if item.valid is False]
+    if not invalid:
+        return []
+    columns = (Column("#"), Column("molecule", "left"), Column("why", "left"))
+    rows = tuple(
+        (str(item.sequence), text(item.smiles), item.problem or "unknown")
+        for item in invalid[:_SHOWN_MOLECULES]
+    )
+    return [
+        Section("Molecules that are not valid", columns, rows, _shown(len(invalid), "that are not valid"))
+    ]
+
+
+def _shown(count: int, what: str) -> tuple[str, ...]:
+    return (f"the first {_SHOWN_MOLECULES} of {count} molecules {what}:",) if count > _SHOWN_MOLECULES else ()
+
+
+def _brief(value: str) -> str:
+    return "-" if value == NOT_RECORDED else value

@@ -1,0 +1,165 @@
+"""Numbers and names as text: units, thousands separators, short kernel names, escaped control characters."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+
+from molprof.analysis.metrics.model import Cell
+
+NOT_RECORDED = "not recorded"
+
+_NS_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+_BYTE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
+# What C++ kernel names repeat without telling kernels apart.
+_KERNEL_NOISE = (
+    "void ",
+    "at::native::",
+    "(anonymous namespace)::",
+    "gpu_kernel_impl_nocast<",
+    "gpu_kernel_impl<",
+    "binary_internal::",
+    "c10::",
+)
+
+
+def time_text(value_ns: float | None) -> str:
+    """Nanoseconds in the unit that leaves one to three digits before the point."""
+    if value_ns is None:
+        return NOT_RECORDED
+    for size, unit in _NS_UNITS:
+        if abs(value_ns) >= size:
+            return f"{_digits(value_ns / size)} {unit}"
+    return f"{value_ns:.0f} ns"
+
+
+def bytes_text(value_bytes: float | None) -> str:
+    """Bytes in powers of 1000."""
+    if value_bytes is None:
+        return NOT_RECORDED
+    for size, unit in _BYTE_UNITS:
+        if abs(value_bytes) >= size:
+            return f"{_digits(value_bytes / size)} {unit}"
+    return f"{value_bytes:.0f} B"
+
+
+def count_text(value: float | None) -> str:
+    """An integer with thousands separators."""
+    return NOT_RECORDED if value is None else f"{value:,.0f}"
+
+
+def number_text(value: float | None) -> str:
+    """A number with as many decimals as four digits leave room for; none where it is whole."""
+    if value is None:
+        return NOT_RECORDED
+    return f"{value:,.0f}" if float(value).is_integer() else _digits(value)
+
+
+def percent_text(value_ratio: float | None) -> str:
+    """A ratio as a percentage."""
+    if value_ratio is None:
+        return NOT_RECORDED
+    percent = 100 * value_ratio
+    return "< 0.01 %" if 0 < percent < 0.005 else f"{percent:.2f} %"
+
+
+def ratio_text(value_ratio: float | None) -> str:
+    """A ratio as a factor; empty where there is none."""
+    return "" if value_ratio is None else f"{_digits(value_ratio)}x"
+
+
+def bool_text(value: bool | None) -> str:
+    """yes, no, or not recorded."""
+    return NOT_RECORDED if value is None else "yes" if value else "no"
+
+
+def text(value: str | None) -> str:
+    """Text, or not recorded."""
+    return NOT_RECORDED if value is None else value
+
+
+def by_unit(unit: str, value: Cell) -> str:
+    """A value of a compared row."""
+    if isinstance(value, str):
+        return value
+    formats: dict[str, Callable[[float | None], str]] = {
+        "ns": time_text,
+        "ratio": percent_text,
+        "count": count_text,
+        "number": number_text,
+    }
+    return formats.get(unit, number_text)(value)
+
+
+def by_column(column: str, value: Cell) -> str:
+    """A value of a metric's table, by the suffix of its column; empty where null."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return short_name(value)
+    if column.endswith("_ns"):
+        return time_text(value)
+    if column.endswith("_bytes") or column == "bytes":
+        return bytes_text(value)
+    if column.endswith("_ratio"):
+        return percent_text(value)
+    return number_text(value)
+
+
+def column_title(column: str) -> str:
+    """`mean_delay_ns` as `mean delay`: units stand in the cells."""
+    for suffix in ("_ns", "_bytes"):
+        column = column.removesuffix(suffix)
+    return column.replace("_ratio", " share").replace("_", " ")
+
+
+def short_name(name: str) -> str:
+    """A kernel's name without what all of its kind have in common, arguments left out."""
+    if not any(noise in name for noise in _KERNEL_NOISE):
+        return name
+    for noise in _KERNEL_NOISE:
+        name = name.replace(noise, "")
+    return name.split("(", 1)[0] if name.find("(") > 0 else name
+
+
+def per(part: float | None, whole: float | None) -> float | None:
+    """`part` over `whole`; None where either is not recorded or `whole` is 0."""
+    return part / whole if part is not None and whole else None
+
+
+def escaped(value: str) -> str:
+    """`value` on one line: control, format and other invisible characters as `\\x1b`, `\\u202e` and so on.
+
+    A trace is untrusted, and a terminal obeys what it is sent: no escape sequence and no direction
+    mark of a name may reach it.
+    """
+    if value.isascii() and value.isprintable():
+        return value
+    return "".join(_escaped(character) for character in value)
+
+
+def width(value: str) -> int:
+    """Columns that `value` takes on a terminal: wide East Asian characters two, combining ones none."""
+    if value.isascii():
+        return len(value)
+    return sum(_character_width(character) for character in value)
+
+
+def _character_width(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    # Python's own escapes: \n, \x1b, \u202e. A lone surrogate could not even be written.
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def _digits(value: float) -> str:
+    """Four significant digits, at least none and at most three decimals."""
+    size = abs(value)
+    decimals = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
+    return f"{value:,.{decimals}f}"

@@ -1,0 +1,289 @@
+"""The run manifest's schema: what `molprof capture` stores beside the events. Standard library only.
+
+Both sides import this module: the profiler writes a `Manifest`, the analysis reads one.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from typing import Any, TypeVar
+
+from molprof.errors import TraceError
+
+SCHEMA = 1
+KEY = "molprof"
+KINDS = ("free", "copy", "junk", "filler", "eos")
+# `setup` is `generate` before the first step (checks, KV cache); `text` moves the answer to the host and
+# decodes it.
+PHASES = (
+    "template",
+    "tokenize",
+    "setup",
+    "prefill",
+    "forward",
+    "processor",
+    "sampling",
+    "bookkeeping",
+    "text",
+)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Hardware and software of the run; None where the thing does not exist there."""
+
+    gpu: str | None
+    gpu_memory_bytes: int | None
+    driver: str | None
+    cuda: str | None
+    cudnn: str | None
+    torch: str
+    transformers: str
+    flash_attn: str | None
+    molprof: str
+    python: str
+    platform: str
+    cpu: str
+    cores: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """What generated.
+
+    Attributes:
+        name: preset, path or hub id, as given.
+        family: transformers `model_type`.
+        parameters: parameters, tied weights once.
+        logits_width: columns of the logits, padding included.
+        vocabulary: tokens of the tokenizer, added ones included.
+        dtype, device, attention: as used.
+    """
+
+    name: str
+    family: str
+    parameters: int
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    logits_width: int
+    tokenizer: str
+    vocabulary: int
+    dtype: str
+    device: str
+    attention: str
+
+
+@dataclass(frozen=True)
+class Generation:
+    """How tokens were chosen.
+
+    Attributes:
+        processor: name of the studied logits processor, None without one.
+        processor_parameters: its parameters by name.
+        placeholder: the coordinate placeholder of the templates, None without a processor.
+        sampling: `greedy` or `sample`.
+        sampling_parameters: temperature, top_p, top_k where they apply.
+        cache: KV cache implementation.
+        max_new_tokens: the most tokens that any sequence could get.
+    """
+
+    processor: str | None
+    processor_parameters: dict[str, Any]
+    placeholder: str | None
+    sampling: str
+    sampling_parameters: dict[str, Any]
+    cache: str
+    batch_size: int
+    seed: int
+    max_new_tokens: int
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One unprofiled, synchronized pass over all molecules.
+
+    Attributes:
+        wall_ns: from before the first batch's templates to after the last batch's text, device synchronized.
+        phases_ns: host time per phase of `PHASES`, summed over batches and steps.
+        steps_ns: wall time of each step, batch after batch (step 0 of a batch is its prefill step).
+    """
+
+    wall_ns: int
+    phases_ns: dict[str, int]
+    steps_ns: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Unprofiled timings, and what the profiler cost.
+
+    Attributes:
+        warmup_ns: wall time of each warm-up pass.
+        repeats: the timed passes, in order.
+        mark_ns: measured cost of one host timestamp; a step takes four.
+        unmarked_wall_ns: wall time of a timed pass without any marks, None if not measured.
+        profiled_steps_ns: wall time of the recorded steps in the profiled pass.
+        unprofiled_steps_ns: median over repeats of the wall time of the same steps.
+        signature_ns: measured cost of one signature inspection, which transformers makes before it calls a
+            logits processor; a step's `processor` phase holds one per studied processor and one more. None
+            if not measured.
+        profiled_wall_ns: wall time of the profiled pass where it recorded everything, else None.
+    """
+
+    warmup_ns: list[int]
+    repeats: list[Repeat]
+    mark_ns: float
+    unmarked_wall_ns: int | None
+    profiled_steps_ns: int
+    unprofiled_steps_ns: int
+    signature_ns: float | None = None
+    profiled_wall_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class Window:
+    """The recorded decode steps: of one batch, or all of all batches."""
+
+    full: bool
+    batch: int
+    first_step: int
+    last_step: int
+
+
+@dataclass(frozen=True)
+class TemplateCounts:
+    """Sizes of one molecule's position template: tokens, FREE ones, blocks, FREE positions of each block."""
+
+    tokens: int
+    free: int
+    blocks: int
+    free_per_block: list[int]
+
+
+@dataclass(frozen=True)
+class MoleculeRun:
+    """One prompt and what came of it.
+
+    Attributes:
+        sequence: number in the run, from 0; `batch` and `row` say where it ran.
+        smiles: canonical SMILES; None for a plain-text prompt.
+        prompt_tokens: tokens of the prompt, padding excluded.
+        token_ids: generated tokens, EOS included, padding after it not.
+        kinds: one letter per token: f(ree) c(opy) j(unk) l(filler) e(os).
+        blocks: coordinate block of each token, -1 outside.
+        text: the generated text without special end tokens.
+        valid: None where there is nothing to check against.
+        problem: why it is not valid, None where it is.
+        malformed_blocks: blocks that do not begin with three decimal numbers.
+        masked_logits: logits set to -inf for this row, all its row-steps together; None without a processor.
+        template: None without a processor.
+    """
+
+    sequence: int
+    batch: int
+    row: int
+    smiles: str | None
+    prompt: str
+    prompt_tokens: int
+    token_ids: list[int]
+    kinds: str
+    blocks: list[int]
+    text: str
+    valid: bool | None
+    problem: str | None
+    malformed_blocks: int
+    masked_logits: int | None
+    template: TemplateCounts | None
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """An input line that gave no prompt."""
+
+    line: int
+    text: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything about a run that is not an event."""
+
+    schema: int
+    created: str
+    command: list[str]
+    environment: Environment
+    model: Model
+    generation: Generation
+    timings: Timings
+    window: Window
+    steps_per_batch: list[int]
+    molecules: list[MoleculeRun]
+    skipped: list[Skipped]
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifest as JSON-ready dicts and lists."""
+        return asdict(self)
+
+
+KIND_LETTERS = {"free": "f", "copy": "c", "junk": "j", "filler": "l", "eos": "e"}
+_T = TypeVar("_T")
+
+
+def from_json(raw: Any) -> Manifest:
+    """The manifest of a trace.
+
+    Raises:
+        TraceError: a newer schema, or not a manifest.
+    """
+    if not isinstance(raw, dict) or not isinstance(raw.get("schema"), int):
+        raise TraceError("the trace's 'molprof' key holds no manifest (no integer 'schema')")
+    if raw["schema"] > SCHEMA:
+        raise TraceError(
+            f"the trace was written with manifest schema {raw['schema']}; this molprof reads up to {SCHEMA}",
+            hint="pip install --upgrade molprof",
+        )
+    manifest: Manifest = _read(Manifest, raw, KEY)
+    return manifest
+
+
+def _read(kind: Any, raw: Any, where: str) -> Any:
+    """`raw` as `kind`, every field checked by its annotation; unknown keys are left out."""
+    origin = typing.get_origin(kind)
+    if kind is Any:
+        return raw
+    if origin in (types.UnionType, typing.Union):
+        options = typing.get_args(kind)
+        if raw is None and type(None) in options:
+            return None
+        return _read(next(option for option in options if option is not type(None)), raw, where)
+    if is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(raw, dict):
+            raise TraceError(f"manifest: {where} is {type(raw).__name__}, expected an object")
+        hints = typing.get_type_hints(kind)
+        missing = [item.name for item in fields(kind) if item.name not in raw and item.default is MISSING]
+        if missing:
+            raise TraceError(f"manifest: {where} lacks {', '.join(missing)}")
+        return kind(
+            **{name: _read(hints[name], raw[name], f"{where}.{name}") for name in hints if name in raw}
+        )
+    if origin is list:
+        if not isinstance(raw, list):
+            raise TraceError(f"manifest: {where} is {type(raw).__name__}, expected a list")
+        (inner,) = typing.get_args(kind)
+        return [_read(inner, item, f"{where}[{index}]") for index, item in enumerate(raw)]
+    if origin is dict:
+        if not isinstance(raw, dict):
+            raise TraceError(f"manifest: {where} is {type(raw).__name__}, expected an object")
+        _, inner = typing.get_args(kind)
+        return {str(key): _read(inner, item, f"{where}.{key}") for key, item in raw.items()}
+    if kind is float and isinstance(raw, int) and not isinstance(raw, bool):
+        return float(raw)
+    if not isinstance(raw, kind) or (kind is int and isinstance(raw, bool)):
+        raise TraceError(f"manifest: {where} is {raw!r}, expected {kind.__name__}")
+    return raw

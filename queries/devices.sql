@@ -1,0 +1,74 @@
+-- When each device was busy: the union of its kernels, copies and sets, which may run side by side.
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+-- Every piece of work with the latest end of any earlier one on its device.
+CREATE PERFETTO TABLE _molprof_device_work AS
+SELECT
+  device,
+  ts,
+  ts + dur AS ts_end,
+  MAX(ts + dur) OVER (
+    PARTITION BY device
+    ORDER BY ts, id
+    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+  ) AS busy_until
+FROM molprof_gpu_work;
+
+-- Busy and idle time of each device, from its first work's start to its last work's end.
+CREATE PERFETTO VIEW molprof_device(
+  -- Device number as text.
+  device STRING,
+  -- From the first start to the last end, ns.
+  span_ns DURATION,
+  -- Time with at least one kernel, copy or set running, ns.
+  busy_ns DURATION,
+  -- The rest of the span, ns.
+  idle_ns DURATION,
+  -- Kernels, copies and sets.
+  count LONG
+)
+AS
+WITH
+  busy AS (
+    SELECT
+      device,
+      MAX(ts_end) - MIN(ts) AS span_ns,
+      -- What a piece adds to the union: its part after all earlier ones.
+      SUM(MAX(0, ts_end - MAX(ts, IFNULL(busy_until, ts)))) AS busy_ns,
+      COUNT() AS count
+    FROM _molprof_device_work
+    GROUP BY
+      device
+  )
+SELECT
+  device,
+  span_ns,
+  busy_ns,
+  span_ns - busy_ns AS idle_ns,
+  count
+FROM busy
+ORDER BY
+  device;
+
+-- The gaps of each device between its first and last work, longest first.
+CREATE PERFETTO VIEW molprof_device_idle(
+  -- Device number as text.
+  device STRING,
+  -- Start of the gap, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Length of the gap, ns.
+  dur DURATION
+)
+AS
+SELECT
+  device,
+  busy_until AS ts,
+  ts - busy_until AS dur
+FROM _molprof_device_work
+WHERE
+  ts > busy_until
+ORDER BY
+  dur DESC,
+  ts,
+  device;

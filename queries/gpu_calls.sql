@@ -1,0 +1,34 @@
+-- The CPU calls into the CUDA or HIP runtime and driver, and which of them start kernels.
+
+-- One row per slice of category cuda_runtime or cuda_driver (HIP traces use the same), in order of start.
+CREATE PERFETTO TABLE molprof_gpu_call(
+  -- The slice.
+  id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time in the call, ns.
+  dur DURATION,
+  -- Name of the runtime or driver function.
+  name STRING,
+  -- launch for a call that starts a kernel, graph_launch for one that starts a graph; null for any other.
+  kind STRING,
+  -- Number that the work which it started carries too; null where not recorded.
+  correlation LONG
+)
+AS
+SELECT
+  id,
+  ts,
+  dur,
+  name,
+  CASE
+    WHEN name GLOB '*Launch*Kernel*' THEN 'launch'
+    WHEN name GLOB '*GraphLaunch*' THEN 'graph_launch'
+  END AS kind,
+  EXTRACT_ARG(arg_set_id, 'args.correlation') AS correlation
+FROM slice
+WHERE
+  category IN ('cuda_runtime', 'cuda_driver')
+ORDER BY
+  ts,
+  id;

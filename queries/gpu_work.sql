@@ -1,0 +1,46 @@
+-- What ran on the GPU: every kernel, memory copy and memory set.
+
+-- One row per slice of category kernel, gpu_memcpy or gpu_memset, in order of start.
+CREATE PERFETTO TABLE molprof_gpu_work(
+  -- The slice.
+  id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time on the device, ns.
+  dur DURATION,
+  -- Name as recorded; '(no name)' for an empty one, which the trace processor does not tell from none.
+  name STRING,
+  -- kernel, gpu_memcpy or gpu_memset.
+  category STRING,
+  -- Device number as text; the event's process number where the event names no device.
+  device STRING,
+  -- Stream number; null where not recorded.
+  stream LONG,
+  -- Number that the call which started it carries too; null where not recorded.
+  correlation LONG,
+  -- Bytes moved or set; null where not recorded.
+  bytes LONG
+)
+AS
+SELECT
+  slice.id,
+  slice.ts,
+  slice.dur,
+  IFNULL(slice.name, '(no name)') AS name,
+  slice.category,
+  CAST(COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.device'), process.pid) AS TEXT) AS device,
+  EXTRACT_ARG(slice.arg_set_id, 'args.stream') AS stream,
+  EXTRACT_ARG(slice.arg_set_id, 'args.correlation') AS correlation,
+  CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT) AS bytes
+FROM slice
+LEFT JOIN thread_track
+  ON slice.track_id = thread_track.id
+LEFT JOIN thread
+  USING (utid)
+LEFT JOIN process
+  USING (upid)
+WHERE
+  slice.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+ORDER BY
+  slice.ts,
+  slice.id;

@@ -1,0 +1,88 @@
+-- Calls that make the CPU wait for the GPU, with the time waited.
+--
+-- Counted: *Synchronize (device, stream, event, context); copies that return only when done (a Memcpy
+-- without Async, as cudaMemcpy or hipMemcpyWithStream); and an asynchronous copy from the device into pageable host
+-- memory, which CUDA makes wait for its own end. Not counted: cudaStreamWaitEvent, which makes a
+-- stream wait and not the CPU, and cudaEventQuery, which asks without waiting. tensor.item() and
+-- .tolist() show as the copy and the cudaStreamSynchronize inside aten::_local_scalar_dense or aten::copy_.
+
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.launches;
+
+-- One row per waiting call, in order of start.
+CREATE PERFETTO TABLE molprof_host_sync(
+  -- The call's slice.
+  id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time in the call, ns: the wait and the call's own cost.
+  dur DURATION,
+  -- Name of the runtime or driver function.
+  name STRING,
+  -- Innermost operator (cpu_op) around the call; null where there is none.
+  operator STRING
+)
+AS
+SELECT
+  call.id,
+  call.ts,
+  call.dur,
+  call.name,
+  (
+    SELECT
+      ancestor.name
+    FROM ancestor_slice(call.id) AS ancestor
+    WHERE
+      ancestor.category = 'cpu_op'
+    ORDER BY
+      ancestor.depth DESC
+    LIMIT 1
+  ) AS operator
+FROM molprof_gpu_call AS call
+WHERE
+  call.name GLOB '*Synchronize*'
+  OR (call.name GLOB '*Memcpy*' AND NOT call.name GLOB '*Async*' AND NOT call.name GLOB '*DtoD*')
+  OR call.id IN (
+    SELECT
+      link.call_id
+    FROM molprof_gpu_work_call AS link
+    JOIN molprof_gpu_work AS work
+      ON work.id = link.work_id
+    WHERE
+      work.name GLOB 'Memcpy DtoH*Pageable*'
+  )
+ORDER BY
+  call.ts,
+  call.id;
+
+-- Waiting calls by name and operator, longest total wait first.
+CREATE PERFETTO VIEW molprof_host_sync_summary(
+  -- Name of the runtime or driver function.
+  name STRING,
+  -- Innermost operator around the calls; null where there is none.
+  operator STRING,
+  -- Calls.
+  count LONG,
+  -- Time in the calls, ns.
+  time_ns DURATION,
+  -- Longest single call, ns.
+  longest_ns DURATION
+)
+AS
+SELECT
+  name,
+  operator,
+  COUNT() AS count,
+  SUM(dur) AS time_ns,
+  MAX(dur) AS longest_ns
+FROM molprof_host_sync
+GROUP BY
+  name,
+  operator
+ORDER BY
+  time_ns DESC,
+  name,
+  operator;

@@ -1,0 +1,82 @@
+-- Kernels and copy engine work by class: attention, matmul, norm, elementwise, reduce, softmax, sort/top-k, copy,
+-- cat, fill, index/scatter/gather, embedding/rotary, cache-write, collective, other; memcpy by direction; memset.
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.kernel_patterns;
+
+-- The class of every name that ran on the GPU.
+CREATE PERFETTO TABLE molprof_work_class(
+  -- kernel, gpu_memcpy or gpu_memset.
+  category STRING,
+  -- Name as recorded.
+  name STRING,
+  -- Kernel class, other where no pattern matches; 'memcpy HtoD' and the like for copies; memset.
+  class STRING
+)
+AS
+WITH
+  named AS (
+    SELECT DISTINCT
+      category,
+      name
+    FROM molprof_gpu_work
+  )
+SELECT
+  category,
+  name,
+  CASE category
+    WHEN 'gpu_memset' THEN 'memset'
+    WHEN 'gpu_memcpy' THEN REPLACE(
+      IIF(INSTR(name, ' (') > 0, SUBSTR(name, 1, INSTR(name, ' (') - 1), name),
+      'Memcpy',
+      'memcpy'
+    )
+    ELSE IFNULL(
+      (
+        SELECT
+          class
+        FROM molprof_kernel_pattern
+        WHERE
+          LOWER(named.name) GLOB pattern
+        ORDER BY
+          priority,
+          pattern
+        LIMIT 1
+      ),
+      'other'
+    )
+  END AS class
+FROM named
+ORDER BY
+  category,
+  name;
+
+-- GPU work by class, longest total time first.
+CREATE PERFETTO VIEW molprof_class_summary(
+  -- Class of the work.
+  class STRING,
+  -- Kernels, copies or sets.
+  count LONG,
+  -- Sum of their times, ns.
+  time_ns DURATION,
+  -- Share of all GPU work's time, 0 to 1; null where no time passed.
+  time_ratio DOUBLE,
+  -- Different names in the class.
+  names LONG
+)
+AS
+SELECT
+  class.class,
+  COUNT() AS count,
+  SUM(work.dur) AS time_ns,
+  1.0 * SUM(work.dur) / NULLIF((SELECT SUM(dur) FROM molprof_gpu_work), 0) AS time_ratio,
+  COUNT(DISTINCT work.name) AS names
+FROM molprof_gpu_work AS work
+JOIN molprof_work_class AS class
+  ON class.category = work.category AND class.name = work.name
+GROUP BY
+  class.class
+ORDER BY
+  time_ns DESC,
+  class.class;

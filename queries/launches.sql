@@ -1,0 +1,163 @@
+-- Launches and the GPU work that they started, matched by correlation number.
+
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+-- Which call started which GPU work; work whose call was not recorded has no row.
+-- Where several calls carry the number, a launch goes before other calls, then the earliest.
+CREATE PERFETTO TABLE molprof_gpu_work_call(
+  -- The kernel, copy or set.
+  work_id JOINID(slice.id),
+  -- The call that started it; a graph launch starts many.
+  call_id JOINID(slice.id),
+  -- From the start of the call to the start of the work, ns; below 0 only where clocks disagree.
+  delay DURATION
+)
+AS
+WITH
+  ranked AS (
+    SELECT
+      id,
+      ts,
+      correlation,
+      ROW_NUMBER() OVER (PARTITION BY correlation ORDER BY kind IS NULL, ts, id) AS choice
+    FROM molprof_gpu_call
+    WHERE
+      correlation IS NOT NULL
+  )
+SELECT
+  work.id AS work_id,
+  ranked.id AS call_id,
+  work.ts - ranked.ts AS delay
+FROM molprof_gpu_work AS work
+JOIN ranked
+  ON ranked.correlation = work.correlation AND ranked.choice = 1
+ORDER BY
+  work.id;
+
+-- Launching calls by name, most calls first.
+CREATE PERFETTO VIEW molprof_launch_summary(
+  -- Name of the runtime or driver function.
+  name STRING,
+  -- launch or graph_launch.
+  kind STRING,
+  -- Calls.
+  count LONG,
+  -- Time in the calls, ns.
+  time_ns DURATION,
+  -- Kernels that they started.
+  kernels LONG,
+  -- Mean time from the start of a call to the start of a kernel of it, ns; null where none is linked.
+  mean_delay_ns DOUBLE
+)
+AS
+WITH
+  started AS (
+    SELECT
+      link.call_id,
+      COUNT() AS kernels,
+      SUM(link.delay) AS delay
+    FROM molprof_gpu_work_call AS link
+    JOIN molprof_gpu_work AS work
+      ON work.id = link.work_id
+    WHERE
+      work.category = 'kernel'
+    GROUP BY
+      link.call_id
+  )
+SELECT
+  call.name,
+  call.kind,
+  COUNT() AS count,
+  SUM(call.dur) AS time_ns,
+  IFNULL(SUM(started.kernels), 0) AS kernels,
+  1.0 * SUM(started.delay) / SUM(started.kernels) AS mean_delay_ns
+FROM molprof_gpu_call AS call
+LEFT JOIN started
+  ON started.call_id = call.id
+WHERE
+  call.kind IS NOT NULL
+GROUP BY
+  call.name,
+  call.kind
+ORDER BY
+  count DESC,
+  call.name,
+  call.kind;
+
+-- The trace's counts, one row.
+CREATE PERFETTO VIEW molprof_launch_count(
+  -- Calls that start a kernel; 0 also where the trace records no calls.
+  launches LONG,
+  -- Calls that start a graph, not counted as launches.
+  graph_launches LONG,
+  -- Kernels.
+  kernels LONG,
+  -- Sum of kernel times, ns; kernels that run side by side count each.
+  kernel_time_ns DURATION,
+  -- Different kernel names.
+  kernel_names LONG,
+  -- Launches whose correlation number no GPU work carries; no number is a number like others here.
+  launches_without_gpu_work LONG,
+  -- Kernels whose correlation number a call carries, by the same rule.
+  kernels_with_call LONG,
+  -- Kernels whose correlation number no call carries, by the same rule.
+  kernels_without_call LONG
+)
+AS
+WITH
+  -- NOT IN over a set with NULL is never true, so NULL is asked for on its own.
+  launch AS (
+    SELECT
+      name GLOB '*Launch*Kernel*' AS one,
+      name GLOB '*GraphLaunch*' AS graph,
+      IIF(
+        correlation IS NULL,
+        (SELECT COUNT() FROM molprof_gpu_work WHERE correlation IS NULL) = 0,
+        correlation NOT IN (SELECT correlation FROM molprof_gpu_work WHERE correlation IS NOT NULL)
+      ) AS alone
+    FROM molprof_gpu_call
+    WHERE
+      kind IS NOT NULL
+  ),
+  kernel AS (
+    SELECT
+      name,
+      dur,
+      IIF(
+        correlation IS NULL,
+        (SELECT COUNT() FROM molprof_gpu_call WHERE correlation IS NULL) = 0,
+        correlation NOT IN (SELECT correlation FROM molprof_gpu_call WHERE correlation IS NOT NULL)
+      ) AS alone
+    FROM molprof_gpu_work
+    WHERE
+      category = 'kernel'
+  ),
+  launch_count AS (
+    SELECT
+      COUNT() FILTER (WHERE one) AS launches,
+      COUNT() FILTER (WHERE graph) AS graph_launches,
+      COUNT() FILTER (WHERE one AND alone) AS without_work
+    FROM launch
+  ),
+  kernel_count AS (
+    SELECT
+      COUNT() AS kernels,
+      IFNULL(SUM(dur), 0) AS time_ns,
+      COUNT(DISTINCT name) AS names,
+      COUNT() FILTER (WHERE NOT alone) AS with_call,
+      COUNT() FILTER (WHERE alone) AS without_call
+    FROM kernel
+  )
+SELECT
+  launch_count.launches,
+  launch_count.graph_launches,
+  kernel_count.kernels,
+  kernel_count.time_ns AS kernel_time_ns,
+  kernel_count.names AS kernel_names,
+  launch_count.without_work AS launches_without_gpu_work,
+  kernel_count.with_call AS kernels_with_call,
+  kernel_count.without_call AS kernels_without_call
+FROM launch_count
+CROSS JOIN kernel_count;

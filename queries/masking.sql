@@ -1,0 +1,119 @@
+-- Masking: what happens inside the processor phase, and which operations write masks.
+
+INCLUDE PERFETTO MODULE molprof.phase_work;
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.phases;
+
+INCLUDE PERFETTO MODULE molprof.placement;
+
+-- The processor phase of each recorded step, in order of batch and step. Empty for traces of other origin.
+CREATE PERFETTO VIEW molprof_masking_step(
+  -- Batch, from 0.
+  batch LONG,
+  -- Step of the batch.
+  step LONG,
+  -- Time of the phase on the host, profiler's cost included, ns.
+  host_ns DURATION,
+  -- Time of the GPU work that it started, ns.
+  gpu_ns DURATION,
+  -- Calls that start a kernel.
+  launches LONG,
+  -- Kernels that they started.
+  kernels LONG,
+  -- Calls that made the CPU wait for the GPU.
+  syncs LONG,
+  -- Operators that call no other operator.
+  leaf_operators LONG
+)
+AS
+SELECT
+  batch,
+  step,
+  host_ns,
+  gpu_ns,
+  launches,
+  kernels,
+  syncs,
+  leaf_operators
+FROM molprof_phase_work
+WHERE
+  phase = 'processor'
+ORDER BY
+  batch,
+  step;
+
+-- Operations that can write a mask (index, fill, put, scatter, where), kernels and operators by name, longest total
+-- time first: those of the processor phase in a trace of molprof's, all of them in any other. An operator's time
+-- includes the operators that it calls, so rows of kind operator overlap and must not be added up.
+CREATE PERFETTO VIEW molprof_masking_candidate(
+  -- kernel or operator.
+  kind STRING,
+  -- Name as recorded.
+  name STRING,
+  -- Kernels or calls.
+  count LONG,
+  -- Sum of their times, ns.
+  time_ns DURATION
+)
+AS
+WITH
+  operation AS (
+    SELECT
+      id,
+      'operator' AS kind,
+      name,
+      dur
+    FROM slice
+    WHERE
+      category = 'cpu_op'
+    UNION ALL
+    SELECT
+      id,
+      'kernel' AS kind,
+      name,
+      dur
+    FROM molprof_gpu_work
+    WHERE
+      category = 'kernel'
+  ),
+  place AS (
+    SELECT
+      id,
+      phase_id
+    FROM molprof_call_phase
+    UNION ALL
+    SELECT
+      id,
+      phase_id
+    FROM molprof_work_phase
+  )
+SELECT
+  operation.kind,
+  operation.name,
+  COUNT() AS count,
+  SUM(operation.dur) AS time_ns
+FROM operation
+LEFT JOIN place
+  ON place.id = operation.id
+LEFT JOIN molprof_phase AS phase
+  ON phase.id = place.phase_id
+WHERE
+  (
+    LOWER(operation.name) GLOB '*index*'
+    OR LOWER(operation.name) GLOB '*fill*'
+    OR LOWER(operation.name) GLOB '*[:_]put*'
+    OR LOWER(operation.name) GLOB '*scatter*'
+    OR LOWER(operation.name) GLOB '*where*'
+  )
+  -- arange and the like.
+  AND operation.name NOT GLOB '*with_index*'
+  AND (phase.phase = 'processor' OR (SELECT COUNT() FROM molprof_phase) = 0)
+GROUP BY
+  operation.kind,
+  operation.name
+ORDER BY
+  operation.kind,
+  time_ns DESC,
+  operation.name;

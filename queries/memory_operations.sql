@@ -1,0 +1,40 @@
+-- Copies and sets that the GPU's copy engines ran, by name. Copies made by kernels are in molprof.kernel_classes.
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+-- Memory copies and sets by direction, longest total time first.
+CREATE PERFETTO VIEW molprof_memory_operation(
+  -- The recorded name up to its first " (": Memcpy HtoD, Memcpy DtoH, Memcpy DtoD, Memset...
+  name STRING,
+  -- Operations.
+  count LONG,
+  -- Sum of their times, ns.
+  time_ns DURATION,
+  -- Bytes moved or set; operations without recorded bytes count 0.
+  bytes LONG,
+  -- Mean rate, bytes per second; null where no time passed.
+  bytes_per_second DOUBLE
+)
+AS
+WITH
+  operation AS (
+    SELECT
+      IIF(INSTR(name, ' (') > 0, SUBSTR(name, 1, INSTR(name, ' (') - 1), name) AS name,
+      dur,
+      IFNULL(bytes, 0) AS bytes
+    FROM molprof_gpu_work
+    WHERE
+      category != 'kernel'
+  )
+SELECT
+  name,
+  COUNT() AS count,
+  SUM(dur) AS time_ns,
+  SUM(bytes) AS bytes,
+  1e9 * SUM(bytes) / NULLIF(SUM(dur), 0) AS bytes_per_second
+FROM operation
+GROUP BY
+  name
+ORDER BY
+  time_ns DESC,
+  name;

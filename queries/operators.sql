@@ -1,0 +1,44 @@
+-- CPU operators (category cpu_op), and which of them do the work themselves.
+
+-- Operators that call no other operator. Where no GPU calls are recorded this is the nearest thing to a
+-- count of launches, under its own name: it is not one.
+CREATE PERFETTO VIEW molprof_leaf_operator(
+  -- The operator's slice.
+  id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time in the operator, ns.
+  dur DURATION,
+  -- Name, such as aten::add.
+  name STRING
+)
+AS
+WITH
+  -- An operator's first callee is the next operator of its track, whatever lies between them.
+  ordered AS (
+    SELECT
+      id,
+      ts,
+      dur,
+      name,
+      depth,
+      LEAD(ts) OVER in_order AS next_ts,
+      LEAD(depth) OVER in_order AS next_depth
+    FROM slice
+    WHERE
+      category = 'cpu_op'
+    WINDOW in_order AS (PARTITION BY track_id ORDER BY ts, depth, id)
+  )
+SELECT
+  id,
+  ts,
+  dur,
+  name
+FROM ordered
+WHERE
+  next_ts IS NULL
+  OR next_depth <= depth
+  OR next_ts >= ts + MAX(dur, 1)
+ORDER BY
+  ts,
+  id;

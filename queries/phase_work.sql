@@ -1,0 +1,147 @@
+-- What each phase did: host time, launches, GPU work, waits and operators. Figures of the recorded window.
+
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.host_syncs;
+
+INCLUDE PERFETTO MODULE molprof.operators;
+
+INCLUDE PERFETTO MODULE molprof.phases;
+
+INCLUDE PERFETTO MODULE molprof.placement;
+
+-- One row per phase, in order of start, and one for what lies outside any phase (phase_id null), last.
+CREATE PERFETTO TABLE molprof_phase_work(
+  -- The phase's slice; null for what lies outside any phase.
+  phase_id JOINID(slice.id),
+  -- Name of the phase; null for what lies outside any.
+  phase STRING,
+  -- Batch, from 0; null as above.
+  batch LONG,
+  -- Step of the batch; null for template, tokenize and as above.
+  step LONG,
+  -- Time on the host, profiler's cost included, ns; null as above.
+  host_ns DURATION,
+  -- Calls that start a kernel.
+  launches LONG,
+  -- Calls that start a graph.
+  graph_launches LONG,
+  -- Kernels whose launching call lies in the phase.
+  kernels LONG,
+  -- Time of kernels, copies and sets whose call lies in the phase, ns; side by side counts each.
+  gpu_ns DURATION,
+  -- Calls that made the CPU wait for the GPU.
+  syncs LONG,
+  -- Time in those calls, ns.
+  sync_ns DURATION,
+  -- Operators that call no other operator.
+  leaf_operators LONG
+)
+AS
+WITH
+  fact AS (
+    SELECT place.phase_id, call.kind = 'launch' AS launch, call.kind = 'graph_launch' AS graph_launch,
+      0 AS kernel, 0 AS gpu_ns, 0 AS sync, 0 AS sync_ns, 0 AS leaf
+    FROM molprof_gpu_call AS call
+    LEFT JOIN molprof_call_phase AS place
+      ON place.id = call.id
+    WHERE call.kind IS NOT NULL
+    UNION ALL
+    SELECT place.phase_id, 0, 0, work.category = 'kernel', work.dur, 0, 0, 0
+    FROM molprof_gpu_work AS work
+    JOIN molprof_work_phase AS place
+      ON place.id = work.id
+    UNION ALL
+    SELECT place.phase_id, 0, 0, 0, 0, 1, wait.dur, 0
+    FROM molprof_host_sync AS wait
+    LEFT JOIN molprof_call_phase AS place
+      ON place.id = wait.id
+    UNION ALL
+    SELECT place.phase_id, 0, 0, 0, 0, 0, 0, 1
+    FROM molprof_leaf_operator AS leaf
+    LEFT JOIN molprof_call_phase AS place
+      ON place.id = leaf.id
+    UNION ALL
+    -- So that a phase that did nothing has its row too.
+    SELECT id, 0, 0, 0, 0, 0, 0, 0
+    FROM molprof_phase
+  ),
+  total AS (
+    SELECT
+      phase_id,
+      SUM(launch) AS launches,
+      SUM(graph_launch) AS graph_launches,
+      SUM(kernel) AS kernels,
+      SUM(gpu_ns) AS gpu_ns,
+      SUM(sync) AS syncs,
+      SUM(sync_ns) AS sync_ns,
+      SUM(leaf) AS leaf_operators
+    FROM fact
+    GROUP BY
+      phase_id
+  )
+SELECT
+  total.phase_id,
+  phase.phase,
+  phase.batch,
+  phase.step,
+  phase.dur AS host_ns,
+  total.launches,
+  total.graph_launches,
+  total.kernels,
+  total.gpu_ns,
+  total.syncs,
+  total.sync_ns,
+  total.leaf_operators
+FROM total
+LEFT JOIN molprof_phase AS phase
+  ON phase.id = total.phase_id
+ORDER BY
+  phase.ts IS NULL,
+  phase.ts,
+  phase.id;
+
+-- The same by name of phase, the most host time first; what lies outside any phase last.
+CREATE PERFETTO VIEW molprof_phase_summary(
+  -- Name of the phase; null for what lies outside any.
+  phase STRING,
+  -- Phases of that name.
+  count LONG,
+  -- Time on the host, profiler's cost included, ns; null for what lies outside any phase.
+  host_ns DURATION,
+  -- Calls that start a kernel.
+  launches LONG,
+  -- Calls that start a graph.
+  graph_launches LONG,
+  -- Kernels whose launching call lies in the phase.
+  kernels LONG,
+  -- Time of kernels, copies and sets whose call lies in the phase, ns.
+  gpu_ns DURATION,
+  -- Calls that made the CPU wait for the GPU.
+  syncs LONG,
+  -- Time in those calls, ns.
+  sync_ns DURATION,
+  -- Operators that call no other operator.
+  leaf_operators LONG
+)
+AS
+SELECT
+  phase,
+  COUNT(phase_id) AS count,
+  SUM(host_ns) AS host_ns,
+  SUM(launches) AS launches,
+  SUM(graph_launches) AS graph_launches,
+  SUM(kernels) AS kernels,
+  SUM(gpu_ns) AS gpu_ns,
+  SUM(syncs) AS syncs,
+  SUM(sync_ns) AS sync_ns,
+  SUM(leaf_operators) AS leaf_operators
+FROM molprof_phase_work
+GROUP BY
+  phase
+ORDER BY
+  phase IS NULL,
+  host_ns DESC,
+  phase;

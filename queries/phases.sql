@@ -1,0 +1,83 @@
+-- Steps and phases of a run that molprof captured, from its annotations (docs/trace-format.md).
+
+-- One row per phase: template and tokenize of each batch, then prefill or forward, processor, sampling and
+-- bookkeeping of each recorded step. Empty for traces of other origin.
+CREATE PERFETTO TABLE molprof_phase(
+  -- The annotation's slice.
+  id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time on the host, profiler's cost included, ns.
+  dur DURATION,
+  -- template, tokenize, prefill, forward, processor, sampling or bookkeeping.
+  phase STRING,
+  -- Batch, from 0.
+  batch LONG,
+  -- Step of the batch, 0 for the one with the prefill; null for template and tokenize.
+  step LONG,
+  -- Process that the phase ran in.
+  upid JOINID(process.id),
+  -- Thread number that the phase ran on.
+  tid LONG
+)
+AS
+WITH
+  annotation AS (
+    SELECT
+      slice.id,
+      slice.ts,
+      slice.dur,
+      slice.name || ' ' AS name,
+      thread.upid,
+      COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid) AS tid
+    FROM slice
+    JOIN thread_track
+      ON slice.track_id = thread_track.id
+    JOIN thread
+      USING (utid)
+    WHERE
+      slice.category = 'user_annotation' AND slice.name GLOB 'molprof.*'
+  )
+SELECT
+  id,
+  ts,
+  dur,
+  SUBSTR(name, 9, INSTR(name, ' ') - 9) AS phase,
+  -- CAST reads the digits that the text begins with.
+  IIF(INSTR(name, ' batch=') > 0, CAST(SUBSTR(name, INSTR(name, ' batch=') + 7) AS INT), NULL) AS batch,
+  IIF(INSTR(name, ' step=') > 0, CAST(SUBSTR(name, INSTR(name, ' step=') + 6) AS INT), NULL) AS step,
+  upid,
+  tid
+FROM annotation
+WHERE
+  name NOT GLOB 'molprof.step *'
+ORDER BY
+  ts,
+  id;
+
+-- One row per recorded step.
+CREATE PERFETTO TABLE molprof_step(
+  -- The annotation's slice.
+  id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time on the host, profiler's cost included, ns.
+  dur DURATION,
+  -- Batch, from 0.
+  batch LONG,
+  -- Step of the batch; step 0 holds the prefill, every later one is a decode step.
+  step LONG
+)
+AS
+SELECT
+  id,
+  ts,
+  dur,
+  CAST(SUBSTR(name, INSTR(name, ' batch=') + 7) AS INT) AS batch,
+  CAST(SUBSTR(name, INSTR(name, ' step=') + 6) AS INT) AS step
+FROM slice
+WHERE
+  category = 'user_annotation' AND name GLOB 'molprof.step batch=* step=*'
+ORDER BY
+  ts,
+  id;

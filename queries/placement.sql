@@ -1,0 +1,96 @@
+-- In which phase each operator and each runtime call ran: the one on its own thread that was open when it started.
+-- GPU work belongs to the phase of the call that started it, whenever it ran.
+
+INCLUDE PERFETTO MODULE molprof.launches;
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.phases;
+
+-- Operators and calls that started inside a phase; those outside any have no row.
+CREATE PERFETTO TABLE molprof_call_phase(
+  -- The operator's or call's slice.
+  id JOINID(slice.id),
+  -- The phase's slice.
+  phase_id JOINID(slice.id)
+)
+AS
+WITH
+  phase AS (
+    SELECT
+      id,
+      upid,
+      tid,
+      ts,
+      ts + dur AS ts_end,
+      ROW_NUMBER() OVER (PARTITION BY upid, tid ORDER BY ts, ts + dur, id) AS number
+    FROM molprof_phase
+  ),
+  moment AS (
+    SELECT
+      NULL AS id,
+      upid,
+      tid,
+      ts,
+      number
+    FROM phase
+    UNION ALL
+    SELECT
+      slice.id,
+      thread.upid,
+      COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid) AS tid,
+      slice.ts,
+      NULL AS number
+    FROM slice
+    JOIN thread_track
+      ON slice.track_id = thread_track.id
+    JOIN thread
+      USING (utid)
+    WHERE
+      slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
+      -- Traces of other origin have no phases; this spares them the sorting below.
+      AND (SELECT COUNT() FROM molprof_phase) > 0
+  ),
+  -- Phases of one thread do not overlap, so the last one that began is the only one that can be open.
+  placed AS (
+    SELECT
+      id,
+      upid,
+      tid,
+      ts,
+      MAX(number) OVER (
+        PARTITION BY upid, tid
+        ORDER BY ts, id IS NOT NULL, id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+      ) AS number
+    FROM moment
+  )
+SELECT
+  placed.id,
+  phase.id AS phase_id
+FROM placed
+JOIN phase
+  ON phase.upid = placed.upid AND phase.tid = placed.tid AND phase.number = placed.number
+WHERE
+  placed.id IS NOT NULL AND placed.ts < phase.ts_end
+ORDER BY
+  placed.id;
+
+-- GPU work with the phase of its launching call; a graph's work goes to the graph launch.
+CREATE PERFETTO TABLE molprof_work_phase(
+  -- The kernel, copy or set.
+  id JOINID(slice.id),
+  -- The phase's slice; null where the call was not recorded or lay outside any phase.
+  phase_id JOINID(slice.id)
+)
+AS
+SELECT
+  work.id,
+  place.phase_id
+FROM molprof_gpu_work AS work
+LEFT JOIN molprof_gpu_work_call AS link
+  ON link.work_id = work.id
+LEFT JOIN molprof_call_phase AS place
+  ON place.id = link.call_id
+ORDER BY
+  work.id;

@@ -1,0 +1,40 @@
+-- Operations that are short and many: where launching costs more than computing.
+
+-- GPU work, operators and calls whose mean time is below a bound and whose number is above another, most first.
+CREATE PERFETTO FUNCTION molprof_small_operations(
+  -- Mean time that they stay below, ns; 100000 is a usual choice.
+  below_ns DURATION,
+  -- Number that they exceed; 1000 is a usual choice.
+  more_than LONG
+)
+RETURNS TABLE(
+  -- Category as recorded: kernel, cpu_op, cuda_runtime...
+  category STRING,
+  -- Name as recorded.
+  name STRING,
+  -- Runs.
+  count LONG,
+  -- Sum of their times, ns.
+  time_ns DURATION,
+  -- Mean time, ns.
+  mean_ns DOUBLE
+)
+AS
+SELECT
+  category,
+  name,
+  COUNT() AS count,
+  SUM(dur) AS time_ns,
+  AVG(dur) AS mean_ns
+FROM slice
+WHERE
+  category IN ('kernel', 'gpu_memcpy', 'gpu_memset', 'cpu_op', 'cuda_runtime', 'cuda_driver')
+GROUP BY
+  category,
+  name
+HAVING
+  AVG(dur) < $below_ns AND COUNT() > $more_than
+ORDER BY
+  count DESC,
+  category,
+  name;

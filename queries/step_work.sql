@@ -1,0 +1,39 @@
+-- GPU work of the recorded steps by class: what one step runs, without template building and the like.
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.kernel_classes;
+
+INCLUDE PERFETTO MODULE molprof.phases;
+
+INCLUDE PERFETTO MODULE molprof.placement;
+
+-- Work whose launching call lies in a recorded step, by class, longest total time first. Empty for traces of
+-- other origin.
+CREATE PERFETTO VIEW molprof_step_class(
+  -- Class of the work, as in molprof.kernel_classes.
+  class STRING,
+  -- Kernels, copies or sets, all recorded steps together.
+  count LONG,
+  -- Sum of their times, ns.
+  time_ns DURATION
+)
+AS
+SELECT
+  class.class,
+  COUNT() AS count,
+  SUM(work.dur) AS time_ns
+FROM molprof_gpu_work AS work
+JOIN molprof_work_phase AS place
+  ON place.id = work.id
+JOIN molprof_phase AS phase
+  ON phase.id = place.phase_id
+JOIN molprof_work_class AS class
+  ON class.category = work.category AND class.name = work.name
+WHERE
+  phase.step IS NOT NULL
+GROUP BY
+  class.class
+ORDER BY
+  time_ns DESC,
+  class.class;

@@ -1,0 +1,118 @@
+-- Sequences and their tokens, from the token tracks that molprof writes (docs/trace-format.md).
+
+-- One row per generated sequence. Empty for traces of other origin.
+CREATE PERFETTO TABLE molprof_sequence(
+  -- Sequence, from 0.
+  sequence LONG,
+  -- Batch that it ran in.
+  batch LONG,
+  -- Row of the batch.
+  row LONG,
+  -- The prompt's molecule; null for a plain-text prompt.
+  smiles STRING,
+  -- Generated tokens, EOS included, padding after it not.
+  tokens LONG,
+  -- Where the arrays of its tokens are.
+  arg_set_id ARGSETID
+)
+AS
+SELECT
+  EXTRACT_ARG(arg_set_id, 'args.sequence') AS sequence,
+  EXTRACT_ARG(arg_set_id, 'args.batch') AS batch,
+  EXTRACT_ARG(arg_set_id, 'args.row') AS row,
+  EXTRACT_ARG(arg_set_id, 'args.smiles') AS smiles,
+  EXTRACT_ARG(arg_set_id, 'args.tokens') AS tokens,
+  arg_set_id
+FROM slice
+WHERE
+  category = 'molprof.sequence'
+ORDER BY
+  sequence,
+  id;
+
+-- The slice of each token whose step was recorded.
+CREATE PERFETTO TABLE _molprof_token_slice AS
+SELECT
+  id,
+  ts,
+  dur,
+  EXTRACT_ARG(arg_set_id, 'args.sequence') AS sequence,
+  EXTRACT_ARG(arg_set_id, 'args.position') AS position
+FROM slice
+WHERE
+  category = 'molprof.token'
+ORDER BY
+  id;
+
+-- Every generated token of the run, recorded or not, in order of sequence and position.
+CREATE PERFETTO TABLE molprof_token(
+  -- Sequence, from 0.
+  sequence LONG,
+  -- Batch that it ran in.
+  batch LONG,
+  -- Place in the sequence, from 0, and the batch's step that made it.
+  position LONG,
+  -- The token's id.
+  token_id LONG,
+  -- Its text.
+  text STRING,
+  -- free, copy, junk, filler or eos.
+  kind STRING,
+  -- Coordinate block that it belongs to, from 0; -1 outside any.
+  block LONG,
+  -- The token's slice; null where its step was not recorded.
+  slice_id JOINID(slice.id),
+  -- Start of its step, ns since the trace's earliest event; null as above.
+  ts TIMESTAMP,
+  -- Time of its step, ns; null as above.
+  dur DURATION
+)
+AS
+WITH
+  -- Keys read args.token_id[12]; the number in brackets is the position.
+  cell AS (
+    SELECT
+      sequence.sequence,
+      sequence.batch,
+      CAST(SUBSTR(args.key, LENGTH(args.flat_key) + 2) AS INT) AS position,
+      args.flat_key AS field,
+      args.int_value,
+      args.string_value
+    FROM molprof_sequence AS sequence
+    JOIN args
+      USING (arg_set_id)
+    WHERE
+      args.flat_key IN ('args.token_id', 'args.text', 'args.kind', 'args.block')
+  ),
+  token AS (
+    SELECT
+      sequence,
+      batch,
+      position,
+      MAX(IIF(field = 'args.token_id', int_value, NULL)) AS token_id,
+      MAX(IIF(field = 'args.text', string_value, NULL)) AS text,
+      MAX(IIF(field = 'args.kind', string_value, NULL)) AS kind,
+      MAX(IIF(field = 'args.block', int_value, NULL)) AS block
+    FROM cell
+    GROUP BY
+      sequence,
+      batch,
+      position
+  )
+SELECT
+  token.sequence,
+  token.batch,
+  token.position,
+  token.token_id,
+  token.text,
+  token.kind,
+  token.block,
+  shown.id AS slice_id,
+  shown.ts,
+  shown.dur
+FROM token
+LEFT JOIN _molprof_token_slice AS shown
+  ON shown.sequence = token.sequence AND shown.position = token.position
+ORDER BY
+  token.sequence,
+  token.position;

@@ -1,0 +1,81 @@
+-- Where the time goes by name: GPU work and CPU operators.
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.kernel_classes;
+
+-- GPU work by name, longest total time first.
+CREATE PERFETTO VIEW molprof_top_gpu_operation(
+  -- Kernel, copy or set, as recorded.
+  name STRING,
+  -- Its class, as in molprof.kernel_classes.
+  class STRING,
+  -- Runs.
+  count LONG,
+  -- Sum of their times, ns.
+  time_ns DURATION,
+  -- Share of all GPU work's time, 0 to 1; null where no time passed.
+  time_ratio DOUBLE,
+  -- Mean time, ns.
+  mean_ns DOUBLE
+)
+AS
+SELECT
+  work.name,
+  class.class,
+  COUNT() AS count,
+  SUM(work.dur) AS time_ns,
+  1.0 * SUM(work.dur) / NULLIF((SELECT SUM(dur) FROM molprof_gpu_work), 0) AS time_ratio,
+  AVG(work.dur) AS mean_ns
+FROM molprof_gpu_work AS work
+JOIN molprof_work_class AS class
+  ON class.category = work.category AND class.name = work.name
+GROUP BY
+  work.name,
+  class.class
+ORDER BY
+  time_ns DESC,
+  work.name,
+  class.class;
+
+-- CPU operators by name, longest own time first.
+CREATE PERFETTO VIEW molprof_top_cpu_operation(
+  -- Operator, as recorded.
+  name STRING,
+  -- Calls.
+  count LONG,
+  -- Sum of their times without the operators that they call, ns.
+  own_ns DURATION,
+  -- Sum of their times with the operators that they call, ns; calls inside a call of the same name count twice.
+  time_ns DURATION,
+  -- Mean own time, ns.
+  mean_ns DOUBLE
+)
+AS
+WITH
+  callee AS (
+    SELECT
+      parent_id,
+      SUM(dur) AS dur
+    FROM slice
+    WHERE
+      category = 'cpu_op' AND parent_id IS NOT NULL
+    GROUP BY
+      parent_id
+  )
+SELECT
+  operator.name,
+  COUNT() AS count,
+  SUM(operator.dur) - IFNULL(SUM(callee.dur), 0) AS own_ns,
+  SUM(operator.dur) AS time_ns,
+  1.0 * (SUM(operator.dur) - IFNULL(SUM(callee.dur), 0)) / COUNT() AS mean_ns
+FROM slice AS operator
+LEFT JOIN callee
+  ON callee.parent_id = operator.id
+WHERE
+  operator.category = 'cpu_op'
+GROUP BY
+  operator.name
+ORDER BY
+  own_ns DESC,
+  operator.name;

@@ -1,0 +1,141 @@
+"""Comparing runs: the difference adds up, predictions follow from figures, nothing is made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_trace
+
+from molprof.analysis.compare import compare
+from molprof.analysis.compare.rows import ROWS
+from molprof.analysis.metrics import Report
+from molprof.analysis.reports import load_report
+from molprof.errors import UsageError
+
+
+def report_of(tmp_path: Path, name: str, content: dict[str, Any]) -> Report:
+    return load_report(tiny_trace.write(tmp_path / f"{name}.json", content))
+
+
+def qwen_document() -> dict[str, Any]:
+    """Twice the forward time of the tiny run, one more token, and another label."""
+    content = tiny_trace.document()
+    manifest = content["molprof"]
+    manifest["model"].update(name="hub/qwen", family="qwen3")
+    manifest["timings"]["repeats"] = [tiny_trace.repeat(2105, 2000)]
+    manifest["molecules"][1]["token_ids"].append(10)
+    return content
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Report:
+    return report_of(tmp_path, "llama", tiny_trace.document())
+
+
+@pytest.fixture
+def qwen(tmp_path: Path) -> Report:
+    return report_of(tmp_path, "qwen", qwen_document())
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Report:
+    return report_of(tmp_path, "foreign", {"traceEvents": [tiny_trace.work("kernel", "fmha", 5, 2, 1)]})
+
+
+def test_the_parts_of_the_difference_add_up(llama: Report, qwen: Report) -> None:
+    comparison = compare([llama, qwen]).to_json()
+    assert comparison["labels"] == ["llama lp:generic", "qwen lp:generic"]
+    assert comparison["runs"] == [llama.to_json(), qwen.to_json()]
+    parts = dict.fromkeys(("set-up", "prefill", "processor", "sampling", "bookkeeping", "text"), 0)
+    assert comparison["difference"] == {
+        "wall_ns": 1010,
+        "parts": {**parts, "forward": 1000},
+        "residual_ns": 10,
+        "residual_ratio": 10 / 1010,
+    }
+
+
+def test_rows_and_ratios(llama: Report, qwen: Report) -> None:
+    rows = {row.id: row for row in compare([llama, qwen]).rows}
+    assert rows["wall_ns"].values == (1095, 2105)
+    assert rows["wall_ns"].ratios == (1.0, 2105 / 1095)
+    assert rows["forward_ns"].values == (500.0, 1000.0)
+    assert rows["prefill_ns"].values == (30.0, 30.0)
+    assert rows["processor_ns"].values == (20 / 3, 20 / 3)
+    assert rows["tokens_per_molecule"].values == (2.5, 3.0)
+    assert rows["free_positions_per_block"].values == (14.0, 14.0)
+    assert rows["copy_kernels_per_step"].values == (1.0, 1.0)
+    assert rows["attention_kernels_per_step"].values == (0.5, 0.5)
+    assert rows["masked_logits_per_molecule"].values == (200.0, 200.0)
+    assert rows["masking_launches"].values == (0.5, 0.5)
+    # No ratio of text, and none to 0.
+    assert rows["device"].ratios == (None, None)
+    assert (rows["filler_tokens"].values, rows["filler_tokens"].ratios) == ((0, 0), (None, None))
+
+
+def test_the_rows_of_the_original_question_are_there() -> None:
+    wanted = {
+        "wall_ns",
+        "launches",
+        "launches_per_token",
+        "launches_per_molecule",
+        "copy_kernels_per_step",
+        "free_positions_per_block",
+        "masked_logits_per_molecule",
+        "tokens_per_molecule",
+        "junk_tokens",
+    }
+    identifiers = [row.id for row in ROWS]
+    assert wanted <= set(identifiers)
+    assert len(set(identifiers)) == len(identifiers)
+
+
+def test_predictions_follow_from_the_figures(llama: Report, qwen: Report) -> None:
+    found = {item.id: item for item in compare([qwen, llama]).predictions}
+    assert {name: item.verdict for name, item in found.items()} == {
+        "fewer_tokens_per_molecule": "confirmed",
+        "fewer_launches_per_molecule": "refuted",
+        "fewer_elementwise_per_attention": "refuted",
+        "faster": "confirmed",
+    }
+    # The LLaMA run is recognized by its family, wherever it stands.
+    assert found["faster"].figures == {"llama lp:generic": 1095, "qwen lp:generic": 2105}
+
+
+def test_predictions_on_a_cpu_say_nothing_of_launches(tmp_path: Path, qwen: Report) -> None:
+    cpu = report_of(tmp_path, "cpu", tiny_trace.cpu_document())
+    verdicts = {item.id: item.verdict for item in compare([cpu, qwen]).predictions}
+    assert verdicts["fewer_launches_per_molecule"] == "not recorded"
+    assert verdicts["fewer_elementwise_per_attention"] == "not recorded"
+    assert verdicts["faster"] == "confirmed"
+
+
+def test_a_constrained_run_is_not_held_against_an_unconstrained_one(tmp_path: Path, qwen: Report) -> None:
+    content = tiny_trace.document()
+    content["molprof"]["generation"]["processor"] = None
+    comparison = compare([report_of(tmp_path, "free", content), qwen])
+    assert {item.verdict for item in comparison.predictions} == {"not recorded"}
+
+
+def test_more_than_two_runs_each_against_the_first(llama: Report, qwen: Report, foreign: Report) -> None:
+    comparison = compare([llama, qwen, foreign, llama])
+    assert comparison.labels == ("llama lp:generic #1", "qwen lp:generic", "foreign", "llama lp:generic #2")
+    differences = comparison.to_json()["difference"]
+    assert [item and item["wall_ns"] for item in differences] == [1010, None, 0]
+    assert differences[2]["residual_ratio"] is None
+
+
+def test_a_trace_of_other_origin_has_no_difference(llama: Report, foreign: Report) -> None:
+    comparison = compare([foreign, llama])
+    assert comparison.to_json()["difference"] is None
+    rows = {row.id: row for row in comparison.rows}
+    assert rows["wall_ns"].values == (None, 1095)
+    assert rows["wall_ns"].ratios == (None, None)
+    assert rows["kernels"].values == (1, 6)
+
+
+def test_one_report_is_no_comparison(llama: Report) -> None:
+    with pytest.raises(UsageError, match="two traces or more, got 1"):
+        compare([llama])

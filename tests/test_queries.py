@@ -1,0 +1,287 @@
+"""The SQL package: exact rows of a tiny trace, and a comment and a type for every column."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_trace
+
+from molprof.analysis.engine import Engine, open_engine
+from molprof.analysis.reader import load_trace
+from molprof.queries import PACKAGE, modules
+
+MODULES = modules()
+# What Perfetto's own library uses; durations and times are not plain numbers.
+TYPES = r"(?:LONG|DOUBLE|STRING|BOOL|TIMESTAMP|DURATION|ARGSETID|JOINID\([a-z_]+\.[a-z_]+\))"
+OBJECT = re.compile(
+    r"^CREATE PERFETTO (TABLE|VIEW|FUNCTION) (\w+)(\(\n.*?\n\))?(.*?);$", re.MULTILINE | re.DOTALL
+)
+RETURNS = re.compile(r"RETURNS TABLE(\(\n.*?\n\))", re.DOTALL)
+COLUMN = re.compile(rf"^(  -- \S.*\n)+  (\w+) {TYPES},?$", re.MULTILINE)
+ARGUMENTS = {"molprof_small_operations": "(100000, 1000)"}
+
+
+def public_objects(sql: str) -> Iterator[tuple[str, str, str]]:
+    """Kind, name and column list of each public table, view and function of a module."""
+    for kind, name, columns, rest in OBJECT.findall(sql):
+        if not name.startswith("_"):
+            yield kind, name, RETURNS.findall(rest)[0] if kind == "FUNCTION" else columns
+
+
+def column_names(columns: str) -> list[str]:
+    return [name for _, name in COLUMN.findall(columns)]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """The tiny captured run, with the package."""
+    path = tiny_trace.write(tmp_path_factory.mktemp("trace") / "tiny.json", tiny_trace.document())
+    with open_engine() as opened:
+        load_trace(path, opened)
+        opened.register_package(PACKAGE, MODULES)
+        yield opened
+
+
+def rows(engine: Engine, module: str, sql: str) -> list[tuple[Any, ...]]:
+    columns = engine.query(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module}; {sql}")
+    return list(zip(*(column.tolist() for column in columns.values()), strict=True))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module_includes_cleanly_and_its_columns_are_as_documented(module: str) -> None:
+    """Each on its own engine without a trace's events, so that it must include all that it uses."""
+    with open_engine() as fresh:
+        fresh.feed(b'{"traceEvents":[]}')
+        fresh.finish()
+        fresh.register_package(PACKAGE, MODULES)
+        fresh.query(f"INCLUDE PERFETTO MODULE {module}; SELECT 1")
+        found = list(public_objects(MODULES[module]))
+        assert found, f"{module} has no public table, view or function"
+        for _, name, columns in found:
+            shown = fresh.query(f"SELECT * FROM {name}{ARGUMENTS.get(name, '')} LIMIT 1")
+            assert list(shown) == column_names(columns), name
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_and_column_is_documented(module: str) -> None:
+    sql = MODULES[module]
+    assert sql.startswith("-- "), "the first line says what the module is for"
+    declared = re.findall(r"^CREATE PERFETTO \w+ (\w+)", sql, re.MULTILINE)
+    assert declared == [name for _, name, _, _ in OBJECT.findall(sql)]
+    assert all(name.startswith(("molprof_", "_molprof_")) for name in declared)
+    for _, name, columns in public_objects(sql):
+        lines = [line for line in columns.splitlines()[1:-1] if not line.strip().startswith("--")]
+        assert lines, f"{name} declares no columns"
+        assert len(column_names(columns)) == len(lines), f"{name} has a column without type or comment"
+        assert re.search(rf"^-- .*\nCREATE PERFETTO \w+ {name}\b", sql, re.MULTILINE), (
+            f"{name} has no comment"
+        )
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_include_is_used(module: str) -> None:
+    sql = MODULES[module]
+    for included in re.findall(r"^INCLUDE PERFETTO MODULE ([\w.]+);", sql, re.MULTILINE):
+        names = re.findall(r"^CREATE PERFETTO \w+ (\w+)", MODULES[included], re.MULTILINE)
+        assert any(re.search(rf"\b{name}\b", sql) for name in names), f"{module} does not use {included}"
+
+
+def test_counts(engine: Engine) -> None:
+    assert rows(engine, "launches", "SELECT * FROM molprof_launch_count") == [(4, 1, 6, 71_000, 6, 1, 5, 1)]
+
+
+def test_launches_by_name(engine: Engine) -> None:
+    assert rows(engine, "launches", "SELECT * FROM molprof_launch_summary") == [
+        ("cudaLaunchKernel", "launch", 2, 8_000, 2, 20_500.0),
+        ("cuLaunchKernel", "launch", 1, 1_000, 0, None),
+        ("cudaGraphLaunch", "graph_launch", 1, 5_000, 2, 12_500.0),
+        ("cudaLaunchKernelExC", "launch", 1, 4_000, 1, 37_000.0),
+    ]
+
+
+def test_devices_are_busy_for_the_union_of_their_work(engine: Engine) -> None:
+    assert rows(engine, "devices", "SELECT * FROM molprof_device") == [("0", 149_000, 67_000, 82_000, 7)]
+    assert rows(engine, "devices", "SELECT * FROM molprof_device_idle") == [
+        ("0", 130_000, 48_000),
+        ("0", 89_000, 26_000),
+        ("0", 80_000, 5_000),
+        ("0", 70_000, 2_000),
+        ("0", 87_000, 1_000),
+    ]
+
+
+def test_memory_operations(engine: Engine) -> None:
+    assert rows(engine, "memory_operations", "SELECT * FROM molprof_memory_operation") == [
+        ("Memcpy DtoH", 1, 1_000, 16, 16e6)
+    ]
+
+
+def test_host_syncs_are_the_wait_and_the_pageable_copy(engine: Engine) -> None:
+    assert rows(engine, "host_syncs", "SELECT ts, dur, name, operator FROM molprof_host_sync") == [
+        (81_000, 2_000, "cudaMemcpyAsync", "aten::_local_scalar_dense"),
+        (84_000, 6_000, "cudaStreamSynchronize", "aten::_local_scalar_dense"),
+    ]
+    assert rows(engine, "host_syncs", "SELECT name, count, longest_ns FROM molprof_host_sync_summary") == [
+        ("cudaStreamSynchronize", 1, 6_000),
+        ("cudaMemcpyAsync", 1, 2_000),
+    ]
+
+
+def test_leaf_operators_call_no_other(engine: Engine) -> None:
+    assert rows(engine, "operators", "SELECT name, ts FROM molprof_leaf_operator") == [
+        ("aten::mm", 5_000),
+        ("aten::addmm", 32_000),
+        ("aten::index_put_", 62_000),
+        ("aten::_local_scalar_dense", 80_500),
+    ]
+
+
+def test_phases_and_steps(engine: Engine) -> None:
+    assert rows(engine, "phases", "SELECT ts, dur, phase, batch, step FROM molprof_phase") == [
+        (0, 60_000, "forward", 0, 1),
+        (60_000, 20_000, "processor", 0, 1),
+        (80_000, 15_000, "sampling", 0, 1),
+        (95_000, 5_000, "bookkeeping", 0, 1),
+        (100_000, 50_000, "forward", 0, 2),
+        (150_000, 10_000, "processor", 0, 2),
+        (160_000, 15_000, "sampling", 0, 2),
+        (175_000, 5_000, "bookkeeping", 0, 2),
+    ]
+    assert rows(engine, "phases", "SELECT ts, dur, batch, step FROM molprof_step") == [
+        (0, 100_000, 0, 1),
+        (100_000, 80_000, 0, 2),
+    ]
+
+
+def test_work_belongs_to_the_phase_of_its_call(engine: Engine) -> None:
+    """The attention kernel runs while the processor phase does, but the forward phase launched it."""
+    sql = """
+    SELECT slice.name, phase.phase, phase.step FROM molprof_work_phase AS place
+    JOIN slice USING (id) LEFT JOIN molprof_phase AS phase ON phase.id = place.phase_id ORDER BY slice.ts
+    """
+    assert rows(engine, "placement", sql) == [
+        ("sm90_xmma_gemm_bf16", "forward", 1),
+        ("fmha_cutlassF_bf16", "forward", 1),
+        (tiny_trace.INDEX, "processor", 1),
+        ("Memcpy DtoH (Device -> Pageable)", "sampling", 1),
+        (tiny_trace.COPY, "forward", 2),
+        (tiny_trace.CAT, "forward", 2),
+        ("mystery", None, None),
+    ]
+
+
+def test_phase_summary(engine: Engine) -> None:
+    # phase, count, host, launches, graph launches, kernels, GPU time, syncs, sync time, leaf operators
+    assert rows(engine, "phase_work", "SELECT * FROM molprof_phase_summary") == [
+        ("forward", 2, 110_000, 2, 1, 4, 68_000, 0, 0, 2),
+        ("processor", 2, 30_000, 1, 0, 1, 2_000, 0, 0, 1),
+        ("sampling", 2, 30_000, 0, 0, 0, 1_000, 2, 8_000, 1),
+        ("bookkeeping", 2, 10_000, 1, 0, 0, 0, 0, 0, 0),
+        (None, 0, None, 0, 0, 1, 1_000, 0, 0, 0),
+    ]
+
+
+def test_classes(engine: Engine) -> None:
+    assert rows(engine, "kernel_classes", "SELECT class, count, time_ns FROM molprof_class_summary") == [
+        ("matmul", 1, 40_000),
+        ("cat", 1, 10_000),
+        ("copy", 1, 10_000),
+        ("attention", 1, 8_000),
+        ("index/scatter/gather", 1, 2_000),
+        ("memcpy DtoH", 1, 1_000),
+        ("other", 1, 1_000),
+    ]
+    # The kernel without a call is in no step.
+    assert ("other", 1, 1_000) not in rows(engine, "step_work", "SELECT * FROM molprof_step_class")
+
+
+def test_pattern_priorities_name_one_class_each(engine: Engine) -> None:
+    sql = """
+    SELECT priority FROM molprof_kernel_pattern GROUP BY priority HAVING COUNT(DISTINCT class) > 1
+    """
+    assert rows(engine, "kernel_patterns", sql) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("void at::native::(anonymous namespace)::softmax_warp_forward<float>(float*)", "softmax"),
+        ("void pytorch_flash::flash_fwd_kernel<cutlass::bfloat16_t>(Params)", "attention"),
+        ("void vllm::reshape_and_cache_flash_kernel<short>(short const*)", "cache-write"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgs)", "collective"),
+        ("triton_red_fused_add_mean_mul_pow_rsqrt_1", "norm"),
+        ("triton_poi_fused__to_copy_3", "copy"),
+        ("triton_poi_fused__to_copy_add_3", "elementwise"),
+        ("void at::native::elementwise_kernel<masked_fill_kernel(int)>(int)", "fill"),
+        ("void at::native::sbtopk::gatherTopK<float, unsigned int>(float*)", "sort/top-k"),
+        ("void at::native::vectorized_gather_kernel<16, long>(char*)", "index/scatter/gather"),
+        ("void at::native::reduce_kernel<512, 1, ArgMaxOps<float> >(float)", "reduce"),
+        ("void rotary_embedding_kernel<c10::BFloat16, true>(long const*)", "embedding/rotary"),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA", "matmul"),
+        ("something nobody knows", "other"),
+    ],
+)
+def test_class_of_a_kernel(engine: Engine, name: str, expected: str) -> None:
+    sql = f"""
+    SELECT IFNULL((
+      SELECT class FROM molprof_kernel_pattern WHERE '{name.lower()}' GLOB pattern ORDER BY priority LIMIT 1
+    ), 'other')
+    """
+    assert rows(engine, "kernel_patterns", sql) == [(expected,)]
+
+
+def test_attention_and_masking(engine: Engine) -> None:
+    assert rows(engine, "attention", "SELECT kind, name, count, time_ns FROM molprof_attention") == [
+        ("kernel", "fmha_cutlassF_bf16", 1, 8_000)
+    ]
+    assert rows(engine, "masking", "SELECT * FROM molprof_masking_step") == [
+        (0, 1, 20_000, 2_000, 1, 1, 0, 1),
+        (0, 2, 10_000, 0, 0, 0, 0, 0),
+    ]
+    assert rows(engine, "masking", "SELECT * FROM molprof_masking_candidate") == [
+        ("kernel", tiny_trace.INDEX, 1, 2_000),
+        ("operator", "aten::index_put_", 1, 10_000),
+    ]
+
+
+def test_tokens_recorded_or_not(engine: Engine) -> None:
+    sql = "SELECT sequence, batch, position, token_id, text, kind, block, ts, dur FROM molprof_token"
+    assert rows(engine, "tokens", sql) == [
+        (0, 0, 0, 5, "[C]<", "copy", -1, None, None),
+        (0, 0, 1, 6, "1.0,2.0,3.0", "free", 0, 0, 100_000),
+        (0, 0, 2, 7, "abra", "junk", 0, 100_000, 80_000),
+        (1, 0, 0, 8, "[O]", "copy", -1, None, None),
+        (1, 0, 1, 9, "</s>", "eos", -1, 0, 100_000),
+    ]
+
+
+def test_drift(engine: Engine) -> None:
+    assert rows(engine, "drift", "SELECT * FROM molprof_block") == [(0, 0, 2, 1, 1, 0, 1, "1.0,2.0,3.0abra")]
+    assert rows(engine, "drift", "SELECT * FROM molprof_sequence_drift") == [
+        (0, "C", 3, 1, 1, 1, 0, 0, 1, 1),
+        (1, "O", 2, 0, 1, 0, 0, 1, 0, 0),
+    ]
+    assert rows(engine, "drift", "SELECT * FROM molprof_drift_histogram") == [(1, 1)]
+
+
+def test_top_and_small_operations(engine: Engine) -> None:
+    assert rows(engine, "top_operations", "SELECT * FROM molprof_top_gpu_operation LIMIT 1") == [
+        ("sm90_xmma_gemm_bf16", "matmul", 1, 40_000, 40 / 72, 40_000.0)
+    ]
+    sql = "SELECT name, own_ns, time_ns FROM molprof_top_cpu_operation WHERE name GLOB 'aten::[la][id][nd]*'"
+    assert rows(engine, "top_operations", sql) == [
+        ("aten::addmm", 10_000, 10_000),
+        ("aten::linear", 10_000, 20_000),
+    ]
+    small = "SELECT category, name, count FROM molprof_small_operations({}, 1)"
+    assert rows(engine, "small_operations", small.format(5_000)) == [("cuda_runtime", "cudaLaunchKernel", 2)]
+    assert rows(engine, "small_operations", small.format(4_000)) == []
+
+
+def test_package_is_found_beside_its_code() -> None:
+    folder = Path(__file__).parent.parent / "queries"
+    assert sorted(MODULES) == [f"{PACKAGE}.{path.stem}" for path in sorted(folder.glob("*.sql"))]

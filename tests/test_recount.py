@@ -1,0 +1,80 @@
+"""Counts and device times of random traces against a recount in plain Python."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+import tiny_trace
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from molprof.analysis.engine import open_engine
+from molprof.analysis.metrics import build_report
+from molprof.analysis.reader import load_trace
+
+# Few numbers, so that they meet: equal times, shared correlations, calls and work without any.
+CORRELATION = st.one_of(st.none(), st.integers(0, 4))
+EVENT = st.tuples(
+    st.sampled_from(["cudaLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "kernel", "gpu_memcpy"]),
+    st.integers(0, 60).map(lambda quarter: quarter / 4),
+    st.integers(0, 20).map(lambda quarter: quarter / 4),
+    CORRELATION,
+    st.integers(0, 1),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(EVENT, min_size=1, max_size=25))
+def test_counts_equal_a_recount(tmp_path_factory: pytest.TempPathFactory, events: list[Any]) -> None:
+    path = tmp_path_factory.mktemp("random") / "random.json"
+    tiny_trace.write(path, {"traceEvents": [_event(*event) for event in events]})
+    with open_engine() as engine:
+        report = build_report(engine, load_trace(path, engine))
+    assert _figures(report.to_json()) == _recount(events)
+    assert all(check.holds for check in report.checks)
+
+
+def _event(name: str, ts: float, dur: float, correlation: int | None, device: int) -> dict[str, Any]:
+    args = {} if correlation is None else {"correlation": correlation}
+    if name.startswith("cuda"):
+        return tiny_trace.slice_("cuda_runtime", name, 1e9 + ts, dur, **args)
+    # A tid of its own number, so that the reader needs lanes for what overlaps.
+    return tiny_trace.slice_(name, f"work {dur}", 1e9 + ts, dur, pid=device, tid=7, device=device, **args)
+
+
+def _figures(report: dict[str, Any]) -> dict[str, Any]:
+    counts = dict(report["counts"])
+    moves = counts.pop("memory_operations")
+    del counts["kernels_with_call"]
+    return {**counts, "moves": sum(move["count"] for move in moves.values()), "devices": report["devices"]}
+
+
+def _recount(events: list[Any]) -> dict[str, Any]:
+    kernels = [event for event in events if event[0] == "kernel"]
+    work = [event for event in events if event[0] in ("kernel", "gpu_memcpy")]
+    calls = [event for event in events if event[0].startswith("cuda")]
+    started, calling = {event[3] for event in work}, {event[3] for event in calls}
+    busy: dict[str, set[int]] = defaultdict(set)
+    ends: dict[str, list[float]] = defaultdict(list)
+    for _, ts, dur, _, device in work:
+        ends[str(device)] += [ts, ts + dur]
+        busy[str(device)].update(range(round(ts * 4), round((ts + dur) * 4)))
+    devices = {}
+    for device in ends:
+        span_ns, busy_ns = round((max(ends[device]) - min(ends[device])) * 1000), 250 * len(busy[device])
+        devices[device] = {"span_ns": span_ns, "busy_ns": busy_ns, "idle_ns": span_ns - busy_ns}
+    return {
+        "launches": sum(event[0] == "cudaLaunchKernel" for event in calls),
+        "graph_launches": sum(event[0] == "cudaGraphLaunch" for event in calls),
+        "kernels": len(kernels),
+        "kernel_time_ns": round(sum(event[2] for event in kernels) * 1000),
+        "kernel_names": len({event[2] for event in kernels}),
+        "launches_without_gpu_work": sum(
+            event[3] not in started for event in calls if event[0] == "cudaLaunchKernel"
+        ),
+        "kernels_without_call": sum(event[3] not in calling for event in kernels),
+        "moves": len(work) - len(kernels),
+        "devices": devices,
+    }

@@ -1,0 +1,238 @@
+"""Rendering: exact small documents, width, alignment, units, and names that try to be something else."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_trace
+
+from molprof.analysis.compare import compare
+from molprof.analysis.metrics import Report
+from molprof.analysis.render import COMPARISON_FORMATS, REPORT_FORMATS, render
+from molprof.analysis.render import values as text
+from molprof.analysis.render.document import Column, Document, Section
+from molprof.analysis.render.markdown import to_markdown
+from molprof.analysis.render.table import WIDTH, to_table
+from molprof.analysis.reports import load_report
+from molprof.errors import UsageError
+
+EVIL = "evil|<b>\x1b[31m\u202e`*_\r\n名前" + "x" * 300
+
+SMALL = Document(
+    "title",
+    (
+        Section(
+            "Section", (Column("name", "left"), Column("count")), (("a", "1"), ("b|", "1,000")), ("a note",)
+        ),
+        Section("", (Column("", "left"), Column("", "left")), (("key", "value"),)),
+    ),
+)
+
+
+def report_of(tmp_path: Path, content: dict[str, Any], name: str = "trace") -> Report:
+    return load_report(tiny_trace.write(tmp_path / f"{name}.json", content))
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Report:
+    return report_of(tmp_path, tiny_trace.document())
+
+
+def evil_document() -> dict[str, Any]:
+    """Every text that a trace can bring along is hostile."""
+    content = tiny_trace.document()
+    for event in content["traceEvents"]:
+        if event.get("cat") in ("kernel", "cpu_op", "gpu_memcpy"):
+            event["name"] = f"{event['name']} {EVIL}"
+    content["deviceProperties"] = [{"name": EVIL}]
+    manifest = content["molprof"]
+    manifest["model"].update(name=EVIL, tokenizer=EVIL)
+    manifest["generation"]["processor"] = EVIL
+    manifest["molecules"][0].update(smiles=EVIL, problem=EVIL)
+    return content
+
+
+def test_table() -> None:
+    assert to_table(SMALL) == (
+        "title\n=====\n\n"
+        "Section\n  a note\n  name  count\n  ----  -----\n  a         1\n  b|    1,000\n\n"
+        "  key  value\n"
+    )
+
+
+def test_markdown() -> None:
+    assert to_markdown(SMALL) == (
+        "# title\n\n## Section\n\n- a note\n\n"
+        "| name | count |\n| --- | ---: |\n| a | 1 |\n| b\\| | 1,000 |\n\n"
+        "|  |  |\n| --- | --- |\n| key | value |\n"
+    )
+
+
+def test_too_wide_a_table_wraps_titles_and_cuts_text_not_numbers() -> None:
+    columns = (
+        Column("", "left"),
+        Column("a long title of many words"),
+        Column("another title of many words"),
+    )
+    table = to_table(Document("t", (Section("", columns, (("x" * 80, "1,234,567", "7,654,321"),)),)))
+    lines = table.splitlines()
+    assert max(map(len, lines)) == WIDTH
+    assert [line.split() for line in lines[3:7]] == [
+        ["a", "long", "another"],
+        ["title", "of", "title", "of"],
+        ["many", "many"],
+        ["words", "words"],
+    ]
+    assert lines[6] == f"{' ' * 84}words      words"
+    assert lines[-1].endswith("xxx…  1,234,567  7,654,321")
+
+
+@pytest.mark.parametrize(
+    ("value_ns", "expected"),
+    [
+        (0, "0 ns"),
+        (999, "999 ns"),
+        (1_000, "1.000 µs"),
+        (12_345, "12.35 µs"),
+        (45_432_698, "45.43 ms"),
+        (468_153_602, "468.2 ms"),
+        (-2_000_000_000, "-2.000 s"),
+        (7_200_000_000_000, "7,200 s"),
+        (None, "not recorded"),
+    ],
+)
+def test_times(value_ns: int | None, expected: str) -> None:
+    assert text.time_text(value_ns) == expected
+
+
+def test_other_values() -> None:
+    assert text.bytes_text(771_323_904) == "771.3 MB"
+    assert text.count_text(2_912_920) == "2,912,920"
+    assert (text.number_text(14.0), text.number_text(1.3333)) == ("14", "1.333")
+    assert (text.percent_text(0.3843), text.percent_text(0.00001), text.percent_text(0)) == (
+        "38.43 %",
+        "< 0.01 %",
+        "0.00 %",
+    )
+    assert [text.percent_text(None), text.count_text(None), text.bytes_text(None)] == ["not recorded"] * 3
+    assert text.short_name(
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<c10::BFloat16> >(int)"
+    ) == ("vectorized_elementwise_kernel<4, FillFunctor<BFloat16> >")
+
+
+def test_what_a_terminal_would_obey_is_escaped() -> None:
+    assert text.escaped("a\x1b[31m\r\n\x00\u202e\u200b\x9b") == "a\\x1b[31m\\r\\n\\x00\\u202e\\u200b\\x9b"
+    assert text.escaped("\ud800") == "\\ud800"
+    assert text.escaped("ÅΩ名 µs") == "ÅΩ名 µs"
+    assert (text.width("名前"), text.width("é"), text.width("e\u0301")) == (4, 1, 1)
+
+
+@pytest.mark.parametrize("form", REPORT_FORMATS)
+@pytest.mark.parametrize("compared", [False, True])
+def test_hostile_names(tmp_path: Path, form: str, compared: bool) -> None:
+    evil = report_of(tmp_path, evil_document())
+    shown = render(compare([evil, evil]) if compared else evil, form)
+    assert shown.endswith("\n")
+    shown.encode()
+    if form in ("table", "markdown"):
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+        assert "\r" not in shown
+    if form == "table":
+        assert max(text.width(line) for line in shown.splitlines()) <= WIDTH
+    if form == "markdown":
+        assert "<b>" not in shown.replace("\\<b\\>", "")
+        rows = [line for line in shown.splitlines() if line.startswith("| evil") or "evil" in line]
+        assert rows
+        assert all("evil|" not in line.replace("\\|", "") for line in rows)
+
+
+def test_report_table(report: Report) -> None:
+    shown = render(report)
+    assert max(map(len, shown.splitlines())) <= WIDTH
+    for line in (
+        "  events      34 read, 34 slices in the engine: 0 lost",
+        "  processor   generic, placeholder 0.0000,0.0000,0.0000",
+        "  time        1.095 µs (low 995 ns, high 1.195 µs, 3 unprofiled repeats)",
+        "  launches    1.333 per token, 2 per step",
+        "  0  C              3       1     1       0          0",
+        "  0  C         no [/CONFORMER]",
+        "  launches               4  1 without GPU work",
+        "  Memcpy DtoH      1  1.000 µs   16 B",
+        "  0       149.0 µs  67.00 µs  82.00 µs     44.97 %",
+        "  matmul                    1  40.00 µs     55.56 %      1",
+        "  all 8 hold: events, kernels, gpu_time, tokens, unfinished_rows, token_slices, kinds, wall_time",
+    ):
+        assert line in shown.splitlines()
+
+
+def test_what_is_not_recorded_is_said(tmp_path: Path) -> None:
+    shown = render(report_of(tmp_path, tiny_trace.cpu_document()))
+    assert "  launches    not recorded: the trace holds no GPU calls\n" in shown
+    assert "  launches and kernels: not recorded, the trace holds no GPU calls or work\n" in shown
+    foreign = report_of(tmp_path, {"traceEvents": [tiny_trace.work("kernel", "fmha", 5, 2, 1)]})
+    assert "not recorded: not captured by molprof" in render(foreign)
+
+
+def test_broken_sums_are_shown(tmp_path: Path) -> None:
+    content = tiny_trace.document()
+    content["traceEvents"].pop()
+    shown = render(report_of(tmp_path, content))
+    assert "SUMS THAT DO NOT HOLD\n" in shown
+    assert "token_slices  token slices = tokens of the recorded steps     2      3" in shown
+
+
+def test_comparison_table(tmp_path: Path, report: Report) -> None:
+    content = tiny_trace.document()
+    content["molprof"]["model"].update(name="qwen", family="qwen3")
+    content["molprof"]["timings"]["repeats"] = [tiny_trace.repeat(2095, 2000)]
+    other = report_of(tmp_path, content, "other")
+    shown = render(compare([report, other])).splitlines()
+    assert max(map(len, shown)) <= WIDTH
+    assert shown[0] == "molprof compare  2 runs, ratios to llama lp:generic"
+    # Words by word: how wide the first column is, its longest label decides.
+    words = [line.split() for line in shown]
+    assert ["total", "time", "(median)", "1.095", "µs", "2.095", "µs", "1.91x"] in words
+    assert ["device", "Test", "GPU", "Test", "GPU"] in words
+    assert ["filler", "tokens", "0", "0"] in words
+    assert ["forward", "+1.000", "µs", "100.00", "%"] in words
+    assert ["less", "time", "end", "to", "end", "confirmed", "1.095", "µs", "2.095", "µs"] in words
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 6])
+def test_comparisons_of_any_number_fit(tmp_path: Path, report: Report, count: int) -> None:
+    foreign = report_of(
+        tmp_path, {"traceEvents": [tiny_trace.work("kernel", "k", 5, 2, 1)]}, "a_foreign_trace"
+    )
+    shown = render(compare([report, foreign] * (count // 2) + [report] * (count % 2)))
+    assert max(map(len, shown.splitlines())) <= WIDTH
+    assert "not recorded" in shown
+
+
+def test_json_and_csv(report: Report) -> None:
+    assert json.loads(render(report, "json")) == report.to_json()
+    figures = dict(csv.reader(io.StringIO(render(report, "csv"))))
+    assert figures["counts.launches"] == "4"
+    assert figures["run.phases.template.launches"] == ""
+    comparison = compare([report, report])
+    assert json.loads(render(comparison, "json")) == comparison.to_json()
+    lines = list(csv.reader(io.StringIO(render(comparison, "csv"))))
+    assert lines[0] == [
+        "id",
+        "unit",
+        "llama lp:generic #1",
+        "llama lp:generic #2",
+        "llama lp:generic #2 ratio",
+    ]
+    assert ["wall_ns", "ns", "1095", "1095", "1.0"] in lines
+
+
+def test_formats_are_the_same_for_both_and_others_are_refused(report: Report) -> None:
+    assert list(REPORT_FORMATS) == list(COMPARISON_FORMATS)
+    with pytest.raises(UsageError, match="unknown format 'yaml'; known: csv, json, markdown, table"):
+        render(report, "yaml")
