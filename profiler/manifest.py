@@ -269,9 +269,7 @@ def _read(kind: Any, raw: Any, where: str) -> Any:
         missing = [item.name for item in fields(kind) if item.name not in raw and item.default is MISSING]
         if missing:
             raise TraceError(f"manifest: {where} lacks {', '.join(missing)}")
-        return kind(
-            **{name: _read(hints[name], raw[name], f"{where}.{name}") for name in hints if name in raw}
-        )
+        return kind(**{name: _read(hints[name], raw[name], f"{where}.{name}") for name in hints if name in raw})
     if origin is list:
         if not isinstance(raw, list):
             raise TraceError(f"manifest: {where} is {type(raw).__name__}, expected a list")

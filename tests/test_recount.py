@@ -71,9 +71,7 @@ def _recount(events: list[Any]) -> dict[str, Any]:
         "kernels": len(kernels),
         "kernel_time_ns": round(sum(event[2] for event in kernels) * 1000),
         "kernel_names": len({event[2] for event in kernels}),
-        "launches_without_gpu_work": sum(
-            event[3] not in started for event in calls if event[0] == "cudaLaunchKernel"
-        ),
+        "launches_without_gpu_work": sum(event[3] not in started for event in calls if event[0] == "cudaLaunchKernel"),
         "kernels_without_call": sum(event[3] not in calling for event in kernels),
         "moves": len(work) - len(kernels),
         "devices": devices,

@@ -26,9 +26,7 @@ EVIL = "evil|<b>\x1b[31m\u202e`*_\r\n名前" + "x" * 300
 SMALL = Document(
     "title",
     (
-        Section(
-            "Section", (Column("name", "left"), Column("count")), (("a", "1"), ("b|", "1,000")), ("a note",)
-        ),
+        Section("Section", (Column("name", "left"), Column("count")), (("a", "1"), ("b|", "1,000")), ("a note",)),
         Section("", (Column("", "left"), Column("", "left")), (("key", "value"),)),
     ),
 )
@@ -206,9 +204,7 @@ def test_comparison_table(tmp_path: Path, report: Report) -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 6])
 def test_comparisons_of_any_number_fit(tmp_path: Path, report: Report, count: int) -> None:
-    foreign = report_of(
-        tmp_path, {"traceEvents": [tiny_trace.work("kernel", "k", 5, 2, 1)]}, "a_foreign_trace"
-    )
+    foreign = report_of(tmp_path, {"traceEvents": [tiny_trace.work("kernel", "k", 5, 2, 1)]}, "a_foreign_trace")
     shown = render(compare([report, foreign] * (count // 2) + [report] * (count % 2)))
     assert max(map(len, shown.splitlines())) <= WIDTH
     assert "not recorded" in shown

@@ -21,8 +21,7 @@ def difference(first: Run | None, other: Run | None) -> Difference | None:
         return None
     wall_ns = other.wall_ns.median - first.wall_ns.median
     parts = {
-        name: sum(_wall_ns(other, phase) - _wall_ns(first, phase) for phase in phases)
-        for name, phases in PARTS.items()
+        name: sum(_wall_ns(other, phase) - _wall_ns(first, phase) for phase in phases) for name, phases in PARTS.items()
     }
     residual_ns = wall_ns - sum(parts.values())
     return Difference(wall_ns, parts, residual_ns, residual_ns / abs(wall_ns) if wall_ns else None)

@@ -82,9 +82,7 @@ class Comparison:
             "schema": self.schema,
             "labels": list(self.labels),
             "runs": [run.to_json() for run in self.runs],
-            "rows": [
-                {**asdict(row), "values": list(row.values), "ratios": list(row.ratios)} for row in self.rows
-            ],
+            "rows": [{**asdict(row), "values": list(row.values), "ratios": list(row.ratios)} for row in self.rows],
             "difference": differences[0] if len(differences) == 1 else differences,
             "predictions": [asdict(prediction) for prediction in self.predictions],
         }

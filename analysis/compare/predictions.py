@@ -52,9 +52,7 @@ def predictions(labels: Sequence[str], runs: Sequence[Run | None]) -> tuple[Pred
     return tuple(_judge(expectation, pair) for expectation in EXPECTATIONS)
 
 
-def _pair(
-    labels: Sequence[str], runs: Sequence[Run | None]
-) -> tuple[tuple[str, Run], tuple[str, Run]] | None:
+def _pair(labels: Sequence[str], runs: Sequence[Run | None]) -> tuple[tuple[str, Run], tuple[str, Run]] | None:
     """A LLaMA and a Qwen run, both with a processor or else both without."""
     known = [(name, run) for name, run in zip(labels, runs, strict=True) if run is not None]
     for constrained in (True, False):

@@ -149,9 +149,7 @@ ROWS = (
     Row("junk_tokens", "Tokens", "junk tokens", "count", _run(lambda run: run.junk_tokens)),
     Row("junk_blocks", "Tokens", "junk coordinates", "count", _run(lambda run: run.junk_blocks)),
     Row("filler_tokens", "Tokens", "filler tokens", "count", _run(lambda run: run.filler_tokens)),
-    Row(
-        "malformed_blocks", "Tokens", "malformed coordinates", "count", _run(lambda run: run.malformed_blocks)
-    ),
+    Row("malformed_blocks", "Tokens", "malformed coordinates", "count", _run(lambda run: run.malformed_blocks)),
     Row("launches", "Launches", "in the trace", "count", _gpu(lambda report: report.counts.launches)),
     Row("launches_per_token", "Launches", "per token", "number", _run(lambda run: run.launches_per_token)),
     Row("launches_per_step", "Launches", "per step", "number", _run(lambda run: run.launches_per_step)),

@@ -46,9 +46,7 @@ def to_columns(names: Sequence[str], batches: Iterable[Any]) -> Columns:
                 # which json and string formatting treat differently.
                 part[here] = _objects(values[kind][rank[kind][column::width][here]].tolist())
             parts[column].append(part)
-    return {
-        name: _joined(part, kind) for name, part, kind in zip(_distinct(names), parts, kinds, strict=True)
-    }
+    return {name: _joined(part, kind) for name, part, kind in zip(_distinct(names), parts, kinds, strict=True)}
 
 
 def _values_by_kind(batch: Any) -> dict[int, np.ndarray]:

@@ -45,9 +45,7 @@ class NativeTransport:
                 hint="it may have run out of memory",
             ) from error
         if response.status != http.client.OK:
-            raise EngineError(
-                f"the trace processor {self._path!r} answered {response.status} to /rpc", hint=_HINT
-            )
+            raise EngineError(f"the trace processor {self._path!r} answered {response.status} to /rpc", hint=_HINT)
         return replies
 
     def close(self) -> None:

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from molprof.analysis.engine.columns import Columns, to_columns
-
 from molprof.errors import EngineError, QueryError
 
 # The engine takes requests as a byte stream, but copies a request that does not arrive in one
@@ -74,9 +73,7 @@ class Engine:
             rpc.register_sql_package_args.modules.add(name=key, sql=sql)
         for reply in self._exchange(rpc):
             if reply.register_sql_package_result.error:
-                raise EngineError(
-                    f"cannot register SQL package {name!r}: {reply.register_sql_package_result.error}"
-                )
+                raise EngineError(f"cannot register SQL package {name!r}: {reply.register_sql_package_result.error}")
 
     def query(self, sql: str) -> Columns:
         """Runs statements and returns the last one's columns, in the order of its SELECT list.
@@ -131,9 +128,7 @@ class Engine:
             raise EngineError("the trace processor is closed")
         payload = rpc.SerializeToString()
         replies = self._protos.TraceProcessorRpcStream()
-        replies.ParseFromString(
-            self._transport.exchange(b"".join((_STREAM_TAG, _varint(len(payload)), payload)))
-        )
+        replies.ParseFromString(self._transport.exchange(b"".join((_STREAM_TAG, _varint(len(payload)), payload))))
         for reply in replies.msg:
             if reply.fatal_error:
                 raise EngineError(f"the trace processor stopped: {reply.fatal_error}")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import wasmtime
+
 from molprof.analysis.engine.compiled import load_module, wasm_engine
 from molprof.analysis.engine.session import MAX_REQUEST_BYTES
-
 from molprof.errors import EngineError
 
 _PAGE_BYTES = 65536
@@ -187,16 +187,12 @@ class WasmTransport:
     def _failure(self, error: Exception) -> EngineError:
         lines = self._messages.decode("utf-8", "replace").replace("\r", "\n").splitlines()
         # The engine reports its progress between what matters.
-        said = " ".join(line for line in lines if line.strip() and not line.startswith("Loading trace"))[
-            -600:
-        ]
+        said = " ".join(line for line in lines if line.strip() and not line.startswith("Loading trace"))[-600:]
         reason = said or str(error).strip().splitlines()[0]
         full = not self._memory64 and self._memory_bytes() > 3 << 30
         return EngineError(
             f"the embedded trace processor failed: {reason}",
-            hint="use the 64-bit module or a native trace processor: the 32-bit one holds 4 GiB"
-            if full
-            else None,
+            hint="use the 64-bit module or a native trace processor: the 32-bit one holds 4 GiB" if full else None,
         )
 
     def _memory_bytes(self) -> int:

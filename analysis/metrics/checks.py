@@ -32,9 +32,7 @@ SELECT
 def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
     """Sums of any trace."""
     events = sum(
-        count
-        for category, count in trace.events_by_category.items()
-        if trace.stacks or category != STACK_CATEGORY
+        count for category, count in trace.events_by_category.items() if trace.stacks or category != STACK_CATEGORY
     )
     left_out = "" if trace.stacks else " (Python stacks left out)"
     return (
@@ -59,9 +57,7 @@ def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...
     tokens = query_row(engine, "tokens", f"INCLUDE PERFETTO MODULE molprof.phases;\n{_TOKEN_SQL}")
     checks = [
         _check("gpu_time", "GPU time = phases + outside any phase, ns", gpu["all_ns"], gpu["phases_ns"]),
-        _check(
-            "tokens", "tokens in the manifest = tokens in the trace", run.generated_tokens, tokens["arrays"]
-        ),
+        _check("tokens", "tokens in the manifest = tokens in the trace", run.generated_tokens, tokens["arrays"]),
         _check(
             "unfinished_rows",
             "tokens in the manifest = unfinished rows, summed over steps",
@@ -98,9 +94,7 @@ def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...
 def _unfinished_rows(manifest: Manifest) -> int:
     """Rows without an end yet, step by step: what the decoding loop had left to do."""
     return sum(
-        sum(
-            1 for molecule in manifest.molecules if molecule.batch == batch and len(molecule.token_ids) > step
-        )
+        sum(1 for molecule in manifest.molecules if molecule.batch == batch and len(molecule.token_ids) > step)
         for batch, steps in enumerate(manifest.steps_per_batch)
         for step in range(steps)
     )

@@ -23,8 +23,7 @@ def read_counts(engine: Engine) -> Counts:
     return Counts(
         **row,
         memory_operations={
-            name: MemoryOperation(count, time_ns, size_bytes)
-            for name, count, time_ns, size_bytes in operations
+            name: MemoryOperation(count, time_ns, size_bytes) for name, count, time_ns, size_bytes in operations
         },
     )
 

@@ -36,15 +36,13 @@ METRICS = (
         "kernel_classes",
         "GPU work by class",
         "kernel_classes",
-        "SELECT class, count, time_ns, time_ratio, names FROM molprof_class_summary"
-        " ORDER BY time_ns DESC, class",
+        "SELECT class, count, time_ns, time_ratio, names FROM molprof_class_summary ORDER BY time_ns DESC, class",
     ),
     Metric(
         "launch_calls",
         "Launching calls",
         "launches",
-        "SELECT name, count, time_ns, kernels, mean_delay_ns FROM molprof_launch_summary"
-        " ORDER BY count DESC, name",
+        "SELECT name, count, time_ns, kernels, mean_delay_ns FROM molprof_launch_summary ORDER BY count DESC, name",
     ),
     Metric(
         "host_syncs",
@@ -64,8 +62,7 @@ METRICS = (
         "masking",
         "Operations of the processor phase that can write a mask",
         "masking",
-        "SELECT kind, name, count, time_ns FROM molprof_masking_candidate"
-        " ORDER BY kind, time_ns DESC, name LIMIT 20",
+        "SELECT kind, name, count, time_ns FROM molprof_masking_candidate ORDER BY kind, time_ns DESC, name LIMIT 20",
         needs_run=True,
     ),
     Metric(
@@ -86,8 +83,7 @@ METRICS = (
         "top_cpu_operations",
         "CPU operators by own time (without the operators that they call)",
         "top_operations",
-        "SELECT name, count, own_ns, time_ns FROM molprof_top_cpu_operation"
-        " ORDER BY own_ns DESC, name LIMIT 30",
+        "SELECT name, count, own_ns, time_ns FROM molprof_top_cpu_operation ORDER BY own_ns DESC, name LIMIT 30",
     ),
     Metric(
         "small_operations",

@@ -110,9 +110,7 @@ def label(manifest: Manifest) -> str:
     return f"{model} lp:{processor}" if processor else f"{model} no lp"
 
 
-def _read_window(
-    engine: Engine, manifest: Manifest, gpu: bool
-) -> tuple[WindowFigures, dict[str | None, PhaseFigures]]:
+def _read_window(engine: Engine, manifest: Manifest, gpu: bool) -> tuple[WindowFigures, dict[str | None, PhaseFigures]]:
     """The recorded steps, and each recorded phase by name (None: outside any phase)."""
     step = query_row(engine, "phase_work", _STEP_SQL)
     tokens = query_row(engine, "tokens", "SELECT COUNT(slice_id) AS tokens FROM molprof_token")["tokens"]

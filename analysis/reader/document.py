@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from molprof.analysis.reader.source import BLOCK_BYTES, read_blocks
 
+from molprof.analysis.reader.source import BLOCK_BYTES, read_blocks
 from molprof.errors import TraceError
 
 Event = TypeVar("Event")
@@ -69,9 +69,7 @@ class Document(Generic[Event]):
             self._at += 1
             yield from self._members()
         else:
-            raise self._error(
-                f"is not JSON: it begins with {self._data[self._at : self._at + 20]!r}", hint=None
-            )
+            raise self._error(f"is not JSON: it begins with {self._data[self._at : self._at + 20]!r}", hint=None)
         if self._peek():
             raise self._error("has more text after the end of the JSON value")
 
@@ -302,9 +300,7 @@ class Document(Generic[Event]):
         if self.problem is not None:  # the damage that cut the text short says more
             return self.problem
         place = self._before + (self._at if position is None else position)
-        return TraceError(
-            f"{self._path} {what} (byte {place} of the text, after {self._events} events)", hint=hint
-        )
+        return TraceError(f"{self._path} {what} (byte {place} of the text, after {self._events} events)", hint=hint)
 
 
 def _reason(error: Exception) -> str:

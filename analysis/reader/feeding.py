@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
+
 from molprof.analysis.engine import Engine
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.survey import Id, Survey, fed
 from molprof.analysis.reader.text import has_escape, may_have_wide_integer, needs_plain, plain, plain_text
-
 from molprof.errors import TraceError
 
 # Ids of the file are kept below this; above are those made up for lanes and for ids that the
@@ -184,9 +184,7 @@ def _places(found: Survey) -> _Places:
         _add_name(names, "thread_name", pids[track], lane_tids[track, lane], f"{home} (lane {lane + 1})")
     starts = zip(pairs[:, 0].tolist(), found.starts_ns[on_lane].tolist(), strict=True)
     lane_starts = dict(zip(starts, pairs[:, 1].tolist(), strict=True))
-    return _Places(
-        np.array(pids, dtype=np.int64), np.array(tids, dtype=np.int64), lane_tids, lane_starts, names
-    )
+    return _Places(np.array(pids, dtype=np.int64), np.array(tids, dtype=np.int64), lane_tids, lane_starts, names)
 
 
 def _kept(value: Id) -> int:
@@ -196,6 +194,4 @@ def _kept(value: Id) -> int:
 
 def _add_name(names: list[dict[str, Any]], kind: str, pid: int, tid: int, name: str) -> None:
     if name:
-        names.append(
-            {"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": {"name": plain_text(name)}}
-        )
+        names.append({"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": {"name": plain_text(name)}})

@@ -12,7 +12,6 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.reader.feeding import feed_events
 from molprof.analysis.reader.survey import STACK_CATEGORY, Survey, survey
 from molprof.analysis.reader.text import plain_text
-
 from molprof.errors import EngineError, TraceError
 
 
@@ -87,9 +86,7 @@ def load_trace(
 
 def _lost_events(engine: Engine, found: Survey, file: Path) -> int:
     """Slices that are missing in the engine; raises EngineError when one that is there was changed."""
-    rows = engine.query(
-        "SELECT category, COUNT(*) AS slices, SUM(MAX(dur, 0)) AS dur_ns FROM slice GROUP BY category"
-    )
+    rows = engine.query("SELECT category, COUNT(*) AS slices, SUM(MAX(dur, 0)) AS dur_ns FROM slice GROUP BY category")
     shown: Counter[str] = Counter()
     for category, count in zip(rows["category"].tolist(), rows["slices"].tolist(), strict=True):
         shown[_shown_category(category)] += count

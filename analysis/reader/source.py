@@ -33,9 +33,7 @@ def read_blocks(path: Path) -> Iterator[bytes]:
             head = file.read(16)
             file.seek(0)
             if not head:
-                raise TraceError(
-                    f"{path} is empty (0 bytes)", hint="the recording was not written: record again"
-                )
+                raise TraceError(f"{path} is empty (0 bytes)", hint="the recording was not written: record again")
             for magic, what in _KNOWN.items():
                 if head.startswith(magic):
                     raise TraceError(

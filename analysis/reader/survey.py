@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
+
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.lanes import assign_lanes
 from molprof.analysis.reader.times import nanoseconds
-
 from molprof.errors import TraceError
 
 STACK_CATEGORY = "python_function"
@@ -104,9 +104,7 @@ def survey(path: Path, stacks: bool, partial: bool) -> Survey:
         lengths = _times(path, read, events, texts, "dur")
         if len(lengths) and lengths.min() < 0:
             worst = events[int(lengths.argmin())]
-            raise TraceError(
-                f"{path}: event {worst.name!r} has a negative dur, {bytes(worst.dur).decode()} us"
-            )
+            raise TraceError(f"{path}: event {worst.name!r} has a negative dur, {bytes(worst.dur).decode()} us")
         slices.update([event.cat for event in events if event.ph in _SLICES])
         track_parts.append(np.array([tracks[event.pid, event.tid] for event in events], dtype=np.int32))
         complete_parts.append(np.array([event.ph == "X" for event in events], dtype=bool))

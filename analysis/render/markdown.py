@@ -30,11 +30,7 @@ def _section(section: Section) -> list[str]:
         blocks.append("\n".join(f"- {cell_text(note)}" for note in section.notes))
     if section.rows:
         header = _row([column.title for column in section.columns])
-        rule = (
-            "| "
-            + " | ".join("---" if column.align == "left" else "---:" for column in section.columns)
-            + " |"
-        )
+        rule = "| " + " | ".join("---" if column.align == "left" else "---:" for column in section.columns) + " |"
         blocks.append("\n".join([header, rule, *(_row(list(row)) for row in section.rows)]))
     return blocks
 

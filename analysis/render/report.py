@@ -71,9 +71,7 @@ def _run_sections(report: Report) -> list[Section]:
 def _counts(report: Report) -> Section:
     columns = (PAIR[0], Column(""), Column("", "left"))
     if not report.trace.gpu_recorded:
-        return Section(
-            "Counts", notes=(f"launches and kernels: {NOT_RECORDED}, the trace holds no GPU calls or work",)
-        )
+        return Section("Counts", notes=(f"launches and kernels: {NOT_RECORDED}, the trace holds no GPU calls or work",))
     counts = report.counts
     rows = (
         (

@@ -24,25 +24,19 @@ def run_sections(run: Run) -> list[Section]:
 
 def _run(run: Run) -> Section:
     setup, window = run.setup, run.window
-    processor = (
-        "none" if setup.processor is None else f"{setup.processor}, placeholder {text(setup.placeholder)}"
-    )
+    processor = "none" if setup.processor is None else f"{setup.processor}, placeholder {text(setup.placeholder)}"
     wall = run.wall_ns
     recorded = (
-        "all steps"
-        if window.full
-        else f"steps {window.first_step} to {window.last_step} of batch {window.batch}"
+        "all steps" if window.full else f"steps {window.first_step} to {window.last_step} of batch {window.batch}"
     )
     rows = (
         (
             "model",
-            f"{setup.model} ({setup.family}, {number_text(setup.parameters / 1e6)} M parameters, "
-            f"{setup.dtype})",
+            f"{setup.model} ({setup.family}, {number_text(setup.parameters / 1e6)} M parameters, {setup.dtype})",
         ),
         (
             "tokenizer",
-            f"{setup.tokenizer}, {count_text(setup.vocabulary)} tokens, "
-            f"{count_text(setup.logits_width)} logits",
+            f"{setup.tokenizer}, {count_text(setup.vocabulary)} tokens, {count_text(setup.logits_width)} logits",
         ),
         ("processor", processor),
         ("device", f"{setup.gpu or setup.device}, attention {setup.attention}, cache {setup.cache}"),
@@ -128,9 +122,7 @@ def _molecules(run: Run) -> list[Section]:
 def _block_notes(run: Run) -> list[str]:
     if not run.blocks:
         return ["no coordinate blocks"]
-    free = (
-        "" if run.setup.processor is None else f"; FREE positions {number_text(run.free_positions_per_block)}"
-    )
+    free = "" if run.setup.processor is None else f"; FREE positions {number_text(run.free_positions_per_block)}"
     return [
         f"{count_text(run.blocks)} coordinate blocks{free}; "
         f"tokens that coordinates took {number_text(run.coordinate_tokens_per_block)} (means per block)",
@@ -150,12 +142,9 @@ def _invalid(run: Run) -> list[Section]:
         return []
     columns = (Column("#"), Column("molecule", "left"), Column("why", "left"))
     rows = tuple(
-        (str(item.sequence), text(item.smiles), item.problem or "unknown")
-        for item in invalid[:_SHOWN_MOLECULES]
+        (str(item.sequence), text(item.smiles), item.problem or "unknown") for item in invalid[:_SHOWN_MOLECULES]
     )
-    return [
-        Section("Molecules that are not valid", columns, rows, _shown(len(invalid), "that are not valid"))
-    ]
+    return [Section("Molecules that are not valid", columns, rows, _shown(len(invalid), "that are not valid"))]
 
 
 def _shown(count: int, what: str) -> tuple[str, ...]:

@@ -28,9 +28,7 @@ def _sizes(document: Document) -> dict[tuple[Column, ...], list[int]]:
     sizes = {}
     for columns, rows in cells.items():
         titles = [escaped(column.title) for column in columns]
-        widest = [
-            max((width(escaped(row[index])) for row in rows), default=0) for index in range(len(columns))
-        ]
+        widest = [max((width(escaped(row[index])) for row in rows), default=0) for index in range(len(columns))]
         full = [max(size, width(title)) for size, title in zip(widest, titles, strict=True)]
         if _surplus(full) > 0:
             # Titles go over several lines before cells are cut.

@@ -1,0 +1,5 @@
+"""`python -m molprof`."""
+
+from molprof.cli import main
+
+main()

@@ -1,0 +1,93 @@
+"""The command line: one group, commands loaded on use, and the one place where errors become a line and a code."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from molprof import __version__
+from molprof.errors import MolprofError
+
+# Name -> one line for `molprof --help`. The module of the same name in molprof.commands holds `command`; it is
+# imported when the command is used, so that help stays instant.
+COMMANDS = {
+    "demo": "Capture both presets with and without the LP, and compare the four.",
+    "capture": "Record a trace of generation, with or without a logits processor.",
+    "report": "What one trace holds: launches, kernels, phases, tokens.",
+    "compare": "Two or more traces side by side, and where the difference comes from.",
+    "presets": "The models, processors and molecules that come with molprof.",
+}
+
+INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"molprof.commands.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="molprof")
+def cli() -> None:
+    """Find out, kernel by kernel and token by token, why constrained generation is slower or faster.
+
+    \b
+    Try it, no GPU and no download needed:
+      molprof demo
+    Your own comparison:
+      molprof capture --model qwen --lp    -o qwen-lp.json.gz
+      molprof capture --model qwen --no-lp -o qwen.json.gz
+      molprof compare qwen.json.gz qwen-lp.json.gz
+    Any torch.profiler trace:
+      molprof report trace.json.gz
+    """
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Runs the command line and exits: 0 good, 1 a threshold broken, 2 wrong usage, 3 unreadable or untrusted."""
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
+    signal.signal(signal.SIGTERM, _terminate)  # a batch system's signal cleans up as Ctrl-C does
+    try:
+        result: Any = cli.main(args=arguments, prog_name="molprof", standalone_mode=False)
+    except MolprofError as error:
+        return _complain(str(error), error.hint, error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return _complain("interrupted; no file was changed", None, INTERRUPTED)
+    except OSError as error:
+        name = f": {error.filename}" if error.filename else ""
+        return _complain(f"{error.strerror or error}{name}", None, 3)
+    return result if isinstance(result, int) else 0
+
+
+def _complain(message: str, hint: str | None, code: int) -> int:
+    click.echo(f"molprof: error: {' '.join(message.splitlines())}", err=True)
+    if hint:
+        click.echo(f"  {hint}", err=True)
+    return code
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise KeyboardInterrupt

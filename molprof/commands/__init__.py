@@ -1,0 +1,1 @@
+"""One module per command: each parses, calls a library function, and prints what it returns."""

@@ -1,0 +1,106 @@
+"""`molprof capture`: record a trace of generation."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from molprof.commands.options import note
+from molprof.commands.progress import Progress
+from molprof.files import check_output
+from molprof.profiler.settings import ATTENTION, DTYPES, KV_CACHES, SAMPLING, CaptureSettings, Decoding
+
+
+class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's stubs only since 8.5
+    """`FIRST:LAST`, step numbers, both included."""
+
+    name = "FIRST:LAST"
+
+    def convert(
+        self, value: str | tuple[int, int], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        first, colon, last = value.partition(":")
+        if not (colon and first.isdigit() and last.isdigit()):
+            self.fail(f"{value!r} is not FIRST:LAST, such as 20:39", param, ctx)
+        return int(first), int(last)
+
+
+@click.command("capture")
+@click.option("--model", required=True, metavar="NAME", help="Preset (qwen, llama), folder, or hub id.")
+@click.option("--tokenizer", metavar="NAME", help="Preset, folder or hub id.  [default: the model's own]")
+@click.option("--lp/--no-lp", default=False, help="Constrain with the processor that suits the tokenizer.")
+@click.option("--processor", metavar="NAME", help="Constrain with this processor: see molprof presets.")
+@click.option("-n", "count", default=64, show_default=True, metavar="N", help="Molecules to generate.")
+@click.option("--batch-size", default=32, show_default=True, metavar="N", help="Molecules generated together.")
+@click.option("--smiles", type=click.Path(path_type=Path), metavar="FILE", help="One SMILES per line.")
+@click.option("--strict", is_flag=True, help="Refuse a SMILES that RDKit cannot read instead of skipping it.")
+@click.option("--sampling", type=click.Choice(SAMPLING), default="greedy", show_default=True)
+@click.option("--temperature", default=1.0, show_default=True)
+@click.option("--top-p", default=0.9, show_default=True, help="With --sampling top_p.")
+@click.option("--top-k", default=50, show_default=True, help="With --sampling top_k.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--attention", type=click.Choice(ATTENTION), default="sdpa", show_default=True)
+@click.option("--kv-cache", type=click.Choice(KV_CACHES), default="dynamic", show_default=True)
+@click.option("--dtype", type=click.Choice(DTYPES), default="auto", show_default=True)
+@click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N.")
+@click.option("--max-new-tokens", type=int, metavar="N", help="Bound per sequence.  [default: as templates need]")
+@click.option("--repeats", default=3, show_default=True, metavar="N", help="Timed passes without the profiler.")
+@click.option("--warmup", default=1, show_default=True, metavar="N", help="Passes before the timed ones.")
+@click.option("--window", type=Window(), help="Steps of the first batch to record.  [default: 20 from step 20 on]")
+@click.option("--full", is_flag=True, help="Record every step of every batch; the trace gets large.")
+@click.option("--trust-remote-code", is_flag=True, help="Let a model from the hub bring code of its own.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="OUT",
+    type=click.Path(path_type=Path),
+    help="The trace: .json, or .json.gz.",
+)
+@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+def command(
+    lp: bool,
+    processor: str | None,
+    sampling: str,
+    temperature: float,
+    top_p: float,
+    top_k: int,
+    seed: int,
+    output: Path,
+    force: bool,
+    **options: object,
+) -> None:
+    """Generates, times the generation without the profiler, then records a window of it.
+
+    Timed passes run first: warmed up, synchronized, without the profiler. Then one more pass is recorded, by default
+    20 decode steps of the first batch, and written with its tokens and all figures to OUT.
+
+    \b
+    Examples:
+      molprof capture --model qwen --lp -o qwen-lp.json.gz
+      molprof capture --model llama --no-lp -n 16 --batch-size 16 -o llama.json.gz
+      molprof capture --model qwen --processor generic --window 0:9 -o prefill.json.gz
+      molprof capture --model ./my-model --lp --smiles mine.smi --device cuda -o mine.json.gz
+    """
+    if processor is not None and lp:
+        raise click.UsageError("--lp picks a processor and --processor names one; give one of them")
+    settings = CaptureSettings(
+        output=output,
+        processor=processor or ("auto" if lp else None),
+        decoding=Decoding(sampling, temperature, top_p, top_k, seed),
+        force=force,
+        command=("molprof", *sys.argv[1:]),
+        **options,  # type: ignore[arg-type]
+    )
+    check_output(output, force)
+    from molprof.profiler.capture import capture
+
+    with Progress() as progress:
+        result = capture(settings, progress)
+    for line in result.notes:
+        note(line)
+    note(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB); next: molprof report {output}")

@@ -1,0 +1,87 @@
+"""`molprof demo`: the founding question, on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from molprof.commands.options import deliver, engine_options, note
+from molprof.commands.progress import Progress
+from molprof.errors import UsageError
+from molprof.files import check_output
+
+# Trace name -> (preset, constrained). The first is what the others are compared with.
+RUNS = {
+    "llama": ("llama", False),
+    "llama-lp": ("llama", True),
+    "qwen": ("qwen", False),
+    "qwen-lp": ("qwen", True),
+}
+
+
+@click.command("demo")
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default=Path("molprof-demo"),
+    show_default=True,
+    help="Where the traces go.",
+)
+@click.option("-n", "count", default=8, show_default=True, metavar="N", help="Molecules per run.")
+@click.option("--repeats", default=3, show_default=True, metavar="N", help="Timed passes per run.")
+@click.option("--force", is_flag=True, help="Replace traces of an earlier demo in DIR.")
+@engine_options
+def command(folder: Path, count: int, repeats: int, force: bool, trace_processor: str | None) -> None:
+    """Captures both presets with and without the LP, and prints the four-way comparison.
+
+    Takes a few minutes on two CPU cores; uses the GPU where there is one. The traces stay in DIR.
+
+    \b
+    Examples:
+      molprof demo
+      molprof demo -n 32 -o big-demo
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is not a directory", hint="name another with -o DIR")
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {name: folder / f"{name}.json.gz" for name in RUNS}
+    for path in paths.values():
+        check_output(path, force)
+    from molprof.analysis.compare import compare
+    from molprof.analysis.render import render
+    from molprof.analysis.reports import load_report
+    from molprof.profiler.capture import capture
+    from molprof.profiler.settings import AUTO, CaptureSettings
+
+    for name, (preset, constrained) in RUNS.items():
+        settings = CaptureSettings(
+            model=preset,
+            output=paths[name],
+            processor=AUTO if constrained else None,
+            count=count,
+            batch_size=count,
+            repeats=repeats,
+            force=force,
+            command=("molprof", "demo", "-n", str(count), "--repeats", str(repeats)),
+        )
+        with Progress(name) as progress:
+            result = capture(settings, progress)
+        for line in result.notes:
+            note(f"{name}: {line}")
+    note("reading the four traces")
+    reports = [load_report(path, native_path=trace_processor) for path in paths.values()]
+    deliver(render(compare(reports), "table"), None)
+    lines = [
+        "",
+        "The traces:",
+        *(f"  {path}" for path in paths.values()),
+        "Next:",
+        f"  molprof report {paths['qwen-lp']}",
+        f"  molprof compare {paths['qwen']} {paths['qwen-lp']}",
+        "  or open one at https://ui.perfetto.dev",
+    ]
+    deliver("\n".join(lines), None)

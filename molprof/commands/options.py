@@ -1,0 +1,73 @@
+"""Options that several commands share, and how a result leaves: stdout, or a whole file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from molprof.files import check_output, replacing
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+TRACE = click.Path(path_type=Path)
+
+
+def engine_options(command: _F) -> _F:
+    """`--trace-processor`: a native binary instead of the embedded engine."""
+    return click.option(
+        "--trace-processor",
+        metavar="PATH",
+        envvar="MOLPROF_TRACE_PROCESSOR",
+        show_envvar=True,
+        help="Native trace_processor_shell to use instead of the embedded one.",
+    )(command)
+
+
+def result_options(*formats: str) -> Callable[[_F], _F]:
+    """`--format`, `-o` and `--force` of a command whose result is text."""
+
+    def decorate(command: _F) -> _F:
+        command = click.option("--force", is_flag=True, help="Replace OUT if it exists.")(command)
+        command = click.option(
+            "-o",
+            "--output",
+            metavar="OUT",
+            type=click.Path(path_type=Path),
+            help="Write to OUT, not to stdout.",
+        )(command)
+        return click.option("--format", "style", type=click.Choice(formats), default=formats[0], show_default=True)(
+            command
+        )
+
+    return decorate
+
+
+def note(text: str) -> None:
+    """A remark on stderr; results alone go to stdout."""
+    click.echo(text, err=True)
+
+
+def check_result(output: Path | None, force: bool) -> None:
+    """Refuses an unusable OUT before any work is done."""
+    if output is not None:
+        check_output(output, force)
+
+
+def deliver(text: str, output: Path | None) -> None:
+    """The finished text to OUT, or to stdout."""
+    if output is None:
+        try:
+            click.echo(text.rstrip("\n"))
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader (head, less) has what it wanted. Python would complain again when it flushes stdout at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    with replacing(output) as part:
+        part.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+    note(f"wrote {output}")

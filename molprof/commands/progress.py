@@ -1,0 +1,78 @@
+"""Progress of a capture on stderr: one line that renews itself on a terminal, one line per pass elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from molprof.profiler.capture import Progress as State
+
+_STAGES = {
+    "load": "loading the model",
+    "warmup": "warm-up",
+    "repeat": "timed pass",
+    "unmarked": "timed pass without marks",
+    "profile": "recorded pass",
+    "write": "writing the trace",
+}
+_REDRAW_S = 0.1
+
+
+class Progress:
+    """Prints what a capture reports; a context manager, so that an error begins on a line of its own.
+
+    Args:
+        label: put before every line, to tell several captures apart.
+    """
+
+    def __init__(self, label: str = "", stream: TextIO | None = None) -> None:
+        self._label = f"{label}: " if label else ""
+        self._stream = stream or sys.stderr
+        self._live = self._stream.isatty()
+        self._drawn = 0.0
+        self._pass: tuple[str, int] = ("", 0)
+        self._dirty = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._dirty:
+            self._stream.write("\n")
+            self._stream.flush()
+
+    def __call__(self, state: State) -> None:
+        current = (state.stage, state.number)
+        finished = state.batches > 0 and state.batch >= state.batches
+        if not self._live:
+            if finished or (current != self._pass and state.stage in ("load", "write")):
+                self._stream.write(self._text(state) + "\n")
+                self._stream.flush()
+            self._pass = current
+            return
+        now = time.monotonic()
+        if current == self._pass and not finished and now - self._drawn < _REDRAW_S:
+            return
+        self._pass, self._drawn, self._dirty = current, now, True
+        self._stream.write(f"\r\x1b[2K{self._text(state)}")
+        if finished:
+            self._stream.write("\n")
+            self._dirty = False
+        self._stream.flush()
+
+    def _text(self, state: State) -> str:
+        text: str = self._label + _STAGES.get(state.stage, state.stage)
+        if state.of > 1:
+            text += f" {state.number}/{state.of}"
+        if state.batches:
+            text += f": batch {min(state.batch + 1, state.batches)}/{state.batches}"
+        if state.step:
+            text += f", step {state.step}/{state.max_steps}"
+        if state.tokens and state.elapsed_ns:
+            text += f", {state.tokens:,} tokens, {state.tokens / (state.elapsed_ns / 1e9):,.0f} tokens/s"
+        return text

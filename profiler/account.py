@@ -1,0 +1,88 @@
+"""The manifest's account of a run: its model, how it decoded, and what came of every molecule."""
+
+from __future__ import annotations
+
+from molprof.profiler.generate import BatchPlan, PassResult, Runner
+from molprof.profiler.kinds import check, classify
+from molprof.profiler.manifest import Generation, Model, MoleculeRun, TemplateCounts
+from molprof.profiler.models import LoadedModel
+from molprof.profiler.settings import CaptureSettings
+
+
+def molecule_runs(
+    runner: Runner, plans: list[BatchPlan], result: PassResult
+) -> tuple[list[MoleculeRun], list[list[str]]]:
+    """The account of every molecule, and the text of each of its tokens."""
+    loaded = runner.loaded
+    runs: list[MoleculeRun] = []
+    texts: list[list[str]] = []
+    for number, (plan, batch) in enumerate(zip(plans, result.batches, strict=True)):
+        for row, (prompt, tokens) in enumerate(zip(plan.prompts, batch.rows, strict=True)):
+            found = classify(tokens, loaded.table, loaded.eos)
+            problem, counts = None, None
+            if prompt.molecule is not None:
+                problem = check(found.text, prompt.molecule)
+                if problem is not None and tokens[-1] not in loaded.eos:
+                    problem = f"cut off after {len(tokens)} tokens: {problem}"
+                if runner.processor is not None:
+                    template = runner.template(prompt.molecule)
+                    per_block = template.free_per_block.tolist()
+                    counts = TemplateCounts(len(template.ids), sum(per_block), len(per_block), per_block)
+            runs.append(
+                MoleculeRun(
+                    sequence=len(runs),
+                    batch=number,
+                    row=row,
+                    smiles=None if prompt.molecule is None else prompt.molecule.smiles,
+                    prompt=prompt.text,
+                    prompt_tokens=len(loaded.tokenizer(prompt.text)["input_ids"]),
+                    token_ids=list(tokens),
+                    kinds=found.kinds,
+                    blocks=found.blocks,
+                    text=found.text,
+                    valid=None if prompt.molecule is None else problem is None,
+                    problem=problem,
+                    malformed_blocks=found.malformed_blocks,
+                    masked_logits=None if batch.masked_logits is None else batch.masked_logits[row],
+                    template=counts,
+                )
+            )
+            texts.append([loaded.table.join([token]) for token in tokens])
+    return runs, texts
+
+
+def model_account(settings: CaptureSettings, loaded: LoadedModel) -> Model:
+    """The manifest's `model`."""
+    config = loaded.model.config.get_text_config(decoder=True)
+    heads = config.num_attention_heads
+    return Model(
+        name=settings.model,
+        family=loaded.model.config.model_type,
+        parameters=loaded.model.num_parameters(),
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        heads=heads,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        logits_width=loaded.target.logits_width,
+        tokenizer=loaded.tokenizer_name,
+        vocabulary=len(loaded.tokenizer),
+        dtype=str(loaded.model.dtype).removeprefix("torch."),
+        device=str(loaded.target.device),
+        attention=settings.attention,
+    )
+
+
+def generation_account(settings: CaptureSettings, runner: Runner, plans: list[BatchPlan]) -> Generation:
+    """The manifest's `generation`."""
+    processor = runner.processor
+    return Generation(
+        processor=None if processor is None else processor.name,
+        processor_parameters={} if processor is None else processor.parameters,
+        placeholder=None if processor is None else processor.placeholder,
+        sampling="greedy" if settings.decoding.sampling == "greedy" else "sample",
+        sampling_parameters=settings.decoding.parameters(),
+        cache=settings.kv_cache,
+        batch_size=settings.batch_size,
+        seed=settings.decoding.seed,
+        max_new_tokens=max(plan.max_new_tokens for plan in plans),
+    )

@@ -1,0 +1,79 @@
+"""What a run ran on: hardware and software versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+import torch
+import transformers
+
+from molprof.profiler.manifest import Environment
+
+
+def environment(device: torch.device) -> Environment:
+    """The machine and the versions, as far as they matter for timings on `device`."""
+    gpu = memory = cuda = cudnn = None
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        gpu, memory, cuda = (
+            properties.name,
+            int(properties.total_memory),
+            torch.version.cuda or torch.version.hip,
+        )
+        version = torch.backends.cudnn.version()
+        cudnn = None if version is None else str(version)
+    return Environment(
+        gpu=gpu,
+        gpu_memory_bytes=memory,
+        driver=_driver() if gpu else None,
+        cuda=cuda,
+        cudnn=cudnn,
+        torch=torch.__version__,
+        transformers=transformers.__version__,
+        flash_attn=_version("flash-attn"),
+        molprof=_version("molprof") or "not installed",
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu=_cpu(),
+        cores=_cores(),
+        threads=torch.get_num_threads(),
+    )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _driver() -> str | None:
+    """The GPU driver's version: the kernel module says it on Linux, nvidia-smi elsewhere."""
+    module = Path("/proc/driver/nvidia/version")
+    if module.is_file() and (match := re.search(r"\s(\d{3,}\.\d+(?:\.\d+)?)\s", module.read_text())):
+        return match.group(1)
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        out = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return out.strip().splitlines()[0] if out.strip() else None
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.is_file() and (match := re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE)):
+        return match.group(1).strip()
+    return platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    """Cores that this process may use, which in a container are fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,50 @@
+"""What comes with molprof: models, logits processors and molecules, as text. Imports no torch."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from molprof.errors import RunError
+from molprof.profiler.architecture import ARCHITECTURES, Architecture
+from molprof.profiler.checkpoint import checkpoint_path, read_header
+from molprof.profiler.processors import PROCESSORS
+from molprof.profiler.tokenizers import VOCABULARIES
+
+
+def describe() -> str:
+    """The models for `--model`, the processors for `--processor`, the molecules used without `--smiles`."""
+    lines = ["models (--model)"]
+    for name, architecture in ARCHITECTURES.items():
+        lines += [f"  {name:<10}{_model(name, architecture)}", f"  {'':<10}{_checkpoint(name)}"]
+    lines += ["", "logits processors (--processor; --lp takes the one that suits the tokenizer)"]
+    lines += [f"  {name:<10}{entry.summary}" for name, entry in PROCESSORS.items()]
+    lines += ["  MODULE:FACTORY  your own"]
+    count = sum(bool(line.strip()) for line in _molecules())
+    lines += ["", "molecules (without --smiles)", f"  {count} held out from training"]
+    return "\n".join(lines)
+
+
+def _model(name: str, architecture: Architecture) -> str:
+    shape = architecture.shape
+    vocabulary = VOCABULARIES[name]
+    return (
+        f"{shape.layers} layers, {shape.hidden} wide, {architecture.logits_width:,} logits; tokenizer of "
+        f"{vocabulary.distribution}, {vocabulary.digits} digit{'s' if vocabulary.digits > 1 else ''} a token"
+    )
+
+
+def _checkpoint(name: str) -> str:
+    path = checkpoint_path(name)
+    try:
+        record = read_header(path).record
+    except RunError as problem:
+        return str(problem)
+    held = record.get("held_out", {})
+    size = f"{path.stat().st_size / 1e6:.1f} MB"
+    if "valid" not in held:
+        return size
+    return f"{size}; {held['valid']} of {held['molecules']} held-out molecules valid without constraint"
+
+
+def _molecules() -> list[str]:
+    return resources.files(__package__).joinpath("molecules.smi").read_text().splitlines()

@@ -1,0 +1,63 @@
+"""The studied logits processors by name, and which one suits a tokenizer. Imports no torch by itself."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from molprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from molprof.profiler.processors.base import Factory, Processor, Target
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a processor is made, as `package.module:factory`, and what it does."""
+
+    place: str
+    summary: str
+
+
+_HERE = "molprof.profiler.processors"
+PROCESSORS = {
+    "generic": Entry(f"{_HERE}.generic:Generic", "position template, block-list at FREE positions; any tokenizer"),
+    "qwen": Entry(f"{_HERE}.qwen:Qwen", "position template, allow-list of number tokens; single-digit tokenizers"),
+}
+
+
+def make_processor(name: str, target: Target) -> Processor:
+    """The processor of that name, or of that `package.module:factory`.
+
+    Raises:
+        UsageError: no such processor, or it cannot work with the tokenizer.
+    """
+    return find_factory(name)(target)
+
+
+def find_factory(name: str) -> Factory:
+    """What makes the processor of that name, or of that `package.module:factory`.
+
+    Raises:
+        UsageError: no such processor.
+    """
+    place = PROCESSORS[name].place if name in PROCESSORS else name
+    module, colon, attribute = place.partition(":")
+    hint = f"use one of {', '.join(PROCESSORS)}, or package.module:factory"
+    if not colon:
+        raise UsageError(f"no processor {name!r}", hint=hint)
+    try:
+        factory: Factory = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as problem:
+        raise UsageError(f"no processor {name!r}: {problem}", hint=hint) from problem
+    return factory
+
+
+def default_processor(target: Target) -> str:
+    """What `--lp` means for a tokenizer: `qwen` where every digit is a token of its own, else `generic`."""
+    from molprof.profiler.processors.qwen import ALLOWED
+
+    single = len(target.tokenizer("123", add_special_tokens=False)["input_ids"]) == 3
+    vocabulary = target.tokenizer.get_vocab()
+    return "qwen" if single and all(text in vocabulary for text in ALLOWED) else "generic"

@@ -1,0 +1,82 @@
+"""What a studied logits processor is: made once per run, started once per batch, counting what it masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from molprof.profiler.template import Template
+from molprof.profiler.vocabulary import TokenBytes
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a processor is made for.
+
+    Attributes:
+        tokenizer: the model's tokenizer.
+        table: bytes of each of its tokens.
+        logits_width: columns of the logits, padding included.
+        eos: the id that ends a sequence.
+        pad: the id that fills finished rows.
+        device: where the logits lie.
+    """
+
+    tokenizer: PreTrainedTokenizerFast
+    table: TokenBytes
+    logits_width: int
+    eos: int
+    pad: int
+    device: torch.device
+
+    def padding_columns(self) -> list[int]:
+        """Columns of the logits that stand for no token: between the vocabulary and the padded width."""
+        vocabulary = self.tokenizer.get_vocab().values()
+        return sorted(set(range(self.logits_width)).difference(vocabulary))
+
+
+class BatchProcessor(Protocol):
+    """A processor for one batch, called by transformers once per step."""
+
+    @property
+    def masked_logits(self) -> list[int]:
+        """Logits set to -inf so far, by row; kept by the host, never read back from the device."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """The masked scores.
+
+        Args:
+            input_ids: prompt and answer so far, int64 (batch, prompt_width + position).
+            scores: float32 (batch, logits_width); transformers hands over a fresh copy, so it may be written
+                to.
+        """
+
+
+class Processor(Protocol):
+    """A processor for a whole run: holds what depends on the vocabulary only.
+
+    Attributes:
+        name: as given to `--processor`.
+        placeholder: what the templates write for a coordinate.
+        parameters: whatever else decides what it does, for the manifest.
+    """
+
+    name: str
+    placeholder: str
+    parameters: dict[str, Any]
+
+    def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
+        """The processor of one batch.
+
+        Args:
+            templates: one per row.
+            prompt_width: columns of the left-padded prompts; answer position p is column prompt_width + p.
+        """
+
+
+Factory = Callable[[Target], Processor]

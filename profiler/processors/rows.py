@@ -1,0 +1,83 @@
+"""The loop over rows that `generic` and `qwen` share: a Python iteration and a few kernels per row and step.
+
+This is how the processors under study were first written, and what their cost is about: it is kept plain on
+purpose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+from transformers import LogitsProcessor
+
+
+@dataclass(frozen=True)
+class Force:
+    """Only this token can follow."""
+
+    token: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """These tokens cannot follow; `ids` is int64 (n,) on the logits' device, `count` is n."""
+
+    ids: Tensor
+    count: int
+
+
+@dataclass(frozen=True)
+class Allow:
+    """Only these tokens can follow; `ids` is int64 (n,) on the logits' device, `count` is n."""
+
+    ids: Tensor
+    count: int
+
+
+Action = Force | Block | Allow
+
+
+class RowProcessor(LogitsProcessor):
+    """Applies one action per row and answer position; past a row's end it forces the end token.
+
+    Args:
+        actions: per row, the action at each answer position.
+        prompt_width: columns of the left-padded prompts.
+        eos: the end token.
+    """
+
+    def __init__(self, actions: Sequence[Sequence[Action]], prompt_width: int, eos: int) -> None:
+        self._actions = actions
+        self._prompt_width = prompt_width
+        self._end = Force(eos)
+        self._masked = [0] * len(actions)
+
+    @property
+    def masked_logits(self) -> list[int]:
+        """Logits set to -inf so far, by row, idle row-steps included."""
+        return list(self._masked)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        # Prompts are padded on the left, so every row stands at the same answer position.
+        position = input_ids.shape[1] - self._prompt_width
+        width = scores.shape[1]
+        for row, actions in enumerate(self._actions):
+            action = actions[position] if position < len(actions) else self._end
+            row_scores = scores[row]
+            match action:
+                case Force(token):
+                    row_scores.fill_(-math.inf)
+                    row_scores[token].fill_(0.0)
+                    self._masked[row] += width - 1
+                case Block(ids, count):
+                    row_scores.index_fill_(0, ids, -math.inf)
+                    self._masked[row] += count
+                case Allow(ids, count):
+                    kept = row_scores.index_select(0, ids)
+                    row_scores.fill_(-math.inf)
+                    row_scores.index_copy_(0, ids, kept)
+                    self._masked[row] += width - count
+        return scores

@@ -1,0 +1,106 @@
+"""Reading what to generate from: a file of SMILES, or the molecules that come with molprof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from molprof.errors import RunError, UsageError
+from molprof.profiler.manifest import Skipped
+from molprof.profiler.smiles import Molecule, molecule
+from molprof.profiler.template import prompt_text
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One thing to generate from.
+
+    Attributes:
+        line: line in the input, from 1.
+        name: the second column, empty where there is none.
+        text: what the model is given.
+        molecule: None for a prompt of plain text.
+    """
+
+    line: int
+    name: str
+    text: str
+    molecule: Molecule | None
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The first readable prompts of an input, and the lines before them that gave none.
+
+    Attributes:
+        wanted: how many were asked for; `len(prompts)` may be fewer.
+    """
+
+    prompts: tuple[Prompt, ...]
+    skipped: tuple[Skipped, ...]
+    source: str
+    wanted: int
+
+
+def read_prompts(path: Path | None, count: int, strict: bool = False) -> Prompts:
+    """The first `count` molecules of a SMILES file, or of the built-in list.
+
+    Args:
+        path: one SMILES per line, optionally a name after white space; empty lines and lines that begin with
+            `#` do not count. None: the molecules that come with molprof.
+        strict: refuse a line that RDKit cannot read instead of skipping it.
+
+    Raises:
+        UsageError: the file cannot be read or holds no molecule, or `strict` and a line is unreadable.
+        RunError: the built-in list is missing from the installation.
+    """
+    source = "the built-in molecules" if path is None else str(path)
+    found = _parse(_lines(path), count, strict, source)
+    if not found.prompts:
+        hint = "one SMILES per line, optionally followed by a name"
+        if found.skipped:
+            first = found.skipped[0]
+            raise UsageError(f"{source} has no molecule that RDKit can read; line {first.line}: {first.text!r}", hint)
+        raise UsageError(f"{source} has no molecules", hint)
+    return found
+
+
+def _lines(path: Path | None) -> list[str]:
+    if path is None:
+        try:
+            return resources.files(__package__).joinpath("molecules.smi").read_text().splitlines()
+        except OSError as problem:
+            raise RunError(
+                "the built-in molecules are missing from this installation",
+                hint="--smiles FILE, or reinstall molprof",
+            ) from problem
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError as problem:
+        raise UsageError(f"cannot read {path}: {problem.strerror or problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise UsageError(f"{path} is not UTF-8 text: {problem.reason} at byte {problem.start}") from problem
+
+
+def _parse(lines: Iterable[str], count: int, strict: bool, source: str) -> Prompts:
+    prompts: list[Prompt] = []
+    skipped: list[Skipped] = []
+    for number, line in enumerate(lines, start=1):
+        if len(prompts) == count:
+            break
+        text, name = (*line.split(maxsplit=1), "", "")[:2]
+        if not text or text.startswith("#"):
+            continue
+        try:
+            read = molecule(text)
+        except UsageError as problem:
+            if strict:
+                raise UsageError(
+                    f"{source}, line {number}: {problem}", hint="correct it, or leave strict off"
+                ) from None
+            skipped.append(Skipped(number, text, str(problem)))
+            continue
+        prompts.append(Prompt(number, name.strip(), prompt_text(read.smiles), read))
+    return Prompts(tuple(prompts), tuple(skipped), source, count)

@@ -1,0 +1,135 @@
+"""What a capture is asked to do, checked before any work. Imports no torch, so that `--help` stays quick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from molprof.errors import UsageError
+from molprof.profiler.architecture import ARCHITECTURES
+
+PRESETS = tuple(ARCHITECTURES)
+# `sdpa-*` keep torch to one of its scaled-dot-product kernels.
+ATTENTION = ("eager", "sdpa", "sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "flash_attention_2")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+KV_CACHES = ("dynamic", "static")
+SAMPLING = ("greedy", "sample", "top_p", "top_k")
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How tokens are chosen.
+
+    Attributes:
+        sampling: `greedy`, or from the distribution: all of it (`sample`), `top_p`, or `top_k`.
+        temperature: divides the logits where a token is sampled.
+        top_p: mass kept by `top_p`; top_k: tokens kept by `top_k`.
+        seed: every batch is seeded by it and by its number, so that each pass writes the same text.
+    """
+
+    sampling: str = "greedy"
+    temperature: float = 1.0
+    top_p: float = 0.9
+    top_k: int = 50
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _one_of("sampling", self.sampling, SAMPLING)
+        if not self.temperature > 0:
+            raise UsageError(f"temperature {self.temperature} is not above 0", hint="--sampling greedy takes the top")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top_p {self.top_p} is not in (0, 1]", hint="0.9 keeps 90 % of the mass")
+        _at_least("top_k", self.top_k, 1)
+        _at_least("seed", self.seed, 0)
+
+    def parameters(self) -> dict[str, Any]:
+        """What applies, by name."""
+        if self.sampling == "greedy":
+            return {}
+        own = {"top_p": self.top_p} if self.sampling == "top_p" else {}
+        own |= {"top_k": self.top_k} if self.sampling == "top_k" else {}
+        return {"temperature": self.temperature, **own}
+
+
+@dataclass(frozen=True)
+class CaptureSettings:
+    """One capture.
+
+    Attributes:
+        model: a preset (`qwen`, `llama`), a folder, or a hub id.
+        output: the trace, `.json` or `.json.gz`.
+        tokenizer: preset, folder or hub id; None: the model's own.
+        processor: name, `package.module:factory`, `auto` (by tokenizer family), or None: unconstrained.
+        smiles: file of molecules; None: those that come with molprof.
+        count: how many of them; batch_size: how many are generated together.
+        strict: refuse an unreadable molecule instead of skipping it.
+        dtype: `auto` is bfloat16 on a GPU and float32 on a CPU.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        max_new_tokens: None: what the longest template of a batch needs.
+        repeats: timed passes; warmup: passes before them.
+        window: first and last step to record, of the first batch; None: 20 steps from step 20 on, or what
+            there is.
+        full: record all steps of all batches.
+        force: replace an existing output.
+        command: the command line, for the manifest.
+    """
+
+    model: str
+    output: Path
+    tokenizer: str | None = None
+    processor: str | None = None
+    smiles: Path | None = None
+    count: int = 64
+    batch_size: int = 32
+    strict: bool = False
+    decoding: Decoding = field(default_factory=Decoding)
+    attention: str = "sdpa"
+    kv_cache: str = "dynamic"
+    dtype: str = "auto"
+    device: str = "auto"
+    max_new_tokens: int | None = None
+    repeats: int = 3
+    warmup: int = 1
+    window: tuple[int, int] | None = None
+    full: bool = False
+    force: bool = False
+    trust_remote_code: bool = False
+    command: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise UsageError("no model is named", hint=f"use a preset ({', '.join(PRESETS)}), a folder, or a hub id")
+        if not self.output.name.endswith((".json", ".json.gz")):
+            raise UsageError(f"{self.output} ends in neither .json nor .json.gz", hint="e.g. -o trace.json.gz")
+        _one_of("attention", self.attention, ATTENTION)
+        _one_of("kv-cache", self.kv_cache, KV_CACHES)
+        _one_of("dtype", self.dtype, DTYPES)
+        for name, value, least in (
+            ("count", self.count, 1),
+            ("batch size", self.batch_size, 1),
+            ("repeats", self.repeats, 1),
+            ("warmup", self.warmup, 0),
+            ("max new tokens", 1 if self.max_new_tokens is None else self.max_new_tokens, 1),
+        ):
+            _at_least(name, value, least)
+        if self.window is not None:
+            first, last = self.window
+            if self.full:
+                raise UsageError("a window and a full recording exclude each other", hint="leave one of them out")
+            if not 0 <= first <= last:
+                raise UsageError(
+                    f"the window {first}:{last} is not FIRST:LAST with 0 <= FIRST <= LAST",
+                    hint="e.g. --window 20:39",
+                )
+
+
+def _one_of(name: str, value: str, accepted: tuple[str, ...]) -> None:
+    if value not in accepted:
+        raise UsageError(f"no {name} {value!r}", hint=f"use one of: {', '.join(accepted)}")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UsageError(f"{name} {value} is below {least}", hint=f"{name}: a whole number from {least} on")

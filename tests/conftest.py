@@ -1,0 +1,38 @@
+"""Fixtures that several test files share: an isolated cache, and the command line as a real process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """No test reads or writes the user's cache; the compiled engine and the tokenizers are made once per session."""
+    folder = tmp_path_factory.mktemp("cache")
+    os.environ["MOLPROF_CACHE"] = str(folder)
+    return folder
+
+
+@pytest.fixture
+def molprof(tmp_path: Path) -> Cli:
+    """Runs `python -m molprof ARGUMENTS` in an empty folder."""
+
+    def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "molprof", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            **options,  # type: ignore[call-overload]
+        )
+
+    return run

@@ -1,0 +1,167 @@
+"""The command line as real processes: output, exit codes, and what is left behind."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Cli
+
+from molprof.cli import COMMANDS
+
+TRACE = {
+    "traceEvents": [
+        {
+            "ph": "X",
+            "cat": "cuda_runtime",
+            "name": "cudaLaunchKernel",
+            "pid": 1,
+            "tid": 1,
+            "ts": 10.5,
+            "dur": 2.25,
+            "args": {"correlation": 7},
+        },
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "gemm",
+            "pid": 0,
+            "tid": 7,
+            "ts": 14.0,
+            "dur": 3.125,
+            "args": {"correlation": 7, "device": 0, "stream": 7},
+        },
+    ]
+}
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(TRACE))
+    return str(path)
+
+
+def test_help_names_every_command_without_torch(molprof: Cli) -> None:
+    result = molprof("--help")
+    assert result.returncode == 0
+    assert all(f"  {name} " in result.stdout for name in COMMANDS)
+    code = (
+        "import sys, molprof.cli as c\n"
+        "for name in c.COMMANDS:\n"
+        "    c.cli.main([name, '--help'], standalone_mode=False)\n"
+        "print(sorted(m for m in ('torch', 'transformers', 'rdkit') if m in sys.modules))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(molprof: Cli, name: str) -> None:
+    result = molprof(name, "--help")
+    assert result.returncode == 0
+    assert name == "presets" or f"molprof {name}" in result.stdout.split("Example", 1)[1]
+
+
+def test_report_without_torch(trace: str) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "from molprof.cli import main\n"
+        f"main(['report', {trace!r}, '--format', 'json'])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    counts = json.loads(result.stdout)["counts"]
+    assert (counts["launches"], counts["kernels"], counts["kernel_time_ns"]) == (1, 1, 3125)
+
+
+def test_report_to_a_file_and_no_overwriting(molprof: Cli, trace: str, tmp_path: Path) -> None:
+    assert molprof("report", trace, "--format", "json", "-o", "out.json").returncode == 0
+    assert json.loads((tmp_path / "out.json").read_text())["devices"]["0"]["busy_ns"] == 3125
+    again = molprof("report", trace, "--format", "json", "-o", "out.json")
+    assert (again.returncode, again.stdout) == (2, "")
+    assert "out.json already exists" in again.stderr
+    assert molprof("report", trace, "-o", "out.json", "--force").returncode == 0
+
+
+def test_compare_two_foreign_traces(molprof: Cli, trace: str) -> None:
+    result = molprof("compare", trace, trace, "--format", "json")
+    assert result.returncode == 0, result.stderr
+    comparison = json.loads(result.stdout)
+    assert comparison["difference"] is None
+    assert [run["counts"]["launches"] for run in comparison["runs"]] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("nothing",), 2, "No such command 'nothing'"),
+        (("report",), 2, "Missing argument 'TRACE'"),
+        (("report", "absent.json"), 3, "absent.json"),
+        (("report", "."), 3, "is a directory"),
+        (("report", "x.json", "--format", "yaml"), 2, "'yaml' is not one of"),
+        (("compare", "one.json"), 2, "at least two traces"),
+        (("report", "absent.json", "-o", "no/such/out.json"), 2, "does not exist"),
+        (("capture", "--model", "qwen"), 2, "Missing option '-o'"),
+        (("capture", "--model", "qwen", "-o", "out.txt"), 2, "neither .json nor .json.gz"),
+        (("capture", "--model", "qwen", "-o", "a.json", "-n", "0"), 2, "below 1"),
+        (("capture", "--model", "qwen", "-o", "a.json", "--window", "5"), 2, "not FIRST:LAST"),
+        (
+            ("capture", "--model", "qwen", "-o", "a.json", "--lp", "--processor", "generic"),
+            2,
+            "give one of them",
+        ),
+        (("capture", "--model", "no-such-model", "-o", "a.json"), 2, "no-such-model"),
+        (("capture", "--model", "qwen", "-o", "a.json", "--processor", "nope"), 2, "no processor 'nope'"),
+        (("capture", "--model", "qwen", "-o", "a.json", "--smiles", "absent.smi"), 2, "absent.smi"),
+    ],
+)
+def test_a_mistake_is_one_clear_message(
+    molprof: Cli, tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    result = molprof(*arguments, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    assert result.returncode == code, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not json", b"{}", b'{"traceEvents": 3}', gzip.compress(b'{"traceEvents": [')[:-9], b"\xff\xfe"],
+)
+def test_an_unreadable_trace_exits_3(molprof: Cli, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "bad.json").write_bytes(content)
+    result = molprof("report", "bad.json", "-o", "out.txt")
+    assert result.returncode == 3
+    assert result.stderr.startswith("molprof: error: ")
+    assert "bad.json" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "out.txt").exists()
+
+
+def test_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "molprof", "capture", "--model", "llama", "-n", "4", "-o", "out.json.gz"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "loading" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 130
+    assert "interrupted" in rest
+    assert "Traceback" not in rest
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_goes_away_is_no_error(trace: str) -> None:
+    command = f"{sys.executable} -m molprof report {trace} | true; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")

@@ -1,0 +1,98 @@
+"""The manifest: what is written is read back, and what is wrong is said by name."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from molprof.errors import TraceError
+from molprof.profiler.manifest import (
+    KIND_LETTERS,
+    KINDS,
+    Environment,
+    Generation,
+    Manifest,
+    Model,
+    MoleculeRun,
+    Repeat,
+    Skipped,
+    TemplateCounts,
+    Timings,
+    Window,
+    from_json,
+)
+
+MANIFEST = Manifest(
+    schema=1,
+    created="2026-01-02T03:04:05+00:00",
+    command=["molprof", "capture"],
+    environment=Environment(
+        None, None, None, None, None, "2.13.0", "5.23.0", None, "0.1", "3.11", "Linux", "CPU", 2, 1
+    ),
+    model=Model("qwen", "qwen3", 10, 4, 192, 6, 3, 151_936, "qwen", 151_650, "float32", "cpu", "sdpa"),
+    generation=Generation("qwen", {"allowed_tokens": ["0"]}, "0.000", "greedy", {}, "dynamic", 32, 0, 100),
+    timings=Timings([5], [Repeat(9, {"forward": 4}, [[4, 5]])], 90, None, 6, 5),
+    window=Window(False, 0, 20, 39),
+    steps_per_batch=[2],
+    molecules=[
+        MoleculeRun(0, 0, 0, "C", "[SMILES]C[/SMILES]", 3, [1, 2], "ce", [-1, -1], "x", False, "cut", 0, 7,
+                    TemplateCounts(3, 1, 1, [1])),
+        MoleculeRun(1, 0, 1, None, "hello", 1, [2], "e", [-1], "", None, None, 0, None, None),
+    ],
+    skipped=[Skipped(3, "xx", "RDKit cannot read the SMILES 'xx'")],
+)  # fmt: skip
+
+
+def raw() -> Any:
+    return json.loads(json.dumps(MANIFEST.to_json()))
+
+
+def test_round_trip() -> None:
+    read = from_json(raw())
+    assert read == dataclasses.replace(MANIFEST, timings=dataclasses.replace(MANIFEST.timings, mark_ns=90.0))
+    assert tuple(KIND_LETTERS) == KINDS
+
+
+def test_fields_that_came_later_may_be_absent() -> None:
+    older = raw()
+    del older["timings"]["signature_ns"], older["timings"]["profiled_wall_ns"]
+    assert from_json(older).timings.signature_ns is None
+
+
+def test_unknown_fields_are_left_out() -> None:
+    newer = raw() | {"weather": "fine"}
+    assert from_json(newer) == from_json(raw())
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("schema",), 2, "the trace was written with manifest schema 2; this molprof reads up to 1"),
+        (("schema",), "1", "the trace's 'molprof' key holds no manifest (no integer 'schema')"),
+        (("timings", "mark_ns"), "fast", "manifest: molprof.timings.mark_ns is 'fast', expected float"),
+        (("model", "layers"), True, "manifest: molprof.model.layers is True, expected int"),
+        (("molecules", 1, "kinds"), None, "manifest: molprof.molecules[1].kinds is None, expected str"),
+        (("skipped",), {}, "manifest: molprof.skipped is dict, expected a list"),
+        (("window",), [], "manifest: molprof.window is list, expected an object"),
+    ],
+)
+def test_what_is_wrong_is_named(path: tuple[Any, ...], value: Any, message: str) -> None:
+    broken = copy.deepcopy(raw())
+    place = broken
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(TraceError) as caught:
+        from_json(broken)
+    assert str(caught.value) == message
+
+
+def test_a_missing_field_is_named() -> None:
+    broken = raw()
+    del broken["molecules"][0]["text"], broken["molecules"][0]["row"]
+    with pytest.raises(TraceError, match=r"^manifest: molprof\.molecules\[0\] lacks row, text$"):
+        from_json(broken)

@@ -1,0 +1,248 @@
+"""Phase marks: their order, their times on a fake clock, and that they leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import loaded
+from transformers import LogitsProcessorList, TopPLogitsWarper
+
+from molprof.profiler import marks as marks_module
+from molprof.profiler.generate import Runner
+from molprof.profiler.marks import HostMarks, mark_cost_ns, marked, signature_cost_ns
+from molprof.profiler.processors import make_processor
+from molprof.profiler.prompts import Prompt
+from molprof.profiler.recording import ProfilerMarks
+from molprof.profiler.settings import Decoding
+from molprof.profiler.smiles import molecule
+from molprof.profiler.template import prompt_text
+
+
+class Log:
+    """Hears every mark."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    @contextmanager
+    def setup(self, name: str, batch: int) -> Iterator[None]:
+        self.heard.append(f"{name} {batch}")
+        yield
+
+    def begin(self, batch: int) -> None:
+        self.heard.append(f"begin {batch}")
+
+    def forward(self) -> None:
+        self.heard.append("F")
+
+    def processor(self) -> None:
+        self.heard.append("P1")
+
+    def sampling(self) -> None:
+        self.heard.append("P2")
+
+    def bookkeeping(self) -> None:
+        self.heard.append("S")
+
+    def enough(self) -> bool:
+        return False
+
+    def end(self) -> None:
+        self.heard.append("end")
+
+
+class Clock:
+    """Each reading is one later than the last."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def perf_counter_ns(self) -> int:
+        self.now += 1
+        return self.now
+
+
+def prompts(*smiles: str) -> list[Prompt]:
+    return [Prompt(1, "", prompt_text(text), molecule(text)) for text in smiles]
+
+
+def runner(processor: str | None = None, decoding: Decoding | None = None, cache: str = "dynamic") -> Runner:
+    model = loaded("llama")
+    made = None if processor is None else make_processor(processor, model.target)
+    return Runner(model, made, decoding or Decoding(), kv_cache=cache)
+
+
+@pytest.mark.parametrize("processor", [None, "generic"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_order_of_marks(processor: str | None, cache: str) -> None:
+    run, log = runner(processor, cache=cache), Log()
+    plans = run.plan(prompts("C", "CC", "O"), 2, max_new_tokens=3)
+    result = run.run(plans, log)
+    assert [batch.steps for batch in result.batches] == [3, 3]
+    setup = ["tokenize"] if processor is None else ["template", "tokenize"]
+    expected: list[str] = []
+    for batch in (0, 1):
+        expected += [f"{name} {batch}" for name in setup] + [f"begin {batch}"]
+        expected += ["F", "P1", "P2", "S"] * 3 + ["end", f"text {batch}"]
+    assert log.heard == expected
+    assert "prepare_inputs_for_generation" not in run.loaded.model.__dict__
+
+
+def test_warpers_of_generate_come_after_the_last_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    original = TopPLogitsWarper.__call__
+
+    def heard(self: Any, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        log.heard.append("top_p")
+        return original(self, input_ids, scores)
+
+    monkeypatch.setattr(TopPLogitsWarper, "__call__", heard)
+    run = runner("generic", Decoding(sampling="top_p"))
+    run.run(run.plan(prompts("C"), 1, max_new_tokens=1), log)
+    assert log.heard[2:] == ["begin 0", "F", "P1", "P2", "top_p", "S", "end", "text 0"]
+
+
+def test_phases_and_steps_on_a_fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks_module, "time", Clock())
+    marks, steps = HostMarks(), []
+    timed = HostMarks(lambda batch, step: steps.append((batch, step)))
+    for each in (marks, timed):
+        with each.setup("tokenize", 0):
+            pass
+        each.begin(0)
+        for _ in range(3):
+            each.forward()
+            each.processor()
+            each.sampling()
+            each.bookkeeping()
+        each.end()
+    assert marks.steps_ns() == timed.steps_ns() == [[4, 4, 4]]
+    phases = {
+        "tokenize": 1,
+        "setup": 1,
+        "prefill": 1,
+        "processor": 3,
+        "sampling": 3,
+        "bookkeeping": 3,
+        "forward": 2,
+    }
+    assert marks.phases_ns() == phases
+    assert sum(phases.values()) == sum(map(sum, marks.steps_ns())) + phases["tokenize"] + phases["setup"]
+    assert steps == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_host_marks_of_a_real_pass_add_up() -> None:
+    run, marks = runner("generic"), HostMarks()
+    result = run.run(run.plan(prompts("C", "CO"), 2), marks)
+    phases = marks.phases_ns()
+    assert sorted(phases) == sorted(
+        [
+            "template",
+            "tokenize",
+            "setup",
+            "prefill",
+            "forward",
+            "processor",
+            "sampling",
+            "bookkeeping",
+            "text",
+        ]
+    )
+    assert sum(phases.values()) <= result.wall_ns
+    assert [len(steps) for steps in marks.steps_ns()] == [result.batches[0].steps]
+
+
+def test_the_shadow_is_gone_after_an_error_and_a_users_own_is_kept() -> None:
+    model, log = loaded("llama").model, Log()
+
+    def interrupted() -> None:
+        with marked(model, log, 1, []):
+            assert "prepare_inputs_for_generation" in model.__dict__
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert "prepare_inputs_for_generation" not in model.__dict__
+    own = model.prepare_inputs_for_generation
+    model.__dict__["prepare_inputs_for_generation"] = own
+    try:
+        with marked(model, log, 1, []):
+            assert model.__dict__["prepare_inputs_for_generation"] is not own
+        assert model.__dict__["prepare_inputs_for_generation"] is own
+    finally:
+        del model.__dict__["prepare_inputs_for_generation"]
+
+
+def test_a_prefill_in_chunks_is_one_step() -> None:
+    model, log = loaded("llama").model, Log()
+    with marked(model, log, 1, []) as (processors, _):
+        ids = torch.zeros(1, 4, dtype=torch.int64)
+        model.prepare_inputs_for_generation(ids)
+        model.prepare_inputs_for_generation(ids)
+        processors(ids, torch.zeros(1, 5))
+        model.prepare_inputs_for_generation(ids)
+    assert log.heard == ["F", "P1", "P2", "F"]
+
+
+def test_marks_change_neither_text_nor_list_type() -> None:
+    run = runner("generic", Decoding(sampling="sample", seed=4))
+    plans = run.plan(prompts("C", "CO"), 2)
+    assert run.run(plans, HostMarks()).batches == run.run(plans, None).batches
+    with marked(run.loaded.model, Log(), 1, []) as (processors, criteria):
+        assert type(processors) is LogitsProcessorList
+        assert len(criteria) == 1
+
+
+def annotations(profiler: torch.profiler.profile, folder: Path) -> list[str]:
+    path = folder / "raw.json"
+    profiler.export_chrome_trace(str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    marks = [event for event in events if event.get("cat") == "user_annotation"]
+    return [event["name"] for event in sorted(marks, key=lambda event: (event["ts"], -event["dur"]))]
+
+
+def make_profile() -> torch.profiler.profile:
+    return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+
+
+def test_window_records_its_steps_and_ends_the_pass(tmp_path: Path) -> None:
+    run, synchronized = runner("generic"), []
+    marks = ProfilerMarks(make_profile, (0, 1, 2), lambda: synchronized.append("sync"))
+    result = run.run(run.plan(prompts("C", "CO"), 1), marks, only=0)
+    assert [batch.steps for batch in result.batches] == [3]
+    assert synchronized == ["sync", "sync"]
+    assert marks.profiler is not None
+    assert annotations(marks.profiler, tmp_path) == [
+        f"molprof.{phase} batch=0 step={step}"
+        for step in (1, 2)
+        for phase in ("step", "forward", "processor", "sampling", "bookkeeping")
+    ]
+
+
+def test_full_records_set_up_and_every_batch(tmp_path: Path) -> None:
+    run = runner("generic")
+    marks = ProfilerMarks(make_profile, None, lambda: None)
+    run.run(run.plan(prompts("C", "CO"), 1, max_new_tokens=2), marks)
+    marks.finish()
+    assert marks.profiler is not None
+    expected = []
+    for batch in (0, 1):
+        expected += [f"molprof.{phase} batch={batch}" for phase in ("template", "tokenize", "setup")]
+        for step, first in ((0, "prefill"), (1, "forward")):
+            expected += [
+                f"molprof.{phase} batch={batch} step={step}"
+                for phase in ("step", first, "processor", "sampling", "bookkeeping")
+            ]
+        expected.append(f"molprof.text batch={batch}")
+    assert annotations(marks.profiler, tmp_path) == expected
+
+
+def test_costs_are_measured() -> None:
+    assert mark_cost_ns(100) > 0
+    assert signature_cost_ns(10) > 0

@@ -1,0 +1,138 @@
+"""The trace writer: torch's file streamed through, token tracks and manifest added."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from test_manifest import MANIFEST
+
+from molprof.errors import RunError
+from molprof.profiler import tracefile
+from molprof.profiler.manifest import MoleculeRun, from_json
+from molprof.profiler.tracefile import StepSpan, read_steps, token_events, write_trace
+
+RAW = """{
+  "schemaVersion": 1,
+  "traceEvents": [
+  {
+    "ph": "X", "cat": "user_annotation", "name": "molprof.step batch=0 step=20", "pid": 7, "tid": 7,
+    "ts": 4315045366998.445, "dur": 590.285,
+    "args": {}
+  },
+  {
+    "ph": "X", "cat": "gpu_user_annotation", "name": "molprof.step batch=0 step=20", "pid": 0, "tid": 7,
+    "ts": 4315045367998.445, "dur": 1.000
+  },
+  {
+    "ph": "X",
+    "cat": "user_annotation",
+    "name": "molprof.step batch=0 step=21",
+    "pid": 7,
+    "tid": 7,
+    "ts": 4315045367600.7,
+    "dur": 70
+    ,
+    "args": {}
+  }
+  ],"traceName": "/tmp/a ]} \\" name", "with_flops": 1 }"""
+STEPS = {
+    (0, 20): StepSpan(4315045366998445, 590285),
+    (0, 21): StepSpan(4315045367600700, 70000),
+}
+
+
+def molecule(sequence: int, batch: int, tokens: list[int], kinds: str, blocks: list[int]) -> MoleculeRun:
+    return dataclasses.replace(
+        MANIFEST.molecules[0],
+        sequence=sequence,
+        batch=batch,
+        row=sequence,
+        token_ids=tokens,
+        kinds=kinds,
+        blocks=blocks,
+    )
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    path = tmp_path / "raw.json"
+    path.write_text(RAW)
+    return path
+
+
+@pytest.mark.parametrize("chunk", [1 << 22, 1500])
+def test_steps_are_read_in_ns_from_any_spacing(raw: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracefile, "_CHUNK_BYTES", chunk)
+    raw.write_text(RAW.replace('"schemaVersion": 1', '"x": "' + "y" * 5000 + '"'))
+    assert read_steps(raw) == STEPS
+
+
+def test_a_step_that_is_there_twice_is_refused(raw: Path) -> None:
+    raw.write_text(RAW.replace("step=21", "step=20"))
+    with pytest.raises(RunError, match="batch 0, step 20 twice"):
+        read_steps(raw)
+
+
+def test_token_tracks() -> None:
+    steps = {(1, 1): StepSpan(5_000, 1_500), (1, 2): StepSpan(7_001, 999)}
+    runs = [molecule(0, 0, [4], "c", [-1]), molecule(1, 1, [7, 8], "fe", [0, -1])]
+    assert list(token_events(runs, [["a"], ['"<', "</s>"]], steps)) == [
+        '{"ph":"M","name":"process_name","pid":1073741824,"tid":0,"ts":5.000,"args":{"name":"molprof tokens"}}',
+        '{"ph":"M","name":"process_sort_index","pid":1073741824,"tid":0,"ts":5.000,"args":{"sort_index":-1}}',
+        '{"ph":"M","name":"thread_name","pid":1073741824,"tid":1,"ts":5.000,"args":{"name":"sequence 0: C"}}',
+        '{"ph":"M","name":"thread_sort_index","pid":1073741824,"tid":1,"ts":5.000,"args":{"sort_index":0}}',
+        '{"ph":"X","cat":"molprof.sequence","name":"sequence 0: C","pid":1073741824,"tid":1,'
+        '"ts":5.000,"dur":0.000,'
+        '"args":{"sequence":0,"batch":0,"row":0,"smiles":"C","tokens":1,"token_id":[4],"text":["a"],'
+        '"kind":["copy"],"block":[-1]}}',
+        '{"ph":"M","name":"thread_name","pid":1073741824,"tid":2,"ts":5.000,"args":{"name":"sequence 1: C"}}',
+        '{"ph":"M","name":"thread_sort_index","pid":1073741824,"tid":2,"ts":5.000,"args":{"sort_index":1}}',
+        '{"ph":"X","cat":"molprof.sequence","name":"sequence 1: C","pid":1073741824,"tid":2,'
+        '"ts":5.000,"dur":3.000,'
+        '"args":{"sequence":1,"batch":1,"row":1,"smiles":"C","tokens":2,"token_id":[7,8],'
+        '"text":["\\"<","</s>"],"kind":["free","eos"],"block":[0,-1]}}',
+        '{"ph":"X","cat":"molprof.token","name":"</s>","pid":1073741824,"tid":2,"ts":5.000,"dur":1.500,'
+        '"args":{"sequence":1,"batch":1,"step":1,"position":1,"token_id":8,"kind":"eos","block":-1}}',
+    ]
+
+
+@pytest.mark.parametrize("name", ["out.json", "out.json.gz"])
+def test_the_whole_file(raw: Path, tmp_path: Path, name: str) -> None:
+    output = tmp_path / name
+    manifest = dataclasses.replace(MANIFEST, molecules=[molecule(0, 0, [5] * 21, "f" * 21, [0] * 21)])
+    write_trace(raw, output, manifest, [["x"] * 21], STEPS)
+    packed = output.read_bytes()
+    text = gzip.decompress(packed).decode() if name.endswith(".gz") else packed.decode()
+    assert text.startswith(RAW[: RAW.index('  ],"traceName"')].rstrip() + ',\n{"ph":"M"')
+    trace = json.loads(text)
+    assert list(trace) == ["schemaVersion", "traceEvents", "traceName", "with_flops", "molprof"]
+    assert trace["traceName"] == name
+    assert from_json(trace["molprof"]).molecules == manifest.molecules
+    added = trace["traceEvents"][3:]
+    assert [event["name"] for event in added] == [
+        *("process_name", "process_sort_index", "thread_name", "thread_sort_index"),
+        *("sequence 0: C", "x"),
+    ]
+    assert '"ts":4315045366998.445,"dur":590.285,"args":{"sequence":0,"batch":0,"step":20' in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["raw.json", name])
+
+
+def test_a_raw_trace_cut_short_is_refused_and_leaves_nothing(raw: Path, tmp_path: Path) -> None:
+    raw.write_text(RAW[:-40])
+    with pytest.raises(RunError, match="does not end as one"):
+        write_trace(raw, tmp_path / "out.json", MANIFEST, [[], []], STEPS)
+    assert [path.name for path in tmp_path.iterdir()] == ["raw.json"]
+
+
+def test_a_full_disk_leaves_nothing(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tracefile, "token_events", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_trace(raw, tmp_path / "out.json.gz", MANIFEST, [[], []], STEPS)
+    assert [path.name for path in tmp_path.iterdir()] == ["raw.json"]

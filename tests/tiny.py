@@ -1,0 +1,61 @@
+"""Random tiny models with the presets' real tokenizers, and a processor that writes what a test says."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from molprof.profiler.architecture import ARCHITECTURES, Architecture, Shape, build, config
+from molprof.profiler.models import LoadedModel, describe
+from molprof.profiler.processors.base import BatchProcessor, Target
+from molprof.profiler.processors.rows import Force, RowProcessor
+from molprof.profiler.template import Template
+from molprof.profiler.tokenizers import preset_tokenizer
+from molprof.profiler.vocabulary import TokenBytes, token_bytes
+
+SHAPE = Shape(layers=1, hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=32)
+
+
+@functools.cache
+def tokenizer(name: str) -> PreTrainedTokenizerFast:
+    return preset_tokenizer(name)
+
+
+@functools.cache
+def table(name: str) -> TokenBytes:
+    return token_bytes(tokenizer(name))
+
+
+@functools.cache
+def loaded(name: str) -> LoadedModel:
+    """A random model of the preset's family and real logits width."""
+    torch.manual_seed(0)
+    text = tokenizer(name)
+    architecture = Architecture(name, SHAPE, ARCHITECTURES[name].logits_width)
+    settings = config(architecture, architecture.logits_width, text.eos_token_id, text.pad_token_id)
+    return describe(name, name, build(settings).eval(), text)
+
+
+def ids(name: str, text: str) -> list[int]:
+    return list(tokenizer(name)(text, add_special_tokens=False)["input_ids"])
+
+
+class Script:
+    """Writes `texts[template.text]`, whatever the model says."""
+
+    name = "script"
+    placeholder = "0.0000,0.0000,0.0000"
+    parameters: ClassVar[dict[str, Any]] = {}
+    texts: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
+        text = self._target.tokenizer
+        rows = [text(self.texts[item.text], add_special_tokens=False)["input_ids"] for item in templates]
+        return RowProcessor([[Force(token) for token in row] for row in rows], prompt_width, self._target.eos)
