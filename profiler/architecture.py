@@ -60,7 +60,7 @@ def config(architecture: Architecture, vocabulary: int, eos: int, pad: int) -> P
     classes = {"qwen": Qwen3Config, "llama": LlamaConfig}
     if architecture.family not in classes:
         raise UsageError(f"no model family {architecture.family!r}", hint=f"use one of: {', '.join(classes)}")
-    return classes[architecture.family](
+    settings: PretrainedConfig = classes[architecture.family](
         vocab_size=vocabulary,
         hidden_size=shape.hidden,
         intermediate_size=shape.mlp,
@@ -75,10 +75,12 @@ def config(architecture: Architecture, vocabulary: int, eos: int, pad: int) -> P
         eos_token_id=eos,
         pad_token_id=pad,
     )
+    return settings
 
 
 def build(settings: PretrainedConfig) -> PreTrainedModel:
     """A model of that configuration with fresh weights."""
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_config(settings)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(settings)
+    return model

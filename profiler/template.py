@@ -71,4 +71,5 @@ def free_flags(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
     before = np.concatenate(([0], np.cumsum(inside)))
     begins = np.asarray([begin for begin, _ in offsets])
     ends = np.asarray([end for _, end in offsets])
-    return (before[ends] - before[begins] == ends - begins) & (ends > begins)
+    free: np.ndarray = (before[ends] - before[begins] == ends - begins) & (ends > begins)
+    return free

@@ -66,9 +66,8 @@ def main(
     folder = work / preset
     folder.mkdir(exist_ok=True)
     tokenizer = preset_tokenizer(preset, cache_dir() / "tokenizers")
-    if evaluate_only:
-        settings = dataclasses.replace(settings, steps=0)
-    model, vocabulary, step = train(settings, samples, tokenizer, folder)
+    until = dataclasses.replace(settings, steps=0) if evaluate_only else settings
+    model, vocabulary, step = train(until, samples, tokenizer, folder)
     score: Score = evaluate(model, vocabulary, tokenizer, held)
     notes: dict[str, Any] = record(settings, step, len(samples), data_seed) | {"held_out": dataclasses.asdict(score)}
     save(checkpoint_path(preset), model, vocabulary, preset, notes)

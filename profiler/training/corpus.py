@@ -6,9 +6,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
+from typing import Any
 
 from rdkit import Chem
-from rdkit.Chem import BRICS, AllChem, rdMolTransforms
+from rdkit.Chem import BRICS, rdDistGeom, rdMolTransforms
 
 from molprof.errors import UsageError
 from molprof.profiler.smiles import Molecule, block, molecule
@@ -110,10 +111,10 @@ def conformer(smiles: str, seed: int) -> Sample | None:
     if mol is None:
         return None
     with_h = Chem.AddHs(mol)
-    settings = AllChem.ETKDGv3()
+    settings: Any = rdDistGeom.ETKDGv3()  # its type stub leaves the fields out
     settings.randomSeed = seed & 0x7FFFFFFF
     settings.maxIterations = 20
-    if AllChem.EmbedMolecule(with_h, settings) != 0:
+    if rdDistGeom.EmbedMolecule(with_h, settings) != 0:
         return None
     bare = Chem.RemoveHs(with_h)
     rdMolTransforms.CanonicalizeConformer(bare.GetConformer())

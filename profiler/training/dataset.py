@@ -6,7 +6,7 @@ import json
 import multiprocessing
 from pathlib import Path
 
-from rdkit import RDLogger
+from rdkit import rdBase
 
 from molprof.files import replacing
 from molprof.profiler.smiles import molecule
@@ -39,7 +39,7 @@ def load(path: Path) -> list[Sample]:
 
 def _shard(job: tuple[int, int, int]) -> list[tuple[str, list[list[float]]]]:
     count, max_atoms, seed = job
-    RDLogger.DisableLog("rdApp.*")  # ETKDG's notes on molecules that it cannot embed; those are left out
+    rdBase.DisableLog("rdApp.*")  # ETKDG's notes on molecules that it cannot embed; those are left out
     rows = []
     for smiles in molecules(count, max_atoms, seed):
         sample = conformer(smiles, seed)

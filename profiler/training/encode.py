@@ -59,7 +59,7 @@ class CompactVocabulary:
 
 def occurring(tokenizer: PreTrainedTokenizerFast, samples: Iterable[Sample], full_size: int) -> CompactVocabulary:
     """The tokens that the samples need, plus every number of up to three digits that is one token."""
-    used: set[int] = set(tokenizer.convert_tokens_to_ids(tokenizer.get_added_vocab().keys()))
+    used: set[int] = set(tokenizer.get_added_vocab().values())
     vocabulary = tokenizer.get_vocab()
     used |= {index for text, index in vocabulary.items() if text.isascii() and text.isdigit()}
     for sample in samples:

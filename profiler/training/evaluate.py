@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rdkit import Chem
@@ -89,7 +89,8 @@ def _generate(
     ids = torch.tensor([[pad] * (width - len(row)) + [int(table[index]) for index in row] for row in prompts])
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompts])
     with torch.inference_mode():
-        out = model.generate(
+        generate: Any = model.generate
+        out = generate(
             input_ids=ids,
             attention_mask=mask,
             max_new_tokens=450,
@@ -100,7 +101,7 @@ def _generate(
     full = [*vocabulary.ids, tokenizer.pad_token_id]
     texts = []
     for row in out[:, width:].tolist():
-        text = tokenizer.decode([full[index] for index in row])
+        text = str(tokenizer.decode([full[index] for index in row]))
         texts.append(text.split(str(tokenizer.eos_token))[0])
     return texts
 
