@@ -22,7 +22,7 @@ from molprof.profiler.generate import BatchPlan, PassResult, Runner
 from molprof.profiler.manifest import SCHEMA, Manifest, Repeat, Timings, Window
 from molprof.profiler.marks import HostMarks, Marks, mark_cost_ns, signature_cost_ns
 from molprof.profiler.models import LoadedModel, load
-from molprof.profiler.processors import make_processor
+from molprof.profiler.processors import find_factory, make_processor
 from molprof.profiler.prompts import Prompts, read_prompts
 from molprof.profiler.recording import ProfilerMarks
 from molprof.profiler.settings import AUTO, CaptureSettings
@@ -82,6 +82,8 @@ def capture(settings: CaptureSettings, report: Report = lambda progress: None) -
     """
     check_output(settings.output, settings.force)
     prompts = read_prompts(settings.smiles, settings.count, settings.strict)
+    if settings.processor not in (None, AUTO):
+        find_factory(settings.processor)  # a mistyped name is found before a model is loaded for it
     report(Progress("load"))
     loaded = load(
         settings.model,
