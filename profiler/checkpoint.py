@@ -21,7 +21,7 @@ from molprof.profiler.architecture import ARCHITECTURES, build, config
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
     from molprof.profiler.training.encode import CompactVocabulary
 
@@ -122,27 +122,48 @@ def load_preset(
         RunError: the checkpoint is missing or damaged.
     """
     import torch
-    from safetensors.torch import load_file
 
     file = path or checkpoint_path(preset)
     header = read_header(file)
     if header.preset != preset:
         raise RunError(f"{file} holds the preset {header.preset!r}, not {preset!r}", hint=_REINSTALL)
-    architecture = ARCHITECTURES[preset]
-    tensors = load_file(str(file))
-    tensors[_EMBEDDING] = _expand(tensors[_EMBEDDING], header.ids, architecture.logits_width)
-    settings = config(architecture, architecture.logits_width, header.eos, header.pad)
+    width = ARCHITECTURES[preset].logits_width
+    model = _fill(file, config(ARCHITECTURES[preset], width, header.eos, header.pad), header.ids, attention)
+    torch.nn.Module.to(model, device=device, dtype=dtype)
+    return model
+
+
+def load_compact(path: Path) -> tuple[PreTrainedModel, Header]:
+    """The compact model itself, float32 on the CPU: compact id i is `header.ids[i]`, the last one all other tokens.
+
+    It generates what the full model does at a fraction of the work, but its probabilities lack the raised logit.
+
+    Raises:
+        RunError: the checkpoint is missing or damaged.
+    """
+    header = read_header(path)
+    eos, pad = header.ids.index(header.eos), header.ids.index(header.pad)
+    settings = config(ARCHITECTURES[header.preset], len(header.ids) + 1, eos, pad)
+    return _fill(path, settings, None, "sdpa").float(), header
+
+
+def _fill(path: Path, settings: PretrainedConfig, expand: tuple[int, ...] | None, attention: str) -> PreTrainedModel:
+    """A model of that configuration with the checkpoint's weights, the embedding expanded to all ids or as it is."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(str(path))
+    if expand is not None:
+        tensors[_EMBEDDING] = _expand(tensors[_EMBEDDING], expand, settings.vocab_size)
     settings._attn_implementation = attention
     model = build(settings)
     absent, unexpected = model.load_state_dict(tensors, strict=False)
     missing = sorted(set(absent) - {_OUTPUT})
     if unexpected or missing:
         raise RunError(
-            f"{file} does not fit the architecture: missing {missing}, unexpected {unexpected}",
+            f"{path} does not fit the architecture: missing {missing}, unexpected {unexpected}",
             hint=_REINSTALL,
         )
     model.tie_weights()
-    torch.nn.Module.to(model, device=device, dtype=dtype)
     model.eval()
     return model
 

@@ -13,11 +13,11 @@ import torch
 
 from molprof.files import cache_dir
 from molprof.profiler.architecture import ARCHITECTURES
-from molprof.profiler.checkpoint import checkpoint_path, save
+from molprof.profiler.checkpoint import checkpoint_path, load_compact, save
 from molprof.profiler.tokenizers import preset_tokenizer
 from molprof.profiler.training.corpus import Sample
 from molprof.profiler.training.dataset import build, load
-from molprof.profiler.training.evaluate import Score, evaluate
+from molprof.profiler.training.evaluate import evaluate
 from molprof.profiler.training.train import Settings, record, train
 
 HELD_OUT = 256
@@ -68,8 +68,10 @@ def main(
     tokenizer = preset_tokenizer(preset, cache_dir() / "tokenizers")
     until = dataclasses.replace(settings, steps=0) if evaluate_only else settings
     model, vocabulary, step = train(until, samples, tokenizer, folder)
-    score: Score = evaluate(model, vocabulary, tokenizer, held)
-    notes: dict[str, Any] = record(settings, step, len(samples), data_seed) | {"held_out": dataclasses.asdict(score)}
+    notes: dict[str, Any] = record(settings, step, len(samples), data_seed)
+    save(checkpoint_path(preset), model, vocabulary, preset, notes)
+    packed, _ = load_compact(checkpoint_path(preset))  # what is scored is what is shipped, rounded to float16
+    notes["held_out"] = dataclasses.asdict(evaluate(packed, vocabulary, tokenizer, held))
     save(checkpoint_path(preset), model, vocabulary, preset, notes)
     click.echo(json.dumps(notes, indent=1))
 

@@ -11,7 +11,7 @@ import torch
 from rdkit import Chem
 
 from molprof.profiler.kinds import check
-from molprof.profiler.smiles import parse_positions
+from molprof.profiler.smiles import Molecule, parse_positions
 from molprof.profiler.template import prompt_text
 from molprof.profiler.training.corpus import Sample
 from molprof.profiler.training.encode import CompactVocabulary
@@ -49,16 +49,9 @@ def evaluate(
     vocabulary: CompactVocabulary,
     tokenizer: PreTrainedTokenizerFast,
     held: Sequence[Sample],
-    batch: int = 32,
 ) -> Score:
-    """Greedy generation of every held-out molecule by the compact model.
-
-    The shared row of the unused tokens is left as trained: it stands for one unused token, and greedy search would
-    need that one alone to win.
-    """
-    texts: list[str] = []
-    for start in range(0, len(held), batch):
-        texts.extend(_generate(model, vocabulary, tokenizer, held[start : start + batch]))
+    """Greedy generation of every held-out molecule by the compact model."""
+    texts = generate_texts(model, vocabulary, tokenizer, [sample.molecule for sample in held])
     correct = [check(text, sample.molecule) is None for text, sample in zip(texts, held, strict=True)]
     errors = sorted(
         error
@@ -76,15 +69,43 @@ def evaluate(
     )
 
 
-def _generate(
+def count_valid(
     model: PreTrainedModel,
     vocabulary: CompactVocabulary,
     tokenizer: PreTrainedTokenizerFast,
-    samples: Sequence[Sample],
+    molecules: Sequence[Molecule],
+) -> int:
+    """How many molecules the compact model writes validly, greedily and without constraint."""
+    texts = generate_texts(model, vocabulary, tokenizer, molecules)
+    return sum(check(text, molecule) is None for text, molecule in zip(texts, molecules, strict=True))
+
+
+def generate_texts(
+    model: PreTrainedModel,
+    vocabulary: CompactVocabulary,
+    tokenizer: PreTrainedTokenizerFast,
+    molecules: Sequence[Molecule],
+    batch: int = 32,
+) -> list[str]:
+    """What the compact model writes for each molecule, greedily.
+
+    The shared row is left as it is: it stands for one unused token, and greedy search would need that one to win.
+    """
+    texts: list[str] = []
+    for start in range(0, len(molecules), batch):
+        texts.extend(_generate_batch(model, vocabulary, tokenizer, molecules[start : start + batch]))
+    return texts
+
+
+def _generate_batch(
+    model: PreTrainedModel,
+    vocabulary: CompactVocabulary,
+    tokenizer: PreTrainedTokenizerFast,
+    molecules: Sequence[Molecule],
 ) -> list[str]:
     table = vocabulary.table()
     eos, pad = int(table[tokenizer.eos_token_id]), int(table[tokenizer.pad_token_id])
-    prompts = [tokenizer(prompt_text(sample.molecule.smiles))["input_ids"] for sample in samples]
+    prompts = [tokenizer(prompt_text(molecule.smiles))["input_ids"] for molecule in molecules]
     width = max(map(len, prompts))
     ids = torch.tensor([[pad] * (width - len(row)) + [int(table[index]) for index in row] for row in prompts])
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompts])
