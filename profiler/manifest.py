@@ -17,6 +17,8 @@ KEY = "molprof"
 KINDS = ("free", "copy", "junk", "filler", "eos")
 # `setup` is `generate` before the first step (checks, KV cache); `text` moves the answer to the host and
 # decodes it.
+# Host timestamps that the timed passes take in each step: where forward, processor, sampling and bookkeeping begin.
+MARKS_PER_STEP = 4
 PHASES = (
     "template",
     "tokenize",

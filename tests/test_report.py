@@ -121,6 +121,13 @@ def test_run_figures(tmp_path: Path) -> None:
     }
     assert run == {
         "profiled_ratio": 2.0,
+        "marks": {
+            "mark_ns": 50.0,
+            "per_step": 4,
+            "time_ratio": 50 * 4 * 3 / 1095,
+            "unmarked_wall_ns": None,
+            "signature_ns": None,
+        },
         "molecules": 2,
         "valid_molecules": 1,
         "skipped": 0,

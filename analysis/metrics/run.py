@@ -7,6 +7,7 @@ from molprof.analysis.metrics.model import TraceFigures
 from molprof.analysis.metrics.rows import query_row, query_rows
 from molprof.analysis.metrics.run_model import (
     ClassFigures,
+    Marks,
     PhaseFigures,
     Run,
     SequenceFigures,
@@ -15,7 +16,7 @@ from molprof.analysis.metrics.run_model import (
     WindowFigures,
 )
 from molprof.errors import TraceError
-from molprof.profiler.manifest import PHASES, Manifest, MoleculeRun, Repeat
+from molprof.profiler.manifest import MARKS_PER_STEP, PHASES, Manifest, MoleculeRun, Repeat
 
 # Columns of molprof_phase_summary, in the order that _read_phases takes them.
 _PHASE_SQL = """
@@ -63,6 +64,13 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         setup=_setup(manifest),
         wall_ns=_spread(manifest.timings.repeats, wall_ns),
         profiled_ratio=_ratio(manifest.timings.profiled_steps_ns, manifest.timings.unprofiled_steps_ns),
+        marks=Marks(
+            mark_ns=manifest.timings.mark_ns,
+            per_step=MARKS_PER_STEP,
+            time_ratio=_ratio(manifest.timings.mark_ns * MARKS_PER_STEP * steps, wall_ns),
+            unmarked_wall_ns=manifest.timings.unmarked_wall_ns,
+            signature_ns=manifest.timings.signature_ns,
+        ),
         molecules=len(molecules),
         valid_molecules=_valid(molecules),
         skipped=len(manifest.skipped),
@@ -229,7 +237,7 @@ def _mean(values: list[int | None]) -> int | None:
     return sum(known) // len(known) if known and len(known) == len(values) else None
 
 
-def _ratio(part: int | None, whole: int | None) -> float | None:
+def _ratio(part: float | None, whole: int | None) -> float | None:
     return part / whole if part is not None and whole else None
 
 

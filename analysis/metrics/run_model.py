@@ -119,6 +119,25 @@ class Setup:
 
 
 @dataclass(frozen=True)
+class Marks:
+    """What telling the phases apart cost the timed passes.
+
+    Attributes:
+        mark_ns: one host timestamp; per_step of them are taken in each step.
+        time_ratio: all of them over the wall time of a pass.
+        unmarked_wall_ns: wall time of a pass without any, None if not measured.
+        signature_ns: one signature inspection by transformers' `LogitsProcessorList`, which lies in the phase
+            `processor` once for the mark that ends it and once for each studied processor.
+    """
+
+    mark_ns: float
+    per_step: int
+    time_ratio: float | None
+    unmarked_wall_ns: int | None
+    signature_ns: float | None
+
+
+@dataclass(frozen=True)
 class Run:
     """A run that molprof captured.
 
@@ -139,6 +158,7 @@ class Run:
     setup: Setup
     wall_ns: Spread
     profiled_ratio: float | None
+    marks: Marks
     molecules: int
     valid_molecules: int | None
     skipped: int

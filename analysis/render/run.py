@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from molprof.analysis.metrics.run_model import Run, SequenceFigures
+from molprof.analysis.metrics.run_model import Marks, Run, SequenceFigures
 from molprof.analysis.render.document import PAIR, Column, Section
 from molprof.analysis.render.values import (
     NOT_RECORDED,
@@ -44,10 +44,11 @@ def _run(run: Run) -> Section:
         (
             "time",
             f"{time_text(wall.median)} (low {time_text(wall.low)}, high {time_text(wall.high)}, "
-            f"{wall.repeats} unprofiled repeats)",
+            f"{wall.repeats} unprofiled repeat{'s' if wall.repeats != 1 else ''})",
         ),
         ("recorded", f"{recorded}: {count_text(window.steps)} steps, {count_text(window.tokens)} tokens"),
         ("profiler", f"recorded steps take {number_text(run.profiled_ratio)} times their unprofiled time"),
+        ("marks", _marks(run.marks)),
         ("molecules", _molecule_counts(run)),
         (
             "tokens",
@@ -72,6 +73,13 @@ def _run(run: Run) -> Section:
         ),
     )
     return Section("Run", PAIR, rows)
+
+
+def _marks(marks: Marks) -> str:
+    line = f"{time_text(marks.mark_ns)} each, {marks.per_step} per step: {percent_text(marks.time_ratio)} of the time"
+    if marks.unmarked_wall_ns is not None:
+        line += f"; a pass without any: {time_text(marks.unmarked_wall_ns)}"
+    return line
 
 
 def _molecule_counts(run: Run) -> str:
