@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
+import traceback
 from typing import Any, NoReturn
 
 import click
@@ -79,6 +80,10 @@ def _run(arguments: list[str] | None) -> int:
     except OSError as error:
         name = f": {error.filename}" if error.filename else ""
         return _complain(f"{error.strerror or error}{name}", None, 3)
+    except Exception:
+        # Not a user's mistake: the traceback is what a report of it needs. 1 would say that a threshold was broken.
+        traceback.print_exc()
+        return _complain("this is a bug in molprof; the lines above say where", None, 3)
     return result if isinstance(result, int) else 0
 
 

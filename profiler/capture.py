@@ -104,6 +104,8 @@ def capture_loaded(
     processor = None if name is None else make_processor(name, loaded.target)
     runner = Runner(loaded, processor, settings.decoding, settings.attention, settings.kv_cache)
     plans = runner.plan(prompts.prompts, settings.batch_size, settings.max_new_tokens)
+    if settings.window is not None:
+        _check_window(settings.window, plans[0].max_new_tokens)  # before the passes, where that can be told
     passes = _Passes(runner, plans, report)
 
     warmup = [
@@ -169,15 +171,19 @@ def choose_window(asked: tuple[int, int] | None, full: bool, result: PassResult)
     if full:
         return Window(True, 0, 0, batch.steps - 1)
     if asked is not None:
-        if asked[0] >= batch.steps:
-            raise UsageError(
-                f"window {asked[0]}:{asked[1]} begins after the first batch's last step {batch.steps - 1}",
-                hint=f"--window within 0:{batch.steps - 1}",
-            )
+        _check_window(asked, batch.steps)
         return Window(False, 0, asked[0], min(asked[1], batch.steps - 1))
     last = min(len(row) for row in batch.rows) - 1
     first = max(min(WINDOW_FIRST, last - WINDOW_STEPS + 1), min(1, last))
     return Window(False, 0, first, min(first + WINDOW_STEPS - 1, last))
+
+
+def _check_window(asked: tuple[int, int], steps: int) -> None:
+    if asked[0] >= steps:
+        raise UsageError(
+            f"window {asked[0]}:{asked[1]} begins after the first batch's last step {steps - 1}",
+            hint=f"--window within 0:{steps - 1}",
+        )
 
 
 class _Passes:

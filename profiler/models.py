@@ -110,7 +110,10 @@ def load(
     with _quiet():
         text = _load_tokenizer(tokenizer_name, trust_remote_code)
         if name in ARCHITECTURES:
-            model = load_preset(name, kind, where, implementation)
+            try:
+                model = load_preset(name, kind, where, implementation)
+            except ImportError as problem:  # transformers: the attention's package is missing
+                raise UsageError(f"the attention {attention!r}: {problem}", hint="--attention sdpa") from problem
         else:
             model = _load_model(name, kind, where, implementation, trust_remote_code)
     return describe(name, tokenizer_name, model, text)

@@ -98,7 +98,7 @@ def _parse(lines: Iterable[str], count: int, strict: bool, source: str) -> Promp
         except UsageError as problem:
             if strict:
                 raise UsageError(
-                    f"{source}, line {number}: {problem}", hint="correct it, or leave strict off"
+                    f"{source}, line {number}: {problem}", hint="correct it, or leave out --strict"
                 ) from None
             skipped.append(Skipped(number, text, str(problem)))
             continue

@@ -165,3 +165,16 @@ def test_a_reader_that_goes_away_is_no_error(trace: str) -> None:
     command = f"{sys.executable} -m molprof report {trace} | true; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_bug_shows_where_and_exits_3(trace: str) -> None:
+    code = (
+        "import molprof.analysis.reports as r\n"
+        "def broken(*args, **options): raise ZeroDivisionError('here')\n"
+        "r.load_report = broken\n"
+        "from molprof.cli import main\n"
+        f"main(['report', {trace!r}])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 3
+    assert "ZeroDivisionError: here\nmolprof: error: this is a bug in molprof" in result.stderr

@@ -21,6 +21,7 @@ class Entry:
 
 
 _HERE = "molprof.profiler.processors"
+_CONTRACT = "a factory takes a Target and returns a Processor: see molprof/profiler/processors/base.py"
 PROCESSORS = {
     "generic": Entry(f"{_HERE}.generic:Generic", "position template, block-list at FREE positions; any tokenizer"),
     "qwen": Entry(f"{_HERE}.qwen:Qwen", "position template, allow-list of number tokens; single-digit tokenizers"),
@@ -33,7 +34,14 @@ def make_processor(name: str, target: Target) -> Processor:
     Raises:
         UsageError: no such processor, or it cannot work with the tokenizer.
     """
-    return find_factory(name)(target)
+    factory = find_factory(name)
+    if name in PROCESSORS:
+        return factory(target)
+    try:
+        return factory(target)
+    except Exception as problem:  # a user's own code may raise anything
+        kind = type(problem).__name__
+        raise UsageError(f"{name} cannot make a processor: {kind}: {problem}", hint=_CONTRACT) from problem
 
 
 def find_factory(name: str) -> Factory:
