@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import importlib.util
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ def preset_tokenizer(name: str, cache: Path | None = None) -> PreTrainedTokenize
         raise UsageError(f"no tokenizer preset {name!r}", hint=f"use one of: {', '.join(VOCABULARIES)}")
     vocabulary = VOCABULARIES[name]
     source = _source(vocabulary)
-    key = f"{name}-{source.stat().st_size}-{importlib.metadata.version('tokenizers')}.json"
+    key = f"{name}-{_fingerprint(vocabulary, source)}.json"
     stored = cache / key if cache else None
     if stored is not None and stored.is_file():
         try:
@@ -141,6 +142,12 @@ def _source(vocabulary: Vocabulary) -> Path:
         f"the package {vocabulary.distribution!r} has none of {', '.join(vocabulary.files)}",
         hint="install the version named in molprof's constraints.txt",
     )
+
+
+def _fingerprint(vocabulary: Vocabulary, source: Path) -> str:
+    """Changes with everything that a converted tokenizer depends on."""
+    parts = (vocabulary, TAGS, source.stat().st_size, importlib.metadata.version("tokenizers"))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def _convert(vocabulary: Vocabulary, source: Path) -> Tokenizer:
