@@ -84,6 +84,8 @@ def capture(settings: CaptureSettings, report: Report = lambda progress: None) -
     prompts = read_prompts(settings.smiles, settings.count, settings.strict)
     if settings.processor not in (None, AUTO):
         find_factory(settings.processor)  # a mistyped name is found before a model is loaded for it
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
     report(Progress("load"))
     loaded = load(
         settings.model,

@@ -12,6 +12,8 @@ from molprof.profiler.manifest import Skipped
 from molprof.profiler.smiles import Molecule, molecule
 from molprof.profiler.template import prompt_text
 
+SHORT_ATOMS = 8
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -65,6 +67,13 @@ def read_prompts(path: Path | None, count: int, strict: bool = False) -> Prompts
             raise UsageError(f"{source} has no molecule that RDKit can read; line {first.line}: {first.text!r}", hint)
         raise UsageError(f"{source} has no molecules", hint)
     return found
+
+
+def short_molecules(count: int) -> list[str]:
+    """The first of the built-in molecules with at most `SHORT_ATOMS` atoms, then the others: for a quick look."""
+    read = [prompt.molecule for prompt in read_prompts(None, len(_lines(None))).prompts]
+    ordered = sorted((item for item in read if item is not None), key=lambda item: len(item.atoms) > SHORT_ATOMS)
+    return [item.smiles for item in ordered[:count]]
 
 
 def _lines(path: Path | None) -> list[str]:

@@ -73,6 +73,7 @@ class CaptureSettings:
             there is.
         full: record all steps of all batches.
         force: replace an existing output.
+        threads: CPU threads for torch; None leaves torch's own choice, one per core.
         command: the command line, for the manifest.
     """
 
@@ -96,6 +97,7 @@ class CaptureSettings:
     full: bool = False
     force: bool = False
     trust_remote_code: bool = False
+    threads: int | None = None
     command: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -111,6 +113,7 @@ class CaptureSettings:
             ("batch size", self.batch_size, 1),
             ("repeats", self.repeats, 1),
             ("warmup", self.warmup, 0),
+            ("threads", 1 if self.threads is None else self.threads, 1),
             ("max new tokens", 1 if self.max_new_tokens is None else self.max_new_tokens, 1),
         ):
             _at_least(name, value, least)

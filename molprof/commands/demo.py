@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import click
@@ -9,7 +11,7 @@ import click
 from molprof.commands.options import deliver, engine_options, note
 from molprof.commands.progress import Progress
 from molprof.errors import UsageError
-from molprof.files import check_output
+from molprof.files import check_output, replacing
 
 # Trace name -> (preset, constrained). The first is what the others are compared with.
 RUNS = {
@@ -55,18 +57,27 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     from molprof.analysis.render import render
     from molprof.analysis.reports import load_report
     from molprof.profiler.capture import capture
+    from molprof.profiler.prompts import short_molecules
     from molprof.profiler.settings import AUTO, CaptureSettings
 
+    # One core stays free: torch's threads wait for each other at every operator, so that one that has to share its core
+    # with another program slows all of them down, tenfold on two cores.
+    threads = max(1, (os.cpu_count() or 2) - 1)
+    molecules = folder / "molecules.smi"
+    with replacing(molecules) as part:
+        part.write_text("".join(f"{smiles}\n" for smiles in short_molecules(count)))
     for name, (preset, constrained) in RUNS.items():
         settings = CaptureSettings(
             model=preset,
             output=paths[name],
             processor=AUTO if constrained else None,
+            smiles=molecules,
             count=count,
             batch_size=count,
             repeats=repeats,
+            threads=threads,
             force=force,
-            command=("molprof", "demo", "-n", str(count), "--repeats", str(repeats)),
+            command=("molprof", *sys.argv[1:]),
         )
         with Progress(name) as progress:
             result = capture(settings, progress)
