@@ -20,7 +20,7 @@ TYPES = r"(?:LONG|DOUBLE|STRING|BOOL|TIMESTAMP|DURATION|ARGSETID|JOINID\([a-z_]+
 OBJECT = re.compile(r"^CREATE PERFETTO (TABLE|VIEW|FUNCTION) (\w+)(\(\n.*?\n\))?(.*?);$", re.MULTILINE | re.DOTALL)
 RETURNS = re.compile(r"RETURNS TABLE(\(\n.*?\n\))", re.DOTALL)
 COLUMN = re.compile(rf"^(  -- \S.*\n)+  (\w+) {TYPES},?$", re.MULTILINE)
-ARGUMENTS = {"molprof_small_operations": "(100000, 1000)"}
+ARGUMENTS = {"molprof_small_operations": "(100000, 1000)", "molprof_long_operations": "(1000000)"}
 
 
 def public_objects(sql: str) -> Iterator[tuple[str, str, str]]:
