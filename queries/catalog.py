@@ -7,13 +7,16 @@ parameter. Then come INCLUDE statements, and CREATE PERFETTO statements with a c
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from molprof.errors import UsageError
 from molprof.queries import PACKAGE, modules
 
 _CREATE = re.compile(
-    r"^(?P<comment>(?:--.*\n)*)CREATE PERFETTO (?P<kind>TABLE|VIEW|FUNCTION) (?P<name>\w+)"
+    r"^(?P<comment>(?:--[^\n]*\n)*)CREATE PERFETTO (?P<kind>TABLE|VIEW|FUNCTION) (?P<name>\w+)"
     r"(?P<list>\(\n.*?\n\))?(?P<rest>.*?);$",
     re.MULTILINE | re.DOTALL,
 )
@@ -98,7 +101,29 @@ def read_module(key: str, sql: str) -> Module:
     )
 
 
-def with_includes(name: str, known: dict[str, Module]) -> tuple[str, ...]:
+def find_module(name: str, known: Mapping[str, Module]) -> Module:
+    """The module of that name (`launches`, `molprof.launches`), or the one that defines it (`molprof_launch`).
+
+    Raises:
+        UsageError: there is none.
+    """
+    own = name.removeprefix(f"{PACKAGE}.")
+    if own in known:
+        return known[own]
+    for module in known.values():
+        if any(entry.name == name for entry in module.entries):
+            return module
+    raise UsageError(f"no module, table, view or function {name!r}", hint=suggestion(name, known))
+
+
+def suggestion(name: str, known: Mapping[str, Module]) -> str:
+    """What to try instead of a name that is not there."""
+    names = [*known, *(entry.name for module in known.values() for entry in module.entries)]
+    close = difflib.get_close_matches(name.removeprefix(f"{PACKAGE}."), names, n=3)
+    return f"did you mean {' or '.join(close)}?" if close else "molprof queries lists the modules"
+
+
+def with_includes(name: str, known: Mapping[str, Module]) -> tuple[str, ...]:
     """Modules that `name` needs, each after those that it needs itself; `name` is the last."""
     order: list[str] = []
     for included in known[name].includes:
@@ -106,7 +131,7 @@ def with_includes(name: str, known: dict[str, Module]) -> tuple[str, ...]:
     return (*order, name)
 
 
-def standalone_sql(name: str, known: dict[str, Module]) -> str:
+def standalone_sql(name: str, known: Mapping[str, Module]) -> str:
     """A module and all that it needs as one text without INCLUDE statements, for where no package can be added."""
     parts = (_INCLUDE.sub("", known[item].sql) for item in with_includes(name, known))
     return "\n".join(re.sub(r"\n{3,}", "\n\n", part) for part in parts)

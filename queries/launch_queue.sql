@@ -1,4 +1,4 @@
--- Every launch: how long it took, how soon its work began, and how much work the device still had before it.
+-- Every launch: the time in the call, the delay to its work, and how much work the device still had.
 --
 -- A queue depth of 0 means that the device had run out of work when the CPU launched more: it waited for the CPU.
 --

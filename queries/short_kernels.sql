@@ -1,4 +1,4 @@
--- Kernels that run for less time than the CPU spends on launching them: candidates for fusing or for a graph.
+-- Kernels that run for less time than their launch takes: candidates for fusing or for a graph.
 --
 -- Example:
 --   SELECT name, kernels, shorter, kernel_ns, call_ns

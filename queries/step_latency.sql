@@ -1,4 +1,4 @@
--- How long steps took on the host: percentiles of their duration and of the time from one step to the next.
+-- How long steps took on the host: percentiles of their duration and of the time to the next step.
 --
 -- A percentile is by nearest rank: the smallest value that at least so many percent of all values do not exceed.
 -- Times include the profiler's cost.

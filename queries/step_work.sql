@@ -1,4 +1,4 @@
--- GPU work of the recorded steps by class: what one step runs, without template building and the like.
+-- GPU work of the recorded steps by class, without template building and the like.
 --
 -- Example:
 --   SELECT class, count, time_ns

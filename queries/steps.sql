@@ -1,4 +1,4 @@
--- Steps of any trace, from the annotations of whatever ran them: molprof, vLLM, SGLang, or torch's profiler.
+-- Steps of any trace, from the annotations of what ran them: molprof, vLLM, SGLang, torch's profiler.
 --
 -- Names read: molprof.step batch=B step=S; SGLang's step[MODE bs=N] and step[MODE bs=N toks=T]; vLLM's
 -- execute_context_C(...)_generation_G(...) and execute_N_context_C(...)_generation_G(...); ProfilerStep#N.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny_trace
+from sql_rows import rows
 
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader import load_trace
@@ -42,11 +42,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         load_trace(path, opened)
         opened.register_package(PACKAGE, MODULES)
         yield opened
-
-
-def rows(engine: Engine, module: str, sql: str) -> list[tuple[Any, ...]]:
-    columns = engine.query(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module}; {sql}")
-    return list(zip(*(column.tolist() for column in columns.values()), strict=True))
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -65,7 +65,9 @@ def test_a_step_by_its_name(tmp_path: Path, name: str, expected: tuple[Any, ...]
         assert query("steps", STEPS) == [expected]
 
 
-@pytest.mark.parametrize("name", ["step", "my step[DECODE bs=1]", "execute_model", "ProfilerStep", "Optimizer.step#Adam"])
+@pytest.mark.parametrize(
+    "name", ["step", "my step[DECODE bs=1]", "execute_model", "ProfilerStep", "Optimizer.step#Adam"]
+)
 def test_other_annotations_are_no_steps(tmp_path: Path, name: str) -> None:
     with events_loaded(tmp_path, [annotation(name, 0, 10), slice_("cpu_op", "step[DECODE bs=1]", 0, 1)]) as query:
         assert query("steps", STEPS) == []
@@ -180,11 +182,18 @@ def test_steps_of_a_captured_run(captured: Rows) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("b200_vllm_eager", [("vllm", "prefill", 1, 0, 888, 768, 0, 768, None), (None, None, 0, None, None, 0, 0, 0, None)]),
+        ("b200_vllm_eager", [("vllm", "prefill", 1, 0, 888, 768, 0, 768, None)]),
+        ("h100_qwen1.5_0.5b", [("profiler", None, 1, None, None, 1029, 0, 1029, None)]),
+        ("mi300x_sglang_qwen3_8b_decode", [("sglang", "decode", 1, 32, 0, 11, 1, 555, 11 / 32)]),
+        ("mi300x_vllm_decode_graph", [("vllm", "decode", 1, 32, 0, 4, 1, 425, 4 / 32)]),
+        ("mi300x_vllm_piecewise_graph", [("vllm", "mixed", 1, 37, 8155, 52, 25, 413, 52 / 37)]),
+        ("torch_compile_triton", []),
+        ("v100_resnet_ddp", [("profiler", None, 5, None, None, 4350, 0, 4350, None)]),
     ],
 )
 def test_steps_of_public_traces(name: str, expected: list[tuple[Any, ...]]) -> None:
     with open_engine() as engine:
         load_trace(Path(str(CORPUS), "traces", f"{name}.json.gz"), engine)
         engine.register_package(PACKAGE, modules())
-        assert rows(engine, "step_launches", SUMMARY) == expected
+        found = rows(engine, "step_launches", SUMMARY)
+    assert [row for row in found if row[0]] == expected
