@@ -3,15 +3,20 @@
 -- A gap is a stretch in which nothing runs on the device; it ends when the next work starts. Work counts as queued
 -- from the start of its call on. The causes, the first that applies:
 --
--- cpu_waited: nothing was queued when the gap began, and the CPU was inside a call that waits for the GPU then;
--- cpu_busy: nothing was queued when the gap began, so the device waited for the CPU;
--- short: work was queued, or its call is not recorded, and the gap is below 5000 ns: the device's own
--- time from one piece of work to the next;
--- not_recorded: the call of the work that ends the gap is not recorded, so that the queue is not known;
+-- cpu_waited: nothing was queued when the gap began, and the CPU was inside a call that waits for the GPU then.
+--
+-- cpu_busy: nothing was queued when the gap began, so the device waited for the CPU.
+--
+-- short: work was queued, or its call is not recorded, and the gap is below 5000 ns: the device's own time from one
+-- piece of work to the next.
+--
+-- not_recorded: the call of the work that ends the gap is not recorded, so that the queue is not known.
+--
 -- other_stream: work was queued, and the last to end before the gap ran on other streams than the next, which
--- waited for one of them;
--- other: work was queued on the same stream, and the device did not start it: waits for another device, for an
--- event or for the host's memory, and the start-up of a graph.
+-- waited for one of them.
+--
+-- other: work was queued on the same stream, and the device did not start it: waits for another device, for an event
+-- or for the host's memory, and the start-up of a graph.
 --
 -- Example:
 --   SELECT device, cause, count, time_ns, idle_ratio, longest_ns

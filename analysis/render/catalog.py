@@ -9,8 +9,6 @@ from molprof.queries.catalog import Column, Entry, Module
 
 _WIDTH = 100
 _INDENT = "  "
-# What the JSON-like types of PerfettoSQL mean to a reader.
-_KINDS = {"table": "table", "view": "view", "function": "function"}
 
 
 def module_list(known: Mapping[str, Module]) -> str:
@@ -38,7 +36,7 @@ def module_markdown(module: Module) -> str:
         blocks.append("Uses " + ", ".join(f"[{name}](#{name})" for name in module.includes) + ".")
     for entry in module.entries:
         blocks.append(f"### {entry.name}")
-        blocks.append(f"{_KINDS[entry.kind].capitalize()}. {_markdown(entry.comment)}")
+        blocks.append(f"{entry.kind.capitalize()}. {_markdown(entry.comment)}")
         if entry.arguments:
             blocks.append(_columns_markdown("argument", entry.arguments))
         blocks.append(_columns_markdown("column", entry.columns))
