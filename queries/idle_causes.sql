@@ -46,14 +46,16 @@ SELECT
   ) AS busy_until,
   MIN(call.ts) OVER (
     PARTITION BY work.device
-    ORDER BY work.ts, work.id
-    ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING
+    ORDER BY work.ts DESC, work.id DESC
+    ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
   ) AS queued_from
 FROM molprof_gpu_work AS work
 LEFT JOIN molprof_gpu_work_call AS link
   ON link.work_id = work.id
 LEFT JOIN molprof_gpu_call AS call
-  ON call.id = link.call_id;
+  ON call.id = link.call_id
+ORDER BY
+  work.id;
 
 -- Gaps, and the latest end of any waiting call that had begun by the start of each.
 CREATE PERFETTO TABLE _molprof_gap AS
@@ -92,7 +94,7 @@ SELECT
   next.queued_from > next.busy_until AS was_empty,
   IFNULL(waited.wait_end > next.busy_until, FALSE) AS cpu_waited
 FROM waited
-JOIN _molprof_queued_work AS next
+CROSS JOIN _molprof_queued_work AS next
   ON next.id = waited.id;
 
 -- One row per gap, in order of device and start.
@@ -117,10 +119,6 @@ WITH
       ts + dur AS ts_end,
       stream
     FROM molprof_gpu_work
-    GROUP BY
-      device,
-      ts_end,
-      stream
   )
 SELECT
   gap.device,

@@ -38,7 +38,7 @@ CREATE PERFETTO TABLE molprof_step_launch(
   syncs LONG,
   -- Time in those calls, ns; null where not recorded.
   sync_ns DURATION,
-  -- Operators that call no other operator.
+  -- Operators that call no other operator; null where GPU calls or work are recorded, which say more.
   leaf_operators LONG
 )
 AS
@@ -68,9 +68,14 @@ WITH
       ON place.id = wait.id
     UNION ALL
     SELECT place.step_id, 0, 0, 0, 0, 0, 0, 1
-    FROM molprof_leaf_operator AS leaf
+    FROM slice
     LEFT JOIN molprof_call_step AS place
-      ON place.id = leaf.id
+      ON place.id = slice.id
+    WHERE
+      NOT (SELECT gpu FROM recorded)
+      AND slice.category = 'cpu_op'
+      -- IN and not JOIN, and the plus, so that the view is computed only where the first line is true.
+      AND +slice.id IN (SELECT id FROM molprof_leaf_operator)
     UNION ALL
     -- So that a step that did nothing has its row too, and so has what lies outside.
     SELECT id, 0, 0, 0, 0, 0, 0, 0
@@ -102,7 +107,7 @@ SELECT
   IIF(recorded.gpu, total.gpu_ns, NULL) AS gpu_ns,
   IIF(recorded.gpu, total.syncs, NULL) AS syncs,
   IIF(recorded.gpu, total.sync_ns, NULL) AS sync_ns,
-  total.leaf_operators
+  IIF(recorded.gpu, NULL, total.leaf_operators) AS leaf_operators
 FROM total
 CROSS JOIN recorded
 LEFT JOIN molprof_any_step AS step
@@ -136,7 +141,7 @@ CREATE PERFETTO VIEW molprof_step_launch_summary(
   gpu_ns DURATION,
   -- Calls that made the CPU wait for the GPU; null where not recorded.
   syncs LONG,
-  -- Operators that call no other operator.
+  -- Operators that call no other operator; null where GPU calls or work are recorded, which say more.
   leaf_operators LONG,
   -- Launches per step; null outside steps and where not recorded.
   launches_per_step DOUBLE,

@@ -1,4 +1,4 @@
-"""The SQL package: exact rows of a tiny trace, and a comment and a type for every column."""
+"""The SQL package: exact rows of a tiny captured run."""
 
 from __future__ import annotations
 
@@ -11,27 +11,14 @@ import tiny_trace
 from sql_rows import rows
 
 from molprof.analysis.engine import Engine, open_engine
+from molprof.analysis.query import find_statement
 from molprof.analysis.reader import load_trace
 from molprof.queries import PACKAGE, modules
+from molprof.queries.catalog import catalog
 
 MODULES = modules()
-# What Perfetto's own library uses; durations and times are not plain numbers.
-TYPES = r"(?:LONG|DOUBLE|STRING|BOOL|TIMESTAMP|DURATION|ARGSETID|JOINID\([a-z_]+\.[a-z_]+\))"
-OBJECT = re.compile(r"^CREATE PERFETTO (TABLE|VIEW|FUNCTION) (\w+)(\(\n.*?\n\))?(.*?);$", re.MULTILINE | re.DOTALL)
-RETURNS = re.compile(r"RETURNS TABLE(\(\n.*?\n\))", re.DOTALL)
-COLUMN = re.compile(rf"^(  -- \S.*\n)+  (\w+) {TYPES},?$", re.MULTILINE)
+CATALOG = catalog()
 ARGUMENTS = {"molprof_small_operations": "(100000, 1000)", "molprof_long_operations": "(1000000)"}
-
-
-def public_objects(sql: str) -> Iterator[tuple[str, str, str]]:
-    """Kind, name and column list of each public table, view and function of a module."""
-    for kind, name, columns, rest in OBJECT.findall(sql):
-        if not name.startswith("_"):
-            yield kind, name, RETURNS.findall(rest)[0] if kind == "FUNCTION" else columns
-
-
-def column_names(columns: str) -> list[str]:
-    return [name for _, name in COLUMN.findall(columns)]
 
 
 @pytest.fixture(scope="module")
@@ -44,33 +31,32 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield opened
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_module_includes_cleanly_and_its_columns_are_as_documented(module: str) -> None:
+@pytest.mark.parametrize("name", CATALOG)
+def test_module_includes_cleanly_and_its_columns_are_as_documented(name: str) -> None:
     """Each on its own engine without a trace's events, so that it must include all that it uses."""
+    module = CATALOG[name]
     with open_engine() as fresh:
         fresh.feed(b'{"traceEvents":[]}')
         fresh.finish()
         fresh.register_package(PACKAGE, MODULES)
-        fresh.query(f"INCLUDE PERFETTO MODULE {module}; SELECT 1")
-        found = list(public_objects(MODULES[module]))
-        assert found, f"{module} has no public table, view or function"
-        for _, name, columns in found:
-            shown = fresh.query(f"SELECT * FROM {name}{ARGUMENTS.get(name, '')} LIMIT 1")
-            assert list(shown) == column_names(columns), name
+        fresh.query(f"INCLUDE PERFETTO MODULE {module.key}; SELECT 1")
+        assert module.entries, f"{name} has no public table, view or function"
+        for entry in module.entries:
+            shown = fresh.query(f"SELECT * FROM {entry.name}{ARGUMENTS.get(entry.name, '')} LIMIT 1")
+            assert list(shown) == [column.name for column in entry.columns], entry.name
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_every_public_name_and_column_is_documented(module: str) -> None:
-    sql = MODULES[module]
-    assert sql.startswith("-- "), "the first line says what the module is for"
-    declared = re.findall(r"^CREATE PERFETTO \w+ (\w+)", sql, re.MULTILINE)
-    assert declared == [name for _, name, _, _ in OBJECT.findall(sql)]
-    assert all(name.startswith(("molprof_", "_molprof_")) for name in declared)
-    for _, name, columns in public_objects(sql):
-        lines = [line for line in columns.splitlines()[1:-1] if not line.strip().startswith("--")]
-        assert lines, f"{name} declares no columns"
-        assert len(column_names(columns)) == len(lines), f"{name} has a column without type or comment"
-        assert re.search(rf"^-- .*\nCREATE PERFETTO \w+ {name}\b", sql, re.MULTILINE), f"{name} has no comment"
+@pytest.mark.parametrize("name", CATALOG)
+def test_every_public_name_is_in_the_catalog(name: str) -> None:
+    declared = re.findall(r"^CREATE PERFETTO \w+ (\w+)", CATALOG[name].sql, re.MULTILINE)
+    assert all(item.startswith(("molprof_", "_molprof_")) for item in declared)
+    assert [entry.name for entry in CATALOG[name].entries] == [item for item in declared if not item.startswith("_")]
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_every_example_runs(engine: Engine, name: str) -> None:
+    statement = find_statement(name, {})
+    assert isinstance(rows(engine, name, statement.sql), list)
 
 
 @pytest.mark.parametrize("module", MODULES)

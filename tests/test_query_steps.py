@@ -116,10 +116,10 @@ def test_launches_per_token_and_what_lies_outside(tmp_path: Path) -> None:
         FROM molprof_step_launch AS fact LEFT JOIN molprof_any_step AS step ON step.id = fact.step_id
         """
         assert query("step_launches", sql) == [
-            (0, 1, 0, 1, 10_000, 0, 0, 1),
-            (100_000, 0, 1, 2, 20_000, 0, 0, 0),
-            (150_000, 1, 0, 1, 5_000, 1, 25_000, 0),
-            (None, 1, 0, 2, 10_000, 0, 0, 0),
+            (0, 1, 0, 1, 10_000, 0, 0, None),
+            (100_000, 0, 1, 2, 20_000, 0, 0, None),
+            (150_000, 1, 0, 1, 5_000, 1, 25_000, None),
+            (None, 1, 0, 2, 10_000, 0, 0, None),
         ]
         assert query("step_launches", SUMMARY) == [
             ("sglang", "decode", 2, 6, 0, 1, 1, 3, 1 / 6),
