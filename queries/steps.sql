@@ -40,6 +40,8 @@ WITH
       USING (utid)
     WHERE
       slice.category = 'user_annotation'
+      -- No count has 16 digits, and sums of such would overflow.
+      AND slice.name NOT GLOB '*[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]*'
   ),
   chosen AS (
     SELECT

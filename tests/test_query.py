@@ -74,6 +74,8 @@ def test_a_statement_by_module_table_function_file_or_sql(tmp_path: Path) -> Non
         "SELECT name FROM molprof_launch -- molprof_phase\nWHERE dur > 3", ("launch_queue",)
     )
     assert find_statement("SELECT 'molprof_phase'", {}).modules == ()
+    long = f"SELECT 1{' ' * 5000}AS one"
+    assert find_statement(long, {}).sql == long
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,8 @@ def find_statement(text: str, parameters: Mapping[str, str]) -> Statement:
         for entry in module.entries:
             if entry.name == text:
                 return _whole_entry(module, entry, parameters)
-    sql = _read(text) if text.endswith(".sql") or Path(text).is_file() else text
+    # os.path: Path refuses SQL that is too long for a file's name.
+    sql = _read(text) if text.endswith(".sql") or os.path.isfile(text) else text
     if sql is text and not any(character.isspace() for character in text):
         raise UsageError(f"no module, table or file {text!r}, and no SQL", hint=suggestion(text, known))
     return Statement(bind(sql, parameters), _used_modules(sql, known))
