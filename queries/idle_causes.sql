@@ -1,7 +1,8 @@
 -- Why a device was idle: each gap between its first and its last work, with one cause.
 --
 -- A gap is a stretch in which nothing runs on the device; it ends when the next work starts. Work counts as queued
--- from the start of its call on. The causes, the first that applies:
+-- from the start of its call on. The first two causes need the call of the work that ends the gap to be recorded. The
+-- causes, the first that applies:
 --
 -- cpu_waited: nothing was queued when the gap began, and the CPU was inside a call that waits for the GPU then.
 --
