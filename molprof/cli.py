@@ -12,6 +12,7 @@ import click
 
 from molprof import __version__
 from molprof.errors import MolprofError
+from molprof.text import escaped
 
 # Name -> one line for `molprof --help`. The module of the same name in molprof.commands holds `command`; it is
 # imported when the command is used, so that help stays instant.
@@ -20,6 +21,8 @@ COMMANDS = {
     "capture": "Record a trace of generation, with or without a logits processor.",
     "report": "What one trace holds: launches, kernels, phases, tokens.",
     "compare": "Two or more traces side by side, and where the difference comes from.",
+    "query": "SQL over one trace or several: a module of the package, a file, or your own.",
+    "queries": "The SQL package: its modules, their columns, units and examples.",
     "presets": "The models, processors and molecules that come with molprof.",
 }
 
@@ -88,9 +91,9 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _complain(message: str, hint: str | None, code: int) -> int:
-    click.echo(f"molprof: error: {' '.join(message.splitlines())}", err=True)
-    if hint:
-        click.echo(f"  {hint}", err=True)
+    click.echo(f"molprof: error: {escaped(' '.join(message.splitlines()))}", err=True)
+    for line in (hint or "").splitlines():
+        click.echo(f"  {escaped(line)}", err=True)
     return code
 
 

@@ -1,4 +1,9 @@
 -- Attention: its kernels on the GPU and its operators on the CPU, whose names tell the backend.
+--
+-- Example:
+--   SELECT kind, name, count, time_ns, time_ratio
+--   FROM molprof_attention
+--   ORDER BY kind, time_ns DESC, name;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 

@@ -1,4 +1,9 @@
 -- When each device was busy: the union of its kernels, copies and sets, which may run side by side.
+--
+-- Example:
+--   SELECT device, span_ns, busy_ns, idle_ns, count
+--   FROM molprof_device
+--   ORDER BY device;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 

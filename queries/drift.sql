@@ -1,4 +1,9 @@
 -- Drift: how far the tokens of each coordinate block are from what its coordinates need.
+--
+-- Example:
+--   SELECT drift, blocks
+--   FROM molprof_drift_histogram
+--   ORDER BY drift;
 
 INCLUDE PERFETTO MODULE molprof.tokens;
 

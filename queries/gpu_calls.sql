@@ -1,4 +1,10 @@
 -- The CPU calls into the CUDA or HIP runtime and driver, and which of them start kernels.
+--
+-- Example:
+--   SELECT name, kind, COUNT() AS count, SUM(dur) AS time_ns
+--   FROM molprof_gpu_call
+--   GROUP BY name, kind
+--   ORDER BY time_ns DESC, name;
 
 -- One row per slice of category cuda_runtime or cuda_driver (HIP traces use the same), in order of start.
 CREATE PERFETTO TABLE molprof_gpu_call(

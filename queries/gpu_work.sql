@@ -1,4 +1,10 @@
 -- What ran on the GPU: every kernel, memory copy and memory set.
+--
+-- Example:
+--   SELECT device, stream, category, COUNT() AS count, SUM(dur) AS time_ns
+--   FROM molprof_gpu_work
+--   GROUP BY device, stream, category
+--   ORDER BY device, stream, category;
 
 -- One row per slice of category kernel, gpu_memcpy or gpu_memset, in order of start.
 CREATE PERFETTO TABLE molprof_gpu_work(

@@ -5,6 +5,11 @@
 -- memory, which CUDA makes wait for its own end. Not counted: cudaStreamWaitEvent, which makes a
 -- stream wait and not the CPU, and cudaEventQuery, which asks without waiting. tensor.item() and
 -- .tolist() show as the copy and the cudaStreamSynchronize inside aten::_local_scalar_dense or aten::copy_.
+--
+-- Example:
+--   SELECT name, operator, count, time_ns, longest_ns
+--   FROM molprof_host_sync_summary
+--   ORDER BY time_ns DESC, name, operator;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 

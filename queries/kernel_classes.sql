@@ -1,5 +1,12 @@
--- Kernels and copy engine work by class: attention, matmul, norm, elementwise, reduce, softmax, sort/top-k, copy,
--- cat, fill, index/scatter/gather, embedding/rotary, cache-write, collective, other; memcpy by direction; memset.
+-- GPU work by class: what kind of computing or moving each kernel, copy and set does.
+--
+-- Classes: attention, matmul, norm, elementwise, reduce, softmax, sort/top-k, copy, cat, fill, index/scatter/gather,
+-- embedding/rotary, cache-write, collective, other; memcpy by direction; memset.
+--
+-- Example:
+--   SELECT class, count, time_ns, time_ratio, names
+--   FROM molprof_class_summary
+--   ORDER BY time_ns DESC, class;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 

@@ -1,4 +1,9 @@
 -- What kind of work each kernel does, by its name. The patterns are data; the first that matches decides.
+--
+-- Example:
+--   SELECT priority, pattern, class
+--   FROM molprof_kernel_pattern
+--   ORDER BY priority, pattern;
 
 -- The patterns. Two patterns of one priority name the same class, so their order does not matter.
 CREATE PERFETTO TABLE molprof_kernel_pattern(

@@ -1,4 +1,9 @@
 -- Launches and the GPU work that they started, matched by correlation number.
+--
+-- Example:
+--   SELECT name, kind, count, time_ns, kernels, mean_delay_ns
+--   FROM molprof_launch_summary
+--   ORDER BY count DESC, name, kind;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 

@@ -1,4 +1,9 @@
 -- Masking: what happens inside the processor phase, and which operations write masks.
+--
+-- Example:
+--   SELECT kind, name, count, time_ns
+--   FROM molprof_masking_candidate
+--   ORDER BY kind, time_ns DESC, name;
 
 INCLUDE PERFETTO MODULE molprof.phase_work;
 

@@ -1,4 +1,9 @@
 -- Copies and sets that the GPU's copy engines ran, by name. Copies made by kernels are in molprof.kernel_classes.
+--
+-- Example:
+--   SELECT name, count, time_ns, bytes, bytes_per_second
+--   FROM molprof_memory_operation
+--   ORDER BY time_ns DESC, name;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 

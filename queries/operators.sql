@@ -1,4 +1,11 @@
 -- CPU operators (category cpu_op), and which of them do the work themselves.
+--
+-- Example:
+--   SELECT name, COUNT() AS count, SUM(dur) AS time_ns
+--   FROM molprof_leaf_operator
+--   GROUP BY name
+--   ORDER BY count DESC, name
+--   LIMIT 20;
 
 -- Operators that call no other operator. Where no GPU calls are recorded this is the nearest thing to a
 -- count of launches, under its own name: it is not one.

@@ -1,4 +1,9 @@
 -- What each phase did: host time, launches, GPU work, waits and operators. Figures of the recorded window.
+--
+-- Example:
+--   SELECT phase, count, host_ns, launches, kernels, gpu_ns, syncs, sync_ns
+--   FROM molprof_phase_summary
+--   ORDER BY phase IS NULL, host_ns DESC, phase;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 

@@ -1,4 +1,9 @@
 -- Steps and phases of a run that molprof captured, from its annotations (docs/trace-format.md).
+--
+-- Example:
+--   SELECT batch, step, phase, ts, dur
+--   FROM molprof_phase
+--   ORDER BY ts, id;
 
 -- One row per phase: template and tokenize of each batch, then prefill or forward, processor, sampling and
 -- bookkeeping of each recorded step. Empty for traces of other origin.

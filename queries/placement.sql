@@ -1,5 +1,17 @@
--- In which phase each operator and each runtime call ran: the one on its own thread that was open when it started.
--- GPU work belongs to the phase of the call that started it, whenever it ran.
+-- To which phase each operator, runtime call and piece of GPU work belongs.
+--
+-- An operator or call belongs to the phase on its own thread that was open when it started; GPU work to the phase of
+-- the call that started it, whenever it ran.
+--
+-- Example:
+--   SELECT phase.phase, COUNT() AS count, SUM(slice.dur) AS gpu_ns
+--   FROM molprof_work_phase AS place
+--   JOIN slice
+--     USING (id)
+--   LEFT JOIN molprof_phase AS phase
+--     ON phase.id = place.phase_id
+--   GROUP BY phase.phase
+--   ORDER BY phase.phase IS NULL, phase.phase;
 
 INCLUDE PERFETTO MODULE molprof.launches;
 

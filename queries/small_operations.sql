@@ -1,4 +1,9 @@
 -- Operations that are short and many: where launching costs more than computing.
+--
+-- Example (below_ns=100000, more_than=1000):
+--   SELECT category, name, count, time_ns, mean_ns
+--   FROM molprof_small_operations($below_ns, $more_than)
+--   ORDER BY count DESC, category, name;
 
 -- GPU work, operators and calls whose mean time is below a bound and whose number is above another, most first.
 CREATE PERFETTO FUNCTION molprof_small_operations(

@@ -1,4 +1,9 @@
--- GPU work of the recorded steps by class: what one step runs, without template building and the like.
+-- GPU work of the recorded steps by class, without template building and the like.
+--
+-- Example:
+--   SELECT class, count, time_ns
+--   FROM molprof_step_class
+--   ORDER BY time_ns DESC, class;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 

@@ -1,4 +1,9 @@
 -- Sequences and their tokens, from the token tracks that molprof writes (docs/trace-format.md).
+--
+-- Example:
+--   SELECT sequence, position, text, kind, block, dur
+--   FROM molprof_token
+--   ORDER BY sequence, position;
 
 -- One row per generated sequence. Empty for traces of other origin.
 CREATE PERFETTO TABLE molprof_sequence(

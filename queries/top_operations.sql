@@ -1,4 +1,10 @@
 -- Where the time goes by name: GPU work and CPU operators.
+--
+-- Example:
+--   SELECT name, class, count, time_ns, time_ratio
+--   FROM molprof_top_gpu_operation
+--   ORDER BY time_ns DESC, name, class
+--   LIMIT 20;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 

@@ -1,37 +1,21 @@
-"""The SQL package: exact rows of a tiny trace, and a comment and a type for every column."""
+"""The SQL package: exact rows of a tiny captured run."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny_trace
+from sql_rows import rows
 
 from molprof.analysis.engine import Engine, open_engine
+from molprof.analysis.query import find_statement
 from molprof.analysis.reader import load_trace
 from molprof.queries import PACKAGE, modules
+from molprof.queries.catalog import catalog
 
 MODULES = modules()
-# What Perfetto's own library uses; durations and times are not plain numbers.
-TYPES = r"(?:LONG|DOUBLE|STRING|BOOL|TIMESTAMP|DURATION|ARGSETID|JOINID\([a-z_]+\.[a-z_]+\))"
-OBJECT = re.compile(r"^CREATE PERFETTO (TABLE|VIEW|FUNCTION) (\w+)(\(\n.*?\n\))?(.*?);$", re.MULTILINE | re.DOTALL)
-RETURNS = re.compile(r"RETURNS TABLE(\(\n.*?\n\))", re.DOTALL)
-COLUMN = re.compile(rf"^(  -- \S.*\n)+  (\w+) {TYPES},?$", re.MULTILINE)
-ARGUMENTS = {"molprof_small_operations": "(100000, 1000)"}
-
-
-def public_objects(sql: str) -> Iterator[tuple[str, str, str]]:
-    """Kind, name and column list of each public table, view and function of a module."""
-    for kind, name, columns, rest in OBJECT.findall(sql):
-        if not name.startswith("_"):
-            yield kind, name, RETURNS.findall(rest)[0] if kind == "FUNCTION" else columns
-
-
-def column_names(columns: str) -> list[str]:
-    return [name for _, name in COLUMN.findall(columns)]
+CATALOG = catalog()
 
 
 @pytest.fixture(scope="module")
@@ -44,50 +28,38 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield opened
 
 
-def rows(engine: Engine, module: str, sql: str) -> list[tuple[Any, ...]]:
-    columns = engine.query(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module}; {sql}")
-    return list(zip(*(column.tolist() for column in columns.values()), strict=True))
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_module_includes_cleanly_and_its_columns_are_as_documented(module: str) -> None:
-    """Each on its own engine without a trace's events, so that it must include all that it uses."""
-    with open_engine() as fresh:
-        fresh.feed(b'{"traceEvents":[]}')
-        fresh.finish()
-        fresh.register_package(PACKAGE, MODULES)
-        fresh.query(f"INCLUDE PERFETTO MODULE {module}; SELECT 1")
-        found = list(public_objects(MODULES[module]))
-        assert found, f"{module} has no public table, view or function"
-        for _, name, columns in found:
-            shown = fresh.query(f"SELECT * FROM {name}{ARGUMENTS.get(name, '')} LIMIT 1")
-            assert list(shown) == column_names(columns), name
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_every_public_name_and_column_is_documented(module: str) -> None:
-    sql = MODULES[module]
-    assert sql.startswith("-- "), "the first line says what the module is for"
-    declared = re.findall(r"^CREATE PERFETTO \w+ (\w+)", sql, re.MULTILINE)
-    assert declared == [name for _, name, _, _ in OBJECT.findall(sql)]
-    assert all(name.startswith(("molprof_", "_molprof_")) for name in declared)
-    for _, name, columns in public_objects(sql):
-        lines = [line for line in columns.splitlines()[1:-1] if not line.strip().startswith("--")]
-        assert lines, f"{name} declares no columns"
-        assert len(column_names(columns)) == len(lines), f"{name} has a column without type or comment"
-        assert re.search(rf"^-- .*\nCREATE PERFETTO \w+ {name}\b", sql, re.MULTILINE), f"{name} has no comment"
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_every_include_is_used(module: str) -> None:
-    sql = MODULES[module]
-    for included in re.findall(r"^INCLUDE PERFETTO MODULE ([\w.]+);", sql, re.MULTILINE):
-        names = re.findall(r"^CREATE PERFETTO \w+ (\w+)", MODULES[included], re.MULTILINE)
-        assert any(re.search(rf"\b{name}\b", sql) for name in names), f"{module} does not use {included}"
+@pytest.mark.parametrize("name", CATALOG)
+def test_every_example_runs(engine: Engine, name: str) -> None:
+    statement = find_statement(name, {})
+    assert isinstance(rows(engine, name, statement.sql), list)
 
 
 def test_counts(engine: Engine) -> None:
     assert rows(engine, "launches", "SELECT * FROM molprof_launch_count") == [(4, 1, 6, 71_000, 6, 1, 5, 1)]
+
+
+def test_calls_and_the_work_they_started(engine: Engine) -> None:
+    assert rows(engine, "gpu_calls", "SELECT ts, dur, name, kind, correlation FROM molprof_gpu_call") == [
+        (10_000, 5_000, "cudaLaunchKernel", "launch", 1),
+        (35_000, 4_000, "cudaLaunchKernelExC", "launch", 2),
+        (64_000, 3_000, "cudaLaunchKernel", "launch", 3),
+        (81_000, 2_000, "cudaMemcpyAsync", None, 4),
+        (84_000, 6_000, "cudaStreamSynchronize", None, 5),
+        (105_000, 5_000, "cudaGraphLaunch", "graph_launch", 6),
+        (176_000, 1_000, "cuLaunchKernel", "launch", 7),
+    ]
+    sql = """
+    SELECT work.correlation, link.delay FROM molprof_gpu_work_call AS link
+    JOIN molprof_gpu_work AS work ON work.id = link.work_id ORDER BY work.ts
+    """
+    assert rows(engine, "launches", sql) == [
+        (1, 20_000),
+        (2, 37_000),
+        (3, 21_000),
+        (4, 7_000),
+        (6, 10_000),
+        (6, 15_000),
+    ]
 
 
 def test_launches_by_name(engine: Engine) -> None:
@@ -170,6 +142,27 @@ def test_work_belongs_to_the_phase_of_its_call(engine: Engine) -> None:
     ]
 
 
+def test_calls_and_operators_belong_to_the_phase_they_began_in(engine: Engine) -> None:
+    sql = """
+    SELECT phase.phase, phase.step, COUNT() FROM molprof_call_phase AS place
+    JOIN molprof_phase AS phase ON phase.id = place.phase_id GROUP BY phase.id ORDER BY phase.ts
+    """
+    assert rows(engine, "placement", sql) == [
+        ("forward", 1, 5),
+        ("processor", 1, 2),
+        ("sampling", 1, 3),
+        ("forward", 2, 1),
+        ("bookkeeping", 2, 1),
+    ]
+    sql = "SELECT phase, step, host_ns, kernels, gpu_ns FROM molprof_phase_work WHERE kernels > 0"
+    assert rows(engine, "phase_work", sql) == [
+        ("forward", 1, 60_000, 2, 48_000),
+        ("processor", 1, 20_000, 1, 2_000),
+        ("forward", 2, 50_000, 2, 20_000),
+        (None, None, None, 1, 1_000),
+    ]
+
+
 def test_phase_summary(engine: Engine) -> None:
     # phase, count, host, launches, graph launches, kernels, GPU time, syncs, sync time, leaf operators
     assert rows(engine, "phase_work", "SELECT * FROM molprof_phase_summary") == [
@@ -190,6 +183,12 @@ def test_classes(engine: Engine) -> None:
         ("index/scatter/gather", 1, 2_000),
         ("memcpy DtoH", 1, 1_000),
         ("other", 1, 1_000),
+    ]
+    sql = "SELECT category, class FROM molprof_work_class WHERE class IN ('copy', 'memcpy DtoH', 'other')"
+    assert rows(engine, "kernel_classes", sql) == [
+        ("gpu_memcpy", "memcpy DtoH"),
+        ("kernel", "other"),
+        ("kernel", "copy"),
     ]
     # The kernel without a call is in no step.
     assert ("other", 1, 1_000) not in rows(engine, "step_work", "SELECT * FROM molprof_step_class")
@@ -255,6 +254,13 @@ def test_tokens_recorded_or_not(engine: Engine) -> None:
     ]
 
 
+def test_sequences(engine: Engine) -> None:
+    assert rows(engine, "tokens", "SELECT sequence, batch, row, smiles, tokens FROM molprof_sequence") == [
+        (0, 0, 0, "C", 3),
+        (1, 0, 1, "O", 2),
+    ]
+
+
 def test_drift(engine: Engine) -> None:
     assert rows(engine, "drift", "SELECT * FROM molprof_block") == [(0, 0, 2, 1, 1, 0, 1, "1.0,2.0,3.0abra")]
     assert rows(engine, "drift", "SELECT * FROM molprof_sequence_drift") == [
@@ -276,8 +282,3 @@ def test_top_and_small_operations(engine: Engine) -> None:
     small = "SELECT category, name, count FROM molprof_small_operations({}, 1)"
     assert rows(engine, "small_operations", small.format(5_000)) == [("cuda_runtime", "cudaLaunchKernel", 2)]
     assert rows(engine, "small_operations", small.format(4_000)) == []
-
-
-def test_package_is_found_beside_its_code() -> None:
-    folder = Path(__file__).parent.parent / "queries"
-    assert sorted(MODULES) == [f"{PACKAGE}.{path.stem}" for path in sorted(folder.glob("*.sql"))]

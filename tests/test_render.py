@@ -20,6 +20,7 @@ from molprof.analysis.render.markdown import to_markdown
 from molprof.analysis.render.table import WIDTH, to_table
 from molprof.analysis.reports import load_report
 from molprof.errors import UsageError
+from molprof.text import escaped
 
 EVIL = "evil|<b>\x1b[31m\u202e`*_\r\n名前" + "x" * 300
 
@@ -124,9 +125,9 @@ def test_other_values() -> None:
 
 
 def test_what_a_terminal_would_obey_is_escaped() -> None:
-    assert text.escaped("a\x1b[31m\r\n\x00\u202e\u200b\x9b") == "a\\x1b[31m\\r\\n\\x00\\u202e\\u200b\\x9b"
-    assert text.escaped("\ud800") == "\\ud800"
-    assert text.escaped("ÅΩ名 µs") == "ÅΩ名 µs"
+    assert escaped("a\x1b[31m\r\n\x00\u202e\u200b\x9b") == "a\\x1b[31m\\r\\n\\x00\\u202e\\u200b\\x9b"
+    assert escaped("\ud800") == "\\ud800"
+    assert escaped("ÅΩ名 µs") == "ÅΩ名 µs"
     assert (text.width("名前"), text.width("é"), text.width("e\u0301")) == (4, 1, 1)
 
 

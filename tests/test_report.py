@@ -257,6 +257,28 @@ def test_a_manifest_that_cannot_be_trusted(tmp_path: Path, change: dict[str, Any
         report_of(tmp_path, content)
 
 
+def test_steps_of_a_trace_of_other_origin_are_in_a_table(tmp_path: Path) -> None:
+    content = {
+        "traceEvents": [
+            tiny_trace.slice_("user_annotation", "step[DECODE bs=4]", 0, 100),
+            tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", 10, 5, correlation=1),
+            tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", 200, 5, correlation=2),
+            tiny_trace.work("kernel", "a", 20, 5, 1),
+            tiny_trace.work("kernel", "a", 210, 5, 2),
+        ]
+    }
+    report = report_of(tmp_path, content).to_json()
+    assert report["run"] is None
+    rows = report["tables"]["steps"]
+    assert [(row["source"], row["kind"], row["launches_per_token"]) for row in rows] == [
+        ("sglang", "decode", 0.25),
+        ("(outside)", None, None),
+    ]
+    assert report["tables"]["idle_causes"] == [
+        {"device": "0", "cause": "cpu_busy", "count": 1, "time_ns": 185_000, "idle_ratio": 1.0, "longest_ns": 185_000}
+    ]
+
+
 def test_every_metric_has_a_module() -> None:
     assert {f"{PACKAGE}.{metric.module}" for metric in METRICS} <= set(modules())
     assert len({metric.name for metric in METRICS}) == len(METRICS)

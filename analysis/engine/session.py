@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from molprof.analysis.engine.columns import Columns, to_columns
-from molprof.errors import EngineError, QueryError
+from molprof.analysis.engine.messages import query_error
+from molprof.errors import EngineError
 
 # The engine takes requests as a byte stream, but copies a request that does not arrive in one
 # piece; 4 MiB is far above the cost of a call and far below anything that shows in memory.
@@ -88,7 +89,7 @@ class Engine:
         for reply in self._exchange(rpc):
             result = reply.query_result
             if result.error:
-                raise QueryError(_query_error(sql, result.error))
+                raise query_error(sql, result.error)
             names.extend(result.column_names)
             batches.extend(result.batch)
         return to_columns(names, batches)
@@ -149,13 +150,6 @@ def _varint(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
-
-
-def _query_error(sql: str, message: str) -> str:
-    """The query with numbered lines, then what the engine said about it."""
-    lines = sql.strip("\n").splitlines()
-    numbered = "\n".join(f"{number:4d} | {line}" for number, line in enumerate(lines, 1))
-    return f"the query failed: {message.strip()}\n{numbered}"
 
 
 class _Protos:

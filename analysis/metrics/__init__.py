@@ -33,7 +33,7 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         complete=info.complete,
         problem=info.problem,
         stacks=info.stacks,
-        device_names=tuple(str(device["name"]) for device in info.devices if "name" in device),
+        device_names=tuple(str(device["name"]) for device in info.devices if device.get("name")),
     )
     counts = read_counts(engine)
     checks = trace_checks(trace, counts)

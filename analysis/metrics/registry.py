@@ -33,6 +33,21 @@ class Metric:
 
 METRICS = (
     Metric(
+        "steps",
+        "Steps, as the engine that ran them marks them",
+        "step_launches",
+        "SELECT IFNULL(source, '(outside)') AS source, kind, steps, tokens, launches, graph_launches, kernels,"
+        " gpu_ns, launches_per_step, launches_per_token"
+        " FROM molprof_step_launch_summary ORDER BY steps = 0, source, kind",
+    ),
+    Metric(
+        "step_latency",
+        "Time of steps on the host, profiler's cost included",
+        "step_latency",
+        "SELECT measure, kind, count, mean_ns, p50_ns, p90_ns, p99_ns, longest_ns"
+        " FROM molprof_step_latency ORDER BY measure, source, kind",
+    ),
+    Metric(
         "kernel_classes",
         "GPU work by class",
         "kernel_classes",
@@ -43,6 +58,20 @@ METRICS = (
         "Launching calls",
         "launches",
         "SELECT name, count, time_ns, kernels, mean_delay_ns FROM molprof_launch_summary ORDER BY count DESC, name",
+    ),
+    Metric(
+        "graphs",
+        "Graph launches",
+        "graphs",
+        "SELECT name, graph_launches, time_ns, kernels, kernels_per_graph, gpu_ns, mean_delay_ns"
+        " FROM molprof_graph_summary ORDER BY graph_launches DESC, name",
+    ),
+    Metric(
+        "idle_causes",
+        "Why devices were idle (molprof queries idle_causes says what each cause means)",
+        "idle_causes",
+        "SELECT device, cause, count, time_ns, idle_ratio, longest_ns"
+        " FROM molprof_idle_cause ORDER BY device, time_ns DESC, cause",
     ),
     Metric(
         "host_syncs",

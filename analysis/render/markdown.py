@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from molprof.analysis.render.document import Document, Section
-from molprof.analysis.render.values import escaped
+from molprof.text import escaped
 
 # All that could start markup inside a line; `<` and `&` would be read as HTML, `$` as a formula.
 _SPECIAL = re.compile(r"([\\`*_\[\]<>&|~#$])")

@@ -63,7 +63,8 @@ def _categories(counts: dict[str, int]) -> list[str]:
 def _run_sections(report: Report) -> list[Section]:
     run = report.run
     if run is None:
-        note = f"{NOT_RECORDED}: not captured by molprof, so steps, tokens and unprofiled times are unknown"
+        steps = "; steps that its engine marked follow below" if report.table("steps").rows else ""
+        note = f"{NOT_RECORDED}: not captured by molprof, so token texts and unprofiled times are unknown{steps}"
         return [Section("Run", notes=(note,))]
     return run_sections(run)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from molprof.analysis.render.document import Column, Document, Section
-from molprof.analysis.render.values import escaped, width
+from molprof.analysis.render.values import width
+from molprof.text import escaped
 
 WIDTH = 100
 _INDENT = "  "

@@ -1,4 +1,4 @@
-"""Numbers and names as text: units, thousands separators, short kernel names, escaped control characters."""
+"""Numbers and names as text: units, thousands separators, short kernel names."""
 
 from __future__ import annotations
 
@@ -127,17 +127,6 @@ def per(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None
 
 
-def escaped(value: str) -> str:
-    """`value` on one line: control, format and other invisible characters as `\\x1b`, `\\u202e` and so on.
-
-    A trace is untrusted, and a terminal obeys what it is sent: no escape sequence and no direction
-    mark of a name may reach it.
-    """
-    if value.isascii() and value.isprintable():
-        return value
-    return "".join(_escaped(character) for character in value)
-
-
 def width(value: str) -> int:
     """Columns that `value` takes on a terminal: wide East Asian characters two, combining ones none."""
     if value.isascii():
@@ -149,13 +138,6 @@ def _character_width(character: str) -> int:
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def _escaped(character: str) -> str:
-    if character.isprintable():
-        return character
-    # Python's own escapes: \n, \x1b, \u202e. A lone surrogate could not even be written.
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def _digits(value: float) -> str:

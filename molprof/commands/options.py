@@ -58,16 +58,19 @@ def check_result(output: Path | None, force: bool) -> None:
         check_output(output, force)
 
 
-def deliver(text: str, output: Path | None) -> None:
-    """The finished text to OUT, or to stdout."""
+def deliver(result: str | bytes, output: Path | None) -> None:
+    """The finished text or file to OUT, or to stdout."""
     if output is None:
         try:
-            click.echo(text.rstrip("\n"))
+            click.echo(result.rstrip("\n") if isinstance(result, str) else result, nl=isinstance(result, str))
             sys.stdout.flush()
         except BrokenPipeError:
             # The reader (head, less) has what it wanted. Python would complain again when it flushes stdout at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     with replacing(output) as part:
-        part.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+        if isinstance(result, bytes):
+            part.write_bytes(result)
+        else:
+            part.write_text(result if result.endswith("\n") else result + "\n", encoding="utf-8")
     note(f"wrote {output}")

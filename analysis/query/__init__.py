@@ -1,0 +1,6 @@
+"""Questions of one's own: a module's name, a file or SQL, over one trace or several."""
+
+from molprof.analysis.query.run import Result, run_statement
+from molprof.analysis.query.statement import Statement, find_statement
+
+__all__ = ["Result", "Statement", "find_statement", "run_statement"]

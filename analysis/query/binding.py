@@ -1,0 +1,88 @@
+"""Parameters of a query: `$key` replaced by the value as a SQL literal, never by its text as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from molprof.errors import UsageError
+
+_TOKEN = re.compile(
+    r"""
+    (?P<skip>
+        --[^\n]* | /\*.*?(?:\*/|\Z)                     # comments
+      | '(?:[^']|'')*(?:'|\Z) | "(?:[^"]|"")*(?:"|\Z)   # text and quoted names
+      | `[^`]*(?:`|\Z) | \[[^\]]*(?:\]|\Z)
+    )
+    | (?P<parameter>\$[A-Za-z_]\w*)
+    | (?P<word>[A-Za-z_]\w*)
+    | (?P<end>;)
+    | (?P<space>\s+)
+    | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_INTEGER = re.compile(r"[+-]?\d+")
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?")
+# Their bodies name their arguments with $ too.
+_DEFINITION = re.compile(r"CREATE (?:OR REPLACE )?PERFETTO (?:FUNCTION|MACRO)\b")
+_DEFINITION_WORDS = 5
+
+
+def bind(sql: str, parameters: Mapping[str, str]) -> str:
+    """`sql` with every `$key` outside text, comments and function definitions replaced by its value.
+
+    A value that reads as a number is one; anything else is text, and so is what stands in single quotes.
+
+    Raises:
+        UsageError: a `$key` without value, a value without `$key`, a number beyond 64 bits.
+    """
+    used: set[str] = set()
+    parts = []
+    for kind, text, in_definition in _tokens(sql):
+        if kind == "parameter" and not in_definition:
+            name = text[1:]
+            if name not in parameters:
+                raise UsageError(f"the query needs a value for {text}", hint=f"give it one: -p {name}=VALUE")
+            used.add(name)
+            text = literal(name, parameters[name])
+        parts.append(text)
+    if unused := [name for name in parameters if name not in used]:
+        raise UsageError(f"the query has no ${unused[0]} to take -p {unused[0]}={parameters[unused[0]]}")
+    return "".join(parts)
+
+
+def words(sql: str) -> frozenset[str]:
+    """The names and keywords of a query, outside text and comments."""
+    return frozenset(text for kind, text, _ in _tokens(sql) if kind == "word")
+
+
+def literal(name: str, value: str) -> str:
+    """A parameter's value as a SQL literal.
+
+    Raises:
+        UsageError: an integer that 64 bits do not hold.
+    """
+    if _INTEGER.fullmatch(value):
+        if not -(2**63) <= int(value) < 2**63:
+            raise UsageError(f"-p {name}={value}: integers reach from -2**63 to 2**63 - 1")
+        # In parentheses, lest a minus before it make a comment.
+        return f"({value})" if value[0] in "+-" else value
+    if _DECIMAL.fullmatch(value):
+        return f"({value})" if value[0] in "+-" else value
+    if len(value) >= 2 and value[0] == value[-1] == "'":
+        value = value[1:-1]
+    quoted = value.replace("'", "''")
+    return f"'{quoted}'"
+
+
+def _tokens(sql: str) -> Iterator[tuple[str, str, bool]]:
+    """Kind and text of each token, and whether it is part of a function's or macro's definition."""
+    start: list[str] = []
+    for match in _TOKEN.finditer(sql):
+        kind, text = match.lastgroup or "other", match[0]
+        if kind == "word" and len(start) < _DEFINITION_WORDS:
+            start.append(text.upper())
+        yield kind, text, bool(_DEFINITION.match(" ".join(start)))
+        if kind == "end":
+            start = []

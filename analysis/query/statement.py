@@ -1,0 +1,70 @@
+"""What is to be asked: a name of the package, a file, or SQL, made into one statement ready to run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from molprof.analysis.query.binding import bind, words
+from molprof.errors import UsageError
+from molprof.queries.catalog import Entry, Module, catalog, suggestion
+
+
+@dataclass(frozen=True)
+class Statement:
+    """SQL without parameters left, and the modules of the package (`launches`) that it needs."""
+
+    sql: str
+    modules: tuple[str, ...]
+
+
+def find_statement(text: str, parameters: Mapping[str, str]) -> Statement:
+    """The statement that `text` means.
+
+    Args:
+        text: a module (`launches`, `molprof.launches`: its example), a table, view or function of one
+            (`molprof_launch_summary`: all its columns), the path of a .sql file, or SQL. A query that uses names of
+            the package need not include their modules.
+        parameters: values for the query's `$key`s; examples have values of their own for theirs.
+
+    Raises:
+        UsageError: none of these, the file cannot be read, or a parameter is missing or not used.
+    """
+    known = catalog()
+    module = known.get(text.removeprefix("molprof."))
+    if module is not None:
+        return Statement(bind(module.example, {**dict(module.defaults), **parameters}), (module.name,))
+    for module in known.values():
+        for entry in module.entries:
+            if entry.name == text:
+                return _whole_entry(module, entry, parameters)
+    # os.path: Path refuses SQL that is too long for a file's name.
+    sql = _read(text) if text.endswith(".sql") or os.path.isfile(text) else text
+    if sql is text and not any(character.isspace() for character in text):
+        raise UsageError(f"no module, table or file {text!r}, and no SQL", hint=suggestion(text, known))
+    return Statement(bind(sql, parameters), _used_modules(sql, known))
+
+
+def _whole_entry(module: Module, entry: Entry, parameters: Mapping[str, str]) -> Statement:
+    columns = ",\n".join(f"  {column.name}" for column in entry.columns)
+    arguments = ", ".join(f"${argument.name}" for argument in entry.arguments)
+    call = f"({arguments})" if entry.arguments else ""
+    wanted = {argument.name for argument in entry.arguments}
+    defaults = {name: value for name, value in module.defaults if name in wanted}
+    return Statement(bind(f"SELECT\n{columns}\nFROM {entry.name}{call}", {**defaults, **parameters}), (module.name,))
+
+
+def _used_modules(sql: str, known: Mapping[str, Module]) -> tuple[str, ...]:
+    used = words(sql)
+    return tuple(module.name for module in known.values() if any(entry.name in used for entry in module.entries))
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from error
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", hint="give a .sql file, a module's name, or SQL") from error

@@ -1,0 +1,92 @@
+"""The SQL package as text for a terminal, and as the pages in docs/queries.md."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+
+from molprof.queries.catalog import Column, Entry, Module
+
+_WIDTH = 100
+_INDENT = "  "
+
+
+def module_list(known: Mapping[str, Module]) -> str:
+    """One line per module."""
+    size = max(len(name) for name in known)
+    lines = [f"{name:{size}}  {module.line}" for name, module in known.items()]
+    return "\n".join([*lines, "", "molprof queries NAME shows one of them; molprof query NAME TRACE runs it."]) + "\n"
+
+
+def module_page(module: Module) -> str:
+    """What a module is for, what it defines, how to run it, and its SQL."""
+    blocks = [f"{module.key}\n{'=' * len(module.key)}"]
+    blocks.extend(textwrap.fill(paragraph, _WIDTH) for paragraph in module.comment)
+    for entry in module.entries:
+        blocks.append(_entry_text(entry))
+    blocks.append(f"Example: {example_command(module)}\n\n{textwrap.indent(module.example, _INDENT)}")
+    blocks.append(f"SQL:\n\n{textwrap.indent(module.sql.rstrip(), _INDENT)}")
+    return "\n\n".join(blocks) + "\n"
+
+
+def module_markdown(module: Module) -> str:
+    """A module's section of docs/queries.md."""
+    blocks = [f"## {module.name}", *map(_markdown, module.comment)]
+    if module.includes:
+        blocks.append("Uses " + ", ".join(f"[{name}](#{name})" for name in module.includes) + ".")
+    for entry in module.entries:
+        blocks.append(f"### {entry.name}")
+        blocks.append(f"{entry.kind.capitalize()}. {_markdown(entry.comment)}")
+        if entry.arguments:
+            blocks.append(_columns_markdown("argument", entry.arguments))
+        blocks.append(_columns_markdown("column", entry.columns))
+    command = f"```sh\n{example_command(module)}\n```"
+    blocks.append(f"{command}\n\n```sql\nINCLUDE PERFETTO MODULE {module.key};\n\n{_example_with_values(module)}\n```")
+    return "\n\n".join(blocks) + "\n"
+
+
+def example_command(module: Module) -> str:
+    """The command line that runs a module's example."""
+    values = "".join(f" -p {name}={value}" for name, value in module.defaults)
+    return f"molprof query {module.name} trace.json.gz{values}"
+
+
+def _example_with_values(module: Module) -> str:
+    sql = module.example
+    for name, value in module.defaults:
+        sql = sql.replace(f"${name}", value)
+    return sql
+
+
+def _entry_text(entry: Entry) -> str:
+    arguments = f"({', '.join(argument.name for argument in entry.arguments)})" if entry.arguments else ""
+    lines = [f"{entry.kind} {entry.name}{arguments}"]
+    lines.extend(textwrap.wrap(entry.comment, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT))
+    rows = [("argument", column) for column in entry.arguments] + [("", column) for column in entry.columns]
+    names = [f"{role} {column.name}".strip() for role, column in rows]
+    size = max(map(len, names))
+    kinds = [_kind(column) for _, column in rows]
+    kind_size = max(map(len, kinds))
+    for name, kind, (_, column) in zip(names, kinds, rows, strict=True):
+        head = f"{_INDENT}{name:{size}}  {kind:{kind_size}}  "
+        lines.extend(textwrap.wrap(column.comment, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head)))
+    return "\n".join(lines)
+
+
+def _kind(column: Column) -> str:
+    return f"{column.type} [{column.unit}]" if column.unit else column.type
+
+
+def _columns_markdown(role: str, columns: Iterable[Column]) -> str:
+    lines = [f"| {role} | type | unit | meaning |", "| --- | --- | --- | --- |"]
+    lines.extend(
+        f"| `{column.name}` | {column.type} | {column.unit} | {_markdown(column.comment)} |" for column in columns
+    )
+    return "\n".join(lines)
+
+
+def _markdown(text: str) -> str:
+    """Prose as it is, but for what Markdown would take for markup."""
+    for character in "\\*_[]<>|#$`":
+        text = text.replace(character, f"\\{character}")
+    return text

@@ -1,0 +1,34 @@
+"""`molprof queries`: what the SQL package offers."""
+
+from __future__ import annotations
+
+import click
+
+from molprof.commands.options import deliver
+
+
+@click.command("queries")
+@click.argument("name", required=False)
+@click.option("--sql", is_flag=True, help="Print SQL alone, with all that NAME includes, to paste into Perfetto.")
+def command(name: str | None, sql: bool) -> None:
+    """Lists the modules of the SQL package, or shows what NAME offers: columns, units, an example, its SQL.
+
+    NAME is a module, or a table, view or function of one.
+
+    \b
+    Examples:
+      molprof queries
+      molprof queries idle_causes
+      molprof queries launches --sql
+    """
+    from molprof.analysis.render.catalog import module_list, module_page
+    from molprof.queries.catalog import catalog, find_module, standalone_sql
+
+    known = catalog()
+    if name is None:
+        if sql:
+            raise click.UsageError("--sql needs the NAME of a module")
+        deliver(module_list(known), None)
+        return
+    module = find_module(name, known)
+    deliver(standalone_sql(module.name, known) if sql else module_page(module), None)

@@ -1,0 +1,77 @@
+"""`molprof query`: SQL over one trace or several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from molprof.commands.options import TRACE, check_result, deliver, engine_options, note, result_options
+
+
+def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not (equals and key.isidentifier()):
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE, such as below_ns=5000")
+        if key in pairs:
+            raise click.BadParameter(f"{key} is given twice")
+        pairs[key] = text
+    return pairs
+
+
+@click.command("query")
+@click.argument("query", metavar="QUERY")
+@click.argument("traces", type=TRACE, nargs=-1, required=True)
+@click.option(
+    "-p",
+    "--param",
+    "parameters",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_pairs,
+    help="A value for $KEY in the query: a number, or text. May be given several times.",
+)
+@click.option("--stacks", is_flag=True, help="Read Python stacks too (category python_function).")
+@click.option("--partial", is_flag=True, help="Of a damaged trace, take what is whole.")
+@engine_options
+@result_options("table", "csv", "json", "markdown", "parquet")
+def command(
+    query: str,
+    traces: tuple[Path, ...],
+    parameters: dict[str, str],
+    stacks: bool,
+    partial: bool,
+    trace_processor: str | None,
+    style: str,
+    output: Path | None,
+    force: bool,
+) -> None:
+    """Runs QUERY over each of TRACES.
+
+    QUERY is the name of a module or table that molprof queries lists, a .sql file, or SQL in quotes. SQL may use the
+    names of all modules without including them. With several traces, a first column `trace` says whose row it is.
+
+    \b
+    Examples:
+      molprof query launches trace.json.gz
+      molprof query molprof_launch before.json.gz after.json.gz --format csv
+      molprof query small_operations trace.json.gz -p below_ns=20000 -p more_than=100
+      molprof query "SELECT name, dur FROM slice WHERE dur > $ns ORDER BY dur DESC" trace.json.gz -p ns=1e6
+      molprof query mine.sql trace.json.gz --format parquet -o mine.parquet
+    """
+    check_result(output, force)
+    from molprof.analysis.query import find_statement, run_statement
+    from molprof.analysis.render.parquet import check_parquet, result_to_parquet
+    from molprof.analysis.render.result import render_result
+
+    if style == "parquet":
+        if output is None:
+            raise click.UsageError("parquet is not text: name a file with -o OUT")
+        check_parquet()
+    statement = find_statement(query, parameters)
+    result = run_statement(statement, traces, native_path=trace_processor, stacks=stacks, partial=partial)
+    for line in result.notes:
+        note(line)
+    deliver(result_to_parquet(result) if style == "parquet" else render_result(result, style), output)

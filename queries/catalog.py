@@ -1,0 +1,183 @@
+"""What the package offers, read from the SQL files' own comments: modules, their objects, columns, units, examples.
+
+A module's text begins with a comment: its first paragraph says what it is for; a paragraph that begins with
+`Example:`, or with `Example (key=value, ...):`, holds the query that shows its main result, with `$key` for each
+parameter. Then come INCLUDE statements, and CREATE PERFETTO statements with a comment over each and over each column.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from molprof.errors import UsageError
+from molprof.queries import PACKAGE, modules
+
+_CREATE = re.compile(
+    r"^(?P<comment>(?:--[^\n]*\n)*)CREATE PERFETTO (?P<kind>TABLE|VIEW|FUNCTION) (?P<name>\w+)"
+    r"(?P<list>\(\n.*?\n\))?(?P<rest>.*?);$",
+    re.MULTILINE | re.DOTALL,
+)
+_RETURNS = re.compile(r"RETURNS TABLE(\(\n.*?\n\))", re.DOTALL)
+_COLUMN = re.compile(r"^(?P<comment>(?:  -- \S.*\n)*)  (?P<name>\w+) (?P<type>[A-Z]+(?:\([\w.]+\))?),?$", re.MULTILINE)
+_INCLUDE = re.compile(r"^INCLUDE PERFETTO MODULE ([\w.]+);$", re.MULTILINE)
+_EXAMPLE = re.compile(r"Example(?: \((?P<defaults>[^)]*)\))?:\n(?P<sql>.*)", re.DOTALL)
+# In the order in which they are looked for: a rate is not an amount.
+_UNITS = (("bytes per second", "bytes/s"), (", ns", "ns"), ("ns since", "ns"), ("bytes", "bytes"), ("0 to 1", "ratio"))
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table or view, or an argument of a function; `unit` is empty for counts, names and the like."""
+
+    name: str
+    type: str
+    unit: str
+    comment: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A public table, view or function; only a function has `arguments`."""
+
+    name: str
+    kind: str
+    comment: str
+    arguments: tuple[Column, ...]
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module of the package.
+
+    Attributes:
+        name: without the package's name, `launches`.
+        comment: what it is for, as paragraphs.
+        example: the query that shows its main result, `$key` standing for parameters.
+        defaults: parameter of the example and its value, both as text.
+        includes: names of modules of the package that it uses, in order.
+        entries: what it defines for others.
+        sql: its whole text.
+    """
+
+    name: str
+    comment: tuple[str, ...]
+    example: str
+    defaults: tuple[tuple[str, str], ...]
+    includes: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    sql: str
+
+    @property
+    def key(self) -> str:
+        """As INCLUDE PERFETTO MODULE takes it."""
+        return f"{PACKAGE}.{self.name}"
+
+    @property
+    def line(self) -> str:
+        """What it is for, the first sentence."""
+        return re.split(r"(?<=\.)\s", self.comment[0], maxsplit=1)[0]
+
+
+def catalog() -> dict[str, Module]:
+    """Every module of the package by name, sorted."""
+    return {key.removeprefix(f"{PACKAGE}."): read_module(key, sql) for key, sql in modules().items()}
+
+
+def read_module(key: str, sql: str) -> Module:
+    """The module `key` of the package, from its text."""
+    comment, example, defaults = _header(sql)
+    return Module(
+        name=key.removeprefix(f"{PACKAGE}."),
+        comment=comment,
+        example=example,
+        defaults=defaults,
+        includes=tuple(included.removeprefix(f"{PACKAGE}.") for included in _INCLUDE.findall(sql)),
+        entries=tuple(_entry(found) for found in _CREATE.finditer(sql) if not found["name"].startswith("_")),
+        sql=sql,
+    )
+
+
+def find_module(name: str, known: Mapping[str, Module]) -> Module:
+    """The module of that name (`launches`, `molprof.launches`), or the one that defines it (`molprof_launch`).
+
+    Raises:
+        UsageError: there is none.
+    """
+    own = name.removeprefix(f"{PACKAGE}.")
+    if own in known:
+        return known[own]
+    for module in known.values():
+        if any(entry.name == name for entry in module.entries):
+            return module
+    raise UsageError(f"no module, table, view or function {name!r}", hint=suggestion(name, known))
+
+
+def suggestion(name: str, known: Mapping[str, Module]) -> str:
+    """What to try instead of a name that is not there."""
+    names = [*known, *(entry.name for module in known.values() for entry in module.entries)]
+    close = difflib.get_close_matches(name.removeprefix(f"{PACKAGE}."), names, n=3)
+    return f"did you mean {' or '.join(close)}?" if close else "molprof queries lists the modules"
+
+
+def with_includes(name: str, known: Mapping[str, Module]) -> tuple[str, ...]:
+    """Modules that `name` needs, each after those that it needs itself; `name` is the last."""
+    order: list[str] = []
+    for included in known[name].includes:
+        order.extend(item for item in with_includes(included, known) if item not in order)
+    return (*order, name)
+
+
+def standalone_sql(name: str, known: Mapping[str, Module]) -> str:
+    """A module and all that it needs as one text without INCLUDE statements, for where no package can be added."""
+    parts = (_INCLUDE.sub("", known[item].sql) for item in with_includes(name, known))
+    return "\n".join(re.sub(r"\n{3,}", "\n\n", part) for part in parts)
+
+
+def _header(sql: str) -> tuple[tuple[str, ...], str, tuple[tuple[str, str], ...]]:
+    """Paragraphs, example and its defaults of the comment that a module begins with."""
+    top = sql.split("\n\n", 1)[0]
+    lines = [line.removeprefix("--").removeprefix(" ") for line in top.splitlines()]
+    text, example, defaults = "\n".join(lines), "", ""
+    if found := _EXAMPLE.search(text):
+        text, example, defaults = text[: found.start()], found["sql"], found["defaults"] or ""
+    pairs = (item.partition("=") for item in defaults.split(", ") if item)
+    return (
+        tuple(" ".join(part.split()) for part in text.strip().split("\n\n")),
+        "\n".join(line.removeprefix("  ") for line in example.strip("\n").splitlines()),
+        tuple((name, value) for name, _, value in pairs),
+    )
+
+
+def _entry(found: re.Match[str]) -> Entry:
+    is_function = found["kind"] == "FUNCTION"
+    listed = _columns(found["list"] or "")
+    returned = _RETURNS.search(found["rest"])
+    return Entry(
+        name=found["name"],
+        kind=found["kind"].lower(),
+        comment=_prose(found["comment"]),
+        arguments=listed if is_function else (),
+        columns=_columns(returned[1] if returned else "") if is_function else listed,
+    )
+
+
+def _columns(text: str) -> tuple[Column, ...]:
+    found = []
+    for match in _COLUMN.finditer(text):
+        comment = _prose(match["comment"])
+        found.append(Column(match["name"], match["type"], _unit(match["type"], comment), comment))
+    return tuple(found)
+
+
+def _unit(kind: str, comment: str) -> str:
+    if kind in ("STRING", "BOOL", "ARGSETID") or kind.startswith("JOINID"):
+        return ""
+    return next((unit for phrase, unit in _UNITS if phrase in comment.lower()), "")
+
+
+def _prose(comment: str) -> str:
+    return " ".join(line.strip().removeprefix("--").strip() for line in comment.splitlines()).strip()

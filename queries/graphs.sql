@@ -1,0 +1,101 @@
+-- Graph launches (CUDA or HIP graphs), and the work that each of them ran.
+--
+-- Example:
+--   SELECT name, graph_launches, kernels, kernels_per_graph, gpu_ns, mean_delay_ns
+--   FROM molprof_graph_summary
+--   ORDER BY graph_launches DESC, name;
+
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.launches;
+
+-- One row per graph launch, in order of start.
+CREATE PERFETTO TABLE molprof_graph_launch(
+  -- The call's slice.
+  id JOINID(slice.id),
+  -- Start of the call, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time in the call, ns.
+  dur DURATION,
+  -- Name of the runtime or driver function.
+  name STRING,
+  -- Kernels of the graph; 0 where none is recorded.
+  kernels LONG,
+  -- Copies and sets of the graph.
+  memory_operations LONG,
+  -- Sum of their times, ns; side by side counts each.
+  gpu_ns DURATION,
+  -- From the first start to the last end of the graph's work, ns; null where none is recorded.
+  span_ns DURATION,
+  -- From the start of the call to the start of the graph's first work, ns; null as above.
+  delay DURATION
+)
+AS
+WITH
+  graph AS (
+    SELECT
+      link.call_id,
+      SUM(work.category = 'kernel') AS kernels,
+      SUM(work.category != 'kernel') AS memory_operations,
+      SUM(work.dur) AS gpu_ns,
+      MAX(work.ts + work.dur) - MIN(work.ts) AS span_ns,
+      MIN(link.delay) AS delay
+    FROM molprof_gpu_work_call AS link
+    JOIN molprof_gpu_work AS work
+      ON work.id = link.work_id
+    GROUP BY
+      link.call_id
+  )
+SELECT
+  call.id,
+  call.ts,
+  call.dur,
+  call.name,
+  IFNULL(graph.kernels, 0) AS kernels,
+  IFNULL(graph.memory_operations, 0) AS memory_operations,
+  IFNULL(graph.gpu_ns, 0) AS gpu_ns,
+  graph.span_ns,
+  graph.delay
+FROM molprof_gpu_call AS call
+LEFT JOIN graph
+  ON graph.call_id = call.id
+WHERE
+  call.kind = 'graph_launch'
+ORDER BY
+  call.ts,
+  call.id;
+
+-- Graph launches by name, most calls first.
+CREATE PERFETTO VIEW molprof_graph_summary(
+  -- Name of the runtime or driver function.
+  name STRING,
+  -- Calls.
+  graph_launches LONG,
+  -- Time in the calls, ns.
+  time_ns DURATION,
+  -- Kernels of the graphs.
+  kernels LONG,
+  -- Mean number of kernels in a graph.
+  kernels_per_graph DOUBLE,
+  -- Sum of the times of the graphs' work, ns.
+  gpu_ns DURATION,
+  -- Mean time from the start of a call to the start of its first work, ns; null where no work is recorded.
+  mean_delay_ns DOUBLE
+)
+AS
+SELECT
+  name,
+  COUNT() AS graph_launches,
+  SUM(dur) AS time_ns,
+  SUM(kernels) AS kernels,
+  AVG(kernels) AS kernels_per_graph,
+  SUM(gpu_ns) AS gpu_ns,
+  AVG(delay) AS mean_delay_ns
+FROM molprof_graph_launch
+GROUP BY
+  name
+ORDER BY
+  graph_launches DESC,
+  name;

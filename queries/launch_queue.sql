@@ -1,0 +1,188 @@
+-- Every launch: the time in the call, the delay to its work, and how much work the device still had.
+--
+-- A queue depth of 0 means that the device had run out of work when the CPU launched more: it waited for the CPU.
+--
+-- Example:
+--   SELECT name, count, mean_ns, mean_delay_ns, mean_queue_depth, empty_queue
+--   FROM molprof_launch_queue_summary
+--   ORDER BY count DESC, name, kind;
+
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.launches;
+
+-- What each call started.
+CREATE PERFETTO TABLE _molprof_started AS
+SELECT
+  link.call_id,
+  MIN(work.device) AS device,
+  SUM(work.category = 'kernel') AS kernels,
+  MIN(link.delay) AS delay
+FROM molprof_gpu_work_call AS link
+JOIN molprof_gpu_work AS work
+  ON work.id = link.work_id
+GROUP BY
+  link.call_id;
+
+-- Depth of a device's queue just before each launch: a running sum over submissions, ends and launches.
+CREATE PERFETTO TABLE _molprof_queue_depth AS
+WITH
+  submitted AS (
+    SELECT
+      work.id,
+      work.device,
+      call.ts,
+      work.ts + work.dur AS ts_end
+    FROM molprof_gpu_work_call AS link
+    JOIN molprof_gpu_work AS work
+      ON work.id = link.work_id
+    JOIN molprof_gpu_call AS call
+      ON call.id = link.call_id
+    WHERE
+      work.ts + work.dur > call.ts
+  ),
+  -- At one time ends come first and submissions last, so that a launch does not count its own work.
+  moment AS (
+    SELECT
+      NULL AS call_id,
+      device,
+      ts_end AS ts,
+      0 AS place,
+      id,
+      -1 AS change
+    FROM submitted
+    UNION ALL
+    SELECT
+      call.id AS call_id,
+      started.device,
+      call.ts,
+      1 AS place,
+      call.id,
+      0 AS change
+    FROM molprof_gpu_call AS call
+    JOIN _molprof_started AS started
+      ON started.call_id = call.id
+    WHERE
+      call.kind IS NOT NULL
+    UNION ALL
+    SELECT
+      NULL AS call_id,
+      device,
+      ts,
+      2 AS place,
+      id,
+      1 AS change
+    FROM submitted
+  ),
+  depth AS (
+    SELECT
+      call_id,
+      SUM(change) OVER (
+        PARTITION BY device
+        ORDER BY ts, place, id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+      ) AS depth
+    FROM moment
+  )
+SELECT
+  call_id,
+  depth
+FROM depth
+WHERE
+  call_id IS NOT NULL;
+
+-- One row per call that starts a kernel or a graph, in order of start.
+CREATE PERFETTO TABLE molprof_launch(
+  -- The call's slice.
+  id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time in the call, ns.
+  dur DURATION,
+  -- Name of the runtime or driver function.
+  name STRING,
+  -- launch or graph_launch.
+  kind STRING,
+  -- Device of the work that it started, as text; null where none is recorded.
+  device STRING,
+  -- Kernels that it started.
+  kernels LONG,
+  -- From the start of the call to the start of its first work, ns; null where none is recorded.
+  delay DURATION,
+  -- Kernels, copies and sets of that device, submitted by earlier calls, that were waiting or running when the call
+  -- began; work without a recorded call is not counted; null where the call started none.
+  queue_depth LONG
+)
+AS
+SELECT
+  call.id,
+  call.ts,
+  call.dur,
+  call.name,
+  call.kind,
+  started.device,
+  IFNULL(started.kernels, 0) AS kernels,
+  started.delay,
+  depth.depth AS queue_depth
+FROM molprof_gpu_call AS call
+LEFT JOIN _molprof_started AS started
+  ON started.call_id = call.id
+LEFT JOIN _molprof_queue_depth AS depth
+  ON depth.call_id = call.id
+WHERE
+  call.kind IS NOT NULL
+ORDER BY
+  call.ts,
+  call.id;
+
+-- Launches by name, most calls first.
+CREATE PERFETTO VIEW molprof_launch_queue_summary(
+  -- Name of the runtime or driver function.
+  name STRING,
+  -- launch or graph_launch.
+  kind STRING,
+  -- Calls.
+  count LONG,
+  -- Time in the calls, ns.
+  time_ns DURATION,
+  -- Mean time of a call, ns.
+  mean_ns DOUBLE,
+  -- Kernels that they started.
+  kernels LONG,
+  -- Shortest time from a call's start to its first work's start, ns; null where no work is linked.
+  shortest_delay_ns DURATION,
+  -- Mean of that time, ns; null as above.
+  mean_delay_ns DOUBLE,
+  -- Longest of it, ns; null as above.
+  longest_delay_ns DURATION,
+  -- Mean number of operations that the device still had when a call began; null as above.
+  mean_queue_depth DOUBLE,
+  -- The largest such number; null as above.
+  largest_queue_depth LONG,
+  -- Calls that found the device without any work.
+  empty_queue LONG
+)
+AS
+SELECT
+  name,
+  kind,
+  COUNT() AS count,
+  SUM(dur) AS time_ns,
+  AVG(dur) AS mean_ns,
+  SUM(kernels) AS kernels,
+  MIN(delay) AS shortest_delay_ns,
+  AVG(delay) AS mean_delay_ns,
+  MAX(delay) AS longest_delay_ns,
+  AVG(queue_depth) AS mean_queue_depth,
+  MAX(queue_depth) AS largest_queue_depth,
+  COUNT() FILTER (WHERE queue_depth = 0) AS empty_queue
+FROM molprof_launch
+GROUP BY
+  name,
+  kind
+ORDER BY
+  count DESC,
+  name,
+  kind;

@@ -1,0 +1,93 @@
+-- How long steps took on the host: percentiles of their duration and of the time to the next step.
+--
+-- A percentile is by nearest rank: the smallest value that at least so many percent of all values do not exceed.
+-- Times include the profiler's cost.
+--
+-- Example:
+--   SELECT measure, source, kind, count, p50_ns, p90_ns, p99_ns, longest_ns
+--   FROM molprof_step_latency
+--   ORDER BY measure, source, kind;
+
+INCLUDE PERFETTO MODULE molprof.steps;
+
+-- One row per measure, source and kind of step.
+CREATE PERFETTO VIEW molprof_step_latency(
+  -- duration, from a step's start to its end; or period, to the start of the next step on its thread.
+  measure STRING,
+  -- molprof, vllm, sglang or profiler.
+  source STRING,
+  -- Kind of the steps, as in molprof.steps; null for profiler.
+  kind STRING,
+  -- Steps; the last of a thread has no period.
+  count LONG,
+  -- Mean, ns.
+  mean_ns DOUBLE,
+  -- Shortest, ns.
+  shortest_ns DURATION,
+  -- 50th percentile, ns.
+  p50_ns DURATION,
+  -- 90th percentile, ns.
+  p90_ns DURATION,
+  -- 99th percentile, ns.
+  p99_ns DURATION,
+  -- Longest, ns.
+  longest_ns DURATION
+)
+AS
+WITH
+  step AS (
+    SELECT
+      source,
+      kind,
+      dur,
+      LEAD(ts) OVER (PARTITION BY upid, tid ORDER BY ts, id) - ts AS period
+    FROM molprof_any_step
+  ),
+  value AS (
+    SELECT
+      'duration' AS measure,
+      source,
+      kind,
+      dur AS value
+    FROM step
+    UNION ALL
+    SELECT
+      'period' AS measure,
+      source,
+      kind,
+      period AS value
+    FROM step
+    WHERE
+      period IS NOT NULL
+  ),
+  ranked AS (
+    SELECT
+      measure,
+      source,
+      kind,
+      value,
+      ROW_NUMBER() OVER (PARTITION BY measure, source, kind ORDER BY value) AS number,
+      COUNT() OVER (PARTITION BY measure, source, kind) AS count
+    FROM value
+  )
+SELECT
+  measure,
+  source,
+  kind,
+  COUNT() AS count,
+  AVG(value) AS mean_ns,
+  MIN(value) AS shortest_ns,
+  -- The least rank that reaches the percentage, rounded up.
+  MAX(IIF(number = (50 * count + 99) / 100, value, NULL)) AS p50_ns,
+  MAX(IIF(number = (90 * count + 99) / 100, value, NULL)) AS p90_ns,
+  MAX(IIF(number = (99 * count + 99) / 100, value, NULL)) AS p99_ns,
+  MAX(value) AS longest_ns
+FROM ranked
+GROUP BY
+  measure,
+  source,
+  kind
+ORDER BY
+  measure,
+  source,
+  kind;

@@ -1,0 +1,182 @@
+-- Launches, kernels and GPU time per step and per token, whichever engine wrote the steps.
+--
+-- GPU work belongs to the step of the call that started it, whenever it ran; a graph's work to the graph launch.
+--
+-- Example:
+--   SELECT source, kind, steps, tokens, launches_per_step, launches_per_token, kernels_per_token
+--   FROM molprof_step_launch_summary
+--   ORDER BY source IS NULL, source, kind;
+
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.host_syncs;
+
+INCLUDE PERFETTO MODULE molprof.launches;
+
+INCLUDE PERFETTO MODULE molprof.operators;
+
+INCLUDE PERFETTO MODULE molprof.step_placement;
+
+INCLUDE PERFETTO MODULE molprof.steps;
+
+-- One row per step, in order of start, and one for what lies outside any step (step_id null), last. Empty for a
+-- trace without steps. Where the trace records no GPU calls and no GPU work, their figures are null.
+CREATE PERFETTO TABLE molprof_step_launch(
+  -- The step's slice; null for what lies outside any step.
+  step_id JOINID(slice.id),
+  -- Calls that start a kernel; null where not recorded.
+  launches LONG,
+  -- Calls that start a graph; null where not recorded.
+  graph_launches LONG,
+  -- Kernels that these calls started, those of graphs included; null where not recorded.
+  kernels LONG,
+  -- Time of kernels, copies and sets whose call lies in the step, ns; side by side counts each; null where not recorded.
+  gpu_ns DURATION,
+  -- Calls that made the CPU wait for the GPU; null where not recorded.
+  syncs LONG,
+  -- Time in those calls, ns; null where not recorded.
+  sync_ns DURATION,
+  -- Operators that call no other operator; null where GPU calls or work are recorded, which say more.
+  leaf_operators LONG
+)
+AS
+WITH
+  recorded AS (
+    SELECT
+      EXISTS(SELECT 1 FROM molprof_gpu_call) OR EXISTS(SELECT 1 FROM molprof_gpu_work) AS gpu
+  ),
+  fact AS (
+    SELECT place.step_id, call.kind = 'launch' AS launch, call.kind = 'graph_launch' AS graph_launch,
+      0 AS kernel, 0 AS gpu_ns, 0 AS sync, 0 AS sync_ns, 0 AS leaf
+    FROM molprof_gpu_call AS call
+    LEFT JOIN molprof_call_step AS place
+      ON place.id = call.id
+    WHERE call.kind IS NOT NULL
+    UNION ALL
+    SELECT place.step_id, 0, 0, work.category = 'kernel', work.dur, 0, 0, 0
+    FROM molprof_gpu_work AS work
+    LEFT JOIN molprof_gpu_work_call AS link
+      ON link.work_id = work.id
+    LEFT JOIN molprof_call_step AS place
+      ON place.id = link.call_id
+    UNION ALL
+    SELECT place.step_id, 0, 0, 0, 0, 1, wait.dur, 0
+    FROM molprof_host_sync AS wait
+    LEFT JOIN molprof_call_step AS place
+      ON place.id = wait.id
+    UNION ALL
+    SELECT place.step_id, 0, 0, 0, 0, 0, 0, 1
+    FROM slice
+    LEFT JOIN molprof_call_step AS place
+      ON place.id = slice.id
+    WHERE
+      NOT (SELECT gpu FROM recorded)
+      AND slice.category = 'cpu_op'
+      -- IN and not JOIN, and the plus, so that the view is computed only where the first line is true.
+      AND +slice.id IN (SELECT id FROM molprof_leaf_operator)
+    UNION ALL
+    -- So that a step that did nothing has its row too, and so has what lies outside.
+    SELECT id, 0, 0, 0, 0, 0, 0, 0
+    FROM molprof_any_step
+    UNION ALL
+    SELECT NULL, 0, 0, 0, 0, 0, 0, 0
+  ),
+  total AS (
+    SELECT
+      step_id,
+      SUM(launch) AS launches,
+      SUM(graph_launch) AS graph_launches,
+      SUM(kernel) AS kernels,
+      SUM(gpu_ns) AS gpu_ns,
+      SUM(sync) AS syncs,
+      SUM(sync_ns) AS sync_ns,
+      SUM(leaf) AS leaf_operators
+    FROM fact
+    WHERE
+      EXISTS(SELECT 1 FROM molprof_any_step)
+    GROUP BY
+      step_id
+  )
+SELECT
+  total.step_id,
+  IIF(recorded.gpu, total.launches, NULL) AS launches,
+  IIF(recorded.gpu, total.graph_launches, NULL) AS graph_launches,
+  IIF(recorded.gpu, total.kernels, NULL) AS kernels,
+  IIF(recorded.gpu, total.gpu_ns, NULL) AS gpu_ns,
+  IIF(recorded.gpu, total.syncs, NULL) AS syncs,
+  IIF(recorded.gpu, total.sync_ns, NULL) AS sync_ns,
+  IIF(recorded.gpu, NULL, total.leaf_operators) AS leaf_operators
+FROM total
+CROSS JOIN recorded
+LEFT JOIN molprof_any_step AS step
+  ON step.id = total.step_id
+ORDER BY
+  step.ts IS NULL,
+  step.ts,
+  step.id;
+
+-- The same by source and kind of step; what lies outside any step last.
+CREATE PERFETTO VIEW molprof_step_launch_summary(
+  -- molprof, vllm, sglang or profiler; null for what lies outside any step.
+  source STRING,
+  -- Kind of the steps, as in molprof.steps; null for profiler and as above.
+  kind STRING,
+  -- Steps; 0 for what lies outside any.
+  steps LONG,
+  -- Tokens that they generated; null where not told.
+  tokens LONG,
+  -- Prompt tokens that they read; null where not told.
+  prompt_tokens LONG,
+  -- Time of the steps on the host, profiler's cost included, ns; null as for source.
+  host_ns DURATION,
+  -- Calls that start a kernel; null where not recorded.
+  launches LONG,
+  -- Calls that start a graph; null where not recorded.
+  graph_launches LONG,
+  -- Kernels, those of graphs included; null where not recorded.
+  kernels LONG,
+  -- Time of the GPU work that they started, ns; null where not recorded.
+  gpu_ns DURATION,
+  -- Calls that made the CPU wait for the GPU; null where not recorded.
+  syncs LONG,
+  -- Operators that call no other operator; null where GPU calls or work are recorded, which say more.
+  leaf_operators LONG,
+  -- Launches per step; null outside steps and where not recorded.
+  launches_per_step DOUBLE,
+  -- Kernels per step; null as above.
+  kernels_per_step DOUBLE,
+  -- Launches per generated token; null as above and where no token was generated or their number is not told.
+  launches_per_token DOUBLE,
+  -- Kernels per generated token; null as above.
+  kernels_per_token DOUBLE
+)
+AS
+SELECT
+  step.source,
+  step.kind,
+  COUNT(step.id) AS steps,
+  SUM(step.tokens) AS tokens,
+  SUM(step.prompt_tokens) AS prompt_tokens,
+  SUM(step.dur) AS host_ns,
+  SUM(fact.launches) AS launches,
+  SUM(fact.graph_launches) AS graph_launches,
+  SUM(fact.kernels) AS kernels,
+  SUM(fact.gpu_ns) AS gpu_ns,
+  SUM(fact.syncs) AS syncs,
+  SUM(fact.leaf_operators) AS leaf_operators,
+  1.0 * SUM(fact.launches) / NULLIF(COUNT(step.id), 0) AS launches_per_step,
+  1.0 * SUM(fact.kernels) / NULLIF(COUNT(step.id), 0) AS kernels_per_step,
+  1.0 * SUM(fact.launches) / NULLIF(SUM(step.tokens), 0) AS launches_per_token,
+  1.0 * SUM(fact.kernels) / NULLIF(SUM(step.tokens), 0) AS kernels_per_token
+FROM molprof_step_launch AS fact
+LEFT JOIN molprof_any_step AS step
+  ON step.id = fact.step_id
+GROUP BY
+  step.source,
+  step.kind
+ORDER BY
+  step.source IS NULL,
+  step.source,
+  step.kind;

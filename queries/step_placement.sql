@@ -1,0 +1,112 @@
+-- In which step each runtime call ran, and each leaf operator where no GPU calls are recorded.
+--
+-- Steps are those of molprof.steps.
+-- Threads without steps of their own count too, as the one that runs backward passes: where all steps of a process
+-- are on one thread, the step that was open in the process decides; else the one on the same thread. Where steps
+-- overlap, the one that began last is meant.
+--
+-- Example:
+--   SELECT slice.name, COUNT() AS count
+--   FROM molprof_call_step AS place
+--   JOIN slice
+--     USING (id)
+--   GROUP BY slice.name
+--   ORDER BY count DESC, slice.name
+--   LIMIT 20;
+
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
+INCLUDE PERFETTO MODULE molprof.operators;
+
+INCLUDE PERFETTO MODULE molprof.steps;
+
+-- Steps, each to its end or to the start of the next one of its lane: a process, or one of its threads.
+CREATE PERFETTO TABLE _molprof_step_lane AS
+WITH
+  spread AS (
+    SELECT
+      upid,
+      MIN(tid) < MAX(tid) AS many_threads
+    FROM molprof_any_step
+    GROUP BY
+      upid
+  ),
+  lane AS (
+    SELECT
+      step.id,
+      step.upid,
+      IIF(spread.many_threads, step.tid, NULL) AS tid,
+      step.ts,
+      step.ts + step.dur AS ts_end,
+      LEAD(step.ts) OVER (
+        PARTITION BY step.upid, IIF(spread.many_threads, step.tid, NULL)
+        ORDER BY step.ts, step.ts + step.dur, step.id
+      ) AS next_ts
+    FROM molprof_any_step AS step
+    JOIN spread
+      USING (upid)
+  )
+SELECT
+  id,
+  upid,
+  tid,
+  ts,
+  MIN(ts_end, IFNULL(next_ts, ts_end)) AS ts_end
+FROM lane;
+
+-- Process and thread number of each track: many slices share few tracks.
+CREATE PERFETTO TABLE _molprof_step_track AS
+SELECT
+  thread_track.id,
+  thread.upid,
+  thread.tid
+FROM thread_track
+JOIN thread
+  USING (utid)
+ORDER BY
+  thread_track.id;
+
+-- What can be placed, in order of start, so that the engine finds a step's share by searching.
+CREATE PERFETTO TABLE _molprof_placeable AS
+SELECT
+  id,
+  ts
+FROM molprof_gpu_call
+UNION ALL
+SELECT
+  id,
+  ts
+FROM slice
+WHERE
+  NOT EXISTS(SELECT 1 FROM molprof_gpu_call)
+  AND category = 'cpu_op'
+  -- IN and not JOIN, and the plus, so that the view is computed only where the first line is true.
+  AND +id IN (SELECT id FROM molprof_leaf_operator)
+ORDER BY
+  ts,
+  id;
+
+-- Runtime calls and leaf operators that started inside a step; those outside any have no row.
+CREATE PERFETTO TABLE molprof_call_step(
+  -- The call's or operator's slice.
+  id JOINID(slice.id),
+  -- The step's slice.
+  step_id JOINID(slice.id)
+)
+AS
+SELECT
+  item.id,
+  lane.id AS step_id
+FROM _molprof_step_lane AS lane
+CROSS JOIN _molprof_placeable AS item
+CROSS JOIN slice
+  ON slice.id = item.id
+CROSS JOIN _molprof_step_track AS track
+  ON track.id = slice.track_id
+WHERE
+  item.ts >= lane.ts
+  AND item.ts < lane.ts_end
+  AND track.upid = lane.upid
+  AND (lane.tid IS NULL OR lane.tid = COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), track.tid))
+ORDER BY
+  item.id;

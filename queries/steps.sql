@@ -1,0 +1,170 @@
+-- Steps of any trace, from the annotations of what ran them: molprof, vLLM, SGLang, torch's profiler.
+--
+-- Names read: molprof.step batch=B step=S; SGLang's step[MODE bs=N] and step[MODE bs=N toks=T]; vLLM's
+-- execute_context_C(...)_generation_G(...) and execute_N_context_C(...)_generation_G(...); ProfilerStep#N.
+-- So that no step counts twice, molprof's go before the engines', these before the profiler's, and of steps inside
+-- each other the outermost counts: SGLang's step[...] may stand inside an execute_..., which holds what prepares it.
+--
+-- Example:
+--   SELECT source, kind, COUNT() AS steps, SUM(tokens) AS tokens, SUM(dur) AS host_ns
+--   FROM molprof_any_step
+--   GROUP BY source, kind
+--   ORDER BY source, kind;
+
+INCLUDE PERFETTO MODULE molprof.phases;
+
+INCLUDE PERFETTO MODULE molprof.tokens;
+
+-- Annotations that are steps, with their name in parts.
+CREATE PERFETTO TABLE _molprof_step_annotation AS
+WITH
+  annotation AS (
+    SELECT
+      slice.id,
+      slice.ts,
+      slice.dur,
+      slice.name,
+      CASE
+        WHEN slice.name GLOB 'molprof.step batch=* step=*' THEN 1
+        WHEN slice.name GLOB 'step[[][A-Z]*]' THEN 2
+        WHEN slice.name GLOB 'execute_*context_[0-9]*_generation_[0-9]*' THEN 2
+        WHEN slice.name GLOB 'ProfilerStep#[0-9]*' THEN 3
+      END AS choice,
+      slice.name GLOB 'step[[]*' AS is_sglang,
+      thread.upid,
+      COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid) AS tid
+    FROM slice
+    JOIN thread_track
+      ON slice.track_id = thread_track.id
+    JOIN thread
+      USING (utid)
+    WHERE
+      slice.category = 'user_annotation'
+      -- No count has 16 digits, and sums of such would overflow.
+      AND slice.name NOT GLOB '*[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]*'
+  ),
+  chosen AS (
+    SELECT
+      id,
+      ts,
+      dur,
+      name,
+      choice,
+      is_sglang,
+      MAX(is_sglang) OVER () AS has_sglang,
+      upid,
+      tid,
+      MIN(choice) OVER () AS best,
+      MAX(ts + dur) OVER (
+        PARTITION BY choice, upid, tid
+        ORDER BY ts, dur DESC, id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+      ) AS covered_until
+    FROM annotation
+    WHERE
+      choice IS NOT NULL
+  )
+SELECT
+  id,
+  ts,
+  dur,
+  name,
+  CASE choice WHEN 1 THEN 'molprof' WHEN 2 THEN IIF(has_sglang, 'sglang', 'vllm') ELSE 'profiler' END AS source,
+  CASE choice WHEN 1 THEN 'molprof' WHEN 2 THEN IIF(is_sglang, 'step', 'execute') ELSE 'profiler' END AS form,
+  upid,
+  tid,
+  -- CAST reads the digits that a text begins with.
+  CAST(SUBSTR(name, INSTR(name, 'context_') + 8) AS INT) AS context,
+  CAST(SUBSTR(name, INSTR(name, '_generation_') + 12) AS INT) AS generation,
+  CAST(REPLACE(SUBSTR(name, INSTR(name, '(') + 1), 'sq', '') AS INT) AS context_tokens,
+  SUBSTR(name, 6, INSTR(name || ' ', ' ') - 6) AS mode,
+  IIF(INSTR(name, ' bs=') > 0, CAST(SUBSTR(name, INSTR(name, ' bs=') + 4) AS INT), NULL) AS batch_size,
+  IIF(INSTR(name, ' toks=') > 0, CAST(SUBSTR(name, INSTR(name, ' toks=') + 6) AS INT), NULL) AS extend_tokens,
+  CAST(SUBSTR(name, INSTR(name, '#') + 1) AS INT) AS number
+FROM chosen
+WHERE
+  choice = best AND (covered_until IS NULL OR ts + dur > covered_until);
+
+-- One row per step, in order of start. A step inside another of its thread is a part of it and has no row.
+CREATE PERFETTO TABLE molprof_any_step(
+  -- The annotation's slice.
+  id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time on the host, profiler's cost included, ns.
+  dur DURATION,
+  -- Whose steps they are: molprof, vllm, sglang (where any step[...] is recorded) or profiler.
+  source STRING,
+  -- The annotation, as recorded.
+  name STRING,
+  -- prefill, decode, mixed (both at once) or idle, or another mode of the engine's in lower case; null for profiler.
+  kind STRING,
+  -- Number of the step within its batch, or of the profiler's step; null for vllm and sglang.
+  number LONG,
+  -- Sequences whose prompt it read; null where not told.
+  prompt_sequences LONG,
+  -- Prompt tokens that it read; null where not told.
+  prompt_tokens LONG,
+  -- Tokens that it generated: one per generating sequence; a prompt's first token is not counted for vllm and
+  -- sglang, whose names do not tell whether the prompt was read to its end; null where not told.
+  tokens LONG,
+  -- Process that the step ran in.
+  upid JOINID(process.id),
+  -- Thread number that the step ran on.
+  tid LONG
+)
+AS
+WITH
+  generated AS (
+    SELECT
+      batch,
+      position,
+      COUNT() AS tokens
+    FROM molprof_token
+    GROUP BY
+      batch,
+      position
+  )
+SELECT
+  step.id,
+  step.ts,
+  step.dur,
+  step.source,
+  step.name,
+  CASE step.form
+    WHEN 'molprof' THEN IIF(own.step = 0, 'prefill', 'decode')
+    WHEN 'execute' THEN CASE
+      WHEN step.context > 0 AND step.generation > 0 THEN 'mixed'
+      WHEN step.context > 0 THEN 'prefill'
+      WHEN step.generation > 0 THEN 'decode'
+      ELSE 'idle'
+    END
+    WHEN 'step' THEN IIF(step.mode = 'EXTEND', 'prefill', LOWER(REPLACE(step.mode, ']', '')))
+  END AS kind,
+  CASE step.form WHEN 'molprof' THEN own.step WHEN 'profiler' THEN step.number END AS number,
+  CASE
+    WHEN step.form = 'execute' THEN step.context
+    WHEN step.form = 'step' AND step.mode = 'EXTEND' THEN step.batch_size
+    WHEN step.form = 'step' AND step.mode = 'DECODE' THEN 0
+  END AS prompt_sequences,
+  CASE
+    WHEN step.form = 'execute' THEN step.context_tokens
+    WHEN step.form = 'step' AND step.mode = 'EXTEND' THEN step.extend_tokens
+    WHEN step.form = 'step' AND step.mode = 'DECODE' THEN 0
+  END AS prompt_tokens,
+  CASE
+    WHEN step.form = 'molprof' THEN IFNULL(generated.tokens, 0)
+    WHEN step.form = 'execute' THEN step.generation
+    WHEN step.form = 'step' AND step.mode = 'EXTEND' THEN 0
+    WHEN step.form = 'step' AND step.mode = 'DECODE' THEN step.batch_size
+  END AS tokens,
+  step.upid,
+  step.tid
+FROM _molprof_step_annotation AS step
+LEFT JOIN molprof_step AS own
+  ON own.id = step.id
+LEFT JOIN generated
+  ON generated.batch = own.batch AND generated.position = own.step
+ORDER BY
+  step.ts,
+  step.id;

@@ -1,0 +1,50 @@
+-- In which phase the CPU waited for the GPU.
+--
+-- Example:
+--   SELECT phase, name, operator, count, time_ns
+--   FROM molprof_host_sync_phase
+--   ORDER BY time_ns DESC, phase, name, operator;
+
+INCLUDE PERFETTO MODULE molprof.host_syncs;
+
+INCLUDE PERFETTO MODULE molprof.phases;
+
+INCLUDE PERFETTO MODULE molprof.placement;
+
+-- Waiting calls by phase, name and operator, longest total wait first.
+CREATE PERFETTO VIEW molprof_host_sync_phase(
+  -- Phase that the calls began in; null outside any, and for traces of other origin.
+  phase STRING,
+  -- Name of the runtime or driver function.
+  name STRING,
+  -- Innermost operator around the calls; null where there is none.
+  operator STRING,
+  -- Calls.
+  count LONG,
+  -- Time in the calls, ns: the wait and the call's own cost.
+  time_ns DURATION,
+  -- Longest single call, ns.
+  longest_ns DURATION
+)
+AS
+SELECT
+  phase.phase,
+  wait.name,
+  wait.operator,
+  COUNT() AS count,
+  SUM(wait.dur) AS time_ns,
+  MAX(wait.dur) AS longest_ns
+FROM molprof_host_sync AS wait
+LEFT JOIN molprof_call_phase AS place
+  ON place.id = wait.id
+LEFT JOIN molprof_phase AS phase
+  ON phase.id = place.phase_id
+GROUP BY
+  phase.phase,
+  wait.name,
+  wait.operator
+ORDER BY
+  time_ns DESC,
+  phase.phase,
+  wait.name,
+  wait.operator;

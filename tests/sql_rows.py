@@ -1,0 +1,32 @@
+"""Rows of the SQL package on literal events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tiny_trace
+
+from molprof.analysis.engine import Engine, open_engine
+from molprof.analysis.reader import load_trace
+from molprof.queries import PACKAGE, modules
+
+Rows = Callable[[str, str], list[tuple[Any, ...]]]
+
+
+def rows(engine: Engine, module: str, sql: str) -> list[tuple[Any, ...]]:
+    """Rows of a query over `module`."""
+    columns = engine.query(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module}; {sql}")
+    return list(zip(*(column.tolist() for column in columns.values()), strict=True))
+
+
+@contextmanager
+def events_loaded(folder: Path, events: list[dict[str, Any]]) -> Iterator[Rows]:
+    """A function of module and SQL that queries these events, times in SQL counted from the earliest."""
+    path = tiny_trace.write(folder / "events.json", {"traceEvents": events})
+    with open_engine() as engine:
+        load_trace(path, engine)
+        engine.register_package(PACKAGE, modules())
+        yield lambda module, sql: rows(engine, module, sql)

@@ -1,0 +1,97 @@
+"""Documentation that is generated is up to date, and the SQL package is documented to the last column."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from molprof.queries.catalog import Column, catalog, standalone_sql
+
+ROOT = Path(__file__).parent.parent
+CATALOG = catalog()
+COLUMNS = [
+    pytest.param(column, id=f"{entry.name}.{column.name}")
+    for module in CATALOG.values()
+    for entry in module.entries
+    for column in (*entry.arguments, *entry.columns)
+]
+# What Perfetto's own library uses; durations and times are not plain numbers.
+TYPES = r"LONG|DOUBLE|STRING|BOOL|TIMESTAMP|DURATION|ARGSETID|JOINID\([a-z_]+\.[a-z_]+\)"
+# Tables, functions and keywords of Perfetto and SQLite that may stand after FROM or JOIN.
+STOCK = {"slice", "thread_track", "thread", "process", "args", "ancestor_slice"}
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["queries.md", "commands.md"])
+def test_generated_pages_are_up_to_date(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")  # the terminal's width must not matter
+    assert generator().PAGES[name]() == (ROOT / "docs" / name).read_text(encoding="utf-8"), (
+        "run: python docs/generate.py"
+    )
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_every_column_has_type_comment_and_unit(column: Column) -> None:
+    assert re.fullmatch(TYPES, column.type)
+    assert column.comment.endswith("."), "a comment is a sentence"
+    if column.type in ("TIMESTAMP", "DURATION") or column.name.endswith("_ns"):
+        assert column.unit == "ns"
+    if column.name.endswith(("_bytes", "bytes")):
+        assert column.unit == "bytes"
+    if column.name.endswith("_ratio"):
+        assert (column.unit, column.type) == ("ratio", "DOUBLE")
+    if column.name.endswith("_per_second"):
+        assert column.unit == "bytes/s"
+    if column.type == "DOUBLE" and not column.unit:
+        # A mean or quotient of counts says so in its name.
+        assert re.search(r"_per_[a-z]+$|^mean_", column.name)
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_every_module_has_a_line_an_example_and_documented_entries(name: str) -> None:
+    module = CATALOG[name]
+    assert module.line.endswith(".")
+    assert len(f"{name:18} {module.line}") <= 120
+    assert module.example.endswith(";")
+    assert "ORDER BY" in module.example
+    assert any(entry.name in module.example for entry in module.entries)
+    assert set(re.findall(r"\$(\w+)", module.example)) == {key for key, _ in module.defaults}
+    assert all(entry.comment and entry.columns for entry in module.entries)
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_every_entry_is_tested(name: str) -> None:
+    tests = "".join(path.read_text() for path in sorted((ROOT / "tests").glob("test_quer*.py")))
+    assert [entry.name for entry in CATALOG[name].entries if not re.search(rf"\b{entry.name}\b", tests)] == []
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_modules_use_stock_perfetto_and_what_they_include_alone(name: str) -> None:
+    sql = re.sub(r"--.*|'[^']*'", "", CATALOG[name].sql)
+    own = set(re.findall(r"CREATE PERFETTO \w+ (\w+)", sql))
+    local = set(re.findall(r"^  (\w+)(?:\([^)]*\))? AS \($", sql, re.MULTILINE))
+    included = {entry.name for item in CATALOG[name].includes for entry in CATALOG[item].entries}
+    read = set(re.findall(r"\b(?:FROM|JOIN)\s+(\w+)", sql))
+    assert read <= own | local | included | STOCK
+    assert sql.count("CREATE ") == sql.count("CREATE PERFETTO ")
+
+
+def test_sql_to_paste_has_every_module_once_and_no_include() -> None:
+    for name in CATALOG:
+        sql = standalone_sql(name, CATALOG)
+        assert "INCLUDE PERFETTO" not in sql
+        created = re.findall(r"^CREATE PERFETTO \w+ (\w+)", sql, re.MULTILINE)
+        assert len(created) == len(set(created))
+        assert set(created) >= {entry.name for entry in CATALOG[name].entries}

@@ -1,0 +1,224 @@
+"""Questions of one's own: parameters bound as values, names found, results under each other, and how they are shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_trace
+
+from molprof.analysis.query import Result, Statement, find_statement, run_statement
+from molprof.analysis.query.binding import bind, literal
+from molprof.analysis.render import parquet
+from molprof.analysis.render.result import render_result
+from molprof.errors import MissingExtraError, QueryError, UsageError
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("5", "5"),
+        ("-5", "(-5)"),
+        ("1e6", "1e6"),
+        (".5", ".5"),
+        ("abc", "'abc'"),
+        ("", "''"),
+        ("it's", "'it''s'"),
+        ("'5'", "'5'"),
+        ("'; DROP TABLE x; --", "'''; DROP TABLE x; --'"),
+        ("0x10", "'0x10'"),
+        ("inf", "'inf'"),
+    ],
+)
+def test_a_value_becomes_a_literal(value: str, expected: str) -> None:
+    assert literal("key", value) == expected
+
+
+def test_only_parameters_are_replaced() -> None:
+    sql = """SELECT '$a', "$a", [$a], `$a`, $a, $ab -- $a
+    /* $a; */ ; CREATE PERFETTO FUNCTION f(a LONG) RETURNS LONG AS SELECT $a; SELECT f($a)-$a"""
+    assert (
+        bind(sql, {"a": "-1", "ab": "x"})
+        == """SELECT '$a', "$a", [$a], `$a`, (-1), 'x' -- $a
+    /* $a; */ ; CREATE PERFETTO FUNCTION f(a LONG) RETURNS LONG AS SELECT $a; SELECT f((-1))-(-1)"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("sql", "parameters", "message"),
+    [
+        ("SELECT $a", {}, r"needs a value for \$a"),
+        ("SELECT 1", {"a": "2"}, r"has no \$a to take -p a=2"),
+        ("SELECT $a", {"a": str(2**63)}, "integers reach from"),
+    ],
+)
+def test_parameters_that_do_not_fit(sql: str, parameters: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        bind(sql, parameters)
+
+
+def test_a_statement_by_module_table_function_file_or_sql(tmp_path: Path) -> None:
+    module = find_statement("molprof.phases", {})
+    assert module == find_statement("phases", {})
+    assert module == Statement("SELECT batch, step, phase, ts, dur\nFROM molprof_phase\nORDER BY ts, id;", ("phases",))
+    table = find_statement("molprof_drift_histogram", {})
+    assert table == Statement("SELECT\n  drift,\n  blocks\nFROM molprof_drift_histogram", ("drift",))
+    function = find_statement("molprof_small_operations", {"below_ns": "7"})
+    assert function.sql.endswith("\nFROM molprof_small_operations(7, 1000)")
+    file = tmp_path / "mine.sql"
+    file.write_text("SELECT name FROM molprof_launch -- molprof_phase\nWHERE dur > $n")
+    assert find_statement(str(file), {"n": "3"}) == Statement(
+        "SELECT name FROM molprof_launch -- molprof_phase\nWHERE dur > 3", ("launch_queue",)
+    )
+    assert find_statement("SELECT 'molprof_phase'", {}).modules == ()
+    long = f"SELECT 1{' ' * 5000}AS one"
+    assert find_statement(long, {}).sql == long
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("launchs", "no module, table or file 'launchs'", "did you mean launches"),
+        ("qqqqqq", "no module", "molprof queries lists the modules"),
+        ("absent.sql", r"absent\.sql: No such file", "give a .sql file"),
+    ],
+)
+def test_a_question_that_is_none(text: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=message) as failure:
+        find_statement(text, {})
+    assert hint in str(failure.value.hint)
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "bad.sql").write_bytes(b"SELECT \xff")
+    with pytest.raises(UsageError, match=r"bad\.sql is not UTF-8 text: byte 7 is 0xff"):
+        find_statement(str(tmp_path / "bad.sql"), {})
+
+
+def trace(folder: Path, name: str, *events: dict[str, Any]) -> Path:
+    return tiny_trace.write(folder / name, {"traceEvents": list(events)})
+
+
+def test_several_traces_under_each_other(tmp_path: Path) -> None:
+    one = trace(tmp_path, "one.json", tiny_trace.work("kernel", "a", 0, 5, 1))
+    two = trace(tmp_path, "two.json")
+    three = trace(tmp_path, "three.json", tiny_trace.slice_("kernel", "b", 0, 7))
+    statement = find_statement("SELECT name, stream, dur, 1 AS trace FROM molprof_gpu_work", {})
+    result = run_statement(statement, [one, two, three])
+    assert {name: column.tolist() for name, column in result.columns.items()} == {
+        "trace": [str(one), str(three)],
+        "name": ["a", "b"],
+        "stream": [7, None],
+        "dur": [5_000, 7_000],
+        "trace:1": [1, 1],
+    }
+    assert result.columns["dur"].dtype == np.int64
+    assert list(run_statement(statement, [one]).columns) == ["name", "stream", "dur", "trace"]
+    assert [len(column) for column in run_statement(statement, [two, two]).columns.values()] == [0] * 5
+
+
+def test_stacks_are_read_on_demand_and_args_always(tmp_path: Path) -> None:
+    path = trace(
+        tmp_path,
+        "one.json",
+        tiny_trace.slice_("python_function", "main", 0, 5),
+        tiny_trace.slice_("cpu_op", "aten::mm", 1, 2, **{"Input Dims": [[2, 3]]}),
+    )
+    sql = "SELECT name, EXTRACT_ARG(arg_set_id, 'args.Input Dims[0][1]') AS width FROM slice ORDER BY ts"
+    statement = find_statement(sql, {})
+    results = [run_statement(statement, [path], stacks=on).columns for on in (False, True)]
+    rows = [list(zip(columns["name"].tolist(), columns["width"].tolist(), strict=True)) for columns in results]
+    assert rows == [[("aten::mm", 3)], [("main", None), ("aten::mm", 3)]]
+
+
+def test_an_error_has_the_place_in_the_users_own_text(tmp_path: Path) -> None:
+    path = trace(tmp_path, "one.json")
+    statement = find_statement("SELECT name,\n  nope\nFROM molprof_launch", {})
+    with pytest.raises(QueryError, match="at line 2 col 3: no such column: nope") as failure:
+        run_statement(statement, [path])
+    assert str(failure.value.hint).splitlines()[1:3] == ["   2 |   nope", "     |   ^"]
+
+
+def column(*values: Any) -> np.ndarray:
+    made = np.empty(len(values), dtype=object)
+    made[:] = values
+    return made
+
+
+RESULT = Result(
+    {
+        "name": column("a\x1b[31m", None, "b|\u202e"),
+        "count": np.array([1, 20, 300]),
+        "ratio": np.array([0.5, 1e-5, 2.0]),
+        "blob": column(b"\x00\xff", None, b""),
+    },
+    (),
+)
+
+
+def test_a_table() -> None:
+    assert render_result(RESULT, "table").splitlines() == [
+        "name       count  ratio  blob",
+        "---------  -----  -----  ----",
+        "a\\x1b[31m      1    0.5  00ff",
+        "              20  1e-05",
+        "b|\\u202e     300      2",
+        "(3 rows)",
+    ]
+    long = render_result(Result({"name": column("x" * 100)}, ()), "table").splitlines()
+    assert long[2:] == ["x" * 59 + "…", "(1 row)"]
+
+
+def test_csv_json_and_markdown() -> None:
+    assert render_result(RESULT, "csv") == (
+        "name,count,ratio,blob\na\\x1b[31m,1,0.5,00ff\n,20,1e-05,\nb|\\u202e,300,2.0,\n"
+    )
+    text = render_result(RESULT, "json")
+    assert "\\u001b[31m" in text
+    assert "\\u202e" in text
+    assert json.loads(text)[0] == {"name": "a\x1b[31m", "count": 1, "ratio": 0.5, "blob": "00ff"}
+    assert json.loads(text)[2]["name"] == "b|\u202e"
+    assert render_result(RESULT, "markdown").splitlines()[1:3] == [
+        "| --- | ---: | ---: | --- |",
+        "| a\\\\x1b\\[31m | 1 | 0.5 | 00ff |",
+    ]
+    empty = Result({"name": column()}, ())
+    assert (render_result(empty, "json"), render_result(empty, "csv")) == ("[]\n", "name\n")
+    assert json.loads(render_result(Result({"x": np.array([np.inf])}, ()), "json")) == [{"x": "inf"}]
+
+
+def test_parquet_keeps_types_nulls_and_exact_text(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    mixed = {
+        **RESULT.columns,
+        "mixed": column(1, "x", None),
+        "numbers": column(2**60, None, 3),
+        "empty": column(*[None] * 3),
+    }
+    path = tmp_path / "out.parquet"
+    path.write_bytes(parquet.result_to_parquet(Result(mixed, ())))
+    table = pyarrow.parquet.read_table(path)
+    assert [str(field.type) for field in table.schema] == [
+        "string", "int64", "double", "binary", "string", "int64", "string",
+    ]  # fmt: skip
+    assert table.to_pydict() == {
+        "name": ["a\x1b[31m", None, "b|\u202e"],
+        "count": [1, 20, 300],
+        "ratio": [0.5, 1e-5, 2.0],
+        "blob": [b"\x00\xff", None, b""],
+        "mixed": ["1", "x", None],
+        "numbers": [2**60, None, 3],
+        "empty": [None, None, None],
+    }
+
+
+def test_parquet_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="the format parquet needs the package 'pyarrow'") as failure:
+        parquet.check_parquet()
+    assert failure.value.hint == "pip install 'molprof[parquet]'"
