@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from molprof.analysis.engine import Columns, Engine, open_engine
-from molprof.analysis.reader import TraceInfo, document, load_trace, source
+from molprof.analysis.reader import TraceInfo, document, load_trace, unpack
 from molprof.analysis.reader.lanes import assign_lanes
 from molprof.analysis.reader.text import may_have_wide_integer, needs_plain
 from molprof.analysis.reader.times import nanoseconds
@@ -564,7 +564,7 @@ def test_any_layout_in_any_blocks(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, blocks: int
 ) -> None:
     monkeypatch.setattr(document, "BLOCK_BYTES", blocks)
-    monkeypatch.setattr(source, "BLOCK_BYTES", blocks)
+    monkeypatch.setattr(unpack, "BLOCK_BYTES", blocks)
     tricky = ['},{"ph"', "]}", '\\"', "{[", '"},\n  {\n    "ph"', "\\\\"]
     events = [
         x(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from molprof.analysis.reader.source import BLOCK_BYTES, read_blocks
+from molprof.analysis.reader.unpack import BLOCK_BYTES
 from molprof.errors import TraceError
 
 Event = TypeVar("Event")
@@ -28,20 +27,22 @@ _PARTIAL_HINT = "read what is whole with --partial"
 
 
 class Document(Generic[Event]):
-    """One pass over a trace file.
+    """One pass over a trace: `chunks` of its text, each array of events decoded by `decode`.
 
     `blocks` yields lists of decoded events with their text; afterwards `keys` holds the other
     top-level keys, decoded. With partial=True a damaged file ends the events instead of raising,
     and `problem` says what was wrong.
     """
 
-    def __init__(self, path: Path, event_type: type[Event], partial: bool) -> None:
+    def __init__(
+        self, name: str, chunks: Iterator[bytes], decode: Callable[[bytes], list[Event]], partial: bool
+    ) -> None:
         self.keys: dict[str, Any] = {}
         self.problem: TraceError | None = None
-        self._path = path
-        self._chunks = read_blocks(path)
+        self._name = name
+        self._chunks = chunks
         self._partial = partial
-        self._decoder = msgspec.json.Decoder(list[event_type])  # type: ignore[valid-type]
+        self._decode_events = decode
         self._data = b""
         self._at = 0  # position in _data up to which all is read
         self._before = 0  # bytes of the text before _data
@@ -215,7 +216,7 @@ class Document(Generic[Event]):
         raise self._error(f"is malformed: {_reason(error)}", position=start)
 
     def _decode(self, text: bytes) -> list[Event]:
-        events: list[Event] = self._decoder.decode(b"[" + text + b"]")
+        events = self._decode_events(b"[" + text + b"]")
         if not text.isascii():
             # Only what has a type is checked by the decoder; the rest reaches the engine as it is.
             text.decode()
@@ -300,7 +301,7 @@ class Document(Generic[Event]):
         if self.problem is not None:  # the damage that cut the text short says more
             return self.problem
         place = self._before + (self._at if position is None else position)
-        return TraceError(f"{self._path} {what} (byte {place} of the text, after {self._events} events)", hint=hint)
+        return TraceError(f"{self._name} {what} (byte {place} of the text, after {self._events} events)", hint=hint)
 
 
 def _reason(error: Exception) -> str:
