@@ -98,7 +98,7 @@ class Wanted:
         brief = msgspec.json.Decoder(list[BriefEvent], float_hook=exact_float)
 
         def decode(text: bytes) -> list[Any]:
-            if any(mark in text for mark in _WHOLE_MARKS):
+            if b'"molprof.' in text and any(mark in text for mark in _WHOLE_MARKS):
                 return [_shortened(event) for event in whole.decode(text)]
             return brief.decode(text)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -13,7 +12,7 @@ import numpy as np
 from isal import isal_zlib
 
 from molprof.analysis.reader.document import Document
-from molprof.analysis.reader.events import ABSENT, FED_PHASES, SLICE_PHASES, Event, Id, Wanted
+from molprof.analysis.reader.events import ABSENT, FED_PHASES, SLICE_PHASES, STACK_CATEGORY, Event, Id, Wanted
 from molprof.analysis.reader.lanes import assign_lanes
 from molprof.analysis.reader.text import needs_plain, plain_json
 from molprof.analysis.reader.times import nanoseconds
@@ -86,18 +85,17 @@ class _Pass:
 
     def take(self, events: list[Event], wanted: Wanted) -> None:
         """The next events of the file."""
-        kinds = Counter(map(attrgetter("ph", "cat"), events))
-        for (phase, category), count in kinds.items():
-            if phase == "X":
-                self.complete[category] += count
-            elif phase == "M":
-                self._note_names(events)
-            elif phase not in FED_PHASES:
-                self.unread += count
-            self.has_open = self.has_open or phase in ("B", "b")
+        phases = Counter([event.ph for event in events])
+        if phases["M"]:
+            self._note_names(events)
+        self.unread += sum(count for phase, count in phases.items() if phase not in FED_PHASES and phase != "M")
+        self.has_open = self.has_open or phases["B"] + phases["b"] > 0
         chosen = wanted.chosen(events)
         if chosen:
             self._keep(chosen)
+        left_out = phases["X"] - sum([event.ph == "X" for event in chosen])
+        if left_out:
+            self.complete[STACK_CATEGORY] += left_out
         self.read += len(events)
 
     def _keep(self, events: list[Event]) -> None:
@@ -117,12 +115,12 @@ class _Pass:
         self.durations.append(durations)
         tracks = self.tracks
         self.track_parts.append(np.array([tracks[event.pid, event.tid] for event in events], dtype=np.int32))
-        self.is_complete.append(
-            np.ones(len(events), dtype=bool) if all_complete else np.array([phase == "X" for phase in phases])
-        )
-        for (phase, category), count in Counter(map(attrgetter("ph", "cat"), events)).items():
-            if phase in SLICE_PHASES:
-                self.slices[category] += count
+        self.is_complete.append(np.array([phase == "X" for phase in phases]))
+        complete = Counter([event.cat for event in events if event.ph == "X"])
+        self.complete.update(complete)
+        self.slices.update(complete)
+        if not all_complete:
+            self.slices.update([event.cat for event in events if event.ph in SLICE_PHASES and event.ph != "X"])
         self.drafts.append(isal_zlib.compress(_draft(events), _DRAFT_LEVEL))
 
     def _times(self, events: list[Event], texts: list[Any], field: str) -> np.ndarray:
@@ -184,8 +182,10 @@ def survey(document: Document[Event], wanted: Wanted, path: str) -> Survey:
 
 
 def _draft(events: list[Event]) -> bytes:
+    absent = ABSENT
     for event in events:
-        event.ts = event.dur = ABSENT
+        event.ts = absent
+        event.dur = absent
         if event.cat.__class__ is int:
             event.cat = str(event.cat)
     text = msgspec.json.encode(events)

