@@ -77,7 +77,7 @@ def open_source(path: Path) -> Generator[Source, None, None]:
     if path.is_dir():
         raise TraceError(f"{path} is a directory", hint="give the trace file in it")
     try:
-        with (open(sys.stdin.fileno(), "rb", closefd=False) if str(path) == STDIN else path.open("rb")) as file:
+        with open(sys.stdin.fileno(), "rb", closefd=False) if str(path) == STDIN else path.open("rb") as file:
             counted = _Counted(file)
             _refuse_others(name, counted.peek())
             with ThreadPoolExecutor(max_workers=1) as pool:
@@ -106,7 +106,7 @@ def _is_perfetto(head: bytes) -> bool:
 def _blocks(name: str, file: _Counted) -> Iterator[bytes]:
     for packing in unpack.PACKINGS:
         if file.peek().startswith(packing.magic):
-            yield from unpack.unpack(name, file, packing)
+            yield from unpack.unpack(name, file.read, packing)
             return
     while block := file.read(unpack.BLOCK_BYTES):
         yield block

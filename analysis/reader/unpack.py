@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 from isal import igzip_lib
 
@@ -55,8 +55,8 @@ PACKINGS = (
 )
 
 
-def unpack(name: str, file: BinaryIO, packing: Packing) -> Iterator[bytes]:
-    """Yields the text of `file`, whose messages call it `name`, each block at most BLOCK_BYTES long.
+def unpack(name: str, read: Callable[[int], bytes], packing: Packing) -> Iterator[bytes]:
+    """Yields the text of what `read` gives, which messages call `name`, each block at most BLOCK_BYTES long.
 
     Raises TraceError with the place of the damage, after what came before it was yielded.
     """
@@ -65,7 +65,7 @@ def unpack(name: str, file: BinaryIO, packing: Packing) -> Iterator[bytes]:
     pending = b""
     while True:
         if stream.needs_input and not pending:
-            pending = file.read(_READ_BYTES)
+            pending = read(_READ_BYTES)
             taken += len(pending)
             if not pending:
                 break
@@ -90,7 +90,7 @@ def unpack(name: str, file: BinaryIO, packing: Packing) -> Iterator[bytes]:
             # Zero bytes may follow a member as padding.
             pending = stream.unused_data.lstrip(b"\0")
             while not pending:
-                more = file.read(_READ_BYTES)
+                more = read(_READ_BYTES)
                 taken += len(more)
                 if not more:
                     return
