@@ -51,6 +51,9 @@ class Event(msgspec.Struct, omit_defaults=True, gc=False):
     flow_out: msgspec.Raw = ABSENT
 
 
+RAW_FIELDS = ("args", "id", "id2", "bp", "s", "bind_id", "flow_in", "flow_out")
+
+
 class BriefEvent(Event, omit_defaults=True, gc=False):
     """The same with the needed args only."""
 

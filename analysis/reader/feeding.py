@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.reader.events import ABSENT, FLOW_PHASES
+from molprof.analysis.reader.events import FLOW_PHASES
 from molprof.analysis.reader.places import Places, find_places
 from molprof.analysis.reader.survey import Survey
 
 # The key, in the args of a slice on a lane, of the tid of the track that it belongs to.
 HOME_TID = "molprof_tid"
 # Blocks that wait for the engine: enough to keep it busy, few enough to stay small.
-_WAITING_BLOCKS = 2
-
-
-class _Fed(msgspec.Struct, omit_defaults=True, gc=False):
-    """An event as it is passed on."""
-
-    ph: str = ""
-    cat: msgspec.Raw = ABSENT
-    name: msgspec.Raw = ABSENT
-    pid: Any = None
-    tid: Any = None
-    ts: float | None = None
-    dur: float | None = None
-    args: msgspec.Raw = ABSENT
-    id: msgspec.Raw = ABSENT
-    id2: msgspec.Raw = ABSENT
-    bp: msgspec.Raw = ABSENT
-    s: msgspec.Raw = ABSENT
-    bind_id: msgspec.Raw = ABSENT
-    flow_in: msgspec.Raw = ABSENT
-    flow_out: msgspec.Raw = ABSENT
+_WAITING_BLOCKS = 4
+_FLOW_DRAFTS = tuple(f'"ph":"{phase}"'.encode() for phase in FLOW_PHASES)
+_encode = msgspec.json.Encoder().encode
 
 
 def feed_events(engine: Engine, found: Survey) -> None:
@@ -60,58 +42,72 @@ def feed_events(engine: Engine, found: Survey) -> None:
 def _chunks(found: Survey) -> Iterator[bytes]:
     """The trace as the engine gets it: Chrome JSON, times in us from the earliest event."""
     places = find_places(found)
-    encode = msgspec.json.Encoder().encode
-    decode = msgspec.json.Decoder(list[_Fed]).decode
-    yield b'{"traceEvents":['
-    comma = b""
-    if places.names:
-        yield encode(places.names)[1:-1]
-        comma = b","
+    # An event is its track's head, its times, and its draft; the first needs no comma before it.
+    heads = [
+        b'},{"pid":%d,"tid":%d,"ts":' % place for place in zip(places.pids.tolist(), places.tids.tolist(), strict=True)
+    ]
+    yield b'{"traceEvents":[' + _encode(places.names)[1:-2] if places.names else b'{"traceEvents":[{"ph":"M"'
     done = 0
     for text in found.texts():
-        events = decode(text)
-        _fill(events, found, places, slice(done, done + len(events)))
-        done += len(events)
-        yield comma + encode(events)[1:-1]
-        comma = b","
-    yield b"]}"
+        # A newline stands only between events: inside a text it is an escape. What remains of each is from behind
+        # its { to before its }.
+        drafts = text[1:-2].split(b"}\n{")
+        yield _filled(drafts, heads, found, places, slice(done, done + len(drafts)))
+        done += len(drafts)
+    yield b"}]}"
 
 
-def _fill(events: list[_Fed], found: Survey, places: Places, span: slice) -> None:
-    """Puts the times and places that the survey found into the events of one block."""
+def _filled(drafts: list[bytes], heads: list[bytes], found: Survey, places: Places, span: slice) -> bytes:
+    """Joins the events of one block with the times and places that the survey found."""
     tracks = found.tracks[span]
+    heads = [heads[track] for track in tracks.tolist()]
+    durations = _texts_us(found.durations_ns[span])
+    keys = [b',"dur":'] * len(drafts)
+    for position in np.flatnonzero(~found.complete[span]).tolist():
+        keys[position] = durations[position] = b""
+    if places.lane_tids:
+        _move(drafts, heads, found, places, span)
+    starts = _texts_us(found.starts_ns[span])
+    parts = zip(heads, starts, keys, durations, itertools.repeat(b","), drafts)  # noqa: B905  # repeat has no end
+    return b"".join(itertools.chain.from_iterable(parts))
+
+
+def _texts_us(times_ns: np.ndarray) -> list[bytes]:
     # A float64 that is an exact multiple of 1/1000 rounded once is written back with three decimals.
-    starts_us = (found.starts_ns[span] / 1000).tolist()
-    durations_us = (found.durations_ns[span] / 1000).tolist()
-    pids = places.pids[tracks].tolist()
-    tids = places.tids[tracks].tolist()
-    for event, start, duration, pid, tid in zip(events, starts_us, durations_us, pids, tids, strict=True):
-        event.ts = start
-        if event.ph == "X":
-            event.dur = duration
-        event.pid = pid
-        event.tid = tid
-    if not places.lane_tids:
-        return
+    return _encode((times_ns / 1000).tolist())[1:-1].split(b",")
+
+
+def _move(drafts: list[bytes], heads: list[bytes], found: Survey, places: Places, span: slice) -> None:
+    """Puts the slices of one block that need a lane there, and the flow events that belong to them."""
+    tracks = found.tracks[span]
     lanes = found.lanes[span]
+
+    def move(position: int, track: int, lane: int) -> None:
+        place = int(places.pids[track]), places.lane_tids[track, lane]
+        heads[position] = b'},{"pid":%d,"tid":%d,"ts":' % place
+
     for position in np.flatnonzero(lanes).tolist():
-        event = events[position]
-        event.args = _with_home(event.args, event.tid)
-        event.tid = places.lane_tids[int(tracks[position]), int(lanes[position])]
+        track = int(tracks[position])
+        drafts[position] = _with_home(drafts[position], int(places.tids[track]))
+        move(position, track, int(lanes[position]))
     # A flow event belongs to the slice that it starts with: it goes where that went.
     starts_ns = found.starts_ns[span]
     for position in np.flatnonzero(np.isin(tracks, [track for track, _ in places.lane_tids])).tolist():
-        event = events[position]
-        if event.ph in FLOW_PHASES:
+        if drafts[position].startswith(_FLOW_DRAFTS):
             track = int(tracks[position])
             lane = places.lane_starts.get((track, int(starts_ns[position])))
             if lane is not None:
-                event.tid = places.lane_tids[track, lane]
+                move(position, track, lane)
 
 
-def _with_home(args: msgspec.Raw, tid: int) -> msgspec.Raw:
-    text = bytes(args).strip()
-    if text.startswith(b"{"):
-        rest = text[1:].lstrip()
-        return msgspec.Raw(b'{"%b":%d%b%b' % (HOME_TID.encode(), tid, b"" if rest == b"}" else b",", rest))
-    return msgspec.Raw(b'{"%b":%d}' % (HOME_TID.encode(), tid)) if text in (b"", b"null") else args
+def _with_home(draft: bytes, tid: int) -> bytes:
+    """The draft with the tid of its track among its args."""
+    event = msgspec.json.decode(b"{" + draft + b"}", type=dict[str, msgspec.Raw])
+    home = b'"%b":%d' % (HOME_TID.encode(), tid)
+    args = bytes(event.get("args", b"")).strip()
+    if args in (b"", b"null"):
+        args = b"{}"
+    if args.startswith(b"{"):
+        rest = args[1:].lstrip()
+        event["args"] = msgspec.Raw(b"{" + home + (b"" if rest == b"}" else b",") + rest)
+    return _encode(event)[1:-1]

@@ -113,9 +113,12 @@ def load_trace(
 
 def _load_perfetto(source: Source, engine: Engine) -> TraceInfo:
     """Perfetto's own format, fed as it is."""
-    for block in source.blocks:
-        engine.feed(block)
-    engine.finish()
+    try:
+        for block in source.blocks:
+            engine.feed(block)
+        engine.finish()
+    except EngineError as error:
+        raise TraceError(f"{source.name}: {error}") from error
     rows = engine.query("SELECT category, COUNT() AS slices FROM slice GROUP BY category ORDER BY category")
     slices: Counter[str] = Counter()
     for category, count in zip(rows["category"].tolist(), rows["slices"].tolist(), strict=True):

@@ -27,8 +27,10 @@ _KNOWN = {
     b"SQLite format 3": "an SQLite database",
 }
 _JSON = re.compile(rb'\s*(\{\s*["}]|\[\s*[{\]]|$)')
-# A Perfetto trace is a row of packets: field 1, a length (varint), and the packet, which begins with a field's tag.
-_PERFETTO = re.compile(rb"\n[\x80-\xff]{0,4}[\x01-\x7f][\x80-\xff]{0,4}[\x01-\x7f]")
+# A Perfetto trace is a row of packets, each its field number and wire type, its length (varint), and as many bytes.
+_PACKET = b"\x0a"
+_LENGTH = re.compile(rb"[\x80-\xff]{0,4}[\x00-\x7f]")
+_CHECKED_PACKETS = 8
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,19 @@ def _refuse_others(name: str, head: bytes) -> None:
 
 
 def _is_perfetto(head: bytes) -> bool:
-    return not _JSON.match(head[:4096]) and _PERFETTO.match(head) is not None
+    if _JSON.match(head[:4096]):
+        return False
+    at = 0
+    for _ in range(_CHECKED_PACKETS):
+        length = _LENGTH.match(head, at + 1)
+        if head[at : at + 1] != _PACKET or not length:
+            return False
+        size = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(length[0]))
+        at = length.end() + size
+        if at >= len(head):
+            # The end of the file, or a packet that goes on; text would be a very long one by chance only.
+            return at == len(head) or len(head) >= unpack.BLOCK_BYTES // 2
+    return True
 
 
 def _blocks(name: str, file: _Counted) -> Iterator[bytes]:

@@ -12,13 +12,14 @@ import numpy as np
 from isal import isal_zlib
 
 from molprof.analysis.reader.document import Document
-from molprof.analysis.reader.events import ABSENT, FED_PHASES, SLICE_PHASES, STACK_CATEGORY, Event, Id, Wanted
+from molprof.analysis.reader.events import ABSENT, FED_PHASES, RAW_FIELDS, SLICE_PHASES, STACK_CATEGORY, Event, Id, Wanted
 from molprof.analysis.reader.lanes import assign_lanes
 from molprof.analysis.reader.text import needs_plain, plain_json
 from molprof.analysis.reader.times import nanoseconds
 from molprof.errors import TraceError
 
 _ZERO = msgspec.Raw(b"0")
+_encode_lines = msgspec.json.Encoder().encode_lines
 _ZEROS = (ABSENT, msgspec.Raw(b"null"))
 # The text that waits to be fed repeats itself a lot: it becomes a tenth at 2 GB/s.
 _DRAFT_LEVEL = 1
@@ -32,8 +33,8 @@ class Survey:
 
     The arrays have one entry per event that is fed, in file order: `starts_ns` (int64, from the
     earliest event), `durations_ns` (int64; 0 for all but X), `tracks` (int32, index into
-    `track_ids`), `lanes` (int32, 0 = its own track). `drafts` holds the events themselves: JSON
-    arrays, compressed, whose times are missing and whose places are the file's.
+    `track_ids`), `lanes` (int32, 0 = its own track), `complete` (bool: ph X). `drafts` holds the
+    events themselves: blocks of JSON lines, compressed, without times and places.
     """
 
     events_by_category: dict[str, int]  # complete events in the file, fed or not
@@ -45,6 +46,7 @@ class Survey:
     durations_ns: np.ndarray
     tracks: np.ndarray
     lanes: np.ndarray
+    complete: np.ndarray
     drafts: list[bytes]
     track_ids: list[tuple[Id, Id]]
     thread_names: dict[int, str]  # by track
@@ -159,7 +161,8 @@ def survey(document: Document[Event], wanted: Wanted, path: str) -> Survey:
     origin = int(starts.min()) if len(starts) else 0
     starts -= origin
     _check_span(path, starts, durations)
-    complete = np.flatnonzero(_joined(found.is_complete, np.bool_))
+    is_complete = _joined(found.is_complete, np.bool_)
+    complete = np.flatnonzero(is_complete)
     lanes = np.zeros(len(starts), dtype=np.int32)
     lanes[complete] = assign_lanes(tracks[complete], starts[complete], (starts + durations)[complete])
     return Survey(
@@ -172,6 +175,7 @@ def survey(document: Document[Event], wanted: Wanted, path: str) -> Survey:
         durations_ns=durations,
         tracks=tracks,
         lanes=lanes,
+        complete=is_complete,
         drafts=found.drafts,
         track_ids=list(found.tracks),
         thread_names=found.thread_names,
@@ -182,14 +186,23 @@ def survey(document: Document[Event], wanted: Wanted, path: str) -> Survey:
 
 
 def _draft(events: list[Event]) -> bytes:
+    """One line per event, without its times and places."""
     absent = ABSENT
     for event in events:
         event.ts = absent
         event.dur = absent
+        event.pid = None
+        event.tid = None
         if event.cat.__class__ is int:
             event.cat = str(event.cat)
-    text = msgspec.json.encode(events)
-    return plain_json(text) if needs_plain(text) else text
+    text = _encode_lines(events)
+    if text.count(b"\n") != len(events):  # what is copied as text may be spread over lines
+        for event in events:
+            for field in RAW_FIELDS:
+                if isinstance(value := getattr(event, field), msgspec.Raw):
+                    setattr(event, field, msgspec.Raw(bytes(value).replace(b"\n", b" ")))
+        text = _encode_lines(events)
+    return b"".join(plain_json(line) + b"\n" for line in text.split(b"\n")[:-1]) if needs_plain(text) else text
 
 
 def _joined(parts: list[np.ndarray], kind: Any) -> np.ndarray:
