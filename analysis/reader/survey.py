@@ -199,7 +199,8 @@ def _draft(events: list[Event]) -> bytes:
     if text.count(b"\n") != len(events):  # what is copied as text may be spread over lines
         for event in events:
             for field in RAW_FIELDS:
-                if isinstance(value := getattr(event, field), msgspec.Raw):
+                value = getattr(event, field)
+                if isinstance(value, msgspec.Raw) and value:
                     setattr(event, field, msgspec.Raw(bytes(value).replace(b"\n", b" ")))
         text = _encode_lines(events)
     return b"".join(plain_json(line) + b"\n" for line in text.split(b"\n")[:-1]) if needs_plain(text) else text
