@@ -68,7 +68,7 @@ def _filled(drafts: list[bytes], heads: list[bytes], found: Survey, places: Plac
     if places.lane_tids:
         _move(drafts, heads, found, places, span)
     starts = _texts_us(found.starts_ns[span])
-    parts = zip(heads, starts, keys, durations, itertools.repeat(b","), drafts)  # noqa: B905  # repeat has no end
+    parts = zip(heads, starts, keys, durations, itertools.repeat(b","), drafts)  # repeat has no end
     return b"".join(itertools.chain.from_iterable(parts))
 
 

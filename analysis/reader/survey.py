@@ -12,7 +12,16 @@ import numpy as np
 from isal import isal_zlib
 
 from molprof.analysis.reader.document import Document
-from molprof.analysis.reader.events import ABSENT, FED_PHASES, RAW_FIELDS, SLICE_PHASES, STACK_CATEGORY, Event, Id, Wanted
+from molprof.analysis.reader.events import (
+    ABSENT,
+    FED_PHASES,
+    RAW_FIELDS,
+    SLICE_PHASES,
+    STACK_CATEGORY,
+    Event,
+    Id,
+    Wanted,
+)
 from molprof.analysis.reader.lanes import assign_lanes
 from molprof.analysis.reader.text import needs_plain, plain_json
 from molprof.analysis.reader.times import nanoseconds
