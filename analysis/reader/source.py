@@ -84,7 +84,9 @@ def open_source(path: Path) -> Generator[Source, None, None]:
             _refuse_others(name, counted.peek())
             with ThreadPoolExecutor(max_workers=1) as pool:
                 blocks = _ahead(pool, _blocks(name, counted))
-                head = next(blocks, b"")
+                head = b""
+                while len(head) < unpack.BLOCK_BYTES // 2 and (block := next(blocks, b"")):
+                    head += block
                 yield Source(name, _is_perfetto(head), itertools.chain([head], blocks), counted)
     except OSError as error:
         raise TraceError(f"cannot read {name}: {error.strerror or error}") from error
