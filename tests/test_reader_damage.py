@@ -16,7 +16,7 @@ import pytest
 from trace_rows import load, x
 
 from molprof.analysis.engine import Engine, open_engine
-from molprof.analysis.reader import TraceInfo, load_trace
+from molprof.analysis.reader import TraceInfo, document, load_trace
 from molprof.errors import TraceError
 
 WHOLE = json.dumps({"traceEvents": [x(f"n{i}", i, 0.5, args={"s": "{"}) for i in range(100)], "after": 1}).encode()
@@ -156,3 +156,40 @@ def _check_against_json(text: bytes, info: TraceInfo) -> None:
     complete = [event for event in events if event.get("ph") == "X"]
     assert info.events_by_category == dict(sorted(Counter(str(event.get("cat")) for event in complete).items()))
     assert info.lost_events == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (b'{"traceEvents": [{"ph": "X", "name": "' + b"x" * 3_000_000, "inside event 1"),
+        (b'{"traceEvents": [' + b'{"a":' * 600_000, "inside event 1"),
+        (b'{"other": "' + b"x" * 3_000_000, "inside the value of 'other'"),
+        (b'{"' + b"x" * 3_000_000, "inside a key"),
+    ],
+    ids=["event", "nesting", "value", "key"],
+)
+def test_a_value_without_end_is_refused_in_bounded_memory(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, where: str
+) -> None:
+    monkeypatch.setattr(document, "_MAX_VALUE_BYTES", 1_000_000)
+    with pytest.raises(TraceError, match="has a value of more than 1000000 bytes, " + where):
+        load(engine, tmp_path, text)
+
+
+@pytest.mark.parametrize("text", [b'"a": %b', b'"args": {"a": %b}', b'"args": {"a": %b, "b": "\\n"}'])
+@pytest.mark.parametrize("depth", [700, 5000])
+def test_deep_nesting_is_an_error_or_read(engine: Engine, tmp_path: Path, text: bytes, depth: int) -> None:
+    event = b'{"ph": "X", "ts": 1, ' + text % (b"[" * depth + b"]" * depth) + b"}"
+    try:
+        info = load(engine, tmp_path, b'{"traceEvents": [' + event + b"]}")
+    except TraceError as error:
+        assert str(error).endswith(("nested too deeply", "after 0 events)"))  # noqa: PT017
+    else:
+        assert (depth, info.lost_events) == (700, 0)
+
+
+def test_a_single_line_is_no_obstacle(engine: Engine, tmp_path: Path) -> None:
+    events = [x("n", i, 0.5) for i in range(20_000)]
+    text = json.dumps(events, separators=(",", ":")).encode()
+    assert b"\n" not in text
+    assert load(engine, tmp_path, text).events_by_category == {"cpu_op": 20_000}

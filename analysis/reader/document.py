@@ -23,6 +23,8 @@ _SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]{0,32}"')
 # What a single value may take in memory: an event, or the value of another top-level key.
 _LEARN_BYTES = 64 * 1024
 _MAX_VALUE_BYTES = 256 * 1024 * 1024
+# What decoding raises for text that is no JSON, or is nested too deeply.
+_WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _PARTIAL_HINT = "read what is whole with --partial"
 
 
@@ -142,7 +144,7 @@ class Document(Generic[Event]):
                 events = self._decode(text)
             except msgspec.ValidationError:
                 break  # an event with a wrong type: found below
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except _WRONG:
                 limit = place + 1
                 continue
             self._at = place + 1
@@ -168,7 +170,7 @@ class Document(Generic[Event]):
         text = self._data[self._at : end]
         try:
             events = self._decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _WRONG as error:
             events, end = self._until_wrong(ends, error)
             text = self._data[self._at : end]
         self._at = end
@@ -207,7 +209,7 @@ class Document(Generic[Event]):
                 piece = piece[1:].lstrip(_SPACES)
             try:
                 events += self._decode(piece)
-            except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+            except _WRONG as wrong:
                 if events:
                     return events, start
                 what = f"has a wrong event {self._events + 1}: {_reason(wrong)}"
@@ -229,7 +231,7 @@ class Document(Generic[Event]):
             self._need_more("inside a key")
         try:
             key = str(msgspec.json.decode(match[0]))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _WRONG as error:
             raise self._error(f"is malformed: {_reason(error)}") from error
         self._at = match.end()
         return key
@@ -242,7 +244,7 @@ class Document(Generic[Event]):
         text = self._data[self._at : end]
         try:
             value = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _WRONG as error:
             raise self._error(f"is malformed in the value of {key!r}: {_reason(error)}") from error
         self._at = end
         return value
@@ -307,5 +309,7 @@ class Document(Generic[Event]):
 def _reason(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"invalid UTF-8, {error.reason}"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
     # Positions inside the decoder's own input would only confuse.
     return re.sub(r" \(byte \d+\)| - at `\$\[\d+\]`|\$\[\d+\]\.", "", str(error))

@@ -132,7 +132,10 @@ class _Pass:
         self.slices.update(complete)
         if not all_complete:
             self.slices.update([event.cat for event in events if event.ph in SLICE_PHASES and event.ph != "X"])
-        self.drafts.append(isal_zlib.compress(_draft(events), _DRAFT_LEVEL))
+        try:
+            self.drafts.append(isal_zlib.compress(_draft(events), _DRAFT_LEVEL))
+        except RecursionError:
+            raise TraceError(f"{self.path}: after event {self.read}: an event is nested too deeply") from None
 
     def _times(self, events: list[Event], texts: list[Any], field: str) -> np.ndarray:
         try:
