@@ -13,6 +13,7 @@ from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine, open_engine
 from molprof.analysis.metrics import Report, build_report
 from molprof.analysis.reader import TraceInfo, load_trace
 from molprof.analysis.reader.source import STDIN
+from molprof.errors import QueryError, TraceError
 
 
 @contextmanager
@@ -69,7 +70,12 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
     with open_trace(
         path, native_path=options.native_path, stacks=options.stacks, all_args=False, partial=options.partial
     ) as (engine, info):
-        report = build_report(engine, info)
+        try:
+            report = build_report(engine, info)
+        except QueryError as error:
+            # The queries are tested; what they stumble over is a value in the trace, as text for a number.
+            reason = str(error).split("\n   1 |")[0].splitlines()[-1].strip()
+            raise TraceError(f"{path} holds a value that its figures cannot be made of: {reason}") from error
     if key := _key(path, options):
         write_report(key, report)
     return report

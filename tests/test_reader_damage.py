@@ -17,6 +17,7 @@ from trace_rows import load, x
 
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader import TraceInfo, document, load_trace
+from molprof.analysis.reports import load_report
 from molprof.errors import TraceError
 
 WHOLE = json.dumps({"traceEvents": [x(f"n{i}", i, 0.5, args={"s": "{"}) for i in range(100)], "after": 1}).encode()
@@ -186,6 +187,20 @@ def test_deep_nesting_is_an_error_or_read(engine: Engine, tmp_path: Path, text: 
         assert str(error).endswith(("nested too deeply", "after 0 events)"))  # noqa: PT017
     else:
         assert (depth, info.lost_events) == (700, 0)
+
+
+def test_a_number_that_is_text_is_an_error_of_the_trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([x("k", 1, 1, cat="kernel", args={"correlation": "seven"})]))
+    with pytest.raises(TraceError, match=r"trace\.json holds a value .*'correlation' declared as LONG") as failure:
+        load_report(path)
+    assert "\n" not in str(failure.value)
+
+
+def test_a_device_that_is_null_is_one_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([x("k", 1, 1, cat="kernel", args={"device": None}), x("k", 5, 1, cat="kernel")]))
+    assert list(load_report(path).devices) == ["1", "None"]
 
 
 def test_a_single_line_is_no_obstacle(engine: Engine, tmp_path: Path) -> None:
