@@ -3,30 +3,92 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
-from molprof.analysis.engine import open_engine
+from molprof.analysis.cache import read_report, report_key, write_report
+from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine, open_engine
 from molprof.analysis.metrics import Report, build_report
-from molprof.analysis.reader import load_trace
+from molprof.analysis.reader import TraceInfo, load_trace
+from molprof.analysis.reader.source import STDIN
+from molprof.errors import QueryError, TraceError
 
 
-def load_report(
+@contextmanager
+def open_trace(
     path: str | os.PathLike[str],
     *,
     native_path: str | None = None,
-    stacks: bool = False,
+    stacks: bool = True,
+    all_args: bool = True,
     partial: bool = False,
-) -> Report:
-    """The report of the trace at `path`.
+) -> Generator[tuple[Engine, TraceInfo], None, None]:
+    """An engine that holds the trace at `path`, large enough for it, and what is known of the trace.
 
-    Args:
-        path: trace in Chrome format, packed or not.
+    Arguments and errors are those of `load_trace` and `open_engine`.
+    """
+    with ExitStack() as stack:
+        engines: list[Engine] = []
+
+        def start(large: bool) -> Engine:
+            engines.append(stack.enter_context(open_engine(native_path, memory64=large)))
+            return engines[0]
+
+        info = load_trace(path, start, stacks=stacks, all_args=all_args, partial=partial)
+        yield engines[0], info
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """How a report is made.
+
+    Attributes:
         native_path: `trace_processor_shell` to use instead of the embedded engine.
         stacks: read Python stacks too; no figure needs them, and they are most of many traces.
         partial: of a damaged file, report what is whole.
+        cached: take the report from the user's cache where it is, and keep it there.
+    """
+
+    native_path: str | None = None
+    stacks: bool = False
+    partial: bool = False
+    cached: bool = False
+
+
+def load_report(path: str | os.PathLike[str], options: ReportOptions | None = None) -> Report:
+    """The report of the trace at `path`, in Chrome or Perfetto format, packed or not; `-` for standard input.
 
     Raises:
         TraceError: the file cannot be read or trusted.
         EngineError: the trace processor cannot be had, or failed.
     """
-    with open_engine(native_path) as engine:
-        return build_report(engine, load_trace(path, engine, stacks=stacks, partial=partial))
+    options = options or ReportOptions()
+    if kept := kept_report(path, options):
+        return kept
+    with open_trace(
+        path, native_path=options.native_path, stacks=options.stacks, all_args=False, partial=options.partial
+    ) as (engine, info):
+        try:
+            report = build_report(engine, info)
+        except QueryError as error:
+            # The queries are tested; what they stumble over is a value in the trace, as text for a number.
+            reason = str(error).split("\n   1 |")[0].splitlines()[-1].strip()
+            raise TraceError(f"{path} holds a value that its figures cannot be made of: {reason}") from error
+    if key := _key(path, options):
+        write_report(key, report)
+    return report
+
+
+def kept_report(path: str | os.PathLike[str], options: ReportOptions) -> Report | None:
+    """The report of `path` as the cache has it; None where it has none or `options` forbid it."""
+    key = _key(path, options)
+    return read_report(key, Path(path)) if key else None
+
+
+def _key(path: str | os.PathLike[str], options: ReportOptions) -> str | None:
+    if not options.cached or str(path) == STDIN:
+        return None
+    native_path = options.native_path or os.environ.get(NATIVE_PATH_VARIABLE)
+    return report_key(Path(path), native_path, options.stacks, options.partial)

@@ -5,9 +5,9 @@
 --   FROM molprof_attention
 --   ORDER BY kind, time_ns DESC, name;
 
-INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
+
+INCLUDE PERFETTO MODULE molprof.operation_totals;
 
 -- Attention kernels and operators by name, longest total time first. An operator's time includes the operators
 -- that it calls, so rows of kind operator overlap each other and must not be added up.
@@ -27,10 +27,19 @@ AS
 SELECT
   'kernel' AS kind,
   work.name,
-  COUNT() AS count,
-  SUM(work.dur) AS time_ns,
-  1.0 * SUM(work.dur) / NULLIF((SELECT SUM(dur) FROM molprof_gpu_work), 0) AS time_ratio
-FROM molprof_gpu_work AS work
+  SUM(work.count) AS count,
+  SUM(work.time_ns) AS time_ns,
+  1.0 * SUM(work.time_ns) / NULLIF(
+    (
+      SELECT
+        SUM(time_ns)
+      FROM molprof_operation_total
+      WHERE
+        category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+    ),
+    0
+  ) AS time_ratio
+FROM molprof_operation_total AS work
 JOIN molprof_work_class AS class
   ON class.category = work.category AND class.name = work.name
 WHERE
@@ -41,14 +50,12 @@ UNION ALL
 SELECT
   'operator' AS kind,
   name,
-  COUNT() AS count,
-  SUM(dur) AS time_ns,
+  count,
+  time_ns,
   NULL AS time_ratio
-FROM slice
+FROM molprof_operation_total
 WHERE
   category = 'cpu_op' AND LOWER(name) GLOB '*attention*'
-GROUP BY
-  name
 ORDER BY
   kind,
   time_ns DESC,

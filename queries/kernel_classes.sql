@@ -8,7 +8,7 @@
 --   FROM molprof_class_summary
 --   ORDER BY time_ns DESC, class;
 
-INCLUDE PERFETTO MODULE molprof.gpu_work;
+INCLUDE PERFETTO MODULE molprof.operation_totals;
 
 INCLUDE PERFETTO MODULE molprof.kernel_patterns;
 
@@ -24,10 +24,12 @@ CREATE PERFETTO TABLE molprof_work_class(
 AS
 WITH
   named AS (
-    SELECT DISTINCT
+    SELECT
       category,
       name
-    FROM molprof_gpu_work
+    FROM molprof_operation_total
+    WHERE
+      category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
   )
 SELECT
   category,
@@ -75,11 +77,11 @@ CREATE PERFETTO VIEW molprof_class_summary(
 AS
 SELECT
   class.class,
-  COUNT() AS count,
-  SUM(work.dur) AS time_ns,
-  1.0 * SUM(work.dur) / NULLIF((SELECT SUM(dur) FROM molprof_gpu_work), 0) AS time_ratio,
+  SUM(work.count) AS count,
+  SUM(work.time_ns) AS time_ns,
+  1.0 * SUM(work.time_ns) / NULLIF(SUM(SUM(work.time_ns)) OVER (), 0) AS time_ratio,
   COUNT(DISTINCT work.name) AS names
-FROM molprof_gpu_work AS work
+FROM molprof_operation_total AS work
 JOIN molprof_work_class AS class
   ON class.category = work.category AND class.name = work.name
 GROUP BY

@@ -21,23 +21,27 @@ CREATE PERFETTO TABLE molprof_gpu_work_call(
 )
 AS
 WITH
-  ranked AS (
+  -- The trace processor numbers slices in order of their start, so the lowest id is the earliest; bit 48 puts
+  -- calls that launch nothing behind those that do. Ranking by a window takes twice as long.
+  first AS MATERIALIZED (
     SELECT
-      id,
-      ts,
       correlation,
-      ROW_NUMBER() OVER (PARTITION BY correlation ORDER BY kind IS NULL, ts, id) AS choice
+      MIN((kind IS NULL) << 48 | id) & ((1 << 48) - 1) AS call_id
     FROM molprof_gpu_call
     WHERE
       correlation IS NOT NULL
+    GROUP BY
+      correlation
   )
 SELECT
   work.id AS work_id,
-  ranked.id AS call_id,
-  work.ts - ranked.ts AS delay
+  first.call_id,
+  work.ts - call.ts AS delay
 FROM molprof_gpu_work AS work
-JOIN ranked
-  ON ranked.correlation = work.correlation AND ranked.choice = 1
+JOIN first
+  ON first.correlation = work.correlation
+JOIN slice AS call
+  ON call.id = first.call_id
 ORDER BY
   work.id;
 

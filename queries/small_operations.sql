@@ -5,6 +5,8 @@
 --   FROM molprof_small_operations($below_ns, $more_than)
 --   ORDER BY count DESC, category, name;
 
+INCLUDE PERFETTO MODULE molprof.operation_totals;
+
 -- GPU work, operators and calls whose mean time is below a bound and whose number is above another, most first.
 CREATE PERFETTO FUNCTION molprof_small_operations(
   -- Mean time that they stay below, ns; 100000 is a usual choice.
@@ -28,17 +30,12 @@ AS
 SELECT
   category,
   name,
-  COUNT() AS count,
-  SUM(dur) AS time_ns,
-  AVG(dur) AS mean_ns
-FROM slice
+  count,
+  time_ns,
+  1.0 * time_ns / count AS mean_ns
+FROM molprof_operation_total
 WHERE
-  category IN ('kernel', 'gpu_memcpy', 'gpu_memset', 'cpu_op', 'cuda_runtime', 'cuda_driver')
-GROUP BY
-  category,
-  name
-HAVING
-  AVG(dur) < $below_ns AND COUNT() > $more_than
+  1.0 * time_ns / count < $below_ns AND count > $more_than
 ORDER BY
   count DESC,
   category,

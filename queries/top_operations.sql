@@ -6,9 +6,9 @@
 --   ORDER BY time_ns DESC, name, class
 --   LIMIT 20;
 
-INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
+
+INCLUDE PERFETTO MODULE molprof.operation_totals;
 
 -- GPU work by name, longest total time first.
 CREATE PERFETTO VIEW molprof_top_gpu_operation(
@@ -29,11 +29,11 @@ AS
 SELECT
   work.name,
   class.class,
-  COUNT() AS count,
-  SUM(work.dur) AS time_ns,
-  1.0 * SUM(work.dur) / NULLIF((SELECT SUM(dur) FROM molprof_gpu_work), 0) AS time_ratio,
-  AVG(work.dur) AS mean_ns
-FROM molprof_gpu_work AS work
+  SUM(work.count) AS count,
+  SUM(work.time_ns) AS time_ns,
+  1.0 * SUM(work.time_ns) / NULLIF(SUM(SUM(work.time_ns)) OVER (), 0) AS time_ratio,
+  1.0 * SUM(work.time_ns) / SUM(work.count) AS mean_ns
+FROM molprof_operation_total AS work
 JOIN molprof_work_class AS class
   ON class.category = work.category AND class.name = work.name
 GROUP BY
@@ -59,6 +59,7 @@ CREATE PERFETTO VIEW molprof_top_cpu_operation(
 )
 AS
 WITH
+  -- Grouped in two steps: by slice, which the trace processor sorts by itself, then by name.
   callee AS (
     SELECT
       parent_id,
@@ -68,20 +69,30 @@ WITH
       category = 'cpu_op' AND parent_id IS NOT NULL
     GROUP BY
       parent_id
+  ),
+  called AS (
+    SELECT
+      IFNULL(operator.name, '(no name)') AS name,
+      SUM(callee.dur) AS dur
+    FROM callee
+    JOIN slice AS operator
+      ON operator.id = callee.parent_id
+    WHERE
+      operator.category = 'cpu_op'
+    GROUP BY
+      operator.name
   )
 SELECT
-  operator.name,
-  COUNT() AS count,
-  SUM(operator.dur) - IFNULL(SUM(callee.dur), 0) AS own_ns,
-  SUM(operator.dur) AS time_ns,
-  1.0 * (SUM(operator.dur) - IFNULL(SUM(callee.dur), 0)) / COUNT() AS mean_ns
-FROM slice AS operator
-LEFT JOIN callee
-  ON callee.parent_id = operator.id
+  total.name,
+  total.count,
+  total.time_ns - IFNULL(called.dur, 0) AS own_ns,
+  total.time_ns,
+  1.0 * (total.time_ns - IFNULL(called.dur, 0)) / total.count AS mean_ns
+FROM molprof_operation_total AS total
+LEFT JOIN called
+  ON called.name = total.name
 WHERE
-  operator.category = 'cpu_op'
-GROUP BY
-  operator.name
+  total.category = 'cpu_op'
 ORDER BY
   own_ns DESC,
-  operator.name;
+  total.name;

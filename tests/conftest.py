@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from molprof.analysis.engine import Engine, open_engine
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -19,6 +21,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     os.environ["MOLPROF_CACHE"] = str(folder)
     return folder
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """An engine that holds no trace yet."""
+    with open_engine() as engine:
+        yield engine
 
 
 @pytest.fixture

@@ -178,3 +178,34 @@ def test_a_bug_shows_where_and_exits_3(trace: str) -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 3
     assert "ZeroDivisionError: here\nmolprof: error: this is a bug in molprof" in result.stderr
+
+
+def test_partial_reports_what_is_whole_and_says_what_is_missing(molprof: Cli, tmp_path: Path) -> None:
+    text = json.dumps(TRACE)
+    (tmp_path / "cut.json").write_text(text[: text.index('"cat": "kernel"')])
+    refused = molprof("report", "cut.json", "-o", "out.txt")
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert "truncated inside event 2" in refused.stderr
+    assert "--partial" in refused.stderr
+    result = molprof("report", "cut.json", "--partial", "--format", "json")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.startswith("only the whole part was read: cut.json is truncated inside event 2 (byte ")
+    report = json.loads(result.stdout)
+    assert (report["trace"]["complete"], report["counts"]["launches"], report["counts"]["kernels"]) == (False, 1, 0)
+    both = molprof("compare", "cut.json", "cut.json", "--partial")
+    assert both.returncode == 0, both.stderr
+
+
+def test_a_newer_manifest_is_refused(molprof: Cli, tmp_path: Path) -> None:
+    (tmp_path / "new.json").write_text(json.dumps({**TRACE, "molprof": {"schema": 99}}))
+    result = molprof("report", "new.json", "-o", "out.txt")
+    assert (result.returncode, result.stdout) == (3, "")
+    assert "schema 99" in result.stderr
+    assert len(result.stderr.splitlines()) <= 2
+    assert not (tmp_path / "out.txt").exists()
+
+
+def test_standard_input_is_read_once(molprof: Cli) -> None:
+    result = molprof("compare", "-", "-")
+    assert result.returncode == 2
+    assert "standard input (-) can be read once only" in result.stderr

@@ -23,8 +23,8 @@ class TraceFigures:
 
     Attributes:
         events_by_category: complete events in the file; 'None' for those without category.
-        lost_events: events that the engine should show and does not.
-        lanes: events that partly overlap another of their track and got a lane of their own.
+        lost_events: events that the engine should show and does not; None for a Perfetto trace, which it reads itself.
+        lanes: events that partly overlap another of their track and got a lane of their own; None as above.
         complete: False where the file is damaged and only its whole part was read; `problem` says where.
         stacks: Python stacks were read too (they count in `events_by_category` in any case).
         device_names: names of the devices that the profiler saw; empty where not recorded.
@@ -33,8 +33,8 @@ class TraceFigures:
     path: str
     bytes: int
     events_by_category: dict[str, int]
-    lost_events: int
-    lanes: int
+    lost_events: int | None
+    lanes: int | None
     complete: bool
     problem: str | None
     stacks: bool

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from molprof.analysis.engine import Columns, open_engine
+from molprof.analysis.engine import Columns
 from molprof.analysis.query.statement import Statement
-from molprof.analysis.reader import TraceInfo, load_trace
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.reports import open_trace
 from molprof.queries import PACKAGE, modules
 
 TRACE_COLUMN = "trace"
@@ -51,8 +52,7 @@ def run_statement(
     found: list[Columns] = []
     notes: list[str] = []
     for trace in traces:
-        with open_engine(native_path) as engine:
-            info = load_trace(trace, engine, stacks=stacks, partial=partial)
+        with open_trace(trace, native_path=native_path, stacks=stacks, partial=partial) as (engine, info):
             notes.extend(_notes(info))
             engine.register_package(PACKAGE, modules())
             # Apart from the statement, so that lines in its errors are its own.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from molprof.analysis.reader.source import BLOCK_BYTES, read_blocks
+from molprof.analysis.reader.unpack import BLOCK_BYTES
 from molprof.errors import TraceError
 
 Event = TypeVar("Event")
@@ -24,24 +23,28 @@ _SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]{0,32}"')
 # What a single value may take in memory: an event, or the value of another top-level key.
 _LEARN_BYTES = 64 * 1024
 _MAX_VALUE_BYTES = 256 * 1024 * 1024
+# What decoding raises for text that is no JSON, or is nested too deeply.
+_WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _PARTIAL_HINT = "read what is whole with --partial"
 
 
 class Document(Generic[Event]):
-    """One pass over a trace file.
+    """One pass over a trace: `chunks` of its text, each array of events decoded by `decode`.
 
     `blocks` yields lists of decoded events with their text; afterwards `keys` holds the other
     top-level keys, decoded. With partial=True a damaged file ends the events instead of raising,
     and `problem` says what was wrong.
     """
 
-    def __init__(self, path: Path, event_type: type[Event], partial: bool) -> None:
+    def __init__(
+        self, name: str, chunks: Iterator[bytes], decode: Callable[[bytes], list[Event]], partial: bool
+    ) -> None:
         self.keys: dict[str, Any] = {}
         self.problem: TraceError | None = None
-        self._path = path
-        self._chunks = read_blocks(path)
+        self._name = name
+        self._chunks = chunks
         self._partial = partial
-        self._decoder = msgspec.json.Decoder(list[event_type])  # type: ignore[valid-type]
+        self._decode_events = decode
         self._data = b""
         self._at = 0  # position in _data up to which all is read
         self._before = 0  # bytes of the text before _data
@@ -141,7 +144,7 @@ class Document(Generic[Event]):
                 events = self._decode(text)
             except msgspec.ValidationError:
                 break  # an event with a wrong type: found below
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except _WRONG:
                 limit = place + 1
                 continue
             self._at = place + 1
@@ -167,7 +170,7 @@ class Document(Generic[Event]):
         text = self._data[self._at : end]
         try:
             events = self._decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _WRONG as error:
             events, end = self._until_wrong(ends, error)
             text = self._data[self._at : end]
         self._at = end
@@ -206,7 +209,7 @@ class Document(Generic[Event]):
                 piece = piece[1:].lstrip(_SPACES)
             try:
                 events += self._decode(piece)
-            except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+            except _WRONG as wrong:
                 if events:
                     return events, start
                 what = f"has a wrong event {self._events + 1}: {_reason(wrong)}"
@@ -215,7 +218,7 @@ class Document(Generic[Event]):
         raise self._error(f"is malformed: {_reason(error)}", position=start)
 
     def _decode(self, text: bytes) -> list[Event]:
-        events: list[Event] = self._decoder.decode(b"[" + text + b"]")
+        events = self._decode_events(b"[" + text + b"]")
         if not text.isascii():
             # Only what has a type is checked by the decoder; the rest reaches the engine as it is.
             text.decode()
@@ -228,7 +231,7 @@ class Document(Generic[Event]):
             self._need_more("inside a key")
         try:
             key = str(msgspec.json.decode(match[0]))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _WRONG as error:
             raise self._error(f"is malformed: {_reason(error)}") from error
         self._at = match.end()
         return key
@@ -241,7 +244,7 @@ class Document(Generic[Event]):
         text = self._data[self._at : end]
         try:
             value = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _WRONG as error:
             raise self._error(f"is malformed in the value of {key!r}: {_reason(error)}") from error
         self._at = end
         return value
@@ -300,11 +303,13 @@ class Document(Generic[Event]):
         if self.problem is not None:  # the damage that cut the text short says more
             return self.problem
         place = self._before + (self._at if position is None else position)
-        return TraceError(f"{self._path} {what} (byte {place} of the text, after {self._events} events)", hint=hint)
+        return TraceError(f"{self._name} {what} (byte {place} of the text, after {self._events} events)", hint=hint)
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"invalid UTF-8, {error.reason}"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
     # Positions inside the decoder's own input would only confuse.
     return re.sub(r" \(byte \d+\)| - at `\$\[\d+\]`|\$\[\d+\]\.", "", str(error))

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.reader.document import Document
+from molprof.analysis.reader.events import STACK_CATEGORY, Wanted
 from molprof.analysis.reader.feeding import feed_events
-from molprof.analysis.reader.survey import STACK_CATEGORY, Survey, survey
+from molprof.analysis.reader.source import Source, open_source
+from molprof.analysis.reader.survey import Survey, survey
 from molprof.analysis.reader.text import plain_text
 from molprof.errors import EngineError, TraceError
+
+# What the engine holds per event, at most: its text while it is sorted, its rows and args afterwards.
+_EVENT_BYTES = 420
+_ALL_ARGS_EVENT_BYTES = 1500
+# Beyond this the 32-bit module, whose memory ends at 4 GiB, is not tried.
+_MAX_BYTES = 3 << 30
 
 
 @dataclass(frozen=True)
@@ -27,13 +37,16 @@ class TraceInfo:
     kinds that the trace processor does not know. origin_ns: file time = SQL time + origin_ns, in
     exact ns. manifest: the `molprof` key or None. devices: torch's `deviceProperties`, empty when
     not recorded. keys: all other top-level keys, as parsed.
+
+    Of a Perfetto trace, which the engine reads by itself, lost_events and lanes are None: not
+    known. Its events_by_category are the engine's slices.
     """
 
     path: str
     bytes: int
     events_by_category: dict[str, int]
-    lost_events: int
-    lanes: int
+    lost_events: int | None
+    lanes: int | None
     complete: bool
     problem: str | None
     stacks: bool
@@ -45,33 +58,47 @@ class TraceInfo:
 
 
 def load_trace(
-    path: str | os.PathLike[str], engine: Engine, *, stacks: bool = True, partial: bool = False
+    path: str | os.PathLike[str],
+    engine: Engine | Callable[[bool], Engine],
+    *,
+    stacks: bool = True,
+    all_args: bool = True,
+    partial: bool = False,
 ) -> TraceInfo:
-    """Feeds a Chrome-format trace (.json, .json.gz, by content) to an engine that holds none yet.
+    """Feeds a trace (Chrome JSON or Perfetto's own, plain, gzip or zstd, by content) to an engine that holds none.
 
-    stacks: keep python stacks (category `python_function`), often most of a trace's events.
+    path: `-` for standard input. engine: or what makes one, given whether it must hold more than
+    4 GiB, which is known once the file was read. stacks: keep python stacks (category
+    `python_function`), often most of a trace's events. all_args: keep all args and flow events, not
+    only `events.NEEDED_ARGS`, which is all that the package's SQL modules read; slower by far.
     partial: of a damaged file, take what is whole before the damage.
 
-    The file is read twice, in blocks: times and tracks of all events must be known before the
-    first can be placed. Memory is 24 bytes per event, and as much again for a moment,
-    besides what the engine holds.
+    The file is read once, in blocks: times and tracks of all events must be known before the first
+    can be placed, so its events wait in short form. Memory is about 40 bytes per event, besides
+    what the engine holds.
 
     Raises TraceError (what is wrong and at which byte), EngineError.
     """
-    file = Path(path)
-    if file.is_dir():
-        raise TraceError(f"{file} is a directory", hint="give the trace file in it")
-    found = survey(file, stacks, partial)
+    wanted = Wanted(stacks, all_args)
+    with open_source(Path(path)) as source:
+        if source.is_perfetto:
+            return _load_perfetto(source, engine(True) if callable(engine) else engine)
+        document = Document(source.name, source.blocks, wanted.decoder(), partial)
+        found = survey(document, wanted, source.name)
+        size = source.stored_bytes()
+        name = source.name
     manifest = found.keys.pop("molprof", None)
     if manifest is not None and not isinstance(manifest, dict):
-        raise TraceError(f"{file}: the key 'molprof' is {type(manifest).__name__}, not an object")
+        raise TraceError(f"{name}: the key 'molprof' is {type(manifest).__name__}, not an object")
     devices = found.keys.get("deviceProperties")
-    feed_events(file, engine, found, stacks)
+    if callable(engine):
+        engine = engine(len(found.starts_ns) * (_ALL_ARGS_EVENT_BYTES if all_args else _EVENT_BYTES) > _MAX_BYTES)
+    feed_events(engine, found)
     return TraceInfo(
-        path=str(file),
-        bytes=file.stat().st_size,
+        path=str(path),
+        bytes=size,
         events_by_category=found.events_by_category,
-        lost_events=_lost_events(engine, found, file),
+        lost_events=_lost_events(engine, found, name),
         lanes=int((found.lanes > 0).sum()),
         complete=found.problem is None,
         problem=None if found.problem is None else str(found.problem),
@@ -84,7 +111,36 @@ def load_trace(
     )
 
 
-def _lost_events(engine: Engine, found: Survey, file: Path) -> int:
+def _load_perfetto(source: Source, engine: Engine) -> TraceInfo:
+    """Perfetto's own format, fed as it is."""
+    try:
+        for block in source.blocks:
+            engine.feed(block)
+        engine.finish()
+    except EngineError as error:
+        raise TraceError(f"{source.name}: {error}") from error
+    rows = engine.query("SELECT category, COUNT() AS slices FROM slice GROUP BY category ORDER BY category")
+    slices: Counter[str] = Counter()
+    for category, count in zip(rows["category"].tolist(), rows["slices"].tolist(), strict=True):
+        slices[_shown_category(category)] += count
+    return TraceInfo(
+        path=source.name,
+        bytes=source.stored_bytes(),
+        events_by_category=dict(slices),
+        lost_events=None,
+        lanes=None,
+        complete=True,
+        problem=None,
+        stacks=True,
+        unread_events=0,
+        origin_ns=0,
+        manifest=None,
+        devices=[],
+        keys={},
+    )
+
+
+def _lost_events(engine: Engine, found: Survey, file: str) -> int:
     """Slices that are missing in the engine; raises EngineError when one that is there was changed."""
     rows = engine.query("SELECT category, COUNT(*) AS slices, SUM(MAX(dur, 0)) AS dur_ns FROM slice GROUP BY category")
     shown: Counter[str] = Counter()

@@ -1,88 +1,136 @@
-"""The bytes of a trace file: opened, decompressed by content, in blocks of bounded size."""
+"""The bytes of a trace file: opened, told by content, decompressed in a thread of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+import re
+import sys
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from isal import isal_zlib
-from isal.igzip_lib import IsalError
-
+from molprof.analysis.reader import unpack
 from molprof.errors import TraceError
 
-# Decompressed bytes per block: large against the cost of a call, small against memory.
-BLOCK_BYTES = 2 * 1024 * 1024
-_READ_BYTES = 256 * 1024
-_GZIP = b"\x1f\x8b"
+STDIN = "-"
+_HEAD_BYTES = 64
+# Blocks that wait to be decoded: enough to bridge a hold-up, few enough to stay small.
+_WAITING_BLOCKS = 3
 _KNOWN = {
-    b"\x28\xb5\x2f\xfd": "zstd data",
     b"PK\x03\x04": "a zip archive",
     b"\xfd7zXZ": "xz data",
     b"BZh": "bzip2 data",
     b"SQLite format 3": "an SQLite database",
 }
+_JSON = re.compile(rb'\s*(\{\s*["}]|\[\s*[{\]]|$)')
+# A Perfetto trace is a row of packets, each its field number and wire type, its length (varint), and as many bytes.
+_PACKET = b"\x0a"
+_LENGTH = re.compile(rb"[\x80-\xff]{0,4}[\x00-\x7f]")
+_CHECKED_PACKETS = 8
 
 
-def read_blocks(path: Path) -> Iterator[bytes]:
-    """Yields the uncompressed text of `path`; raises TraceError with the place of what is wrong.
+@dataclass(frozen=True)
+class Source:
+    """An open trace: `name` for messages, its text in `blocks`, and whether it is a Perfetto trace (else JSON)."""
 
-    What could be read before the place of an error is yielded before it is raised.
+    name: str
+    is_perfetto: bool
+    blocks: Iterator[bytes]
+    _counted: _Counted
+
+    def stored_bytes(self) -> int:
+        """The bytes of the file as it is stored, as far as it was read."""
+        return self._counted.bytes
+
+
+class _Counted:
+    """A file that knows how much of it was read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._first = b""
+        self.bytes = 0
+
+    def peek(self) -> bytes:
+        """The first bytes, which read() gives again."""
+        while len(self._first) < _HEAD_BYTES and (more := self._file.read(_HEAD_BYTES - len(self._first))):
+            self._first += more
+        return self._first
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._first or self._file.read(size)
+        self._first = b""
+        self.bytes += len(data)
+        return data
+
+
+@contextmanager
+def open_source(path: Path) -> Generator[Source, None, None]:
+    """Opens the trace at `path`, `-` for standard input.
+
+    Raises TraceError, at once or from `blocks`, with the place of what is wrong; what could be read
+    before that place is yielded first.
     """
+    name = "standard input" if str(path) == STDIN else str(path)
+    if path.is_dir():
+        raise TraceError(f"{path} is a directory", hint="give the trace file in it")
     try:
-        with path.open("rb") as file:
-            head = file.read(16)
-            file.seek(0)
-            if not head:
-                raise TraceError(f"{path} is empty (0 bytes)", hint="the recording was not written: record again")
-            for magic, what in _KNOWN.items():
-                if head.startswith(magic):
-                    raise TraceError(
-                        f"{path} is {what}, not a trace (first bytes {head[:4].hex(' ')})",
-                        hint="give torch.profiler's Chrome trace: .json or .json.gz",
-                    )
-            if head.startswith(_GZIP):
-                yield from _gunzip(path, file.read)
-            else:
-                while block := file.read(BLOCK_BYTES):
-                    yield block
+        with open(sys.stdin.fileno(), "rb", closefd=False) if str(path) == STDIN else path.open("rb") as file:
+            counted = _Counted(file)
+            _refuse_others(name, counted.peek())
+            with ThreadPoolExecutor(max_workers=1) as pool:
+                blocks = _ahead(pool, _blocks(name, counted))
+                head = b""
+                while len(head) < unpack.BLOCK_BYTES // 2 and (block := next(blocks, b"")):
+                    head += block
+                yield Source(name, _is_perfetto(head), itertools.chain([head], blocks), counted)
     except OSError as error:
-        raise TraceError(f"cannot read {path}: {error.strerror or error}") from error
+        raise TraceError(f"cannot read {name}: {error.strerror or error}") from error
 
 
-def _gunzip(path: Path, read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """Uncompresses gzip members, as many as there are; every block is at most BLOCK_BYTES long."""
-    taken = 0  # compressed bytes handed to the decompressor
-    given = 0  # uncompressed bytes yielded
-    pending = b""
-    stream = isal_zlib.decompressobj(wbits=31)
-    while True:
-        if not pending:
-            pending = read(_READ_BYTES)
-            taken += len(pending)
-        if not pending:
-            break
-        try:
-            block = stream.decompress(pending, BLOCK_BYTES)
-        except IsalError as error:  # type: ignore[misc]  # its stub says Exception where type[...] is meant
+def _refuse_others(name: str, head: bytes) -> None:
+    if not head:
+        raise TraceError(f"{name} is empty (0 bytes)", hint="the recording was not written: record again")
+    for magic, what in _KNOWN.items():
+        if head.startswith(magic):
             raise TraceError(
-                f"{path}: damaged gzip data near byte {taken - len(pending)}, after {given} bytes of"
-                f" uncompressed text: {error}",
-                hint="copy or record the file again, or read what is whole with --partial",
-            ) from error
-        pending = stream.unconsumed_tail
-        if block:
-            given += len(block)
-            yield block
-        if stream.eof:
-            # gzip allows zero bytes as padding after a member.
-            pending = stream.unused_data.lstrip(b"\0")
-            if not pending:
-                pending = read(_READ_BYTES).lstrip(b"\0")
-                taken += len(pending)
-            if not pending:
-                return
-            stream = isal_zlib.decompressobj(wbits=31)
-    raise TraceError(
-        f"{path}: gzip data is truncated at byte {taken}, after {given} bytes of uncompressed text",
-        hint="copy or record the file again, or read what is whole with --partial",
-    )
+                f"{name} is {what}, not a trace (first bytes {head[:4].hex(' ')})",
+                hint="give a trace as torch.profiler or Perfetto write it, plain or packed by gzip or zstd",
+            )
+
+
+def _is_perfetto(head: bytes) -> bool:
+    if _JSON.match(head[:4096]):
+        return False
+    at = 0
+    for _ in range(_CHECKED_PACKETS):
+        length = _LENGTH.match(head, at + 1)
+        if head[at : at + 1] != _PACKET or not length:
+            return False
+        size = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(length[0]))
+        at = length.end() + size
+        if at >= len(head):
+            # The end of the file, or a packet that goes on; text would be a very long one by chance only.
+            return at == len(head) or len(head) >= unpack.BLOCK_BYTES // 2
+    return True
+
+
+def _blocks(name: str, file: _Counted) -> Iterator[bytes]:
+    for packing in unpack.PACKINGS:
+        if file.peek().startswith(packing.magic):
+            yield from unpack.unpack(name, file.read, packing)
+            return
+    while block := file.read(unpack.BLOCK_BYTES):
+        yield block
+
+
+def _ahead(pool: ThreadPoolExecutor, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same blocks, produced by the pool's thread while others are in use; decompression needs no Python."""
+    waiting: deque[Future[bytes]] = deque(pool.submit(next, blocks, b"") for _ in range(_WAITING_BLOCKS))
+    while block := waiting.popleft().result():
+        waiting.append(pool.submit(next, blocks, b""))
+        yield block

@@ -3,7 +3,7 @@
 The reader of Perfetto v52 takes only `\"` back to what it stands for; other escapes it leaves
 as they are, a backslash before the closing quote breaks the file, and integers beyond int64 come
 out as other numbers. So control characters become their pictures (U+2400...), a backslash becomes
-U+29F5, and such an integer becomes text, which reads the same with readers that have no such fault.
+U+29F5, and such a number becomes text, which reads the same with readers that have no such fault.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from molprof.analysis.reader.events import exact_float
+
 _PICTURES = {code: 0x2400 + code for code in range(32)} | {ord("\\"): 0x29F5}
 _INT64 = range(-(2**63), 2**63)
 # An integer outside int64 has at least this many digits.
 _WIDE_DIGITS = 19
-# Not the decimals of a float, of which there may be as many.
-_WIDE_INTEGER = re.compile(rb"(?<![\d.])\d{%d,}(?![\d.eE])" % _WIDE_DIGITS)
+# Not the decimals of a float, of which there may be as many, but for so many that an exponent is not needed to pass
+# the largest float64, 1.8e308, or two digits of it are enough.
+_WIDE_INTEGER = re.compile(rb"(?<![\d.])\d{%d,}(?![\d.eE])|\d{200}" % _WIDE_DIGITS)
+_HUGE_FLOAT = re.compile(rb"\d[eE]\+?\d{3}")
 _ZERO = ord("0")
 _STRIDE = 9  # so that each run of 19 digits covers two neighbours p, p + 9
 
@@ -28,13 +32,12 @@ def plain_text(text: str) -> str:
     return text.translate(_PICTURES)
 
 
-def plain(raw: msgspec.Raw) -> msgspec.Raw:
-    """A JSON value with all its text and integers in the form that the engine keeps."""
-    try:
-        value = msgspec.json.decode(raw)
-    except msgspec.ValidationError:  # a float beyond float64: valid JSON, but no number to the engine either
-        return raw
-    return msgspec.Raw(msgspec.json.encode(_plain_value(value)))
+_decode = msgspec.json.Decoder(Any, float_hook=exact_float).decode
+
+
+def plain_json(text: bytes) -> bytes:
+    """JSON with all its text and numbers in the form that the engine keeps."""
+    return msgspec.json.encode(_plain_value(_decode(text)))
 
 
 def _plain_value(value: Any) -> Any:
@@ -50,12 +53,24 @@ def _plain_value(value: Any) -> Any:
 
 
 def needs_plain(text: bytes) -> bool:
-    """Whether a piece of JSON holds an escape other than `\\"`, or a very long run of digits."""
-    return has_escape(text) or (len(text) >= _WIDE_DIGITS and _WIDE_INTEGER.search(text) is not None)
+    """Whether JSON may hold what the engine would change; quick, and true now and then without need."""
+    return _has_escape(text) or may_have_wide_integer(text) or _may_have_huge_float(text)
 
 
-def has_escape(text: bytes) -> bool:
+def _has_escape(text: bytes) -> bool:
     return b"\\" in text and text.count(b"\\") != text.count(b'\\"')
+
+
+def _may_have_huge_float(text: bytes) -> bool:
+    """Whether a digit and an exponent of three digits or more follow each other; 1e308 is about the largest float64.
+
+    What passes it with less is found by its digits.
+    """
+    data = np.frombuffer(text, dtype=np.uint8)
+    places = np.flatnonzero((data[1:] | 0x20) == ord("e"))  # E and e
+    if not np.any((data[places] - _ZERO) < 10):
+        return False
+    return _HUGE_FLOAT.search(text) is not None
 
 
 def may_have_wide_integer(text: bytes) -> bool:

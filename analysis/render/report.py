@@ -39,19 +39,23 @@ def _trace(report: Report) -> Section:
     rows = [
         ("size", bytes_text(trace.bytes)),
         ("devices", ", ".join(trace.device_names) or NOT_RECORDED),
-        (
-            "events",
-            f"{count_text(events)} read, {count_text(events - trace.lost_events)} slices in the engine: "
-            f"{count_text(trace.lost_events)} lost",
-        ),
+        ("events", _kept(events, trace.lost_events)),
     ]
     if left_out:
         rows.append(("", f"{count_text(left_out)} Python stack events left out: no figure needs them"))
     rows.extend(("", line) for line in _categories(trace.events_by_category))
-    rows.append(("own lanes", f"{count_text(trace.lanes)} events that partly overlap another of their track"))
+    if trace.lanes is not None:
+        rows.append(("own lanes", f"{count_text(trace.lanes)} events that partly overlap another of their track"))
     if not trace.complete:
         rows.append(("DAMAGED", f"only the whole part was read: {trace.problem}"))
     return Section("Trace", PAIR, tuple(rows))
+
+
+def _kept(events: int, lost: int | None) -> str:
+    """How many events the file holds, and how many of them the engine does."""
+    if lost is None:
+        return f"{count_text(events)} slices in the engine; events in a Perfetto trace: {NOT_RECORDED}"
+    return f"{count_text(events)} read, {count_text(events - lost)} slices in the engine: {count_text(lost)} lost"
 
 
 def _categories(counts: dict[str, int]) -> list[str]:

@@ -54,8 +54,9 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     for path in paths.values():
         check_output(path, force)
     from molprof.analysis.compare import compare
+    from molprof.analysis.parallel import load_reports
     from molprof.analysis.render import render
-    from molprof.analysis.reports import load_report
+    from molprof.analysis.reports import ReportOptions
     from molprof.profiler.capture import capture
     from molprof.profiler.prompts import short_molecules
     from molprof.profiler.settings import AUTO, CaptureSettings
@@ -84,7 +85,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
         for line in result.notes:
             note(f"{name}: {line}")
     note("reading the four traces")
-    reports = [load_report(path, native_path=trace_processor) for path in paths.values()]
+    reports = load_reports(list(paths.values()), ReportOptions(trace_processor, cached=True))
     deliver(render(compare(reports), "table"), None)
     lines = [
         "",

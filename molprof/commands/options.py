@@ -28,6 +28,14 @@ def engine_options(command: _F) -> _F:
     )(command)
 
 
+def reading_options(command: _F) -> _F:
+    """`--partial` and `--no-cache`: how traces are read."""
+    command = click.option(
+        "--no-cache", "cached", flag_value=False, default=True, help="Read the trace anew; keep nothing."
+    )(command)
+    return click.option("--partial", is_flag=True, help="Of a damaged trace, take what is whole.")(command)
+
+
 def result_options(*formats: str) -> Callable[[_F], _F]:
     """`--format`, `-o` and `--force` of a command whose result is text."""
 

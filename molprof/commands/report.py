@@ -6,26 +6,51 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import TRACE, check_result, deliver, engine_options, result_options
+from molprof.commands.options import (
+    TRACE,
+    check_result,
+    deliver,
+    engine_options,
+    note,
+    reading_options,
+    result_options,
+)
 
 
 @click.command("report")
 @click.argument("trace", type=TRACE)
+@click.option("--stacks", is_flag=True, help="Read Python stacks too; no figure needs them.")
+@reading_options
 @engine_options
 @result_options("table", "json", "markdown", "csv")
-def command(trace: Path, trace_processor: str | None, style: str, output: Path | None, force: bool) -> None:
+def command(
+    trace: Path,
+    stacks: bool,
+    partial: bool,
+    cached: bool,
+    trace_processor: str | None,
+    style: str,
+    output: Path | None,
+    force: bool,
+) -> None:
     """Launches, kernels, copies, syncs, phases and tokens of TRACE.
 
-    TRACE is a torch.profiler trace, .json or .json.gz, recorded by molprof or by any other program.
+    TRACE is a torch.profiler trace, recorded by molprof or by any other program, or one in Perfetto's own format;
+    plain, gzip or zstd, told by its content; - for standard input.
 
     \b
     Examples:
       molprof report trace.json.gz
       molprof report trace.json.gz --format json | jq .counts
       molprof report trace.json.gz --format markdown -o report.md
+      molprof report killed-job.json.gz --partial
+      zcat trace.json.gz | molprof report -
     """
     check_result(output, force)
     from molprof.analysis.render import render
-    from molprof.analysis.reports import load_report
+    from molprof.analysis.reports import ReportOptions, load_report
 
-    deliver(render(load_report(trace, native_path=trace_processor), style), output)
+    report = load_report(trace, ReportOptions(trace_processor, stacks, partial, cached))
+    if not report.trace.complete:
+        note(f"only the whole part was read: {report.trace.problem}")
+    deliver(render(report, style), output)

@@ -1,0 +1,108 @@
+"""What is decoded of each event, and which events and args go to the engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+STACK_CATEGORY = "python_function"
+# Phases of the Chrome trace format that the trace processor reads, apart from M (names).
+SLICE_PHASES = frozenset("XBbniIR")  # each becomes a slice
+FLOW_PHASES = frozenset("stf")
+FED_PHASES = SLICE_PHASES | FLOW_PHASES | frozenset("EeC")
+
+# The args that the SQL modules read, all that a report needs: the engine takes ten times as long
+# over an event with all args as over one with these. A module that reads another one needs it here.
+# `name` is the one that metadata events carry.
+NEEDED_ARGS = ("correlation", "device", "stream", "bytes", "name")
+# Categories whose args are kept whole: molprof's own token tracks.
+WHOLE_CATEGORIES = ("molprof.sequence", "molprof.token")
+_WHOLE_MARKS = tuple(f'"{category}"'.encode() for category in WHOLE_CATEGORIES)
+
+Id = int | str | None
+ABSENT = msgspec.Raw()
+
+NeededArgs = msgspec.defstruct(
+    "NeededArgs", [(name, Any, msgspec.UNSET) for name in NEEDED_ARGS], omit_defaults=True, gc=False
+)
+
+
+class Event(msgspec.Struct, omit_defaults=True, gc=False):
+    """An event of the file with all its args. What is Raw is copied as text, never decoded."""
+
+    ph: str | None = None
+    cat: str | int | None = None
+    name: str | None = None
+    pid: Id = None
+    tid: Id = None
+    ts: msgspec.Raw = ABSENT
+    dur: msgspec.Raw = ABSENT
+    args: msgspec.Raw = ABSENT
+    id: msgspec.Raw = ABSENT
+    id2: msgspec.Raw = ABSENT
+    bp: msgspec.Raw = ABSENT
+    s: msgspec.Raw = ABSENT
+    bind_id: msgspec.Raw = ABSENT
+    flow_in: msgspec.Raw = ABSENT
+    flow_out: msgspec.Raw = ABSENT
+
+
+RAW_FIELDS = ("args", "id", "id2", "bp", "s", "bind_id", "flow_in", "flow_out")
+
+
+class BriefEvent(Event, omit_defaults=True, gc=False):
+    """The same with the needed args only."""
+
+    args: NeededArgs | msgspec.UnsetType | None = msgspec.UNSET  # type: ignore[valid-type,assignment]
+
+
+def exact_float(text: str) -> float | str:
+    """A number of the file; as text where float64 does not hold it, as 1e400: the engine would drop it in silence."""
+    value = float(text)
+    return text if math.isinf(value) else value
+
+
+_needed_args = msgspec.json.Decoder(NeededArgs | None, float_hook=exact_float)
+
+
+def _shortened(event: Event) -> Event:
+    """The event without the args that no module reads."""
+    if event.args and event.cat not in WHOLE_CATEGORIES:
+        event.args = msgspec.Raw(msgspec.json.encode(_needed_args.decode(event.args)))
+    return event
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What of a trace goes to the engine.
+
+    stacks: Python stacks too. all_args: whole args and flow events too, not only what the SQL modules read.
+    """
+
+    stacks: bool = True
+    all_args: bool = True
+
+    def chosen(self, events: list[Event]) -> list[Event]:
+        """Those of `events` that the engine gets."""
+        phases = FED_PHASES if self.all_args else FED_PHASES - FLOW_PHASES
+        if self.stacks:
+            return [event for event in events if event.ph in phases]
+        return [event for event in events if event.cat != STACK_CATEGORY and event.ph in phases]
+
+    def decoder(self) -> Callable[[bytes], list[Event]]:
+        """Decodes a JSON array of events. Raises msgspec.DecodeError, UnicodeDecodeError."""
+        whole = msgspec.json.Decoder(list[Event])
+        if self.all_args:
+            return whole.decode
+        brief = msgspec.json.Decoder(list[BriefEvent], float_hook=exact_float)
+
+        def decode(text: bytes) -> list[Any]:
+            if b'"molprof.' in text and any(mark in text for mark in _WHOLE_MARKS):
+                return [_shortened(event) for event in whole.decode(text)]
+            return brief.decode(text)
+
+        return decode

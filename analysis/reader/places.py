@@ -1,0 +1,68 @@
+"""Where the tracks of a file go in the engine: process and thread numbers, names, and those of lanes."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from molprof.analysis.reader.events import Id
+from molprof.analysis.reader.survey import Survey
+from molprof.analysis.reader.text import plain_text
+
+# Ids of the file are kept below this; above are those made up for lanes and for ids that the
+# engine would change: text, negative, huge, and tid 0, which it takes for the thread with tid = pid.
+_FIRST_MADE_UP = 2**31
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the tracks of the file go: arrays by track number, and what has a name."""
+
+    pids: np.ndarray
+    tids: np.ndarray
+    lane_tids: dict[tuple[int, int], int]  # by track number and lane
+    lane_starts: dict[tuple[int, int], int]  # the lane of the slice that starts there, by track number and ns
+    names: list[dict[str, Any]]  # metadata events
+
+
+def find_places(found: Survey) -> Places:
+    """Gives every track and lane the pid and tid under which the engine sees it."""
+    made_up = itertools.count(_FIRST_MADE_UP)
+    pids_by_id: dict[Id, int] = {}
+    pids: list[int] = []
+    tids: list[int] = []
+    names: list[dict[str, Any]] = []
+    for track, (pid, tid) in enumerate(found.track_ids):
+        if pid not in pids_by_id:
+            pids_by_id[pid] = _kept(pid) or (next(made_up) if pid else 0)
+            name = found.process_names.get(pid) or (str(pid) if pids_by_id[pid] >= _FIRST_MADE_UP else "")
+            _add_name(names, "process_name", pids_by_id[pid], pids_by_id[pid], name)
+        pids.append(pids_by_id[pid])
+        tid = pid if tid is None else tid
+        own = pid == tid and pids[-1]  # the process's own thread
+        tids.append(own or _kept(tid) or (next(made_up) if tid or pids[-1] else 0))
+        name = found.thread_names.get(track) or (str(tid) if tids[-1] >= _FIRST_MADE_UP else "")
+        _add_name(names, "thread_name", pids[-1], tids[-1], name)
+    lane_tids: dict[tuple[int, int], int] = {}
+    on_lane = np.flatnonzero(found.lanes)
+    pairs = np.stack([found.tracks[on_lane], found.lanes[on_lane]], axis=1)
+    for track, lane in np.unique(pairs, axis=0).tolist():
+        lane_tids[track, lane] = next(made_up)
+        home = found.thread_names.get(track) or f"tid {found.track_ids[track][1]}"
+        _add_name(names, "thread_name", pids[track], lane_tids[track, lane], f"{home} (lane {lane + 1})")
+    starts = zip(pairs[:, 0].tolist(), found.starts_ns[on_lane].tolist(), strict=True)
+    lane_starts = dict(zip(starts, pairs[:, 1].tolist(), strict=True))
+    return Places(np.array(pids, dtype=np.int64), np.array(tids, dtype=np.int64), lane_tids, lane_starts, names)
+
+
+def _kept(value: Id) -> int:
+    """The id itself where the engine keeps it, else 0."""
+    return value if isinstance(value, int) and 0 < value < _FIRST_MADE_UP else 0
+
+
+def _add_name(names: list[dict[str, Any]], kind: str, pid: int, tid: int, name: str) -> None:
+    if name:
+        names.append({"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": {"name": plain_text(name)}})

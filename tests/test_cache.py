@@ -1,0 +1,149 @@
+"""Reports in the cache: equal to new ones, never of another file, option or damaged entry, and bounded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import tiny_trace
+
+from molprof.analysis import cache, parallel, reports
+from molprof.analysis.reports import ReportOptions, load_report
+from molprof.errors import TraceError
+
+CACHED = ReportOptions(cached=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache; its folder of reports."""
+    monkeypatch.setenv("MOLPROF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "_SETTLED_NS", -1)
+    return tmp_path / "cache" / "reports"
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
+
+
+@pytest.fixture
+def read_anew(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The traces that were read because the cache did not have them."""
+    seen: list[str] = []
+    original = reports.open_trace
+
+    def recorded(path: Path, **options: object) -> object:
+        seen.append(Path(path).name)
+        return original(path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reports, "open_trace", recorded)
+    return seen
+
+
+def test_a_kept_report_equals_a_new_one(folder: Path, trace: Path, read_anew: list[str]) -> None:
+    new = load_report(trace)
+    assert [load_report(trace, CACHED), load_report(trace, CACHED)] == [new, new]
+    assert read_anew == ["trace.json", "trace.json"]
+    assert sorted(path.suffix for path in folder.iterdir()) == [".hash", ".json"]
+
+
+def test_the_content_counts_not_the_name(folder: Path, trace: Path, read_anew: list[str]) -> None:
+    load_report(trace, CACHED)
+    moved = trace.rename(trace.with_name("moved.json"))
+    assert load_report(moved, CACHED).trace.path == str(moved)
+    assert read_anew == ["trace.json"]
+
+
+def test_a_changed_file_is_read_anew_even_with_its_old_times(folder: Path, trace: Path, read_anew: list[str]) -> None:
+    before = load_report(trace, CACHED)
+    status = trace.stat()
+    trace.write_bytes(trace.read_bytes().replace(b"molprof.forward", b"molprof.xorward"))
+    os.utime(trace, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert load_report(trace, CACHED) != before
+    assert len(read_anew) == 2
+
+
+def test_a_file_still_being_written_is_hashed_each_time(
+    folder: Path, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_SETTLED_NS", 10**18)
+    load_report(trace, CACHED)
+    assert [path.suffix for path in folder.iterdir()] == [".json"]
+
+
+@pytest.mark.parametrize("options", [ReportOptions(stacks=True, cached=True), ReportOptions(partial=True, cached=True)])
+def test_other_options_are_another_report(
+    folder: Path, trace: Path, read_anew: list[str], options: ReportOptions
+) -> None:
+    load_report(trace, CACHED)
+    load_report(trace, options)
+    assert len(read_anew) == 2
+
+
+def test_other_code_is_another_report(
+    folder: Path, trace: Path, read_anew: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_report(trace, CACHED)
+    monkeypatch.setattr(cache, "_code_digest", lambda: "changed")
+    load_report(trace, CACHED)
+    assert len(read_anew) == 2
+
+
+@pytest.mark.parametrize("position", [0, 40, -1])
+def test_a_damaged_entry_is_never_used(folder: Path, trace: Path, read_anew: list[str], position: int) -> None:
+    new = load_report(trace, CACHED)
+    (entry,) = folder.glob("*.json")
+    content = bytearray(entry.read_bytes())
+    content[position] ^= 1
+    entry.write_bytes(content)
+    assert load_report(trace, CACHED) == new
+    assert len(read_anew) == 2
+
+
+def test_the_size_is_bounded_and_the_last_used_stay(folder: Path, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_report(trace, CACHED)
+    (entry,) = folder.glob("*.json")
+    old = folder / "old.json"
+    old.write_bytes(b"x" * 1000)
+    os.utime(old, (1, 1))
+    monkeypatch.setattr(cache, "MAX_BYTES", 2 * entry.stat().st_size + 500)
+    load_report(trace, ReportOptions(stacks=True, cached=True))
+    assert not old.exists()
+    assert len(list(folder.glob("*.json"))) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MOLPROF_CACHE", str(tmp_path / "file"))
+    assert load_report(trace, CACHED) == load_report(trace)
+
+
+def test_errors_are_not_kept(folder: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"traceEvents": [')
+    for _ in range(2):
+        with pytest.raises(TraceError, match="truncated"):
+            load_report(bad, CACHED)
+    assert not list(folder.glob("*.json"))
+
+
+def test_parallel_reports_equal_single_ones(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_processors", lambda: 2)
+    other = tiny_trace.write(
+        trace.with_name("other.json"), {"traceEvents": [tiny_trace.work("kernel", "fmha", 5, 2, 1)]}
+    )
+    paths = [trace, other, trace]
+    assert parallel.load_reports(paths, ReportOptions()) == [load_report(path) for path in paths]
+
+
+def test_an_error_in_a_process_is_the_same_error(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_processors", lambda: 2)
+    bad = trace.with_name("bad.json")
+    bad.write_text('{"traceEvents": [')
+    with pytest.raises(TraceError, match=r"bad\.json is truncated inside event 1") as failure:
+        parallel.load_reports([trace, bad], ReportOptions())
+    assert failure.value.hint == "read what is whole with --partial"

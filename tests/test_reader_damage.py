@@ -1,0 +1,210 @@
+"""Bad input: one line with the place, or what is whole of it."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+from trace_rows import load, x
+
+from molprof.analysis.engine import Engine, open_engine
+from molprof.analysis.reader import TraceInfo, document, load_trace
+from molprof.analysis.reports import load_report
+from molprof.errors import TraceError
+
+WHOLE = json.dumps({"traceEvents": [x(f"n{i}", i, 0.5, args={"s": "{"}) for i in range(100)], "after": 1}).encode()
+PLACE_OF_90 = WHOLE.index(b'{"ph": "X", "cat": "cpu_op", "name": "n90"')
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is empty (0 bytes)"),
+        (b"hello", "is not JSON: it begins with b'hello' (byte 0 of the text, after 0 events)"),
+        (b"\xef\xbb\xbf{}", "is not JSON"),
+        (b"PK\x03\x04zip", "is a zip archive, not a trace"),
+        (b"{}", "has no 'traceEvents' (byte 2 of the text"),
+        (b'{"a": [1, 2]}', "has no 'traceEvents'"),
+        (b'{"traceEvents": 5}', "'traceEvents' that is not an array (byte 16"),
+        (b'{"traceEvents": null}', "'traceEvents' that is not an array"),
+        (b'{"traceEvents": [], "traceEvents": []}', "'traceEvents' twice"),
+        (b'{"traceEvents": []} x', "more text after the end of the JSON value (byte 20"),
+        (b'{"traceEvents" []}', "no ':' after key 'traceEvents' (byte 15"),
+        (b'{"a": 1 "traceEvents": []}', "no ',' or '}' after the value of 'a'"),
+        (b'{"traceEvents": [], }', "no key where one should begin"),
+        (b'{"traceEvents": [], "a": nope}', "malformed in the value of 'a'"),
+        (b'{"traceEvents": [], "molprof": 3}', "the key 'molprof' is int, not an object"),
+        (b'{"traceEvents": [', "is truncated inside event 1 (byte 17"),
+        (b'{"traceEvents": [1, 2]}', "Expected `object`, got `int`"),
+        (b'{"traceEvents": [{"ph": "i", "ts": 1}, {"ph": 7}]}',
+         "wrong event 2: Expected `str | null`, got `int` - at `ph` (byte 39 of the text, after 1 events)"),
+        (b'{"traceEvents": [{"ph": "i", "ts": 1} {"ph": "i"}]}', "no ',' or ']' after an event (byte 38"),
+        (b'{"traceEvents": [{"ph": "i", "ts": 1},]}', "malformed"),
+        (b'{"traceEvents": [{"ph": "X", "name": "\xff"}]}', "invalid UTF-8"),
+        (b'{"traceEvents": [{"ph": "X", "args": {"a": "\xff"}, "ts": 1}]}', "invalid UTF-8"),
+        (b'{"traceEvents": [{"ph": "X", "ts": NaN}]}', "wrong event 1"),
+        (WHOLE[: PLACE_OF_90 + 20], f"is truncated inside event 91 (byte {PLACE_OF_90 + 20} of the text,"
+         " after 90 events)"),
+        (gzip.compress(WHOLE)[:-300], "gzip data is truncated at byte"),
+        (gzip.compress(WHOLE)[:-4], "gzip data is truncated at byte"),
+        (gzip.compress(WHOLE)[:-6] + b"\0" * 6, "damaged gzip data near byte"),
+        (gzip.compress(WHOLE) + b"junk" * 10, "damaged gzip data near byte"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_with_the_place(engine: Engine, tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(TraceError) as failure:
+        load_trace(path, engine)
+    message = str(failure.value)
+    assert reason in message
+    assert str(path) in message
+    assert "\n" not in message
+
+
+def test_files_that_cannot_be_read(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="is a directory"):
+        load_trace(tmp_path, engine)
+    with pytest.raises(TraceError, match=r"cannot read .*absent: No such file"):
+        load_trace(tmp_path / "absent", engine)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_no_permission(engine: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(WHOLE)
+    path.chmod(0)
+    with pytest.raises(TraceError, match="Permission denied"):
+        load_trace(path, engine)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        WHOLE[: PLACE_OF_90 + 20],
+        WHOLE[:PLACE_OF_90],
+        WHOLE[:PLACE_OF_90] + b"nonsense" + WHOLE[PLACE_OF_90:],
+        WHOLE[: PLACE_OF_90 - 2] + WHOLE[PLACE_OF_90:],
+        WHOLE[:PLACE_OF_90] + b'{"ph": 5}, ' + WHOLE[PLACE_OF_90:],
+    ],
+    ids=["inside", "between", "malformed", "no comma", "wrong type"],
+)
+def test_partial_takes_what_is_whole(engine: Engine, tmp_path: Path, content: bytes) -> None:
+    info = load(engine, tmp_path, content, partial=True)
+    assert (info.events_by_category, info.lost_events, info.complete) == ({"cpu_op": 90}, 0, False)
+    assert "byte" in str(info.problem)
+    assert engine.query("SELECT name FROM slice ORDER BY ts")["name"].tolist() == [f"n{i}" for i in range(90)]
+
+
+def test_partial_takes_what_truncated_gzip_holds(engine: Engine, tmp_path: Path) -> None:
+    events = [x(f"n{i * 7919 % 10007}", i, 0.5, args={"a": i * i}) for i in range(5000)]
+    packed = gzip.compress(json.dumps(events).encode())
+    info = load(engine, tmp_path, packed[: len(packed) // 2], partial=True)
+    count = info.events_by_category["cpu_op"]
+    assert 1000 < count < 4000
+    assert "gzip data is truncated" in str(info.problem)
+    assert engine.query("SELECT COUNT(*) AS n, MAX(ts) AS last FROM slice")["last"].tolist() == [(count - 1) * 1000]
+
+
+def test_partial_of_a_whole_file_is_complete(engine: Engine, tmp_path: Path) -> None:
+    assert load(engine, tmp_path, WHOLE, partial=True).complete
+
+
+@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.given(st.data())
+def test_damaged_text_is_an_error_or_the_same_as_json(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Whatever is done to the text: what the reader takes is what the standard library's parser takes."""
+    text = bytearray(
+        json.dumps({"k": {"a": [1]}, "traceEvents": [x(f"n{i}", i, 0.5, args={"s": "{"}) for i in range(4)]}).encode()
+    )
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(text) - 1))
+        action = data.draw(st.sampled_from(["replace", "drop", "insert", "cut", "repeat"]))
+        if action == "replace":
+            text[place] = data.draw(st.sampled_from(b'{}[],:"\\ 0a.-\xff\n'))
+        elif action == "drop":
+            del text[place : place + data.draw(st.integers(1, 9))]
+        elif action == "insert":
+            text[place:place] = data.draw(
+                st.sampled_from([b"{", b"}", b"[", b"]", b",", b'"', b"\\", b"1", b"null", b"\x00"])
+            )
+        elif action == "cut":
+            del text[place + 1 :]
+        else:
+            text[place:place] = text[place : place + 20]
+        if not text:
+            return
+    path = tmp_path_factory.mktemp("damaged") / "trace.json"
+    path.write_bytes(text)
+    with open_engine() as engine, contextlib.suppress(TraceError):
+        info = load_trace(path, engine)
+        _check_against_json(bytes(text), info)
+
+
+def _check_against_json(text: bytes, info: TraceInfo) -> None:
+    whole = json.loads(text, parse_float=Decimal)
+    events = whole if isinstance(whole, list) else whole["traceEvents"]
+    complete = [event for event in events if event.get("ph") == "X"]
+    assert info.events_by_category == dict(sorted(Counter(str(event.get("cat")) for event in complete).items()))
+    assert info.lost_events == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (b'{"traceEvents": [{"ph": "X", "name": "' + b"x" * 3_000_000, "inside event 1"),
+        (b'{"traceEvents": [' + b'{"a":' * 600_000, "inside event 1"),
+        (b'{"other": "' + b"x" * 3_000_000, "inside the value of 'other'"),
+        (b'{"' + b"x" * 3_000_000, "inside a key"),
+    ],
+    ids=["event", "nesting", "value", "key"],
+)
+def test_a_value_without_end_is_refused_in_bounded_memory(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, where: str
+) -> None:
+    monkeypatch.setattr(document, "_MAX_VALUE_BYTES", 1_000_000)
+    with pytest.raises(TraceError, match="has a value of more than 1000000 bytes, " + where):
+        load(engine, tmp_path, text)
+
+
+@pytest.mark.parametrize("text", [b'"a": %b', b'"args": {"a": %b}', b'"args": {"a": %b, "b": "\\n"}'])
+@pytest.mark.parametrize("depth", [700, 5000])
+def test_deep_nesting_is_an_error_or_read(engine: Engine, tmp_path: Path, text: bytes, depth: int) -> None:
+    event = b'{"ph": "X", "ts": 1, ' + text % (b"[" * depth + b"]" * depth) + b"}"
+    try:
+        info = load(engine, tmp_path, b'{"traceEvents": [' + event + b"]}")
+    except TraceError as error:
+        assert str(error).endswith(("nested too deeply", "after 0 events)"))  # noqa: PT017
+    else:
+        assert (depth, info.lost_events) == (700, 0)
+
+
+def test_a_number_that_is_text_is_an_error_of_the_trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([x("k", 1, 1, cat="kernel", args={"correlation": "seven"})]))
+    with pytest.raises(TraceError, match=r"trace\.json holds a value .*'correlation' declared as LONG") as failure:
+        load_report(path)
+    assert "\n" not in str(failure.value)
+
+
+def test_a_device_that_is_null_is_one_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([x("k", 1, 1, cat="kernel", args={"device": None}), x("k", 5, 1, cat="kernel")]))
+    assert list(load_report(path).devices) == ["1", "None"]
+
+
+def test_a_single_line_is_no_obstacle(engine: Engine, tmp_path: Path) -> None:
+    events = [x("n", i, 0.5) for i in range(20_000)]
+    text = json.dumps(events, separators=(",", ":")).encode()
+    assert b"\n" not in text
+    assert load(engine, tmp_path, text).events_by_category == {"cpu_op": 20_000}

@@ -1,0 +1,151 @@
+"""Formats told by content: zstd, Perfetto's own, standard input; bombs; what reports leave out."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_trace
+from trace_rows import load, rows, x
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.metrics import build_report
+from molprof.analysis.reader import load_trace, unpack
+from molprof.analysis.reader.events import NEEDED_ARGS
+from molprof.analysis.reports import ReportOptions, load_report, open_trace
+from molprof.errors import TraceError
+from molprof.queries import modules
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+TEXT = json.dumps({"traceEvents": [x(f"n{i * 7919 % 10007}", i, 0.5) for i in range(3000)]}).encode()
+
+
+def varint(value: int) -> bytes:
+    result = b""
+    while value > 0x7F:
+        result += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return result + bytes([value])
+
+
+def field(number: int, value: int | bytes) -> bytes:
+    """One protobuf field: a varint, or bytes with their length."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def perfetto_trace() -> bytes:
+    """A track with one slice `work` of category `kernel`, from 1000 to 1500 ns."""
+    track = field(60, field(1, 7) + field(2, b"stream 7"))
+    begin = field(8, 1000) + field(11, field(9, 1) + field(11, 7) + field(22, b"kernel") + field(23, b"work"))
+    end = field(8, 1500) + field(11, field(9, 2) + field(11, 7))
+    return b"".join(field(1, field(10, 1) + packet) for packet in (track, begin, end))
+
+
+def test_zstd_by_content_in_several_frames(engine: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"  # no .zst
+    path.write_bytes(zstd.compress(TEXT[:1000]) + zstd.compress(TEXT[1000:]))
+    info = load_trace(path, engine)
+    assert (info.events_by_category, info.lost_events) == ({"cpu_op": 3000}, 0)
+    assert info.bytes == path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda data: data[:-9], "zstd data is truncated at byte"),
+        (lambda data: data[:4] + b"\xff" * 9 + data[13:], "damaged zstd data near byte"),
+        (lambda data: data + b"junk", "damaged zstd data near byte"),
+    ],
+)
+def test_damaged_zstd(engine: Engine, tmp_path: Path, change: object, reason: str) -> None:
+    with pytest.raises(TraceError, match=re.escape(reason)):
+        load(engine, tmp_path, change(zstd.compress(TEXT)))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_perfetto_traces_are_fed_as_they_are(engine: Engine, tmp_path: Path, pack: object) -> None:
+    info = load(engine, tmp_path, pack(perfetto_trace()))  # type: ignore[operator]
+    assert (info.events_by_category, info.lost_events, info.lanes) == ({"kernel": 1}, None, None)
+    report = build_report(engine, info)
+    assert (report.counts.kernels, report.counts.kernel_time_ns) == (1, 500)
+    assert [check.id for check in report.checks] == ["kernels"]
+
+
+def test_json_that_begins_like_perfetto_is_json(engine: Engine, tmp_path: Path) -> None:
+    assert load(engine, tmp_path, b"\n" + TEXT).events_by_category == {"cpu_op": 3000}
+
+
+def test_standard_input(tmp_path: Path, molprof: object) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(TEXT)
+    with path.open("rb") as file:
+        result = molprof("report", "-", "--format", "json", stdin=file)  # type: ignore[operator]
+    assert result.returncode == 0, result.stderr
+    trace = json.loads(result.stdout)["trace"]
+    assert (trace["path"], trace["bytes"], trace["events_by_category"]) == ("-", len(TEXT), {"cpu_op": 3000})
+
+
+@pytest.mark.parametrize("packing", unpack.PACKINGS, ids=lambda packing: packing.name)
+def test_a_bomb_is_refused_in_bounded_blocks(monkeypatch: pytest.MonkeyPatch, packing: unpack.Packing) -> None:
+    monkeypatch.setattr(unpack, "_HARMLESS_BYTES", 10_000_000)
+    data = {"gzip": gzip.compress, "zstd": zstd.compress}[packing.name](b"[" + b" " * 50_000_000)
+    lengths: list[int] = []
+    blocks = (lengths.append(len(block)) for block in unpack.unpack("bomb", io.BytesIO(data).read, packing))
+    with pytest.raises(TraceError, match="over 400 times as many: not a trace"):
+        list(blocks)
+    assert max(lengths) <= unpack.BLOCK_BYTES
+
+
+def test_a_report_needs_no_other_args() -> None:
+    """What the SQL modules read is what `all_args=False` keeps, besides molprof's own tracks and lanes."""
+    own = {"molprof_tid", "sequence", "batch", "row", "smiles", "tokens", "position"}
+    own |= {"token_id", "text", "kind", "block"}
+    used = {name for sql in modules().values() for name in re.findall(r"'args\.([^'\[]+)", sql)}
+    assert used - own <= set(NEEDED_ARGS)
+
+
+def test_a_report_without_the_other_args_is_the_same(tmp_path: Path) -> None:
+    path = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
+    with open_trace(path) as (engine, info):
+        whole = build_report(engine, info)
+    assert load_report(path, ReportOptions(stacks=True)) == whole
+
+
+def test_only_needed_args_are_kept(engine: Engine, tmp_path: Path) -> None:
+    args = {"correlation": 7, "grid": [1, 2], "stream": 3, "External id": 9}
+    load(engine, tmp_path, [x("a", 0, 1, args=args)], all_args=False)
+    shown = engine.query("SELECT key, int_value FROM args JOIN slice USING (arg_set_id) ORDER BY key")
+    assert rows(shown) == [("args.correlation", 7), ("args.stream", 3)]
+
+
+@pytest.mark.parametrize("all_args", [True, False])
+def test_numbers_beyond_float64_become_text(engine: Engine, tmp_path: Path, all_args: bool) -> None:
+    text = b'[{"ph":"X","name":"a","pid":1,"tid":1,"ts":1,"dur":1,"args":{"bytes":1e400,"stream":-2E+999,"device":0}}]'
+    load(engine, tmp_path, text, all_args=all_args)
+    shown = engine.query("SELECT key, COALESCE(string_value, int_value) AS v FROM args ORDER BY key")
+    assert [row for row in rows(shown) if row[0].startswith("args.")] == [
+        ("args.bytes", "1e400"), ("args.device", 0), ("args.stream", "-2E+999"),
+    ]  # fmt: skip
+
+
+def test_engines_are_made_as_large_as_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from molprof.analysis.reader import load as loading
+
+    path = tmp_path / "trace.json"
+    path.write_bytes(TEXT)
+    for most, large in ((1 << 30, False), (1000, True)):
+        monkeypatch.setattr(loading, "_MAX_BYTES", most)
+        with open_trace(path, all_args=False) as (engine, info):
+            assert engine._transport._memory64 == large  # type: ignore[union-attr]
+            assert info.lost_events == 0

@@ -1,0 +1,81 @@
+"""Traces in any layout, cut into any blocks, packed in any way."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trace_rows import load, x
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.reader import document, load_trace, unpack
+
+
+def test_keys_around_the_events(engine: Engine, tmp_path: Path) -> None:
+    text = (
+        b' {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "GPU {[\\" 0"}],'
+        b'"x": null, "y": -1.5e3 ,'
+        b'"molprof": {"schema": 1, "traceEvents": [1, {"a": "]}"}]},'
+        b'"traceEvents" : [ ' + json.dumps(x("a", 1, 2)).encode() + b' ] , "traceName": "a\\u00e9", "n": 12}\n '
+    )
+    info = load(engine, tmp_path, text)
+    assert info.manifest == {"schema": 1, "traceEvents": [1, {"a": "]}"}]}
+    assert info.devices == [{"id": 0, "name": 'GPU {[" 0'}]
+    assert {key: info.keys[key] for key in ("schemaVersion", "x", "y", "traceName", "n")} == {
+        "schemaVersion": 1, "x": None, "y": -1500.0, "traceName": "aé", "n": 12,
+    }  # fmt: skip
+    assert info.events_by_category == {"cpu_op": 1}
+
+
+@pytest.mark.parametrize("blocks", [16, 50, 1000, 2 * 1024 * 1024])
+@pytest.mark.parametrize("layout", ["minified", "spaced", "indented", "torch", "crlf"])
+def test_any_layout_in_any_blocks(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, blocks: int
+) -> None:
+    monkeypatch.setattr(document, "BLOCK_BYTES", blocks)
+    monkeypatch.setattr(unpack, "BLOCK_BYTES", blocks)
+    tricky = ['},{"ph"', "]}", '\\"', "{[", '"},\n  {\n    "ph"', "\\\\"]
+    events = [
+        x(
+            f"{tricky[i % 6]}{i}",
+            i,
+            1,
+            args={"list": [{"ph": 1}, {"ph": [2, {}]}], "text": tricky[i % 6], "n": i},
+        )
+        if i % 7
+        else {"name": "[memory]", "ph": "i", "s": "t", "pid": 1, "tid": 2, "ts": i, "args": {"n": i}}
+        for i in range(40)
+    ]
+    trace = {"head": {"a": ["x{"]}, "traceEvents": events, "tail": [{"ph": tricky}]}
+    text = {
+        "minified": json.dumps(trace, separators=(",", ":")),
+        "spaced": json.dumps(trace),
+        "indented": json.dumps(trace, indent=4),
+        "torch": '{"head": {"a": ["x{"]}, "traceEvents": [\n  '
+        + ",\n  ".join(json.dumps(event, indent=4).replace("\n", "\n  ") for event in events)
+        + '\n  ],\n  "tail": [{"ph": ' + json.dumps(tricky) + "}]}\n",
+        "crlf": json.dumps(trace, indent=1, ensure_ascii=False).replace("\n", "\r\n"),
+    }[layout]  # fmt: skip
+    info = load(engine, tmp_path, text.encode())
+    assert (info.events_by_category, info.lost_events) == ({"cpu_op": 34}, 0)
+    assert info.keys == {"head": {"a": ["x{"]}, "tail": [{"ph": tricky}]}
+    numbers = engine.query("SELECT EXTRACT_ARG(arg_set_id, 'args.n') AS n FROM slice ORDER BY ts")["n"]
+    assert numbers.tolist() == list(range(40))
+
+
+@pytest.mark.parametrize("trace", [[], {"traceEvents": []}])
+def test_a_trace_without_events(engine: Engine, tmp_path: Path, trace: Any) -> None:
+    info = load(engine, tmp_path, json.dumps(trace).encode())
+    assert (info.events_by_category, info.lost_events, info.complete, info.origin_ns) == ({}, 0, True, 0)
+    assert engine.query("SELECT COUNT(*) AS n FROM slice")["n"].tolist() == [0]
+
+
+def test_gzip_by_content_in_several_members(engine: Engine, tmp_path: Path) -> None:
+    text = json.dumps({"traceEvents": [x("a", i, 0.5) for i in range(50)]}).encode()
+    path = tmp_path / "trace.json"  # no .gz
+    path.write_bytes(gzip.compress(text[:1000]) + gzip.compress(text[1000:]) + b"\0" * 20)
+    info = load_trace(path, engine)
+    assert (info.events_by_category, info.bytes) == ({"cpu_op": 50}, path.stat().st_size)

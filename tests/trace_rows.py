@@ -1,0 +1,37 @@
+"""Events written by hand, loaded into an engine, and read back as rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from molprof.analysis.engine import Columns, Engine
+from molprof.analysis.reader import TraceInfo, load_trace
+
+SLICES = """
+    SELECT s.name, s.category, s.ts, s.dur, t.tid, t.name AS thread, p.pid, p.name AS process,
+        EXTRACT_ARG(s.arg_set_id, 'args.molprof_tid') AS home_tid, s.depth
+    FROM slice AS s
+    LEFT JOIN thread_track AS tt ON tt.id = s.track_id
+    LEFT JOIN thread AS t USING (utid)
+    LEFT JOIN process AS p USING (upid)
+    ORDER BY s.ts, -s.dur, s.name, s.id
+"""
+
+
+def x(name: str, ts: Any, dur: Any, pid: Any = 1, tid: Any = 2, cat: str = "cpu_op", **more: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, **more}
+
+
+def load(engine: Engine, tmp_path: Path, trace: Any, **options: Any) -> TraceInfo:
+    """Loads a trace given as a list of events, as a whole document, or as text."""
+    path = tmp_path / "trace.json"
+    if isinstance(trace, list):
+        trace = {"traceEvents": trace}
+    path.write_bytes(trace if isinstance(trace, bytes) else json.dumps(trace).encode())
+    return load_trace(path, engine, **options)
+
+
+def rows(columns: Columns, *names: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(columns[name].tolist() for name in names or columns), strict=True))
