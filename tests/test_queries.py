@@ -282,3 +282,16 @@ def test_top_and_small_operations(engine: Engine) -> None:
     small = "SELECT category, name, count FROM molprof_small_operations({}, 1)"
     assert rows(engine, "small_operations", small.format(5_000)) == [("cuda_runtime", "cudaLaunchKernel", 2)]
     assert rows(engine, "small_operations", small.format(4_000)) == []
+
+
+def test_operation_totals_are_sums_by_category_and_name(engine: Engine) -> None:
+    expected: dict[tuple[str, str], list[int]] = {}
+    for event in tiny_trace.EVENTS:
+        if event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset", "cpu_op", "cuda_runtime", "cuda_driver"):
+            row = expected.setdefault((event["cat"], event["name"]), [0, 0])
+            row[0] += 1
+            row[1] += round(event["dur"] * 1000)
+    assert len(expected) > 10
+    assert rows(engine, "operation_totals", "SELECT * FROM molprof_operation_total") == [
+        (*key, *expected[key]) for key in sorted(expected)
+    ]
