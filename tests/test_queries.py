@@ -287,7 +287,7 @@ def test_top_and_small_operations(engine: Engine) -> None:
 def test_operation_totals_are_sums_by_category_and_name(engine: Engine) -> None:
     expected: dict[tuple[str, str], list[int]] = {}
     for event in tiny_trace.EVENTS:
-        if event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset", "cpu_op", "cuda_runtime", "cuda_driver"):
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset", "cpu_op", "cuda_runtime", "cuda_driver"):
             row = expected.setdefault((event["cat"], event["name"]), [0, 0])
             row[0] += 1
             row[1] += round(event["dur"] * 1000)
