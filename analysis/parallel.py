@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -18,6 +19,9 @@ from molprof.analysis.metrics.model import Report
 from molprof.analysis.reports import ReportOptions, kept_report, load_report
 
 _OK, _FAILED = b"+", b"-"
+# The other process imports what this one would. `-m` and `-c` by themselves look into the working directory first,
+# where a checkout has a folder `molprof` that is only a part of the package.
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from molprof.analysis.parallel import serve; serve()"
 
 
 def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
@@ -41,7 +45,8 @@ def _remote(path: Path, options: ReportOptions) -> Report:
     if str(path) == "-":  # only this process has the input
         return load_report(path, options)
     request = msgspec.json.encode([str(path), asdict(options)])
-    process = subprocess.run([sys.executable, "-m", __spec__.name], input=request, capture_output=True, check=False)
+    command = [sys.executable, "-c", _START, json.dumps(sys.path)]
+    process = subprocess.run(command, input=request, capture_output=True, check=False)
     if process.returncode == 0 and process.stdout[:1] == _OK:
         return decode_report(process.stdout[1:])
     if process.returncode == 0 and process.stdout[:1] == _FAILED:
@@ -58,7 +63,7 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _serve() -> None:
+def serve() -> None:
     """The other end: one request on standard input, one answer on standard output."""
     path, options = msgspec.json.decode(sys.stdin.buffer.read())
     try:
@@ -66,7 +71,3 @@ def _serve() -> None:
     except errors.MolprofError as error:
         answer = _FAILED + msgspec.json.encode([type(error).__name__, str(error), error.hint])
     sys.stdout.buffer.write(answer)
-
-
-if __name__ == "__main__":
-    _serve()

@@ -209,3 +209,16 @@ def test_standard_input_is_read_once(molprof: Cli) -> None:
     result = molprof("compare", "-", "-")
     assert result.returncode == 2
     assert "standard input (-) can be read once only" in result.stderr
+
+
+def test_a_folder_named_molprof_in_the_working_directory_does_not_matter(tmp_path: Path, trace: str) -> None:
+    """As in a checkout, beside an installed package: the processes that read traces must not import that folder."""
+    (tmp_path / "molprof").mkdir()
+    (tmp_path / "molprof/__init__.py").write_text("raise ImportError('the wrong molprof')")
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({**TRACE, "other": 1}))
+    code = f"import sys; sys.path[:] = {sys.path!r}; from molprof.cli import main; main()"
+    command = [sys.executable, "-c", code, "compare", trace, str(other), "--no-cache", "--format", "json"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert len(json.loads(result.stdout)["runs"]) == 2
