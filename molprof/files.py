@@ -28,6 +28,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     An interrupt, a full disk or a crash inside the block leaves `path` as it was.
     """
+    path = Path(os.path.realpath(path))  # a link goes on pointing where it did
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     os.close(handle)
     part = Path(name)
@@ -49,6 +50,8 @@ def check_output(path: Path, force: bool) -> None:
     """
     if path.is_dir():
         raise UsageError(f"{path} is a directory", hint="name a file")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is not a regular file", hint="name another, or leave -o out to write to stdout")
     parent = path.parent
     if not parent.is_dir():
         raise UsageError(f"the directory {parent} does not exist", hint=f"mkdir -p {parent}")

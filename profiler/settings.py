@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,10 @@ class Decoding:
 
     def __post_init__(self) -> None:
         _one_of("sampling", self.sampling, SAMPLING)
-        if not self.temperature > 0:
-            raise UsageError(f"temperature {self.temperature} is not above 0", hint="--sampling greedy takes the top")
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise UsageError(
+                f"temperature {self.temperature} is not a number above 0", hint="--sampling greedy takes the top"
+            )
         if not 0 < self.top_p <= 1:
             raise UsageError(f"top_p {self.top_p} is not in (0, 1]", hint="0.9 keeps 90 % of the mass")
         _at_least("top_k", self.top_k, 1)

@@ -118,6 +118,8 @@ def test_compare_two_foreign_traces(molprof: Cli, trace: str) -> None:
             2,
             "give one of them",
         ),
+        (("capture", "--model", "qwen", "-o", "a.json", "--no-lp", "--processor", "generic"), 2, "give one of them"),
+        (("capture", "--model", "qwen", "-o", "a.json", "--temperature", "inf"), 2, "not a number above 0"),
         (("capture", "--model", "no-such-model", "-o", "a.json"), 2, "no-such-model"),
         (("capture", "--model", "qwen", "-o", "a.json", "--processor", "nope"), 2, "no processor 'nope'"),
         (("capture", "--model", "qwen", "-o", "a.json", "--smiles", "absent.smi"), 2, "absent.smi"),
@@ -222,3 +224,15 @@ def test_a_folder_named_molprof_in_the_working_directory_does_not_matter(tmp_pat
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert len(json.loads(result.stdout)["runs"]) == 2
+
+
+def test_only_regular_files_are_replaced_and_links_are_followed(molprof: Cli, trace: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    refused = molprof("report", trace, "-o", "pipe", "--force")
+    assert (refused.returncode, (tmp_path / "pipe").is_fifo()) == (2, True)
+    assert "pipe is not a regular file" in refused.stderr
+    (tmp_path / "real.txt").write_text("old")
+    (tmp_path / "link.txt").symlink_to("real.txt")
+    assert molprof("report", trace, "-o", "link.txt", "--force").returncode == 0
+    assert (tmp_path / "link.txt").is_symlink()
+    assert "molprof report" in (tmp_path / "real.txt").read_text()

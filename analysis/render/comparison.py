@@ -85,6 +85,9 @@ def _predictions(comparison: Comparison) -> Section:
     compared = list(comparison.predictions[0].figures) if comparison.predictions else []
     columns = (Column("", "left"), Column("verdict", "left"), *(Column(label) for label in compared))
     title = "Predictions: LLaMA, against Qwen, has" if not compared else f"Predictions: {compared[0]} has"
+    if not compared:
+        need = "no verdict: it takes a LLaMA and a Qwen run, both with a processor or both without"
+        return Section(title, columns, (), (need,))
     rows = tuple(_prediction(item) for item in comparison.predictions)
     return Section(title, columns, rows)
 

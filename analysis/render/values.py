@@ -119,7 +119,18 @@ def short_name(name: str) -> str:
         return name
     for noise in _KERNEL_NOISE:
         name = name.replace(noise, "")
-    return name.split("(", 1)[0] if name.find("(") > 0 else name
+    return _without_arguments(name)
+
+
+def _without_arguments(name: str) -> str:
+    """Cut at the first parenthesis outside angle brackets: those inside belong to template arguments."""
+    depth = 0
+    for place, letter in enumerate(name):
+        if letter in "<>":
+            depth += 1 if letter == "<" else -1
+        elif letter == "(" and depth == 0 and place > 0:
+            return name[:place]
+    return name
 
 
 def per(part: float | None, whole: float | None) -> float | None:

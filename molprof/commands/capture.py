@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -32,7 +33,11 @@ class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's s
 @click.command("capture")
 @click.option("--model", required=True, metavar="NAME", help="Preset (qwen, llama), folder, or hub id.")
 @click.option("--tokenizer", metavar="NAME", help="Preset, folder or hub id.  [default: the model's own]")
-@click.option("--lp/--no-lp", default=False, help="Constrain with the processor that suits the tokenizer.")
+@click.option(
+    "--lp/--no-lp",
+    default=None,
+    help="Constrain with the processor that suits the tokenizer, or do not.  [default: do not]",
+)
 @click.option("--processor", metavar="NAME", help="Constrain with this processor: see molprof presets.")
 @click.option("-n", "count", default=64, show_default=True, metavar="N", help="Molecules to generate.")
 @click.option("--batch-size", default=32, show_default=True, metavar="N", help="Molecules generated together.")
@@ -64,7 +69,7 @@ class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's s
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 def command(
-    lp: bool,
+    lp: bool | None,
     processor: str | None,
     sampling: str,
     temperature: float,
@@ -87,8 +92,8 @@ def command(
       molprof capture --model qwen --processor generic --window 0:9 -o prefill.json.gz
       molprof capture --model ./my-model --lp --smiles mine.smi --device cuda -o mine.json.gz
     """
-    if processor is not None and lp:
-        raise click.UsageError("--lp picks a processor and --processor names one; give one of them")
+    if processor is not None and lp is not None:
+        raise click.UsageError("--lp and --no-lp decide on a processor, --processor names one; give one of them")
     settings = CaptureSettings(
         output=output,
         processor=processor or ("auto" if lp else None),
@@ -104,4 +109,4 @@ def command(
         result = capture(settings, progress)
     for line in result.notes:
         note(line)
-    note(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB); next: molprof report {output}")
+    note(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB); next: molprof report {shlex.quote(str(output))}")
