@@ -10,14 +10,17 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from molprof import __version__
 from molprof.analysis.metrics.model import Report
 from molprof.files import cache_dir, replacing
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable  # not there at run time in Python 3.10
 
 # About a thousand reports.
 MAX_BYTES = 64 << 20
