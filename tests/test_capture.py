@@ -266,7 +266,8 @@ def test_bad_settings(changes: dict[str, Any], message: str) -> None:
     ("changes", "message"),
     [
         ({"sampling": "beam"}, "no sampling 'beam'"),
-        ({"temperature": 0.0}, "temperature 0.0 is not above 0"),
+        ({"temperature": 0.0}, "temperature 0.0 is not a number above 0"),
+        ({"temperature": float("inf")}, "temperature inf is not a number above 0"),
         ({"top_p": 1.5}, "top_p 1.5 is not in (0, 1]"),
         ({"top_k": 0}, "top_k 0 is below 1"),
         ({"seed": -1}, "seed -1 is below 0"),
