@@ -65,7 +65,7 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Runs the command line and exits: 0 good, 1 a threshold broken, 2 wrong usage, 3 unreadable or untrusted."""
+    """Runs the command line and exits: 0 good, 2 wrong usage, 3 unreadable or untrusted, 130 interrupted."""
     sys.exit(_run(arguments))
 
 
@@ -84,7 +84,7 @@ def _run(arguments: list[str] | None) -> int:
         name = f": {error.filename}" if error.filename else ""
         return _complain(f"{error.strerror or error}{name}", None, 3)
     except Exception:
-        # Not a user's mistake: the traceback is what a report of it needs. 1 would say that a threshold was broken.
+        # Not a user's mistake: the traceback is what a report of it needs.
         traceback.print_exc()
         return _complain("this is a bug in molprof; the lines above say where", None, 3)
     return result if isinstance(result, int) else 0
