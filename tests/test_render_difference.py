@@ -85,6 +85,14 @@ def test_equal_runs_have_no_shares(tmp_path: Path) -> None:
     assert [line.split() for line in lines[3:5]] == [["in", "no", "part", "0", "ns"], ["all", "0", "ns"]]
 
 
+def test_a_large_residual_is_said(tmp_path: Path) -> None:
+    plain = report_of(tmp_path, Spec())
+    text = "much lp:generic: more than 1 % of the difference is in no part\n"
+    for outside_ns, said in ((9_999, False), (10_200, True)):
+        much = Spec(prefill=Cost(4_000, 0, 500), outside_ns=outside_ns, model="much")
+        assert (text in render(compare([plain, report_of(tmp_path, much)]))) is said
+
+
 def test_gpu_time_without_room_is_said(tmp_path: Path) -> None:
     content = tiny_trace.document()  # times of the trace in µs, of the manifest in ns
     path = tiny_trace.write(tmp_path / "tiny.json", content)

@@ -14,6 +14,8 @@ from molprof.analysis.render.values import NOT_RECORDED, time_text
 # More do not fit beside the labels.
 _PER_TABLE = 3
 _LARGEST = 3
+# Of the difference; more in no part is worth a word.
+_RESIDUAL_RATIO = 0.01
 _FACTOR_LABELS = {"tokens": "tokens", "steps_per_token": "steps per token", "time_per_step": "time per step"}
 
 Known = tuple[str, Difference]
@@ -95,6 +97,11 @@ def _notes(comparison: Comparison, known: list[Known]) -> list[str]:
     """The ratios, and what one must know to read the parts."""
     several = len(known) > 1
     notes = [f"{label}: {_ratios(item)}" if several else _ratios(item) for label, item in known if item.factors]
+    notes.extend(
+        f"{label}: more than 1 % of the difference is in no part"
+        for label, item in known
+        if item.residual_ratio is not None and abs(item.residual_ratio) > _RESIDUAL_RATIO
+    )
     if any(basis == "window" for _, item in known for basis in item.basis.values()):
         notes.append(
             "GPU busy, launch-bound and waiting: unprofiled time of the phase, divided as in the recorded window"
