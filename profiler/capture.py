@@ -266,7 +266,8 @@ def _notes(
     notes = [f"line {skipped.line}: {skipped.problem}; skipped" for skipped in prompts.skipped]
     count = len(prompts.prompts)
     if count < prompts.wanted:
-        notes.append(f"{prompts.source} has {count} readable molecules; {prompts.wanted} were asked for")
+        plural = "" if count == 1 else "s"
+        notes.append(f"{prompts.source} has {count} readable molecule{plural}; {prompts.wanted} were asked for")
     if window.full is False and settings.window is not None and window.last_step < settings.window[1]:
         notes.append(f"the window ends at step {window.last_step}, the last one")
     reference = results[0].batches
