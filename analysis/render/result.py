@@ -6,13 +6,12 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Callable
 
 from molprof.analysis.query import Result
 from molprof.analysis.render.markdown import cell_text
 from molprof.analysis.render.values import width
-from molprof.text import escaped
+from molprof.text import escaped, escaped_json
 
 Value = str | int | float | bytes | None
 
@@ -54,7 +53,7 @@ def result_to_json(result: Result) -> str:
     names, lines = _lines(result)
     rows = [{name: _json_value(value) for name, value in zip(names, line, strict=True)} for line in lines]
     text = ",\n".join("  " + json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
-    return _UNPRINTABLE.sub(_json_escape, f"[\n{text}\n]\n" if rows else "[]\n")
+    return escaped_json(f"[\n{text}\n]\n" if rows else "[]\n")
 
 
 def result_to_markdown(result: Result) -> str:
@@ -75,9 +74,6 @@ RESULT_FORMATS: dict[str, Callable[[Result], str]] = {
     "json": result_to_json,
     "markdown": result_to_markdown,
 }
-
-# Candidates: all that is neither ASCII to print nor a newline between rows.
-_UNPRINTABLE = re.compile(r"[^\n\x20-\x7e]")
 
 
 def _lines(result: Result) -> tuple[list[str], list[tuple[Value, ...]]]:
@@ -107,11 +103,6 @@ def _json_value(value: Value) -> Value:
         return value.hex()
     # JSON has no such numbers.
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _json_escape(match: re.Match[str]) -> str:
-    """The character as JSON's own escape where a terminal would not show it: its value stays the same."""
-    return match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1]
 
 
 def _cut(cell: str) -> str:

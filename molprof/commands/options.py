@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from molprof.files import check_output, replacing
+from molprof.text import escaped
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -57,7 +58,7 @@ def result_options(*formats: str) -> Callable[[_F], _F]:
 
 def note(text: str) -> None:
     """A remark on stderr; results alone go to stdout."""
-    click.echo(text, err=True)
+    click.echo(escaped(text), err=True)
 
 
 def check_result(output: Path | None, force: bool) -> None:
