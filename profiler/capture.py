@@ -21,7 +21,7 @@ from molprof.profiler.environment import environment
 from molprof.profiler.generate import BatchPlan, PassResult, Runner
 from molprof.profiler.manifest import SCHEMA, Manifest, Repeat, Timings, Window
 from molprof.profiler.marks import HostMarks, Marks, mark_cost_ns, signature_cost_ns
-from molprof.profiler.models import LoadedModel, load
+from molprof.profiler.models import LoadedModel, load, resolve_device, resolve_dtype
 from molprof.profiler.processors import find_factory, make_processor
 from molprof.profiler.prompts import Prompts, read_prompts
 from molprof.profiler.recording import ProfilerMarks
@@ -43,6 +43,7 @@ class Progress:
             from inside a batch whose time counts.
         tokens: generated in this pass so far, in finished batches.
         elapsed_ns: since the pass began.
+        notes: what the user should know before the work goes on, one line each; with `load` only.
     """
 
     stage: str
@@ -54,6 +55,7 @@ class Progress:
     max_steps: int = 0
     tokens: int = 0
     elapsed_ns: int = 0
+    notes: tuple[str, ...] = ()
 
 
 Report = Callable[[Progress], None]
@@ -65,7 +67,7 @@ class CaptureResult:
 
     Attributes:
         path: the trace.
-        notes: what the user should know, one line each.
+        notes: what the user should know about the run, one line each.
     """
 
     path: Path
@@ -86,7 +88,8 @@ def capture(settings: CaptureSettings, report: Report = lambda progress: None) -
         find_factory(settings.processor)  # a mistyped name is found before a model is loaded for it
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    report(Progress("load"))
+    resolve_dtype(settings.dtype, resolve_device(settings.device))
+    report(Progress("load", notes=prompts.notes()))
     loaded = load(
         settings.model,
         settings.tokenizer,
@@ -156,7 +159,7 @@ def capture_loaded(
             write_trace(raw, settings.output, manifest, texts, steps)
         except OSError as problem:
             raise RunError(f"cannot write {settings.output}: {problem.strerror or problem}") from problem
-    notes = [*loaded.notes, *_notes(settings, prompts, [*results, unmarked], profiled, window)]
+    notes = [*loaded.notes, *_notes(settings, [*results, unmarked], profiled, window)]
     return CaptureResult(settings.output, manifest, tuple(notes))
 
 
@@ -257,17 +260,12 @@ def _profile(passes: _Passes, window: Window, raw: Path) -> tuple[PassResult, St
 
 def _notes(
     settings: CaptureSettings,
-    prompts: Prompts,
     results: list[PassResult],
     profiled: PassResult,
     window: Window,
 ) -> list[str]:
     """What the user should know about this run, one line each."""
-    notes = [f"line {skipped.line}: {skipped.problem}; skipped" for skipped in prompts.skipped]
-    count = len(prompts.prompts)
-    if count < prompts.wanted:
-        plural = "" if count == 1 else "s"
-        notes.append(f"{prompts.source} has {count} readable molecule{plural}; {prompts.wanted} were asked for")
+    notes = []
     if window.full is False and settings.window is not None and window.last_step < settings.window[1]:
         notes.append(f"the window ends at step {window.last_step}, the last one")
     reference = results[0].batches
