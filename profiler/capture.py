@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 import torch
 
 from molprof.errors import RunError, UsageError
-from molprof.files import check_output
+from molprof.files import check_output, scratch_file
 from molprof.profiler.account import generation_account, model_account, molecule_runs
 from molprof.profiler.environment import environment
 from molprof.profiler.generate import BatchPlan, PassResult, Runner
@@ -284,9 +283,8 @@ def _notes(
 @contextlib.contextmanager
 def _scratch(output: Path) -> Iterator[Path]:
     """A file beside the output for torch's own export, gone when the block ends."""
-    handle, name = tempfile.mkstemp(prefix=f".{output.name}.", suffix=".torch.json", dir=output.parent)
-    os.close(handle)
+    raw = scratch_file(output, ".torch.json")
     try:
-        yield Path(name)
+        yield raw
     finally:
-        Path(name).unlink(missing_ok=True)
+        raw.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ import pytest
 from conftest import Cli
 
 from molprof.cli import COMMANDS
+from molprof.files import replacing
 
 TRACE = {
     "traceEvents": [
@@ -130,9 +131,42 @@ def test_a_mistake_is_one_clear_message(
 ) -> None:
     result = molprof(*arguments, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     assert result.returncode == code, result.stderr
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+    # One style, whoever found the mistake: one line, and below it what to do.
+    error, *hint = [line for line in result.stderr.splitlines() if line != "loading the model"]
+    assert error.startswith("molprof: error: ")
+    assert message in error
+    assert all(line.startswith("  ") for line in hint)
     assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_on_the_command_line_names_the_commands_own_help(molprof: Cli) -> None:
+    error, hint = molprof("report", "--nope").stderr.splitlines()
+    assert error.startswith("molprof: error: No such option '--nope'.")
+    assert hint == "  molprof report --help shows what it takes"
+    alone = molprof()
+    assert (alone.returncode, alone.stdout) == (2, "")
+    assert alone.stderr.startswith("Usage: molprof [OPTIONS] COMMAND")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc on this system")
+def test_an_output_that_cannot_be_made_is_a_usage_error_before_any_work(molprof: Cli, tmp_path: Path) -> None:
+    for output in ("/proc/out.json", "n" * 300):
+        result = molprof("report", "absent.json", "-o", output)
+        assert result.returncode == 2
+        assert result.stderr.startswith(f"molprof: error: cannot write {output}: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_longest_name_can_be_written(molprof: Cli, trace: str, tmp_path: Path) -> None:
+    assert molprof("report", trace, "-o", "n" * 255).returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["n" * 255, "trace.json"]
+
+
+def test_an_error_while_writing_names_the_users_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"No such file") as failure, replacing(tmp_path / "out.txt") as part:
+        part.unlink()
+    assert failure.value.filename == str(tmp_path / "out.txt")
     assert list(tmp_path.iterdir()) == []
 
 
