@@ -65,12 +65,43 @@ def test_zstd_by_content_in_several_frames(engine: Engine, tmp_path: Path) -> No
     [
         (lambda data: data[:-9], "zstd data is truncated at byte"),
         (lambda data: data[:4] + b"\xff" * 9 + data[13:], "damaged zstd data near byte"),
-        (lambda data: data + b"junk", "damaged zstd data near byte"),
+        (lambda data: data + b"junk", "and other bytes follow it, from byte"),
     ],
 )
 def test_damaged_zstd(engine: Engine, tmp_path: Path, change: object, reason: str) -> None:
     with pytest.raises(TraceError, match=re.escape(reason)):
         load(engine, tmp_path, change(zstd.compress(TEXT)))  # type: ignore[operator]
+
+
+def test_zstd_frames_without_data_are_skipped(engine: Engine, tmp_path: Path) -> None:
+    skipped = b"\x50\x2a\x4d\x18\x05\x00\x00\x00hello"
+    info = load(engine, tmp_path, skipped + zstd.compress(TEXT[:1000]) + skipped + zstd.compress(TEXT[1000:]) + skipped)
+    assert (info.events_by_category, info.complete) == ({"cpu_op": 3000}, True)
+
+
+@pytest.mark.parametrize("padding", [b"", b"\0", b"\0" * 300_000])
+def test_gzip_members_follow_each_other(engine: Engine, tmp_path: Path, padding: bytes) -> None:
+    packed = gzip.compress(TEXT[:1000]) + padding + gzip.compress(TEXT[1000:]) + padding
+    info = load(engine, tmp_path, packed)
+    assert (info.events_by_category, info.bytes) == ({"cpu_op": 3000}, len(packed))
+
+
+@pytest.mark.parametrize("junk", [b"j", b"\x1f", b"junk" * 100_000, b"\0\0PK"])
+def test_bytes_after_the_packed_data_are_named_as_such(engine: Engine, tmp_path: Path, junk: bytes) -> None:
+    packed = gzip.compress(TEXT)
+    begin = len(packed) + len(junk) - len(junk.lstrip(b"\0"))
+    reason = f"the gzip data ends at byte {len(packed)}, and other bytes follow it, from byte {begin} on: "
+    with pytest.raises(TraceError, match=re.escape(reason + repr(junk.lstrip(b"\0")[:20]))):
+        load(engine, tmp_path, packed + junk)
+    info = load(engine, tmp_path, packed + junk, partial=True)
+    assert (info.events_by_category, info.complete) == ({"cpu_op": 3000}, False)
+    assert reason in str(info.problem)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd.compress])
+@pytest.mark.parametrize("text", [TEXT, b"[" + TEXT[TEXT.index(b"[") + 1 : -1]])
+def test_a_byte_order_mark_is_no_part_of_the_text(engine: Engine, tmp_path: Path, text: bytes, pack: object) -> None:
+    assert load(engine, tmp_path, pack(b"\xef\xbb\xbf \n" + text)).events_by_category == {"cpu_op": 3000}  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])

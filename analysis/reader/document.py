@@ -16,6 +16,7 @@ Event = TypeVar("Event")
 # A whole string, a bracket, or a quote whose string does not end within the text at hand.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|"', re.DOTALL)
 _SPACES = b" \t\r\n"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # not JSON, but what some editors and PowerShell put before it
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,}\]]+")
@@ -65,6 +66,9 @@ class Document(Generic[Event]):
 
     def _document(self) -> Iterator[tuple[list[Event], bytes]]:
         first = self._peek()
+        if first == _BYTE_ORDER_MARK[:1] and self._data.startswith(_BYTE_ORDER_MARK, self._at):
+            self._at += len(_BYTE_ORDER_MARK)
+            first = self._peek()
         if first == b"[":  # legal Chrome format: nothing but the array
             self._at += 1
             yield from self._array()
