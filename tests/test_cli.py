@@ -270,3 +270,14 @@ def test_only_regular_files_are_replaced_and_links_are_followed(molprof: Cli, tr
     assert molprof("report", trace, "-o", "link.txt", "--force").returncode == 0
     assert (tmp_path / "link.txt").is_symlink()
     assert "molprof report" in (tmp_path / "real.txt").read_text()
+
+
+@pytest.mark.parametrize("events", [[], [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}]])
+def test_a_trace_without_events_says_so(molprof: Cli, trace: str, tmp_path: Path, events: list[object]) -> None:
+    (tmp_path / "empty.json").write_text(json.dumps({"traceEvents": events}))
+    said = "empty.json holds no events with a duration, so nothing was recorded\n"
+    report = molprof("report", "empty.json")
+    assert (report.returncode, report.stderr) == (0, said)
+    assert "\n  events     none: the trace holds no events with a duration, so nothing was recorded\n" in report.stdout
+    assert molprof("compare", trace, "empty.json").stderr == said
+    assert molprof("query", "SELECT 1 AS one", "empty.json", trace).stderr == said

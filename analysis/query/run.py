@@ -68,6 +68,8 @@ def _notes(info: TraceInfo) -> list[str]:
     notes = []
     if not info.complete:
         notes.append(f"{info.path} is damaged, and only its whole part was read: {info.problem}")
+    if not info.events_by_category:
+        notes.append(f"{info.path} holds no events with a duration, so nothing was recorded")
     if info.lost_events:
         notes.append(f"{info.path}: {info.lost_events} events are missing in the engine")
     return notes

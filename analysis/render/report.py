@@ -22,6 +22,7 @@ from molprof.analysis.render.values import (
 
 _SHOWN_ROWS = 12
 _PER_LINE = 4
+_NONE = "none: the trace holds no events with a duration, so nothing was recorded"
 
 
 def report_document(report: Report) -> Document:
@@ -40,7 +41,7 @@ def _trace(report: Report) -> Section:
     rows = [
         ("size", bytes_text(trace.bytes)),
         ("devices", _devices(trace.device_names)),
-        ("events", _kept(events, trace.lost_events)),
+        ("events", _kept(events, trace.lost_events) if trace.events_by_category else _NONE),
     ]
     if left_out:
         rows.append(("", f"{count_text(left_out)} Python stack events left out: no figure needs them"))

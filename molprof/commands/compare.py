@@ -50,6 +50,6 @@ def command(
 
     reports = load_reports(traces, ReportOptions(trace_processor, partial=partial, cached=cached))
     for report in reports:
-        if not report.trace.complete:
-            note(f"only the whole part was read: {report.trace.problem}")
+        for remark in report.trace.remarks:
+            note(remark)
     deliver(render(compare(reports), style), output)

@@ -51,6 +51,6 @@ def command(
     from molprof.analysis.reports import ReportOptions, load_report
 
     report = load_report(trace, ReportOptions(trace_processor, stacks, partial, cached))
-    if not report.trace.complete:
-        note(f"only the whole part was read: {report.trace.problem}")
+    for remark in report.trace.remarks:
+        note(remark)
     deliver(render(report, style), output)
