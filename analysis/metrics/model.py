@@ -43,7 +43,7 @@ class TraceFigures:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What whoever reads the figures must know, one line each: the file is damaged, or holds nothing."""
-        remarks = () if self.complete else (f"only the whole part was read: {self.problem}",)
+        remarks: tuple[str, ...] = () if self.complete else (f"only the whole part was read: {self.problem}",)
         if not self.events_by_category:
             remarks += (f"{self.path} holds no events with a duration, so nothing was recorded",)
         return remarks
