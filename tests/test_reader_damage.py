@@ -16,6 +16,7 @@ import pytest
 from trace_rows import load, x
 
 from molprof.analysis.engine import Engine, open_engine
+from molprof.analysis.query import find_statement, run_statement
 from molprof.analysis.reader import TraceInfo, document, load_trace
 from molprof.analysis.reports import load_report
 from molprof.errors import TraceError
@@ -191,12 +192,43 @@ def test_deep_nesting_is_an_error_or_read(engine: Engine, tmp_path: Path, text: 
         assert (depth, info.lost_events) == (700, 0)
 
 
-def test_a_number_that_is_text_is_an_error_of_the_trace(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("category", "arg", "value", "shown"),
+    [
+        ("kernel", "correlation", "seven", "'seven'"),
+        ("cuda_runtime", "correlation", "7", "'7'"),
+        ("gpu_memcpy", "correlation", 10**20, "'100000000000000000000'"),
+        ("gpu_memset", "stream", "y" * 70, f"'{'y' * 60}'..."),
+        ("gpu_memcpy", "bytes", "12kB", "'12kB'"),
+        ("gpu_memcpy", "bytes", 10**20, "'100000000000000000000'"),
+    ],
+)
+def test_text_for_a_number_is_named_with_its_event(
+    tmp_path: Path, category: str, arg: str, value: object, shown: str
+) -> None:
     path = tmp_path / "trace.json"
-    path.write_text(json.dumps([x("k", 1, 1, cat="kernel", args={"correlation": "seven"})]))
-    with pytest.raises(TraceError, match=r"trace\.json holds a value .*'correlation' declared as LONG") as failure:
+    fine = x("fine", 0, 1, cat="cuda_driver", args={"stream": "text", "bytes": "text"})  # which nothing reads
+    path.write_text(json.dumps([fine, x("wrong", 1, 1, cat=category, args={arg: value})]))
+    message = f"{path}: the event 'wrong' of category {category} has the {arg} {shown}, which is no integer of 64 bits"
+    with pytest.raises(TraceError) as failure:
         load_report(path)
-    assert "\n" not in str(failure.value)
+    assert str(failure.value) == message
+    with pytest.raises(TraceError) as failure:
+        run_statement(find_statement("launches", {}), [path])
+    assert str(failure.value) == message
+
+
+def test_a_kernel_moves_no_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(
+        json.dumps(
+            [
+                x("k", 1, 1, cat="kernel", args={"bytes": "text"}),
+                x("Memcpy DtoH", 2, 1, cat="gpu_memcpy", args={"bytes": 1.5e3}),
+            ]
+        )
+    )
+    assert load_report(path).counts.memory_operations["Memcpy DtoH"].bytes == 1500
 
 
 def test_a_device_that_is_null_is_one_of_its_own(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from molprof.analysis.engine import Columns
 from molprof.analysis.query.statement import Statement
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reports import open_trace
+from molprof.analysis.wrong_values import wrong_value
+from molprof.errors import QueryError
 from molprof.queries import PACKAGE, modules
 
 TRACE_COLUMN = "trace"
@@ -57,7 +59,10 @@ def run_statement(
             engine.register_package(PACKAGE, modules())
             # Apart from the statement, so that lines in its errors are its own.
             for module in statement.modules:
-                engine.query(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module}; SELECT 1")
+                try:
+                    engine.query(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module}; SELECT 1")
+                except QueryError as error:
+                    raise wrong_value(engine, os.fspath(trace), error) from error
             found.append(engine.query(statement.sql))
     if len(found) == 1:
         return Result(found[0], tuple(notes))
