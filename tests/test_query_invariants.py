@@ -57,6 +57,11 @@ def test_launches_agree_with_the_counts(query: Rows) -> None:
     graphs = query("graphs", "SELECT COUNT(), IFNULL(SUM(kernels), 0) FROM molprof_graph_launch")
     own = "SELECT COUNT(), IFNULL(SUM(kernels), 0) FROM molprof_launch WHERE kind = 'graph_launch'"
     assert graphs == query("launch_queue", own)
+    delays = "SELECT name, kind, count, mean_delay_ns FROM {} ORDER BY name, kind"
+    by_call = query("launches", delays.format("molprof_launch_summary"))
+    assert by_call == query("launch_queue", delays.format("molprof_launch_queue_summary"))
+    sql = "SELECT name, 'graph_launch', graph_launches, mean_delay_ns FROM molprof_graph_summary ORDER BY name"
+    assert query("graphs", sql) == [row for row in by_call if row[1] == "graph_launch"]
 
 
 def test_queue_depth_against_a_plain_count(query: Rows) -> None:

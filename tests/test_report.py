@@ -274,6 +274,16 @@ def test_steps_of_a_trace_of_other_origin_are_in_a_table(tmp_path: Path) -> None
         ("sglang", "decode", 0.25),
         ("(outside)", None, None),
     ]
+    assert report["tables"]["launch_calls"] == [
+        {
+            "name": "cudaLaunchKernel",
+            "kind": "launch",
+            "count": 2,
+            "time_ns": 10_000,
+            "kernels": 2,
+            "mean_delay_ns": 10_000.0,
+        }
+    ]
     assert report["tables"]["idle_causes"] == [
         {"device": "0", "cause": "cpu_busy", "count": 1, "time_ns": 185_000, "idle_ratio": 1.0, "longest_ns": 185_000}
     ]

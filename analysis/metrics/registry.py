@@ -57,7 +57,8 @@ METRICS = (
         "launch_calls",
         "Launching calls",
         "launches",
-        "SELECT name, count, time_ns, kernels, mean_delay_ns FROM molprof_launch_summary ORDER BY count DESC, name",
+        "SELECT name, kind, count, time_ns, kernels, mean_delay_ns FROM molprof_launch_summary"
+        " ORDER BY count DESC, name, kind",
     ),
     Metric(
         "graphs",
