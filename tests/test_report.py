@@ -261,6 +261,7 @@ def test_steps_of_a_trace_of_other_origin_are_in_a_table(tmp_path: Path) -> None
     content = {
         "traceEvents": [
             tiny_trace.slice_("user_annotation", "step[DECODE bs=4]", 0, 100),
+            tiny_trace.slice_("user_annotation", "step[EXTEND bs=2 toks=9]", 100, 50),
             tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", 10, 5, correlation=1),
             tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", 200, 5, correlation=2),
             tiny_trace.work("kernel", "a", 20, 5, 1),
@@ -270,9 +271,12 @@ def test_steps_of_a_trace_of_other_origin_are_in_a_table(tmp_path: Path) -> None
     report = report_of(tmp_path, content).to_json()
     assert report["run"] is None
     rows = report["tables"]["steps"]
-    assert [(row["source"], row["kind"], row["launches_per_token"]) for row in rows] == [
-        ("sglang", "decode", 0.25),
-        ("(outside)", None, None),
+    names = ("source", "kind", "tokens", "launches_per_token")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        ("sglang", "decode", 4, 0.25),
+        # How many prompts it read to their end, and so gave their first token, its name does not tell.
+        ("sglang", "prefill", None, None),
+        ("(outside)", None, None, None),
     ]
     assert report["tables"]["launch_calls"] == [
         {
