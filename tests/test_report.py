@@ -12,6 +12,7 @@ import tiny_trace
 
 from molprof.analysis.metrics import Report
 from molprof.analysis.metrics.registry import METRICS
+from molprof.analysis.render import render
 from molprof.analysis.reports import load_report
 from molprof.errors import TraceError
 from molprof.profiler.manifest import PHASES
@@ -115,6 +116,7 @@ def test_run_figures(tmp_path: Path) -> None:
         "blocks": 1,
         "junk_blocks": 1,
         "malformed_blocks": 0,
+        "cut_blocks": None,
         "masked_logits": 300,
         "valid": False,
         "problem": "no [/CONFORMER]",
@@ -150,8 +152,19 @@ def test_run_figures(tmp_path: Path) -> None:
         "filler_tokens": 0,
         "junk_blocks": 1,
         "malformed_blocks": 0,
+        "cut_blocks": None,
         "residual_ratio": 5 / 1095,
     }
+
+
+def test_cut_blocks_are_summed_where_all_are_counted(tmp_path: Path) -> None:
+    content = tiny_trace.document()
+    content["molprof"]["molecules"][0].update(malformed_blocks=2, cut_blocks=1)
+    assert report_of(tmp_path, content).to_json()["run"]["cut_blocks"] is None
+    content["molprof"]["molecules"][1].update(cut_blocks=0)
+    report = report_of(tmp_path, content)
+    assert report.to_json()["run"]["cut_blocks"] == 1
+    assert ", 2 malformed blocks (1 cut)\n" in render(report)
 
 
 def test_an_even_number_of_repeats_takes_the_middle_two(tmp_path: Path) -> None:
