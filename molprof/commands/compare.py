@@ -10,7 +10,6 @@ from molprof.commands.options import (
     TRACE,
     check_result,
     deliver,
-    engine_options,
     note,
     reading_options,
     result_options,
@@ -20,7 +19,6 @@ from molprof.commands.options import (
 @click.command("compare")
 @click.argument("traces", type=TRACE, nargs=-1, required=True)
 @reading_options
-@engine_options
 @result_options("table", "json", "markdown", "csv")
 def command(
     traces: tuple[Path, ...],

@@ -30,7 +30,8 @@ def engine_options(command: _F) -> _F:
 
 
 def reading_options(command: _F) -> _F:
-    """`--partial` and `--no-cache`: how traces are read."""
+    """`--partial`, `--no-cache` and `--trace-processor`: how traces are read for reports."""
+    command = engine_options(command)
     command = click.option(
         "--no-cache", "cached", flag_value=False, default=True, help="Read the trace anew; keep nothing."
     )(command)
