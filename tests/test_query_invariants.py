@@ -50,6 +50,17 @@ def test_work_is_counted_once_everywhere(query: Rows) -> None:
         assert steps == [(kernels, time_ns)]
 
 
+def test_the_patterns_know_what_takes_the_time(query: Rows) -> None:
+    sql = """
+    SELECT SUM(work.dur), SUM(work.dur * (class.class != 'other')) FROM molprof_gpu_work AS work
+    JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
+    WHERE work.category = 'kernel'
+    """
+    ((all_ns, classified_ns),) = query("kernel_classes", f"INCLUDE PERFETTO MODULE molprof.gpu_work; {sql}")
+    assert all_ns == query("launches", "SELECT kernel_time_ns FROM molprof_launch_count")[0][0] > 0
+    assert classified_ns >= 0.95 * all_ns
+
+
 def test_launches_agree_with_the_counts(query: Rows) -> None:
     sql = "SELECT SUM(kind = 'launch'), SUM(kind = 'graph_launch'), SUM(kernels) FROM molprof_launch"
     counts = "SELECT launches, graph_launches, kernels_with_call FROM molprof_launch_count"
