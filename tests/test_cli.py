@@ -236,7 +236,7 @@ def test_a_newer_manifest_is_refused(molprof: Cli, tmp_path: Path) -> None:
     (tmp_path / "new.json").write_text(json.dumps({**TRACE, "molprof": {"schema": 99}}))
     result = molprof("report", "new.json", "-o", "out.txt")
     assert (result.returncode, result.stdout) == (3, "")
-    assert "schema 99" in result.stderr
+    assert result.stderr.startswith("molprof: error: new.json: the trace was written with manifest schema 99; ")
     assert len(result.stderr.splitlines()) <= 2
     assert not (tmp_path / "out.txt").exists()
 

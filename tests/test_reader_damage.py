@@ -29,6 +29,10 @@ PLACE_OF_90 = WHOLE.index(b'{"ph": "X", "cat": "cpu_op", "name": "n90"')
     ("content", "reason"),
     [
         (b"", "is empty (0 bytes)"),
+        (b" \n ", "holds no text, or white space alone (byte 3"),
+        (gzip.compress(b""), "holds no text, or white space alone (byte 0"),
+        (b"\xef\xbb\xbf", "holds no text, or white space alone (byte 3"),
+        (b'[{"ph": "X", "ts": 1, "name": "\\ud800"}]', "wrong event 1: text that ends in half a surrogate"),
         (b"hello", "is not JSON: it begins with b'hello' (byte 0 of the text, after 0 events)"),
         (b"\xef\xbb\xbf{}", "has no 'traceEvents' (byte 5 of the text"),
         (b"\xef\xbb{}", "is not JSON: it begins with b'\\xef\\xbb{}' (byte 0"),

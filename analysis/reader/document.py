@@ -75,6 +75,8 @@ class Document(Generic[Event]):
         elif first == b"{":
             self._at += 1
             yield from self._members()
+        elif not first:
+            raise self._error("holds no text, or white space alone", hint=None)
         else:
             raise self._error(f"is not JSON: it begins with {self._data[self._at : self._at + 20]!r}", hint=None)
         if self._peek():
@@ -315,5 +317,7 @@ def _reason(error: Exception) -> str:
         return f"invalid UTF-8, {error.reason}"
     if isinstance(error, RecursionError):
         return "nested too deeply"
+    if str(error) == "Input data was truncated":  # which it is not: the brackets were counted
+        return "text that ends in half a surrogate pair"
     # Positions inside the decoder's own input would only confuse.
     return re.sub(r" \(byte \d+\)| - at `\$\[\d+\]`|\$\[\d+\]\.", "", str(error))
