@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import os
+import re
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -170,11 +171,10 @@ def _check_against_json(text: bytes, info: TraceInfo) -> None:
     ("text", "where"),
     [
         (b'{"traceEvents": [{"ph": "X", "name": "' + b"x" * 3_000_000, "inside event 1"),
-        (b'{"traceEvents": [' + b'{"a":' * 600_000, "inside event 1"),
         (b'{"other": "' + b"x" * 3_000_000, "inside the value of 'other'"),
         (b'{"' + b"x" * 3_000_000, "inside a key"),
     ],
-    ids=["event", "nesting", "value", "key"],
+    ids=["event", "value", "key"],
 )
 def test_a_value_without_end_is_refused_in_bounded_memory(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, where: str
@@ -182,6 +182,26 @@ def test_a_value_without_end_is_refused_in_bounded_memory(
     monkeypatch.setattr(document, "_MAX_VALUE_BYTES", 1_000_000)
     with pytest.raises(TraceError, match="has a value of more than 1000000 bytes, " + where):
         load(engine, tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (b'{"traceEvents": [' + b'{"a":' * 600_000, "inside event 1 (byte 17 "),
+        (b'{"traceEvents": [{"ph": "i", "ts": 1}, ' + b"[" * 600_000, "inside event 2 (byte "),
+        (b'{"other": ' + b"[" * 600_000, "in the value of a key (byte 10 "),
+    ],
+    ids=["event", "second event", "value"],
+)
+def test_nesting_without_end_is_refused_at_once(engine: Engine, tmp_path: Path, text: bytes, where: str) -> None:
+    with pytest.raises(TraceError, match=re.escape(f"is nested too deeply {where}")):
+        load(engine, tmp_path, text)
+
+
+def test_partial_takes_what_stands_before_a_nesting_without_end(engine: Engine, tmp_path: Path) -> None:
+    info = load(engine, tmp_path, WHOLE[:PLACE_OF_90] + b"[" * 600_000, partial=True)
+    assert (info.events_by_category, info.complete) == ({"cpu_op": 90}, False)
+    assert "is nested too deeply inside event 91" in str(info.problem)
 
 
 @pytest.mark.parametrize("text", [b'"a": %b', b'"args": {"a": %b}', b'"args": {"a": %b, "b": "\\n"}'])
