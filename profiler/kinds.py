@@ -33,12 +33,14 @@ class Classified:
         blocks: coordinate block of each token, -1 outside.
         malformed_blocks: blocks that do not begin with three decimal numbers.
         text: the text without the end token.
+        insides: text between the brackets of each block; None of one that no `>` closes.
     """
 
     kinds: str
     blocks: list[int]
     malformed_blocks: int
     text: str
+    insides: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,11 @@ def classify(
         kinds.append("e")
         blocks.append(-1)
     text = b"".join(pieces).decode("utf-8", errors="replace")
-    return Classified("".join(kinds), blocks, sum(span.good is None for span in spans), text)
+    insides = tuple(
+        scanned[span.start : span.end].decode("utf-8", errors="replace") if scanned.startswith(b">", span.end) else None
+        for span in spans
+    )
+    return Classified("".join(kinds), blocks, sum(span.good is None for span in spans), text, insides)
 
 
 def _span(match: re.Match[bytes], decimals: int) -> _Span:

@@ -110,6 +110,11 @@ def test_malformed_blocks(text: str, malformed: int) -> None:
     assert "j" not in found.kinds
 
 
+def test_text_between_the_brackets() -> None:
+    found = classify(ids("qwen", "[C]<1.0,2.0（>[C]<><|im_start|><-1.0"), table("qwen"), frozenset())
+    assert found.insides == ("1.0,2.0（", "", None)
+
+
 def test_no_tokens() -> None:
     assert classify([], table("qwen"), frozenset()).kinds == ""
     assert classify([5], table("qwen"), frozenset({5})).kinds == "e"

@@ -103,6 +103,8 @@ def test_run_figures(tmp_path: Path) -> None:
         },
         "unattributed_gpu_ns": 1_000,
     }
+    drift = run.pop("drift")
+    assert [example["text"] for example in drift["junk_examples"]] == ["<1.0,2.0,3.0|abra|>"]
     sequences = run.pop("sequences")
     assert sequences[0] == {
         "sequence": 0,
@@ -151,6 +153,7 @@ def test_run_figures(tmp_path: Path) -> None:
         "junk_blocks": 1,
         "malformed_blocks": 0,
         "residual_ratio": 5 / 1095,
+        "disagreement": None,
     }
 
 

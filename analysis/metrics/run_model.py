@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from molprof.analysis.drift.model import Disagreement, Drift
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -153,6 +155,7 @@ class Run:
         free_positions_per_block: mean over the templates' blocks; None without a processor.
         coordinate_tokens_per_block: mean number of tokens that the blocks' coordinates took.
         residual_ratio: wall time that is in no phase, over wall time.
+        disagreement: None where the run was captured without it.
     """
 
     setup: Setup
@@ -185,3 +188,5 @@ class Run:
     residual_ratio: float | None
     window: WindowFigures
     sequences: tuple[SequenceFigures, ...]
+    drift: Drift | None = None
+    disagreement: Disagreement | None = None

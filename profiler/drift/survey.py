@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections import Counter
@@ -144,8 +145,8 @@ class Survey:
     tokenizers: tuple[TokenizerDrift, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready dicts; histograms as pairs of text and number."""
-        return asdict(self)
+        """JSON-ready dicts and lists; a histogram's keys become text."""
+        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
 
 
 def survey(
