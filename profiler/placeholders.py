@@ -138,6 +138,8 @@ def candidates(integer_digits: int, decimals: int) -> list[str]:
 
 def offsets(tokenizer: AnyTokenizer, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
     """Where each token of each text begins and ends, in characters; no special tokens are added."""
+    if not texts:  # transformers' wrapper takes no empty batch
+        return []
     batch = getattr(tokenizer, "encode_batch", None)
     if batch is not None:
         return [encoded.offsets for encoded in batch(list(texts), add_special_tokens=False)]

@@ -98,7 +98,11 @@ WITH
       -- What follows the last < of the token before the first; what precedes the first > of the one behind the last,
       -- but for tokens such as </s>, where a < stands before it.
       IIF(block_before != block, SUBSTR(before, LENGTH(RTRIM(before, REPLACE(before, '<', ''))) + 1), '') AS head,
-      IIF(block_after != block AND after GLOB '[^<]*>*', SUBSTR(after, 1, INSTR(after, '>') - 1), '') AS tail,
+      IIF(
+        block_after != block AND SUBSTR(after, 1, MAX(INSTR(after, '>') - 1, 0)) NOT GLOB '*<*',
+        SUBSTR(after, 1, MAX(INSTR(after, '>') - 1, 0)),
+        ''
+      ) AS tail,
       IIF(surplus AND NOT (surplus_before AND block_before = block), '|', '') AS bar_before,
       IIF(surplus AND NOT (surplus_after AND block_after = block), '|', '') AS bar_after
     FROM neighbour

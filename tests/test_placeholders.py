@@ -127,6 +127,7 @@ def test_no_candidate_is_better(name: str, positions: list[tuple[float, float, f
 
 
 def test_no_coordinates() -> None:
+    assert needed_tokens(tokenizer("qwen"), []) == needed_tokens(tokenizer("qwen").backend_tokenizer, []) == []
     with pytest.raises(UsageError, match="no coordinates to fit"):
         best_placeholder(tokenizer("qwen"), [])
 
