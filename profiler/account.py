@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from molprof.profiler.generate import BatchPlan, PassResult, Runner
+from collections.abc import Sequence
+
+from molprof.profiler.generate import BatchPlan, BatchResult, PassResult, Runner
 from molprof.profiler.kinds import check, classify
-from molprof.profiler.manifest import Generation, Model, MoleculeRun, TemplateCounts
+from molprof.profiler.manifest import Disagreement, Generation, Model, MoleculeRun, TemplateCounts
 from molprof.profiler.models import LoadedModel
+from molprof.profiler.needs import needs
 from molprof.profiler.settings import CaptureSettings
 
 
 def molecule_runs(
-    runner: Runner, plans: list[BatchPlan], result: PassResult
+    runner: Runner,
+    plans: list[BatchPlan],
+    result: PassResult,
+    watched: Sequence[tuple[BatchResult, list[Disagreement]]] | None = None,
 ) -> tuple[list[MoleculeRun], list[list[str]]]:
-    """The account of every molecule, and the text of each of its tokens."""
+    """The account of every molecule, and the text of each of its tokens.
+
+    Args:
+        result: a timed pass.
+        watched: what the pass for disagreement wrote and found, by batch; of a row that it wrote otherwise the
+            account has no disagreement.
+    """
     loaded = runner.loaded
     runs: list[MoleculeRun] = []
     texts: list[list[str]] = []
     for number, (plan, batch) in enumerate(zip(plans, result.batches, strict=True)):
         for row, (prompt, tokens) in enumerate(zip(plan.prompts, batch.rows, strict=True)):
             found = classify(tokens, loaded.table, loaded.eos)
+            disagreement = None
+            if watched is not None and watched[number][0].rows[row] == tokens:
+                disagreement = watched[number][1][row]
             problem, counts = None, None
             if prompt.molecule is not None:
                 problem = check(found.text, prompt.molecule)
@@ -46,6 +61,8 @@ def molecule_runs(
                     cut_blocks=found.cut_blocks,
                     masked_logits=None if batch.masked_logits is None else batch.masked_logits[row],
                     template=counts,
+                    needed_per_block=needs(loaded.tokenizer, found.insides),
+                    disagreement=disagreement,
                 )
             )
             texts.append([loaded.table.join([token]) for token in tokens])

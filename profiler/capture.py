@@ -16,9 +16,10 @@ import torch
 from molprof.errors import RunError, UsageError
 from molprof.files import check_output, scratch_file
 from molprof.profiler.account import generation_account, model_account, molecule_runs
+from molprof.profiler.disagreement import disagreement_pass
 from molprof.profiler.environment import environment
-from molprof.profiler.generate import BatchPlan, PassResult, Runner
-from molprof.profiler.manifest import SCHEMA, Manifest, Repeat, Timings, Window
+from molprof.profiler.generate import BatchPlan, BatchResult, PassResult, Runner
+from molprof.profiler.manifest import SCHEMA, Disagreement, Manifest, Repeat, Timings, Window
 from molprof.profiler.marks import HostMarks, Marks, mark_cost_ns, signature_cost_ns
 from molprof.profiler.models import LoadedModel, load, resolve_device, resolve_dtype
 from molprof.profiler.processors import find_factory, make_processor
@@ -35,7 +36,7 @@ class Progress:
     """Where a capture stands.
 
     Attributes:
-        stage: `load`, `warmup`, `repeat`, `unmarked`, `profile` or `write`.
+        stage: `load`, `warmup`, `repeat`, `unmarked`, `profile`, `disagreement` or `write`.
         number, of: which pass of the stage.
         batch, batches: batches done and in all.
         step: the running step, at most `max_steps`; warm-up and profiled pass only, for nothing is reported
@@ -127,8 +128,9 @@ def capture_loaded(
 
     with _scratch(settings.output) as raw:
         profiled, steps = _profile(passes, window, raw)
+        watched = passes.watched() if settings.disagreement else None
         report(Progress("write"))
-        molecules, texts = molecule_runs(runner, plans, reference)
+        molecules, texts = molecule_runs(runner, plans, reference, watched)
         recorded = sum(span.duration_ns for span in steps.values())
         same = [sum(repeat.steps_ns[batch][step] for batch, step in steps) for repeat in repeats]
         timings = Timings(
@@ -159,6 +161,8 @@ def capture_loaded(
         except OSError as problem:
             raise RunError(f"cannot write {settings.output}: {problem.strerror or problem}") from problem
     notes = [*loaded.notes, *_notes(settings, [*results, unmarked], profiled, window)]
+    if settings.disagreement and (lost := sum(run.disagreement is None for run in molecules)):
+        notes.append(f"the pass for disagreement wrote another text for {lost} molecules: theirs is not recorded")
     return CaptureResult(settings.output, manifest, tuple(notes))
 
 
@@ -206,6 +210,19 @@ class _Passes:
         result = self.runner.run(self.plans, marks, only)
         self._tell(len(result.batches), 0, sum(len(row) for batch in result.batches for row in batch.rows))
         return result
+
+    def watched(self) -> list[tuple[BatchResult, list[Disagreement]]]:
+        """The untimed pass that records what the model would have chosen."""
+        self._at = Progress("disagreement", batches=len(self.plans))
+        self._began_ns = time.perf_counter_ns()
+        tokens = 0
+
+        def tell(batch: int, result: BatchResult | None) -> None:
+            nonlocal tokens
+            tokens += sum(map(len, result.rows)) if result else 0
+            self._tell(batch + (result is not None), 0, tokens)
+
+        return disagreement_pass(self.runner, self.plans, tell)
 
     def step(self, batch: int, step: int) -> None:
         """For passes whose time does not count."""

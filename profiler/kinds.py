@@ -35,6 +35,7 @@ class Classified:
         cut_blocks: those of them, 0 or 1, that the bound on new tokens cut short: the text ends in it, without an end
             token. What the model would have written is not known.
         text: the text without the end token.
+        insides: text between the brackets of each block; None of one that no `>` closes.
     """
 
     kinds: str
@@ -42,6 +43,7 @@ class Classified:
     malformed_blocks: int
     cut_blocks: int
     text: str
+    insides: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,11 @@ def classify(
     text = b"".join(pieces).decode("utf-8", errors="replace")
     malformed = [span for span in spans if span.good is None]
     cut = sum(span.end == len(scanned) and not ended for span in malformed)
-    return Classified("".join(kinds), blocks, len(malformed), cut, text)
+    insides = tuple(
+        scanned[span.start : span.end].decode("utf-8", errors="replace") if scanned.startswith(b">", span.end) else None
+        for span in spans
+    )
+    return Classified("".join(kinds), blocks, len(malformed), cut, text, insides)
 
 
 def _span(match: re.Match[bytes], decimals: int) -> _Span:

@@ -168,6 +168,24 @@ class TemplateCounts:
 
 
 @dataclass(frozen=True)
+class Disagreement:
+    """What the model gave each generated token before the processor's masks, from an untimed pass.
+
+    Attributes:
+        probabilities: of the token that was written, in the softmax over all logits that reach the processor,
+            rounded to six significant digits.
+        ranks: how many tokens the model gave more than that one; 0 is its first choice.
+        choices: one letter per token: c(opy), all other tokens were forbidden; f(ree), some were; o(pen), none was.
+        forbidden: one digit per token: 1 where the model's first choice was forbidden, else 0.
+    """
+
+    probabilities: list[float]
+    ranks: list[int]
+    choices: str
+    forbidden: str
+
+
+@dataclass(frozen=True)
 class MoleculeRun:
     """One prompt and what came of it.
 
@@ -185,6 +203,9 @@ class MoleculeRun:
         masked_logits: logits set to -inf for this row, all its row-steps together; None without a processor.
         template: None without a processor.
         cut_blocks: malformed blocks, 0 or 1, that the bound on new tokens cut short; None where not recorded.
+        needed_per_block: tokens that the coordinates of each block need, at least so many of a malformed one that
+            can become `x,y,z`; None of any other and of one that was never closed. None if not recorded.
+        disagreement: what the model would have chosen, None if not recorded.
     """
 
     sequence: int
@@ -203,6 +224,8 @@ class MoleculeRun:
     masked_logits: int | None
     template: TemplateCounts | None
     cut_blocks: int | None = None
+    needed_per_block: list[int | None] | None = None
+    disagreement: Disagreement | None = None
 
 
 @dataclass(frozen=True)
@@ -235,6 +258,7 @@ class Manifest:
         return asdict(self)
 
 
+CHOICE_LETTERS = {"copy": "c", "free": "f", "open": "o"}
 KIND_LETTERS = {"free": "f", "copy": "c", "junk": "j", "filler": "l", "eos": "e"}
 _T = TypeVar("_T")
 

@@ -75,6 +75,7 @@ class CaptureSettings:
         window: first and last step to record, of the first batch; None: 20 steps from step 20 on, or what
             there is.
         full: record all steps of all batches.
+        disagreement: one more untimed pass, which records what the model would have chosen.
         force: replace an existing output.
         threads: CPU threads for torch; None leaves torch's own choice, one per core.
         command: the command line, for the manifest.
@@ -98,6 +99,7 @@ class CaptureSettings:
     warmup: int = 1
     window: tuple[int, int] | None = None
     full: bool = False
+    disagreement: bool = False
     force: bool = False
     trust_remote_code: bool = False
     threads: int | None = None
@@ -120,6 +122,11 @@ class CaptureSettings:
             ("max new tokens", 1 if self.max_new_tokens is None else self.max_new_tokens, 1),
         ):
             _at_least(name, value, least)
+        if self.disagreement and self.processor is None:
+            raise UsageError(
+                "disagreement is between the model and a logits processor, and this run has none",
+                hint="--lp or --processor NAME",
+            )
         if self.window is not None:
             first, last = self.window
             if self.full:

@@ -62,7 +62,7 @@ def canonical(smiles: str) -> str:
     Raises:
         UsageError: RDKit cannot read `smiles`, or it has no atoms.
     """
-    with _quiet():
+    with quiet():
         mol = Chem.MolFromSmiles(smiles)
     if mol is None:
         raise UsageError(f"RDKit cannot read the SMILES {smiles!r}")
@@ -98,7 +98,7 @@ def split_atoms(text: str) -> Molecule:
 def smiles_of_conformer(text: str) -> str | None:
     """The canonical SMILES of an enriched text, coordinates dropped; None where it is not a molecule."""
     bare = _BARE.sub(r"\1", _BLOCK.sub("", text))
-    with _quiet():
+    with quiet():
         mol = Chem.MolFromSmiles(bare)
     if mol is None or mol.GetNumAtoms() == 0:
         return None
@@ -135,7 +135,7 @@ def block(position: Iterable[float], decimals: int = COORDINATE_DECIMALS) -> str
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keeps RDKit's own messages off stderr: molprof reports unreadable molecules by itself."""
     block = rdBase.BlockLogs()
     try:

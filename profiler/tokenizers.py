@@ -100,6 +100,23 @@ def preset_tokenizer(name: str, cache: Path | None = None) -> PreTrainedTokenize
     """
     from transformers import PreTrainedTokenizerFast
 
+    backend = preset_backend(name, cache)
+    vocabulary = VOCABULARIES[name]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token=vocabulary.eos,
+        pad_token=vocabulary.pad,
+        bos_token=vocabulary.bos,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def preset_backend(name: str, cache: Path | None = None) -> Tokenizer:
+    """What `preset_tokenizer` wraps: the tokenizer itself, without torch.
+
+    Arguments and errors are those of `preset_tokenizer`.
+    """
     if name not in VOCABULARIES:
         raise UsageError(f"no tokenizer preset {name!r}", hint=f"use one of: {', '.join(VOCABULARIES)}")
     vocabulary = VOCABULARIES[name]
@@ -119,14 +136,7 @@ def preset_tokenizer(name: str, cache: Path | None = None) -> PreTrainedTokenize
         backend = _convert(vocabulary, source)
         if stored is not None:
             _store(backend, stored)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        eos_token=vocabulary.eos,
-        pad_token=vocabulary.pad,
-        bos_token=vocabulary.bos,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-    )
+    return backend
 
 
 def _source(vocabulary: Vocabulary) -> Path:

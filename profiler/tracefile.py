@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from molprof.errors import RunError
 from molprof.files import replacing
-from molprof.profiler.manifest import KEY, KIND_LETTERS, Manifest, MoleculeRun
+from molprof.profiler.manifest import CHOICE_LETTERS, KEY, KIND_LETTERS, Manifest, MoleculeRun
 
 # One number that is neither a process (Linux: at most 2^22) nor a GPU, and that 32 bits hold.
 TOKENS_PID = 1 << 30
@@ -30,6 +30,7 @@ _OVERLAP_BYTES = 1024
 _TAIL = re.compile(rb'\](\s*(?:,\s*"\w+"\s*:\s*(?:"(?:[^"\\]|\\.)*"|[-+.\w]+)\s*)*)\}\s*\Z')
 _TAIL_BYTES = 1 << 16
 _KIND_NAMES = {letter: name for name, letter in KIND_LETTERS.items()}
+_CHOICES = {letter: name for name, letter in CHOICE_LETTERS.items()}
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def token_events(molecules: Sequence[MoleculeRun], texts: Sequence[Sequence[str]
         start = min((span.start_ns for span in spans.values()), default=origin)
         end = max((span.end_ns for span in spans.values()), default=start)
         kinds = [_KIND_NAMES[letter] for letter in run.kinds]
-        arrays = {"token_id": run.token_ids, "text": words, "kind": kinds, "block": run.blocks}
+        arrays = {"token_id": run.token_ids, "text": words, "kind": kinds, "block": run.blocks, **_optional(run)}
         whole = {"batch": run.batch, "row": run.row, "smiles": run.smiles, "tokens": len(words), **arrays}
         yield _slice("molprof.sequence", name, track, StepSpan(start, end - start), {"sequence": run.sequence, **whole})
         for step, span in spans.items():
@@ -124,6 +125,21 @@ def token_events(molecules: Sequence[MoleculeRun], texts: Sequence[Sequence[str]
                 place = {"sequence": run.sequence, "batch": run.batch, "step": step, "position": step}
                 token = {"token_id": run.token_ids[step], "kind": kinds[step], "block": run.blocks[step]}
                 yield _slice("molprof.token", words[step], track, span, {**place, **token})
+
+
+def _optional(run: MoleculeRun) -> dict[str, list[Any]]:
+    """Arrays that only some runs have: by block, with -1 for what cannot be told, and by token."""
+    arrays: dict[str, list[Any]] = {}
+    if run.template is not None:
+        arrays["block_free"] = run.template.free_per_block
+    if run.needed_per_block is not None:
+        arrays["block_needed"] = [-1 if needed is None else needed for needed in run.needed_per_block]
+    if run.disagreement is not None:
+        arrays["probability"] = run.disagreement.probabilities
+        arrays["rank"] = run.disagreement.ranks
+        arrays["choice"] = [_CHOICES[letter] for letter in run.disagreement.choices]
+        arrays["forbidden"] = [int(flag) for flag in run.disagreement.forbidden]
+    return arrays
 
 
 def _slice(category: str, name: str, track: int, span: StepSpan, arguments: dict[str, Any]) -> str:

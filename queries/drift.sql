@@ -1,4 +1,4 @@
--- Drift: how far the tokens of each coordinate block are from what its coordinates need.
+-- Drift: how far the positions that a template gives each coordinate block are from what its coordinates need.
 --
 -- Example:
 --   SELECT drift, blocks
@@ -7,57 +7,150 @@
 
 INCLUDE PERFETTO MODULE molprof.tokens;
 
+-- Arrays by block of each sequence: FREE positions that the template gives, tokens that the coordinates need.
+CREATE PERFETTO TABLE _molprof_block_array AS
+WITH
+  -- Keys read args.block_free[12]; the number in brackets is the block.
+  cell AS (
+    SELECT
+      sequence.sequence,
+      CAST(SUBSTR(args.key, LENGTH(args.flat_key) + 2) AS INT) AS block,
+      args.flat_key AS field,
+      args.int_value
+    FROM molprof_sequence AS sequence
+    JOIN args
+      USING (arg_set_id)
+    WHERE
+      args.flat_key IN ('args.block_free', 'args.block_needed')
+  )
+SELECT
+  sequence,
+  block,
+  MAX(IIF(field = 'args.block_free', int_value, NULL)) AS template_free,
+  -- -1 stands for a block whose need cannot be told.
+  NULLIF(MAX(IIF(field = 'args.block_needed', int_value, NULL)), -1) AS needed
+FROM cell
+GROUP BY
+  sequence,
+  block;
+
 -- One row per coordinate block, in order of sequence and block. Empty for traces of other origin.
 CREATE PERFETTO TABLE molprof_block(
   -- Sequence, from 0.
   sequence LONG,
   -- Block of the sequence, from 0.
   block LONG,
+  -- Position of its first token.
+  position LONG,
   -- Tokens of the block.
   tokens LONG,
-  -- Tokens that its coordinates need.
+  -- Tokens that its coordinates took.
   free LONG,
   -- Tokens that begin after the longest prefix that reads x,y,z.
   junk LONG,
   -- Digit tokens beyond the format's precision.
   filler LONG,
-  -- Positions given to the block minus tokens that its coordinates need: junk and filler together.
+  -- FREE positions that the template gives the block; null without a template or where not recorded.
+  template_free LONG,
+  -- Tokens that its coordinates need as the format writes them; of a block that can become x,y,z the least number that
+  -- would do; null where that cannot be told, or is not recorded.
+  needed LONG,
+  -- Positions given minus tokens needed: below 0 the template is too short; null where one of both is.
   drift LONG,
-  -- Text of the block's free, junk and filler tokens.
-  text STRING
+  -- Position of the first junk token; null without.
+  junk_position LONG,
+  -- Text between the block's brackets.
+  text STRING,
+  -- The same with its brackets, every run of junk and filler tokens between bars.
+  marked_text STRING,
+  -- Text of the junk and filler tokens alone.
+  surplus_text STRING
 )
 AS
 WITH
+  -- The text of a block may begin in the token that opens it and end in the one that closes it.
+  neighbour AS (
+    SELECT
+      sequence,
+      block,
+      position,
+      kind,
+      text,
+      kind IN ('junk', 'filler') AS surplus,
+      LAG(text, 1, '') OVER (PARTITION BY sequence ORDER BY position) AS before,
+      LEAD(text, 1, '') OVER (PARTITION BY sequence ORDER BY position) AS after,
+      LAG(block, 1, -1) OVER (PARTITION BY sequence ORDER BY position) AS block_before,
+      LEAD(block, 1, -1) OVER (PARTITION BY sequence ORDER BY position) AS block_after,
+      LAG(kind, 1, '') OVER (PARTITION BY sequence ORDER BY position) IN ('junk', 'filler') AS surplus_before,
+      LEAD(kind, 1, '') OVER (PARTITION BY sequence ORDER BY position) IN ('junk', 'filler') AS surplus_after
+    FROM molprof_token
+  ),
   -- Ordered here, because GROUP_CONCAT joins in the order of its input.
   token AS (
     SELECT
       sequence,
       block,
+      position,
       kind,
-      text
-    FROM molprof_token
+      -- A junk token may close its block.
+      IIF(INSTR(text, '>') > 0, SUBSTR(text, 1, INSTR(text, '>') - 1), text) AS text,
+      surplus,
+      -- What follows the last < of the token before the first; what precedes the first > of the one behind the last,
+      -- but for tokens such as </s>, where a < stands before it.
+      IIF(block_before != block, SUBSTR(before, LENGTH(RTRIM(before, REPLACE(before, '<', ''))) + 1), '') AS head,
+      IIF(
+        block_after != block AND SUBSTR(after, 1, MAX(INSTR(after, '>') - 1, 0)) NOT GLOB '*<*',
+        SUBSTR(after, 1, MAX(INSTR(after, '>') - 1, 0)),
+        ''
+      ) AS tail,
+      IIF(surplus AND NOT (surplus_before AND block_before = block), '|', '') AS bar_before,
+      IIF(surplus AND NOT (surplus_after AND block_after = block), '|', '') AS bar_after
+    FROM neighbour
     WHERE
       block >= 0
     ORDER BY
       sequence,
       position
+  ),
+  block AS (
+    SELECT
+      sequence,
+      block,
+      MIN(position) AS position,
+      COUNT() AS tokens,
+      COUNT() FILTER (WHERE kind = 'free') AS free,
+      COUNT() FILTER (WHERE kind = 'junk') AS junk,
+      COUNT() FILTER (WHERE kind = 'filler') AS filler,
+      MIN(IIF(kind = 'junk', position, NULL)) AS junk_position,
+      GROUP_CONCAT(head || text || tail, '') AS text,
+      '<' || GROUP_CONCAT(head || bar_before || text || bar_after || tail, '') || '>' AS marked_text,
+      GROUP_CONCAT(IIF(surplus, text, ''), '') AS surplus_text
+    FROM token
+    GROUP BY
+      sequence,
+      block
   )
 SELECT
-  sequence,
-  block,
-  COUNT() AS tokens,
-  COUNT() FILTER (WHERE kind = 'free') AS free,
-  COUNT() FILTER (WHERE kind = 'junk') AS junk,
-  COUNT() FILTER (WHERE kind = 'filler') AS filler,
-  COUNT() FILTER (WHERE kind IN ('junk', 'filler')) AS drift,
-  GROUP_CONCAT(IIF(kind IN ('free', 'junk', 'filler'), text, ''), '') AS text
-FROM token
-GROUP BY
-  sequence,
-  block
+  block.sequence,
+  block.block,
+  block.position,
+  block.tokens,
+  block.free,
+  block.junk,
+  block.filler,
+  given.template_free,
+  given.needed,
+  given.template_free - given.needed AS drift,
+  block.junk_position,
+  block.text,
+  block.marked_text,
+  block.surplus_text
+FROM block
+LEFT JOIN _molprof_block_array AS given
+  ON given.sequence = block.sequence AND given.block = block.block
 ORDER BY
-  sequence,
-  block;
+  block.sequence,
+  block.block;
 
 -- One row per sequence, in order.
 CREATE PERFETTO VIEW molprof_sequence_drift(
@@ -125,9 +218,9 @@ LEFT JOIN blocks
 ORDER BY
   sequence.sequence;
 
--- Blocks by drift: how many blocks had so many junk and filler tokens.
+-- Blocks by drift: how many blocks the template gave so many positions more than their coordinates need.
 CREATE PERFETTO VIEW molprof_drift_histogram(
-  -- Junk and filler tokens of a block.
+  -- FREE positions of the template minus tokens needed; below 0 too few; null where that is not known.
   drift LONG,
   -- Blocks with that drift.
   blocks LONG
@@ -141,3 +234,20 @@ GROUP BY
   drift
 ORDER BY
   drift;
+
+-- Blocks by junk and filler tokens, which any run has, with a template or without.
+CREATE PERFETTO VIEW molprof_surplus_histogram(
+  -- Junk and filler tokens of a block.
+  surplus LONG,
+  -- Blocks with so many.
+  blocks LONG
+)
+AS
+SELECT
+  junk + filler AS surplus,
+  COUNT() AS blocks
+FROM molprof_block
+GROUP BY
+  surplus
+ORDER BY
+  surplus;

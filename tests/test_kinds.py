@@ -127,6 +127,11 @@ def test_a_block_that_the_bound_cut_short_is_told_apart(text: str, end: str, mal
     assert (found.malformed_blocks, found.cut_blocks) == (malformed, cut)
 
 
+def test_text_between_the_brackets() -> None:
+    found = classify(ids("qwen", "[C]<1.0,2.0（>[C]<><|im_start|><-1.0"), table("qwen"), frozenset())
+    assert found.insides == ("1.0,2.0（", "", None)
+
+
 def test_no_tokens() -> None:
     assert classify([], table("qwen"), frozenset()).kinds == ""
     assert classify([5], table("qwen"), frozenset({5})).kinds == "e"

@@ -13,6 +13,7 @@ from molprof.errors import TraceError
 from molprof.profiler.manifest import (
     KIND_LETTERS,
     KINDS,
+    Disagreement,
     Environment,
     Generation,
     Manifest,
@@ -57,12 +58,20 @@ def test_round_trip() -> None:
     assert tuple(KIND_LETTERS) == KINDS
 
 
+def test_optional_accounts_are_read_back() -> None:
+    examined = Disagreement([1.0, 1e-9], [0, 4], "cf", "01")
+    molecule = dataclasses.replace(MANIFEST.molecules[0], needed_per_block=[14, None], disagreement=examined)
+    written = json.loads(json.dumps(dataclasses.replace(MANIFEST, molecules=[molecule]).to_json()))
+    assert from_json(written).molecules == [molecule]
+
+
 def test_fields_that_came_later_may_be_absent() -> None:
     older = raw()
     del older["timings"]["signature_ns"], older["timings"]["profiled_wall_ns"]
-    del older["molecules"][0]["cut_blocks"]
+    for molecule in older["molecules"]:
+        del molecule["cut_blocks"], molecule["needed_per_block"], molecule["disagreement"]
     assert from_json(older).timings.signature_ns is None
-    assert from_json(older).molecules[0].cut_blocks is None
+    assert from_json(older).molecules == MANIFEST.molecules
 
 
 def test_unknown_fields_are_left_out() -> None:

@@ -262,12 +262,13 @@ def test_sequences(engine: Engine) -> None:
 
 
 def test_drift(engine: Engine) -> None:
-    assert rows(engine, "drift", "SELECT * FROM molprof_block") == [(0, 0, 2, 1, 1, 0, 1, "1.0,2.0,3.0abra")]
+    sql = "SELECT sequence, block, tokens, free, junk, filler, drift, text FROM molprof_block"
+    assert rows(engine, "drift", sql) == [(0, 0, 2, 1, 1, 0, None, "1.0,2.0,3.0abra")]
     assert rows(engine, "drift", "SELECT * FROM molprof_sequence_drift") == [
         (0, "C", 3, 1, 1, 1, 0, 0, 1, 1),
         (1, "O", 2, 0, 1, 0, 0, 1, 0, 0),
     ]
-    assert rows(engine, "drift", "SELECT * FROM molprof_drift_histogram") == [(1, 1)]
+    assert rows(engine, "drift", "SELECT * FROM molprof_surplus_histogram") == [(1, 1)]
 
 
 def test_top_and_small_operations(engine: Engine) -> None:

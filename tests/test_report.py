@@ -109,6 +109,8 @@ def test_run_figures(tmp_path: Path) -> None:
         },
         "unattributed_gpu_ns": 1_000,
     }
+    drift = run.pop("drift")
+    assert [example["text"] for example in drift["junk_examples"]] == ["<1.0,2.0,3.0|abra|>"]
     sequences = run.pop("sequences")
     assert sequences[0] == {
         "sequence": 0,
@@ -160,6 +162,7 @@ def test_run_figures(tmp_path: Path) -> None:
         "malformed_blocks": 0,
         "cut_blocks": None,
         "residual_ratio": 5 / 1095,
+        "disagreement": None,
     }
 
 

@@ -12,7 +12,7 @@ from test_manifest import MANIFEST
 
 from molprof.errors import RunError
 from molprof.profiler import tracefile
-from molprof.profiler.manifest import MoleculeRun, from_json
+from molprof.profiler.manifest import Disagreement, MoleculeRun, from_json
 from molprof.profiler.tracefile import StepSpan, read_steps, token_events, write_trace
 
 RAW = """{
@@ -88,16 +88,40 @@ def test_token_tracks() -> None:
         '{"ph":"X","cat":"molprof.sequence","name":"sequence 0: C","pid":1073741824,"tid":1,'
         '"ts":5.000,"dur":0.000,'
         '"args":{"sequence":0,"batch":0,"row":0,"smiles":"C","tokens":1,"token_id":[4],"text":["a"],'
-        '"kind":["copy"],"block":[-1]}}',
+        '"kind":["copy"],"block":[-1],"block_free":[1]}}',
         '{"ph":"M","name":"thread_name","pid":1073741824,"tid":2,"ts":5.000,"args":{"name":"sequence 1: C"}}',
         '{"ph":"M","name":"thread_sort_index","pid":1073741824,"tid":2,"ts":5.000,"args":{"sort_index":1}}',
         '{"ph":"X","cat":"molprof.sequence","name":"sequence 1: C","pid":1073741824,"tid":2,'
         '"ts":5.000,"dur":3.000,'
         '"args":{"sequence":1,"batch":1,"row":1,"smiles":"C","tokens":2,"token_id":[7,8],'
-        '"text":["\\"<","</s>"],"kind":["free","eos"],"block":[0,-1]}}',
+        '"text":["\\"<","</s>"],"kind":["free","eos"],"block":[0,-1],"block_free":[1]}}',
         '{"ph":"X","cat":"molprof.token","name":"</s>","pid":1073741824,"tid":2,"ts":5.000,"dur":1.500,'
         '"args":{"sequence":1,"batch":1,"step":1,"position":1,"token_id":8,"kind":"eos","block":-1}}',
     ]
+
+
+def test_arrays_that_only_some_runs_have() -> None:
+    examined = Disagreement([1.0, 2.5e-09], [0, 3], "co", "01")
+    run = dataclasses.replace(
+        molecule(0, 0, [7, 8], "fe", [0, -1]), template=None, needed_per_block=[11, None], disagreement=examined
+    )
+    (event,) = (
+        json.loads(text)
+        for text in token_events([run], [["a", "b"]], {(0, 9): StepSpan(0, 1)})
+        if '"args":{"seq' in text
+    )
+    assert {key: value for key, value in event["args"].items() if key not in ("token_id", "text", "kind", "block")} == {
+        "sequence": 0,
+        "batch": 0,
+        "row": 0,
+        "smiles": "C",
+        "tokens": 2,
+        "block_needed": [11, -1],
+        "probability": [1.0, 2.5e-09],
+        "rank": [0, 3],
+        "choice": ["copy", "open"],
+        "forbidden": [0, 1],
+    }
 
 
 @pytest.mark.parametrize("name", ["out.json", "out.json.gz"])

@@ -99,7 +99,14 @@ METRICS = (
         "drift",
         "Coordinate blocks by junk and filler tokens (malformed ones have no junk)",
         "drift",
-        "SELECT drift AS junk_and_filler_tokens, blocks FROM molprof_drift_histogram ORDER BY drift",
+        "SELECT surplus AS junk_and_filler_tokens, blocks FROM molprof_surplus_histogram ORDER BY surplus",
+        needs_run=True,
+    ),
+    Metric(
+        "template_drift",
+        "Coordinate blocks by drift: the template's FREE positions minus tokens that the coordinates need",
+        "drift",
+        "SELECT drift, blocks FROM molprof_drift_histogram WHERE drift IS NOT NULL ORDER BY drift",
         needs_run=True,
     ),
     Metric(

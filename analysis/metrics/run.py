@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.metrics.drift import read_disagreement, read_drift
 from molprof.analysis.metrics.model import TraceFigures
 from molprof.analysis.metrics.rows import query_row, query_rows
 from molprof.analysis.metrics.run_model import (
@@ -109,6 +110,8 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         residual_ratio=_residual(wall_ns, phase_walls),
         window=window,
         sequences=sequences,
+        drift=read_drift(engine),
+        disagreement=read_disagreement(engine),
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from molprof.analysis.drift.model import Disagreement, Drift
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -176,6 +178,7 @@ class Run:
         coordinate_tokens_per_block: mean number of tokens that the blocks' coordinates took.
         cut_blocks: malformed blocks that the bound on new tokens cut short; None where not recorded.
         residual_ratio: wall time that is in no phase, over wall time.
+        disagreement: None where the run was captured without it.
     """
 
     setup: Setup
@@ -210,3 +213,5 @@ class Run:
     residual_ratio: float | None
     window: WindowFigures
     sequences: tuple[SequenceFigures, ...]
+    drift: Drift | None = None
+    disagreement: Disagreement | None = None

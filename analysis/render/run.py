@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from molprof.analysis.metrics.run_model import Marks, Run, SequenceFigures
 from molprof.analysis.render.document import PAIR, Column, Section
+from molprof.analysis.render.drift import drift_note, drift_sections
 from molprof.analysis.render.values import (
     NOT_RECORDED,
     count_text,
@@ -19,7 +20,7 @@ _SHOWN_MOLECULES = 20
 
 def run_sections(run: Run) -> list[Section]:
     """What ran, its phases, its tokens."""
-    return [_run(run), _phases(run), *_molecules(run)]
+    return [_run(run), _phases(run), *_molecules(run), *drift_sections(run)]
 
 
 def _run(run: Run) -> Section:
@@ -137,6 +138,7 @@ def _block_notes(run: Run) -> list[str]:
         f"tokens that coordinates took {number_text(run.coordinate_tokens_per_block)} (means per block)",
         f"{count_text(run.junk_tokens)} junk tokens in {count_text(run.junk_blocks)} blocks, "
         f"{count_text(run.filler_tokens)} filler tokens, {count_text(run.malformed_blocks)} malformed blocks{cut}",
+        *drift_note(run.drift),
     ]
 
 

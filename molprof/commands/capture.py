@@ -57,6 +57,9 @@ class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's s
 @click.option("--warmup", default=1, show_default=True, metavar="N", help="Passes before the timed ones.")
 @click.option("--window", type=Window(), help="Steps of the first batch to record.  [default: 20 from step 20 on]")
 @click.option("--full", is_flag=True, help="Record every step of every batch; the trace gets large.")
+@click.option(
+    "--disagreement", is_flag=True, help="One more untimed pass: what the model would have chosen, token by token."
+)
 @click.option("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one per core]")
 @click.option("--trust-remote-code", is_flag=True, help="Let a model from the hub bring code of its own.")
 @click.option(

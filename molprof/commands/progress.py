@@ -18,6 +18,7 @@ _STAGES = {
     "repeat": "timed pass",
     "unmarked": "timed pass without marks",
     "profile": "recorded pass",
+    "disagreement": "untimed pass for disagreement",
     "write": "writing the trace",
 }
 _REDRAW_S = 0.1

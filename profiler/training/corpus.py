@@ -12,7 +12,7 @@ from rdkit import Chem
 from rdkit.Chem import BRICS, rdDistGeom, rdMolTransforms
 
 from molprof.errors import UsageError
-from molprof.profiler.smiles import Molecule, block, molecule
+from molprof.profiler.smiles import Molecule, block, molecule, split_atoms
 
 # Elements a mutation may write, weighted as drug-like molecules use them.
 _ELEMENTS = (6, 6, 6, 6, 7, 7, 8, 8, 16, 9, 17, 35)
@@ -118,13 +118,19 @@ def conformer(smiles: str, seed: int) -> Sample | None:
         return None
     bare = Chem.RemoveHs(with_h)
     rdMolTransforms.CanonicalizeConformer(bare.GetConformer())
-    text = Chem.MolToSmiles(bare)
-    order = list(bare.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
-    if text != prompt.smiles or len(order) != len(prompt.atoms):
+    sample = sample_of(bare)
+    return sample if sample is not None and sample.molecule.smiles == prompt.smiles else None
+
+
+def sample_of(mol: Chem.Mol) -> Sample | None:
+    """A molecule's text and positions, both in the order of its SMILES; None where that leaves atoms out."""
+    text = Chem.MolToSmiles(mol)
+    order = list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
+    prompt = split_atoms(text)
+    if len(order) != len(prompt.atoms):
         return None
-    positions = bare.GetConformer().GetPositions()
-    rows = tuple((float(x), float(y), float(z)) for x, y, z in positions[order])
-    return Sample(prompt, rows)
+    rows = mol.GetConformer().GetPositions()[order]
+    return Sample(prompt, tuple((float(x), float(y), float(z)) for x, y, z in rows))
 
 
 def _recombine(rng: random.Random, pieces: list[Chem.Mol]) -> Chem.Mol | None:

@@ -1,0 +1,104 @@
+"""`molprof drift`: what placeholders give and what coordinates need, without a model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from molprof.commands.options import check_result, deliver, note, result_options
+from molprof.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from molprof.profiler.drift.conformers import Conformers
+
+
+@click.command("drift")
+@click.option(
+    "--tokenizer",
+    "tokenizers",
+    multiple=True,
+    default=("qwen", "llama"),
+    show_default="qwen and llama",
+    metavar="NAME",
+    help="Preset, folder with a tokenizer.json, or hub id. May be given several times.",
+)
+@click.option(
+    "--conformers",
+    "path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="SDF, XYZ, or a text per line: [C]<1.0,2.0,3.0>...  [default: ETKDG conformers of the built-in molecules]",
+)
+@click.option("-n", "count", type=click.IntRange(1), metavar="N", help="Conformers to take.  [default: all]")
+@click.option(
+    "--placeholder",
+    "placeholders",
+    multiple=True,
+    metavar="TEXT",
+    help="Measure this one too, such as 0.000,0.000,0.000. May be given several times.",
+)
+@click.option("--decimals", type=click.IntRange(1, 12), default=4, show_default=True, help="Of the coordinates.")
+@result_options("table", "json", "csv", "markdown")
+def command(
+    tokenizers: tuple[str, ...],
+    path: Path | None,
+    count: int | None,
+    placeholders: tuple[str, ...],
+    decimals: int,
+    style: str,
+    output: Path | None,
+    force: bool,
+) -> None:
+    """Counts the tokens that real coordinates need and that placeholders give them.
+
+    Drift is the difference: FREE positions of a placeholder minus tokens of a coordinate. Above 0 the positions that
+    are left over fill with junk, below 0 the coordinate is cut. No model is needed.
+
+    \b
+    Examples:
+      molprof drift
+      molprof drift --tokenizer qwen --tokenizer ./my-model --conformers molecules.sdf
+      molprof drift --tokenizer llama --placeholder 0.00,0.00,0.00 --format json
+    """
+    check_result(output, force)
+    try:
+        import rdkit  # noqa: F401
+    except ImportError as problem:
+        raise MissingExtraError("rdkit", "presets", "reading coordinates") from problem
+    from molprof.analysis.render.data import report_to_csv, to_json
+    from molprof.analysis.render.markdown import to_markdown
+    from molprof.analysis.render.table import to_table
+    from molprof.commands.drift_document import drift_document
+    from molprof.profiler.backends import load_backend
+    from molprof.profiler.drift.survey import PLACEHOLDERS, check_placeholders, survey
+
+    wanted = (*PLACEHOLDERS, *placeholders)
+    check_placeholders(wanted)
+    loaded = [(name, load_backend(name)) for name in dict.fromkeys(tokenizers)]
+    found = _conformers(path, count)
+    for skipped in found.skipped:
+        note(f"line {skipped.line}: {skipped.problem}; skipped")
+    result = survey(loaded, found, wanted, decimals)
+    figures: Any = result  # both renderers take whatever has a to_json()
+    if style in ("json", "csv"):
+        deliver(to_json(figures) if style == "json" else report_to_csv(figures), output)
+        return
+    document = drift_document(result)
+    deliver(to_table(document) if style == "table" else to_markdown(document), output)
+
+
+def _conformers(path: Path | None, count: int | None) -> Conformers:
+    from molprof.profiler.drift.conformers import built_in_conformers, read_conformers
+
+    if path is not None:
+        return read_conformers(path, count)
+    with click.progressbar(length=1, label="conformers", file=sys.stderr) as bar:
+
+        def show(done: int, of: int) -> None:
+            bar.length = of
+            bar.update(done - bar.pos)
+
+        return built_in_conformers(count, show)

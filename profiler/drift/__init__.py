@@ -1,0 +1,1 @@
+"""Drift of tokenizers and placeholders over real coordinates: no model, no torch."""

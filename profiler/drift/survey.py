@@ -1,0 +1,269 @@
+"""Drift without a model: what placeholders give, what real coordinates need, per tokenizer."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from molprof.errors import UsageError
+from molprof.profiler.drift.conformers import Conformer, Conformers
+from molprof.profiler.manifest import Skipped
+from molprof.profiler.placeholders import (
+    Placeholder,
+    best_placeholder,
+    closest_placeholder,
+    fit,
+    free_positions,
+    needed_tokens,
+    offsets,
+)
+from molprof.profiler.smiles import COORDINATE_DECIMALS, block
+from molprof.profiler.template import PLACEHOLDER, conformer_text, free_flags
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SCHEMA = 1
+# What `generic` and `qwen` write into their templates.
+PLACEHOLDERS = (PLACEHOLDER, "0.000,0.000,0.000")
+# Texts and tokens whose counts and ids tell tokenizers apart at a glance.
+EXAMPLES = (
+    "<0.0000,0.0000,0.0000>",
+    "<0.5,1.2,0.3>",
+    "<-1.0,2.5,-0.7>",
+    "<1.234,-2.345,0.987>",
+    "<-3.14,2.71,-1.61>",
+    "<12.345,-23.456,34.567>",
+    "<-1.2345,0.9876,-5.4321>",
+    "[C]<0.0000,0.0000,0.0000>=[O]<0.0000,0.0000,0.0000>",
+)
+SINGLES = ("0", "9", ".", ",", "-", ",-", "-.", ">[", "]<")
+_DIGITS = "0123456789"
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Whole numbers, one per coordinate block: quartiles by nearest rank, `histogram` with how many of each."""
+
+    count: int
+    minimum: int
+    quartile_1: int
+    median: int
+    quartile_3: int
+    maximum: int
+    mean: float
+    histogram: dict[int, int]
+
+
+@dataclass(frozen=True)
+class ExampleTokens:
+    """Tokens of a text without special ones, and how many of them are FREE."""
+
+    text: str
+    tokens: int
+    free: int
+
+
+@dataclass(frozen=True)
+class PlaceholderDrift:
+    """A placeholder over all coordinates.
+
+    Attributes:
+        text: what a template writes between `<` and `>`.
+        tokens: FREE positions that it gives a block; None, as all else, where it merges with its brackets.
+        drift_tokens: FREE positions minus tokens needed; below 0 a coordinate does not fit.
+        too_short_ratio, exact_ratio, too_long_ratio: of the blocks.
+        tokens_per_molecule, tokens_per_atom: of whole templates, tags included, without an end token; None where
+            the texts are not known (XYZ).
+    """
+
+    text: str
+    tokens: int | None
+    drift_tokens: Distribution | None
+    too_short_ratio: float | None
+    exact_ratio: float | None
+    too_long_ratio: float | None
+    tokens_per_molecule: float | None
+    tokens_per_atom: float | None
+
+
+@dataclass(frozen=True)
+class AnswerTokens:
+    """Tokens of the conformers' own texts, tags included, without an end token: means over molecules and atoms.
+
+    Attributes:
+        free_per_atom: tokens inside the brackets; copy_per_atom: all others.
+    """
+
+    per_molecule: float
+    per_atom: float
+    free_per_atom: float
+    copy_per_atom: float
+
+
+@dataclass(frozen=True)
+class TokenizerDrift:
+    """One tokenizer.
+
+    Attributes:
+        vocabulary: ordinary tokens; with_added: added and special ones too.
+        digits_per_token: digits of the longest piece of `0123456789`.
+        token_ids: id of each of `SINGLES`, None where it takes several tokens.
+        needed_tokens: per block, between forced brackets.
+        best: cuts none of these coordinates, fewest tokens. closest: least mean |drift|.
+        answers: None where the texts are not known (XYZ).
+    """
+
+    name: str
+    vocabulary: int
+    with_added: int
+    digits_per_token: int
+    token_ids: dict[str, int | None]
+    examples: tuple[ExampleTokens, ...]
+    needed_tokens: Distribution
+    placeholders: tuple[PlaceholderDrift, ...]
+    best: Placeholder
+    closest: Placeholder
+    answers: AnswerTokens | None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All tokenizers over the same coordinates; `to_json()` is what `drift --format json` prints."""
+
+    schema: int
+    source: str
+    molecules: int
+    blocks: int
+    decimals: int
+    skipped: tuple[Skipped, ...]
+    tokenizers: tuple[TokenizerDrift, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready dicts and lists; a histogram's keys become text."""
+        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+
+
+def survey(
+    tokenizers: Sequence[tuple[str, Tokenizer]],
+    found: Conformers,
+    placeholders: Sequence[str] = PLACEHOLDERS,
+    decimals: int = COORDINATE_DECIMALS,
+) -> Survey:
+    """Counts tokens of every conformer with every tokenizer and placeholder.
+
+    Raises:
+        UsageError: a tokenizer merges every placeholder with its brackets.
+    """
+    conformers = found.conformers
+    return Survey(
+        SCHEMA,
+        found.source,
+        len(conformers),
+        sum(len(item.positions) for item in conformers),
+        decimals,
+        found.skipped,
+        tuple(_tokenizer(name, tokenizer, conformers, placeholders, decimals) for name, tokenizer in tokenizers),
+    )
+
+
+def check_placeholders(texts: Sequence[str]) -> None:
+    """Refuses what cannot stand between `<` and `>`.
+
+    Raises:
+        UsageError: a text is empty or holds a bracket.
+    """
+    for text in texts:
+        if not text or set(text) & set("<>[]"):
+            raise UsageError(
+                f"{text!r} is no placeholder", hint="the text between < and >, such as 0.0000,0.0000,0.0000"
+            )
+
+
+def distribution(values: Sequence[int]) -> Distribution:
+    """Of at least one value."""
+    ordered = sorted(values)
+
+    def rank(share: float) -> int:
+        return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+    return Distribution(
+        len(ordered),
+        ordered[0],
+        rank(0.25),
+        rank(0.5),
+        rank(0.75),
+        ordered[-1],
+        statistics.fmean(ordered),
+        dict(sorted(Counter(ordered).items())),
+    )
+
+
+def _tokenizer(
+    name: str,
+    tokenizer: Tokenizer,
+    conformers: Sequence[Conformer],
+    placeholders: Sequence[str],
+    decimals: int,
+) -> TokenizerDrift:
+    positions = [position for item in conformers for position in item.positions]
+    needed = needed_tokens(tokenizer, [block(position, decimals) for position in positions])
+    singles = {text: tokenizer.encode(text, add_special_tokens=False).ids for text in SINGLES}
+    return TokenizerDrift(
+        name,
+        tokenizer.get_vocab_size(with_added_tokens=False),
+        tokenizer.get_vocab_size(with_added_tokens=True),
+        max((end - begin for begin, end in offsets(tokenizer, [_DIGITS])[0]), default=0),
+        {text: ids[0] if len(ids) == 1 else None for text, ids in singles.items()},
+        tuple(
+            ExampleTokens(text, len(spans), int(free_flags(text, spans).sum()))
+            for text, spans in zip(EXAMPLES, offsets(tokenizer, EXAMPLES), strict=True)
+        ),
+        distribution(needed),
+        tuple(_placeholder(tokenizer, text, needed, conformers) for text in dict.fromkeys(placeholders)),
+        best_placeholder(tokenizer, positions, decimals),
+        closest_placeholder(tokenizer, positions, decimals),
+        _answers(tokenizer, conformers, decimals),
+    )
+
+
+def _placeholder(
+    tokenizer: Tokenizer, text: str, needed: Sequence[int], conformers: Sequence[Conformer]
+) -> PlaceholderDrift:
+    (tokens,) = free_positions(tokenizer, [text])
+    if tokens is None:
+        return PlaceholderDrift(text, *[None] * 7)
+    fits = fit(text, tokens, needed)
+    exact = sum(need == tokens for need in needed)
+    skeletons = [conformer_text(item.molecule.skeleton(text)) for item in conformers if item.molecule is not None]
+    total = sum(map(len, offsets(tokenizer, skeletons))) if len(skeletons) == len(conformers) else None
+    return PlaceholderDrift(
+        text,
+        tokens,
+        distribution([tokens - need for need in needed]),
+        fits.too_short / len(needed),
+        exact / len(needed),
+        (len(needed) - exact - fits.too_short) / len(needed),
+        None if total is None else total / len(conformers),
+        None if total is None else total / len(needed),
+    )
+
+
+def _answers(tokenizer: Tokenizer, conformers: Sequence[Conformer], decimals: int) -> AnswerTokens | None:
+    texts = [
+        conformer_text(item.molecule.skeleton([block(position, decimals) for position in item.positions]))
+        for item in conformers
+        if item.molecule is not None
+    ]
+    if len(texts) < len(conformers):
+        return None
+    spans = offsets(tokenizer, texts)
+    tokens = sum(map(len, spans))
+    free = sum(int(free_flags(text, places).sum()) for text, places in zip(texts, spans, strict=True))
+    atoms = sum(len(item.positions) for item in conformers)
+    return AnswerTokens(tokens / len(texts), tokens / atoms, free / atoms, (tokens - free) / atoms)

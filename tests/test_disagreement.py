@@ -1,0 +1,183 @@
+"""The pass for disagreement: exact on literal scores, and the same as a full forward over the finished text."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Cli
+from test_capture import inputs, settings
+from tiny import loaded
+
+from molprof.analysis.reports import load_report
+from molprof.errors import UsageError
+from molprof.profiler import account
+from molprof.profiler.capture import Progress, capture_loaded
+from molprof.profiler.disagreement import Watched, disagreement_pass
+from molprof.profiler.generate import BatchResult, Runner
+from molprof.profiler.manifest import Disagreement, MoleculeRun
+from molprof.profiler.processors import make_processor
+from molprof.profiler.settings import Decoding
+from molprof.profiler.template import build_template
+
+INF = math.inf
+
+
+class Masks:
+    """Forbids at each call what a test says, in place, as the studied processors do."""
+
+    def __init__(self, *forbidden: list[list[int]]) -> None:
+        self._forbidden = list(forbidden)
+        self.masked_logits = [7, 8]
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        for row, columns in enumerate(self._forbidden.pop(0)):
+            scores[row, columns] = -INF
+        return scores
+
+
+def logits(*shares: float) -> list[float]:
+    return [math.log(share) for share in shares]
+
+
+def test_literal_scores() -> None:
+    watched = Watched(Masks([[1, 2, 3], []], [[0], []], [[], [1, 2, 3]]))
+    steps = [
+        [logits(1, 2, 3, 4), logits(4, 1, 2, 1)],
+        [logits(7, 1, 1, 1), logits(1, 1, 1, 1)],
+        [logits(1, 1e-30, 1, 2), logits(1, 1, 1, 1)],
+    ]
+    tokens = [[0, 2], [3, 1], [1, 0]]  # by step and row; the second row ends with its second token
+    ids = torch.tensor([[9], [9]])
+    for scores, written in zip(steps, tokens, strict=True):
+        given = torch.tensor(scores)
+        assert watched(ids, given) is given
+        ids = torch.cat([ids, torch.tensor(written).unsqueeze(1)], dim=1)
+    assert watched.masked_logits == [7, 8]
+    assert watched.finish([[0, 3, 1], [2, 1]]) == [
+        Disagreement([0.1, 0.1, 2.5e-31], [3, 1, 3], "cfo", "110"),
+        Disagreement([0.25, 0.25], [1, 0], "oo", "00"),
+    ]
+
+
+def test_no_steps() -> None:
+    assert Watched(Masks()).finish([[]]) == [Disagreement([], [], "", "")]
+
+
+def recomputed(run: MoleculeRun, processor: Any) -> list[tuple[float, int, int, str, str]]:
+    """Probability, bounds of the rank, choice and forbidden of each token, from one forward over the whole text."""
+    model = loaded("llama")
+    prompt = model.tokenizer(run.prompt)["input_ids"]
+    whole = torch.tensor([[*prompt, *run.token_ids]])
+    with torch.inference_mode():
+        found = model.model(whole).logits[0].float()
+    molecule = next(item for item in MOLECULES if item.smiles == run.smiles)
+    template = build_template(molecule, model.tokenizer, processor.placeholder)
+    studied = processor.start([template], len(prompt))
+    rows = []
+    for place, token in enumerate(run.token_ids):
+        scores = found[len(prompt) + place - 1]
+        given = scores[token]
+        masked = studied(whole[:, : len(prompt) + place], scores.clone().unsqueeze(0))[0]
+        allowed = int((masked > -INF).sum())
+        rows.append(
+            (
+                float(torch.softmax(scores.double(), 0)[token]),
+                int((scores > given + 1e-4).sum()),
+                int((scores > given - 1e-4).sum()),
+                "c" if allowed == 1 else "f",
+                "1" if masked[scores.argmax()] == -INF else "0",
+            )
+        )
+    return rows
+
+
+MOLECULES: list[Any] = []
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "top_k"])
+def test_a_capture_records_what_a_full_forward_says(tmp_path: Path, sampling: str) -> None:
+    seen: list[Progress] = []
+    prompts = inputs(tmp_path)
+    MOLECULES[:] = [prompt.molecule for prompt in prompts.prompts]
+    asked = settings(tmp_path, processor="generic", repeats=1, warmup=0, decoding=Decoding(sampling, top_k=5, seed=3))
+    plain = capture_loaded(asked, loaded("llama"), prompts)
+    assert [run.disagreement for run in plain.manifest.molecules] == [None] * 3
+    asked = dataclasses.replace(asked, disagreement=True, force=True)
+    result = capture_loaded(asked, loaded("llama"), prompts, seen.append)
+    assert "another text" not in " ".join(result.notes)
+    assert [item.batch for item in seen if item.stage == "disagreement"] == [0, 1, 1, 2]
+
+    processor = make_processor("generic", loaded("llama").target)
+    for run, same in zip(result.manifest.molecules, plain.manifest.molecules, strict=True):
+        assert run.token_ids == same.token_ids  # the pass changes nothing that the others write
+        assert run.masked_logits == same.masked_logits
+        found = run.disagreement
+        assert found is not None
+        assert len(found.probabilities) == len(found.ranks) == len(found.choices) == len(found.forbidden)
+        expected = recomputed(run, processor)
+        assert found.probabilities == pytest.approx([row[0] for row in expected], rel=1e-3)
+        for rank, (_, low, high, _, _) in zip(found.ranks, expected, strict=True):
+            assert low <= rank <= high
+        assert found.choices == "".join(row[3] for row in expected)
+        assert found.forbidden == "".join(row[4] for row in expected)
+        assert found.choices.count("f") == run.template.free if run.template else False
+
+    report = load_report(result.path)
+    assert report.run is not None
+    figures = report.run.disagreement
+    assert figures is not None
+    assert (figures.molecules, figures.all.tokens) == (3, sum(len(run.token_ids) for run in result.manifest.molecules))
+    assert sum(item.agreement.tokens for item in figures.bins) == figures.all.tokens
+    assert sum(item.agreement.tokens for item in figures.groups if item.text is None) == figures.all.tokens
+
+
+def test_another_text_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = account.molecule_runs
+
+    def other(runner: Any, plans: Any, result: Any, watched: Any) -> Any:
+        (batch, figures), *rest = watched
+        changed = BatchResult((batch.rows[0], (1, 2, 3)), batch.steps, batch.masked_logits)
+        return original(runner, plans, result, [(changed, figures), *rest])
+
+    monkeypatch.setattr("molprof.profiler.capture.molecule_runs", other)
+    asked = settings(tmp_path, processor="generic", repeats=1, warmup=0, max_new_tokens=4, disagreement=True, count=2)
+    result = capture_loaded(asked, loaded("llama"), inputs(tmp_path, 2))
+    assert [run.disagreement is None for run in result.manifest.molecules] == [False, True]
+    assert result.notes[-1] == ("the pass for disagreement wrote another text for 1 molecules: theirs is not recorded")
+    report = load_report(result.path)
+    assert report.run is not None
+    assert report.run.disagreement is not None
+    assert report.run.disagreement.molecules == 1
+
+
+def test_needs_a_processor(tmp_path: Path, molprof: Cli) -> None:
+    with pytest.raises(UsageError, match="disagreement is between the model and a logits processor"):
+        settings(tmp_path, disagreement=True)
+    with pytest.raises(UsageError, match="nothing is forbidden"):
+        disagreement_pass(Runner(loaded("llama"), None, Decoding()), [])
+    result = molprof("capture", "--model", "qwen", "--disagreement", "-o", "a.json")
+    assert result.returncode == 2
+    assert "this run has none\n  --lp or --processor NAME" in result.stderr
+
+
+def test_needed_tokens_of_the_blocks_are_recorded(tmp_path: Path) -> None:
+    """A random model under the generic block-list: whatever it writes, drift adds up."""
+    asked = settings(tmp_path, processor="generic", repeats=1, warmup=0)
+    result = capture_loaded(asked, loaded("llama"), inputs(tmp_path))
+    for run in result.manifest.molecules:
+        assert run.template is not None
+        assert run.needed_per_block is not None
+        assert len(run.needed_per_block) == run.template.blocks
+    report = load_report(result.path)
+    assert report.run is not None
+    assert report.run.drift is not None
+    needed = [value for run in result.manifest.molecules for value in run.needed_per_block or []]
+    assert report.run.drift.known_blocks == sum(value is not None for value in needed)
+    rules = {rule.rule: rule for rule in report.run.drift.junk_rules}
+    assert rules["strict"].blocks == report.run.junk_blocks
+    assert rules["malformed"].blocks == report.run.malformed_blocks

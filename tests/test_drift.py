@@ -1,0 +1,217 @@
+"""`molprof drift`: exact figures of literal coordinates, the published token counts, and no torch."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Cli
+from test_tokenizers import COUNTS, IDS
+from tiny import tokenizer
+
+from molprof.errors import UsageError
+from molprof.profiler.backends import load_backend
+from molprof.profiler.drift.survey import Distribution, distribution
+
+TEXTS = "[C]<-1.2345,0.5,2.0>=[O]<0.1,0.2,0.3>\n[N]<10.5,-0.25,3.1>\n"
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> str:
+    (tmp_path / "texts.txt").write_text(TEXTS)
+    return "texts.txt"
+
+
+def figures(molprof: Cli, *arguments: str) -> dict[str, Any]:
+    result = molprof("drift", "--format", "json", *arguments)
+    assert result.returncode == 0, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_distribution() -> None:
+    assert distribution([3]) == Distribution(1, 3, 3, 3, 3, 3, 3.0, {3: 1})
+    assert distribution([4, 1, 2, 2]) == Distribution(4, 1, 1, 2, 2, 4, 2.25, {1: 1, 2: 2, 4: 1})
+
+
+def test_the_published_counts_and_ids(molprof: Cli, texts: str) -> None:
+    qwen, llama = figures(molprof, "--conformers", texts)["tokenizers"]
+    found = {
+        example["text"]: (example["tokens"], other["tokens"])
+        for example, other in zip(qwen["examples"], llama["examples"], strict=True)
+    }
+    assert found == COUNTS
+    assert (qwen["vocabulary"], llama["vocabulary"]) == (151_643, 128_000)
+    assert (qwen["digits_per_token"], llama["digits_per_token"]) == (1, 3)
+    for item in (qwen, llama):
+        assert {text: item["token_ids"][text] for text in IDS[item["name"]]} == IDS[item["name"]]
+        assert item["examples"][-1]["free"] == {"qwen": 40, "llama": 28}[item["name"]]
+        assert item["placeholders"][0]["tokens"] == {"qwen": 20, "llama": 14}[item["name"]]
+
+
+def test_exact_figures_of_three_coordinates(molprof: Cli, texts: str) -> None:
+    survey = figures(molprof, "--tokenizer", "qwen", "--conformers", texts, "--placeholder", "0.0,0.0,0.00")
+    (qwen,) = survey.pop("tokenizers")
+    assert survey == {
+        "schema": 1,
+        "source": "texts.txt",
+        "molecules": 2,
+        "blocks": 3,
+        "decimals": 4,
+        "skipped": [],
+    }
+    # `-` and six, three and three for -1.2345, 0.5, 2.0 and two commas; 4 + 4 + 3 and `,-` and `,`; 3 + 3 + 3 and two.
+    assert qwen["needed_tokens"] == {
+        "count": 3,
+        "minimum": 11,
+        "quartile_1": 11,
+        "median": 13,
+        "quartile_3": 15,
+        "maximum": 15,
+        "mean": 13.0,
+        "histogram": {"11": 1, "13": 1, "15": 1},
+    }
+    assert [item["text"] for item in qwen["placeholders"]] == [
+        "0.0000,0.0000,0.0000",
+        "0.000,0.000,0.000",
+        "0.0,0.0,0.00",
+    ]
+    short = qwen["placeholders"][2]
+    # Templates: 2 tags; `[C`, `]<`, 12, `>=[`, `O`, `]<`, 12, `>`; and 2 tags; `[N`, `]<`, 12, `>`.
+    tokens = sum(
+        len(tokenizer("qwen")(f"[CONFORMER]{text}[/CONFORMER]")["input_ids"])
+        for text in ("[C]<0.0,0.0,0.00>=[O]<0.0,0.0,0.00>", "[N]<0.0,0.0,0.00>")
+    )
+    assert short == {
+        "text": "0.0,0.0,0.00",
+        "tokens": 12,
+        "drift_tokens": {
+            "count": 3,
+            "minimum": -3,
+            "quartile_1": -3,
+            "median": -1,
+            "quartile_3": 1,
+            "maximum": 1,
+            "mean": -1.0,
+            "histogram": {"-3": 1, "-1": 1, "1": 1},
+        },
+        "too_short_ratio": 2 / 3,
+        "exact_ratio": 0.0,
+        "too_long_ratio": 1 / 3,
+        "tokens_per_molecule": tokens / 2,
+        "tokens_per_atom": tokens / 3,
+    }
+    assert qwen["best"] == {
+        "text": "-0.00,0.00,0.00",
+        "tokens": 15,
+        "coordinates": 3,
+        "too_short": 0,
+        "mean_drift_tokens": 2.0,
+        "mean_absolute_drift_tokens": 2.0,
+    }
+    answers = sum(len(tokenizer("qwen")(f"[CONFORMER]{line}[/CONFORMER]")["input_ids"]) for line in TEXTS.split())
+    assert qwen["answers"]["per_molecule"] == answers / 2
+    assert qwen["answers"]["per_atom"] == answers / 3
+    assert qwen["answers"]["free_per_atom"] == 13.0
+    assert qwen["answers"]["copy_per_atom"] == pytest.approx(answers / 3 - 13.0)
+
+
+def test_the_built_in_molecules(molprof: Cli) -> None:
+    survey = figures(molprof, "-n", "5")
+    assert survey["molecules"] == 5
+    for item in survey["tokenizers"]:
+        assert item["best"]["too_short"] == 0
+        for placeholder in item["placeholders"]:
+            shares = [placeholder[f"{name}_ratio"] for name in ("too_short", "exact", "too_long")]
+            assert sum(shares) == pytest.approx(1)
+            assert sum(placeholder["drift_tokens"]["histogram"].values()) == survey["blocks"]
+            assert placeholder["drift_tokens"]["mean"] == pytest.approx(
+                placeholder["tokens"] - item["needed_tokens"]["mean"]
+            )
+
+
+def test_a_tokenizer_in_a_folder_counts_as_the_preset_does(molprof: Cli, texts: str, tmp_path: Path) -> None:
+    backend = load_backend("llama")
+    backend.save(str(tmp_path / "tokenizer.json"))
+    backend.enable_padding(length=99)  # what a folder's file says of padding does not count
+    backend.save(str(tmp_path / "tokenizer.json"))
+    preset, folder = figures(molprof, "--tokenizer", "llama", "--tokenizer", ".", "--conformers", texts)["tokenizers"]
+    assert {**folder, "name": "llama"} == preset
+
+
+def test_text_formats(molprof: Cli, texts: str, tmp_path: Path) -> None:
+    table = molprof("drift", "--conformers", texts)
+    assert table.returncode == 0, table.stderr
+    assert max(map(len, table.stdout.splitlines())) <= 100
+    rows = [line.split() for line in table.stdout.splitlines()]
+    assert ["qwen", "cuts", "none,", "fewest", "tokens", "-0.00,0.00,0.00", "15", "0", "of", "3", "2", "2"] in rows
+    assert molprof("drift", "--conformers", texts, "--format", "markdown", "-o", "x.md").returncode == 0
+    assert "| qwen | 0.0000,0.0000,0.0000 | 20 |" in (tmp_path / "x.md").read_text()
+    lines = list(csv.reader(io.StringIO(molprof("drift", "--conformers", texts, "--format", "csv").stdout)))
+    assert ["blocks", "3"] in lines
+    assert ["tokenizers.1.needed_tokens.maximum", "13"] in lines
+
+
+def test_skipped_lines_are_said_and_kept(molprof: Cli, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text(f"CCO\n{TEXTS}")
+    result = molprof("drift", "--tokenizer", "qwen", "--conformers", "texts.txt")
+    assert result.returncode == 0
+    problem = "line 1: character 1: not an atom in brackets with a coordinate block behind it"
+    assert result.stderr == f"{problem}; skipped\n"
+    assert f"skipped    {problem}" in result.stdout
+
+
+def test_xyz_has_coordinates_and_no_texts(molprof: Cli, tmp_path: Path) -> None:
+    (tmp_path / "a.xyz").write_text("2\n\nC 1.0 2.0 3.5\nO 0.0 0.0 1.2\n")
+    survey = figures(molprof, "--conformers", "a.xyz")
+    assert [item["answers"] for item in survey["tokenizers"]] == [None, None]
+    assert survey["tokenizers"][0]["placeholders"][0]["tokens_per_molecule"] is None
+    assert survey["tokenizers"][0]["needed_tokens"]["histogram"] == {"11": 2}
+    assert "not recorded: the file holds no bonds" in molprof("drift", "--conformers", "a.xyz").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--tokenizer", "/no/such"), "no tokenizer '/no/such'"),
+        (("--tokenizer", "empty"), "the folder empty has no tokenizer.json"),
+        (("--tokenizer", "broken"), "broken/tokenizer.json is not a tokenizer"),
+        (("--tokenizer", "someone/no-such-model"), "cannot get the tokenizer 'someone/no-such-model' from the hub"),
+        (("--placeholder", "<0.0>"), "'<0.0>' is no placeholder"),
+        (("--placeholder", ""), "'' is no placeholder"),
+        (("--conformers", "absent.sdf"), "cannot read absent.sdf"),
+        (("--decimals", "0"), "0 is not in the range"),
+    ],
+)
+def test_a_mistake_is_one_message(molprof: Cli, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/tokenizer.json").write_text("{}")
+    result = molprof("drift", *arguments, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_no_torch_is_needed(texts: str, tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "from molprof.cli import main\n"
+        "main(['drift', '--conformers', 'texts.txt', '--format', 'json'])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["blocks"] == 3
+
+
+def test_the_hub_is_asked_only_for_what_can_be_one() -> None:
+    with pytest.raises(UsageError, match="no tokenizer ''"):
+        load_backend("")
