@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from molprof.profiler.generate import BatchPlan, PassResult, Runner
+from molprof.profiler.decoding.batches import BatchPlan
+from molprof.profiler.generate import PassResult, Runner
 from molprof.profiler.kinds import check, classify
 from molprof.profiler.manifest import Generation, Model, MoleculeRun, TemplateCounts
 from molprof.profiler.models import LoadedModel
@@ -12,10 +13,9 @@ from molprof.profiler.settings import CaptureSettings
 def molecule_runs(
     runner: Runner, plans: list[BatchPlan], result: PassResult
 ) -> tuple[list[MoleculeRun], list[list[str]]]:
-    """The account of every molecule, and the text of each of its tokens."""
+    """The account of every molecule in the order of the input, and the text of each of its tokens."""
     loaded = runner.loaded
     runs: list[MoleculeRun] = []
-    texts: list[list[str]] = []
     for number, (plan, batch) in enumerate(zip(plans, result.batches, strict=True)):
         for row, (prompt, tokens) in enumerate(zip(plan.prompts, batch.rows, strict=True)):
             found = classify(tokens, loaded.table, loaded.eos)
@@ -30,7 +30,7 @@ def molecule_runs(
                     counts = TemplateCounts(len(template.ids), sum(per_block), len(per_block), per_block)
             runs.append(
                 MoleculeRun(
-                    sequence=len(runs),
+                    sequence=plan.sequences[row],
                     batch=number,
                     row=row,
                     smiles=None if prompt.molecule is None else prompt.molecule.smiles,
@@ -47,8 +47,8 @@ def molecule_runs(
                     template=counts,
                 )
             )
-            texts.append([loaded.table.join([token]) for token in tokens])
-    return runs, texts
+    runs.sort(key=lambda run: run.sequence)
+    return runs, [[loaded.table.join([token]) for token in run.token_ids] for run in runs]
 
 
 def model_account(settings: CaptureSettings, loaded: LoadedModel) -> Model:
@@ -85,4 +85,5 @@ def generation_account(settings: CaptureSettings, runner: Runner, plans: list[Ba
         batch_size=settings.batch_size,
         seed=settings.decoding.seed,
         max_new_tokens=max(plan.max_new_tokens for plan in plans),
+        sorted=runner.sorts([prompt for plan in plans for prompt in plan.prompts]),
     )

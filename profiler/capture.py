@@ -17,8 +17,9 @@ import torch
 from molprof.errors import RunError, UsageError
 from molprof.files import check_output
 from molprof.profiler.account import generation_account, model_account, molecule_runs
+from molprof.profiler.decoding.batches import BatchPlan
 from molprof.profiler.environment import environment
-from molprof.profiler.generate import BatchPlan, PassResult, Runner
+from molprof.profiler.generate import PassResult, Runner
 from molprof.profiler.manifest import SCHEMA, Manifest, Repeat, Timings, Window
 from molprof.profiler.marks import HostMarks, Marks, mark_cost_ns, signature_cost_ns
 from molprof.profiler.models import LoadedModel, load
@@ -104,7 +105,7 @@ def capture_loaded(
     """`capture` with a model and prompts at hand."""
     name = loaded.default_processor if settings.processor == AUTO else settings.processor
     processor = None if name is None else make_processor(name, loaded.target)
-    runner = Runner(loaded, processor, settings.decoding, settings.attention, settings.kv_cache)
+    runner = Runner(loaded, processor, settings.decoding, settings.attention, settings.kv_cache, settings.loop)
     plans = runner.plan(prompts.prompts, settings.batch_size, settings.max_new_tokens)
     if settings.window is not None:
         _check_window(settings.window, plans[0].max_new_tokens)  # before the passes, where that can be told

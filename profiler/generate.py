@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,11 +14,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 
 from molprof.errors import RunError, UsageError
+from molprof.profiler.decoding.batches import BatchPlan, Need, check_context, cut
 from molprof.profiler.marks import Marks, marked
 from molprof.profiler.models import LoadedModel
 from molprof.profiler.processors.base import BatchProcessor, Processor
 from molprof.profiler.prompts import Prompt
-from molprof.profiler.settings import Decoding
+from molprof.profiler.settings import AUTO, Decoding, Loop
 from molprof.profiler.smiles import Molecule
 from molprof.profiler.template import PLACEHOLDER, Template, build_template
 
@@ -35,22 +36,13 @@ _SLACK_PER_BLOCK, _SLACK = 3, 8
 
 
 @dataclass(frozen=True)
-class BatchPlan:
-    """One batch: its prompts, the bound of its answers in tokens, the columns its prompts are padded to."""
-
-    prompts: tuple[Prompt, ...]
-    max_new_tokens: int
-    prompt_width: int
-
-
-@dataclass(frozen=True)
 class BatchResult:
     """What one batch wrote.
 
     Attributes:
-        rows: generated ids by row, EOS included, padding after it not.
+        rows: generated ids by prompt, EOS included, padding after it not.
         steps: forwards, the prefill included.
-        masked_logits: by row; None without a processor.
+        masked_logits: by prompt; None without a processor.
     """
 
     rows: tuple[tuple[int, ...], ...]
@@ -75,33 +67,39 @@ class Runner:
     decoding: Decoding
     attention: str = "sdpa"
     kv_cache: str = "dynamic"
+    loop: Loop = field(default_factory=Loop)
 
     def plan(self, prompts: Sequence[Prompt], batch_size: int, max_new_tokens: int | None = None) -> list[BatchPlan]:
         """Cuts prompts into batches and bounds their answers by their templates, before anything is timed.
 
         With a static cache all batches share one prompt width and one bound, so that a compiled forward sees
-        one cache shape.
+        one cache shape; where it is compiled, the last batch gets spare rows for the same reason.
 
         Raises:
-            UsageError: a molecule needs more tokens than the model's context.
+            UsageError: a molecule needs more tokens than the model's context, or there is no telling how long
+                an answer may become or is expected to.
         """
-        tokenizer = self.loaded.tokenizer
-        widths = [len(tokenizer(prompt.text)["input_ids"]) for prompt in prompts]
-        bounds = [self._bound(prompt) if max_new_tokens is None else max_new_tokens for prompt in prompts]
-        context = self.loaded.context
-        for prompt, width, bound in zip(prompts, widths, bounds, strict=True):
-            if context is not None and width + bound > context:
-                raise UsageError(
-                    f"line {prompt.line}: {prompt.text} needs {width} + {bound} tokens of {context}",
-                    hint="leave the molecule out, or bound the answers by --max-new-tokens",
-                )
-        shared = (max(widths), max(bounds)) if self.kv_cache == "static" else None
-        plans = []
-        for start in range(0, len(prompts), batch_size):
-            rows = slice(start, start + batch_size)
-            width, bound = shared or (max(widths[rows]), max(bounds[rows]))
-            plans.append(BatchPlan(tuple(prompts[rows]), bound, width))
-        return plans
+        needs = [self._need(prompt, max_new_tokens) for prompt in prompts]
+        check_context(prompts, needs, self.loaded.context)
+        static = self.kv_cache == "static"
+        return cut(prompts, needs, batch_size, self.sorts(prompts), one_width=static, full_rows=self.compiled)
+
+    def sorts(self, prompts: Sequence[Prompt]) -> bool:
+        """Whether batches are cut by length: as asked, else where the templates of a processor tell the length.
+
+        Raises:
+            UsageError: asked for, and a prompt has no template.
+        """
+        told = all(prompt.molecule is not None for prompt in prompts)
+        if self.loop.sort and not told:
+            raise UsageError("prompts of plain text have no expected length to sort by", hint="leave out --sort")
+        return (self.processor is not None and told) if self.loop.sort is None else self.loop.sort
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the forward of a decode step is compiled."""
+        on_gpu = self.loaded.target.device.type == "cuda"
+        return self.kv_cache == "static" and (on_gpu if self.loop.compile == AUTO else self.loop.compile != "off")
 
     def template(self, molecule: Molecule) -> Template:
         """The molecule's template with the processor's placeholder."""
@@ -128,24 +126,30 @@ class Runner:
         if self.loaded.target.device.type == "cuda":
             torch.cuda.synchronize(self.loaded.target.device)
 
-    def _bound(self, prompt: Prompt) -> int:
+    def _need(self, prompt: Prompt, max_new_tokens: int | None) -> Need:
+        width = len(self.loaded.tokenizer(prompt.text)["input_ids"])
         if prompt.molecule is None:
-            raise UsageError("a plain-text prompt has no template to bound its answer", hint="--max-new-tokens N")
-        length = len(self.template(prompt.molecule).ids)
-        if self.processor is not None:
-            return length + 1  # the end token
-        return length + 1 + _SLACK_PER_BLOCK * len(prompt.molecule.atoms) + _SLACK
+            if max_new_tokens is None:
+                raise UsageError("a plain-text prompt has no template to bound its answer", hint="--max-new-tokens N")
+            return Need(width, max_new_tokens, max_new_tokens)
+        template = self.template(prompt.molecule)
+        bound = len(template.ids) + 1  # the end token
+        if self.processor is None:
+            bound += _SLACK_PER_BLOCK * len(prompt.molecule.atoms) + _SLACK
+        # With forced runs a step is a choice.
+        steps = int(template.free.sum()) if self.loop.forced_runs else len(template.ids) + 1
+        return Need(width, bound if max_new_tokens is None else max_new_tokens, steps)
 
     def _batch(self, number: int, plan: BatchPlan, marks: Marks | None) -> BatchResult:
         loaded, device = self.loaded, self.loaded.target.device
         studied: BatchProcessor | None = None
         if self.processor is not None:
             with _setup(marks, "template", number):
-                templates = [self.template(prompt.molecule) for prompt in plan.prompts if prompt.molecule is not None]
+                templates = [self.template(prompt.molecule) for prompt in plan.row_prompts if prompt.molecule]
                 studied = self.processor.start(templates, plan.prompt_width)
         with _setup(marks, "tokenize", number):
             encoded = loaded.tokenizer(
-                [prompt.text for prompt in plan.prompts],
+                [prompt.text for prompt in plan.row_prompts],
                 padding="max_length",
                 max_length=plan.prompt_width,
                 padding_side="left",
@@ -160,8 +164,9 @@ class Runner:
         with _setup(marks, "text", number):
             answers = output[:, plan.prompt_width :].tolist()
             loaded.tokenizer.batch_decode(answers, skip_special_tokens=False)
-        rows = tuple(_until_end(answer, loaded.eos) for answer in answers)
-        masked = None if studied is None else tuple(studied.masked_logits)
+        count = len(plan.prompts)
+        rows = tuple(_until_end(answer, loaded.eos) for answer in answers[:count])
+        masked = None if studied is None else tuple(studied.masked_logits[:count])
         return BatchResult(rows, len(answers[0]), masked)
 
     def _generate(
@@ -180,7 +185,7 @@ class Runner:
                 **inputs, generation_config=settings, logits_processor=LogitsProcessorList(processors)
             )
         arguments: tuple[LogitsProcessorList, StoppingCriteriaList]
-        with marked(model, marks, len(plan.prompts), processors) as arguments:
+        with marked(model, marks, plan.rows, processors) as arguments:
             marks.begin(number)
             output: Tensor = model.generate(
                 **inputs,
@@ -230,7 +235,7 @@ def _explained(plan: BatchPlan, attention: str) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as problem:
         raise RunError(
-            f"out of GPU memory: {len(plan.prompts)} x ({plan.prompt_width} + {plan.max_new_tokens}) tokens",
+            f"out of GPU memory: {plan.rows} x ({plan.prompt_width} + {plan.max_new_tokens}) tokens",
             hint="a smaller --batch-size",
         ) from problem
     except RuntimeError as problem:

@@ -92,6 +92,7 @@ class Generation:
         sampling_parameters: temperature, top_p, top_k where they apply.
         cache: KV cache implementation.
         max_new_tokens: the most tokens that any sequence could get.
+        sorted: batches were cut by length, longest first; None if not recorded.
     """
 
     processor: str | None
@@ -103,6 +104,7 @@ class Generation:
     batch_size: int
     seed: int
     max_new_tokens: int
+    sorted: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ class MoleculeRun:
     """One prompt and what came of it.
 
     Attributes:
-        sequence: number in the run, from 0; `batch` and `row` say where it ran.
+        sequence: number in the run, from 0, in the order of the input; `batch` and `row` say where it ran.
         smiles: canonical SMILES; None for a plain-text prompt.
         prompt_tokens: tokens of the prompt, padding excluded.
         token_ids: generated tokens, EOS included, padding after it not.

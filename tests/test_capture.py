@@ -18,7 +18,7 @@ from molprof.profiler.generate import BatchResult, PassResult
 from molprof.profiler.manifest import PHASES, Window, from_json
 from molprof.profiler.models import load, resolve_device
 from molprof.profiler.prompts import Prompts, read_prompts
-from molprof.profiler.settings import CaptureSettings, Decoding
+from molprof.profiler.settings import CaptureSettings, Decoding, Loop
 from molprof.profiler.tracefile import TOKENS_PID
 
 FILE = "CC=O acetaldehyde\nxx\nC methane\nOC=C\n"
@@ -31,7 +31,9 @@ def inputs(folder: Path, count: int = 3) -> Prompts:
 
 
 def settings(folder: Path, **changes: Any) -> CaptureSettings:
-    base = CaptureSettings("llama", folder / "out.json", batch_size=2, repeats=2, warmup=1, count=3)
+    base = CaptureSettings(
+        "llama", folder / "out.json", batch_size=2, repeats=2, warmup=1, count=3, loop=Loop(sort=False)
+    )
     return dataclasses.replace(base, **changes)
 
 

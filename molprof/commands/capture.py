@@ -11,7 +11,7 @@ import click
 from molprof.commands.options import note
 from molprof.commands.progress import Progress
 from molprof.files import check_output
-from molprof.profiler.settings import ATTENTION, DTYPES, KV_CACHES, SAMPLING, CaptureSettings, Decoding
+from molprof.profiler.settings import ATTENTION, DTYPES, KV_CACHES, SAMPLING, CaptureSettings, Decoding, Loop
 
 
 class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's stubs only since 8.5
@@ -50,6 +50,11 @@ class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's s
 @click.option("--seed", default=0, show_default=True)
 @click.option("--attention", type=click.Choice(ATTENTION), default="sdpa", show_default=True)
 @click.option("--kv-cache", type=click.Choice(KV_CACHES), default="dynamic", show_default=True)
+@click.option(
+    "--sort/--no-sort",
+    default=None,
+    help="Batch molecules of alike length, longest first, or in their order.  [default: sort with a processor]",
+)
 @click.option("--dtype", type=click.Choice(DTYPES), default="auto", show_default=True)
 @click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N.")
 @click.option("--max-new-tokens", type=int, metavar="N", help="Bound per sequence.  [default: as templates need]")
@@ -76,6 +81,7 @@ def command(
     top_p: float,
     top_k: int,
     seed: int,
+    sort: bool | None,
     output: Path,
     force: bool,
     **options: object,
@@ -98,6 +104,7 @@ def command(
         output=output,
         processor=processor or ("auto" if lp else None),
         decoding=Decoding(sampling, temperature, top_p, top_k, seed),
+        loop=Loop(sort=sort),
         force=force,
         command=("molprof", *sys.argv[1:]),
         **options,  # type: ignore[arg-type]
