@@ -45,6 +45,7 @@ def molecule_runs(
                     malformed_blocks=found.malformed_blocks,
                     masked_logits=None if batch.masked_logits is None else batch.masked_logits[row],
                     template=counts,
+                    step_tokens=None if batch.appended is None else list(batch.appended[row]),
                 )
             )
     runs.sort(key=lambda run: run.sequence)
@@ -72,7 +73,9 @@ def model_account(settings: CaptureSettings, loaded: LoadedModel) -> Model:
     )
 
 
-def generation_account(settings: CaptureSettings, runner: Runner, plans: list[BatchPlan]) -> Generation:
+def generation_account(
+    settings: CaptureSettings, runner: Runner, plans: list[BatchPlan], result: PassResult
+) -> Generation:
     """The manifest's `generation`."""
     processor = runner.processor
     return Generation(
@@ -86,4 +89,8 @@ def generation_account(settings: CaptureSettings, runner: Runner, plans: list[Ba
         seed=settings.decoding.seed,
         max_new_tokens=max(plan.max_new_tokens for plan in plans),
         sorted=runner.sorts([prompt for plan in plans for prompt in plan.prompts]),
+        forced_runs=runner.loop.forced_runs,
+        drop_finished=runner.loop.drop_finished,
+        compile=runner.loop.compile,
+        host_reads=sum(batch.host_reads or 0 for batch in result.batches) if runner.loop.own else None,
     )

@@ -1,7 +1,8 @@
-"""One pass: all molecules, batch by batch, through transformers' `generate`, with or without marks."""
+"""One pass: all molecules, batch by batch, through transformers' `generate` or molprof's own loop, marked or not."""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -11,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from molprof.errors import RunError, UsageError
 from molprof.profiler.decoding.batches import BatchPlan, Need, check_context, cut
-from molprof.profiler.marks import Marks, marked
+from molprof.profiler.decoding.compilation import compile_settings, compiled_frames
+from molprof.profiler.decoding.loop import Decoder, check_model
+from molprof.profiler.marks import Marks, NoMarks, marked
 from molprof.profiler.models import LoadedModel
 from molprof.profiler.processors.base import BatchProcessor, Processor
 from molprof.profiler.prompts import Prompt
@@ -43,19 +46,41 @@ class BatchResult:
         rows: generated ids by prompt, EOS included, padding after it not.
         steps: forwards, the prefill included.
         masked_logits: by prompt; None without a processor.
+        appended: by prompt, the tokens that each step appended until the row ended; None: one in each.
+        rows_per_step: rows that each step computed, spare ones included.
+        host_reads: times that chosen tokens were read back while the batch ran; None in `generate`, which reads
+            in each step whether to stop.
     """
 
     rows: tuple[tuple[int, ...], ...]
     steps: int
     masked_logits: tuple[int, ...] | None
+    appended: tuple[tuple[int, ...], ...] | None
+    rows_per_step: tuple[int, ...]
+    host_reads: int | None
+
+    def busy_steps(self, row: int) -> int:
+        """Steps until the row ended."""
+        return len(self.rows[row] if self.appended is None else self.appended[row])
+
+    def written(self, row: int, steps: int) -> tuple[int, ...]:
+        """What the row had written after so many steps."""
+        count = steps if self.appended is None else sum(self.appended[row][:steps])
+        return self.rows[row][:count]
 
 
 @dataclass(frozen=True)
 class PassResult:
-    """What one pass over all batches wrote, and its wall time with the device synchronized at both ends."""
+    """What one pass over all batches wrote.
+
+    Attributes:
+        wall_ns: its wall time, with the device synchronized at both ends.
+        compiles: frames that torch compiled meanwhile.
+    """
 
     batches: tuple[BatchResult, ...]
     wall_ns: int
+    compiles: int
 
 
 @dataclass(frozen=True)
@@ -79,6 +104,10 @@ class Runner:
             UsageError: a molecule needs more tokens than the model's context, or there is no telling how long
                 an answer may become or is expected to.
         """
+        if self.loop.own:
+            check_model(self.loaded, self.attention)
+        if self.loop.forced_runs and self.processor is None:
+            raise UsageError("without a processor no token is forced", hint="--lp, or leave out --forced-runs")
         needs = [self._need(prompt, max_new_tokens) for prompt in prompts]
         check_context(prompts, needs, self.loaded.context)
         static = self.kv_cache == "static"
@@ -99,7 +128,9 @@ class Runner:
     def compiled(self) -> bool:
         """Whether the forward of a decode step is compiled."""
         on_gpu = self.loaded.target.device.type == "cuda"
-        return self.kv_cache == "static" and (on_gpu if self.loop.compile == AUTO else self.loop.compile != "off")
+        if self.loop.drop_finished or self.kv_cache != "static":
+            return False
+        return on_gpu if self.loop.compile == AUTO else self.loop.compile != "off"
 
     def template(self, molecule: Molecule) -> Template:
         """The molecule's template with the processor's placeholder."""
@@ -114,12 +145,13 @@ class Runner:
         results = []
         with self._attention():
             self.synchronize()
-            began = time.perf_counter_ns()
+            before, began = compiled_frames(), time.perf_counter_ns()
             for number, plan in enumerate(plans):
                 if only is None or number == only:
-                    results.append(self._batch(number, plan, marks))
+                    results.append(self._batch(number, plan, marks or NoMarks()))
             self.synchronize()
-        return PassResult(tuple(results), time.perf_counter_ns() - began)
+            wall_ns = time.perf_counter_ns() - began
+        return PassResult(tuple(results), wall_ns, compiled_frames() - before)
 
     def synchronize(self) -> None:
         """Waits for the device."""
@@ -140,14 +172,43 @@ class Runner:
         steps = int(template.free.sum()) if self.loop.forced_runs else len(template.ids) + 1
         return Need(width, bound if max_new_tokens is None else max_new_tokens, steps)
 
-    def _batch(self, number: int, plan: BatchPlan, marks: Marks | None) -> BatchResult:
-        loaded, device = self.loaded, self.loaded.target.device
+    def _batch(self, number: int, plan: BatchPlan, marks: Marks) -> BatchResult:
         studied: BatchProcessor | None = None
         if self.processor is not None:
-            with _setup(marks, "template", number):
+            with marks.setup("template", number):
                 templates = [self.template(prompt.molecule) for prompt in plan.row_prompts if prompt.molecule]
                 studied = self.processor.start(templates, plan.prompt_width)
-        with _setup(marks, "tokenize", number):
+        if self.decoding.sampling != "greedy":
+            torch.manual_seed(self.decoding.seed * 1_000_003 + number)
+        return (self._jump if self.loop.own else self._generate)(number, plan, studied, marks)
+
+    def _jump(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
+        """A batch by molprof's own loop."""
+        with marks.setup("tokenize", number):
+            prompts = self.loaded.tokenizer([prompt.text for prompt in plan.row_prompts])["input_ids"]
+        with _explained(plan, self.attention):
+            finish = self._decoder.decode(prompts, plan.max_new_tokens, plan.prompt_width, studied, marks, number)
+        with marks.setup("text", number):
+            decoded = finish()
+            self.loaded.tokenizer.batch_decode(decoded.answers, skip_special_tokens=False)
+        count = len(plan.prompts)
+        return BatchResult(
+            rows=tuple(map(tuple, decoded.answers[:count])),
+            steps=len(decoded.rows_per_step),
+            masked_logits=None if studied is None else tuple(studied.masked_logits[:count]),
+            appended=tuple(map(tuple, decoded.appended[:count])),
+            rows_per_step=tuple(decoded.rows_per_step),
+            host_reads=decoded.host_reads,
+        )
+
+    @functools.cached_property
+    def _decoder(self) -> Decoder:
+        return Decoder(self.loaded, self.decoding, self.loop, self.kv_cache == "static", self.compiled)
+
+    def _generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
+        """A batch by transformers' `generate`."""
+        loaded, device = self.loaded, self.loaded.target.device
+        with marks.setup("tokenize", number):
             encoded = loaded.tokenizer(
                 [prompt.text for prompt in plan.row_prompts],
                 padding="max_length",
@@ -156,31 +217,28 @@ class Runner:
                 return_tensors="pt",
             )
             inputs = {name: encoded[name].to(device) for name in ("input_ids", "attention_mask")}
-        if self.decoding.sampling != "greedy":
-            torch.manual_seed(self.decoding.seed * 1_000_003 + number)
-        processors: list[Any] = [] if studied is None else [studied]
         with _explained(plan, self.attention):
-            output = self._generate(number, plan, inputs, processors, marks)
-        with _setup(marks, "text", number):
+            output = self._call(number, plan, inputs, [] if studied is None else [studied], marks)
+        with marks.setup("text", number):
             answers = output[:, plan.prompt_width :].tolist()
             loaded.tokenizer.batch_decode(answers, skip_special_tokens=False)
-        count = len(plan.prompts)
-        rows = tuple(_until_end(answer, loaded.eos) for answer in answers[:count])
-        masked = None if studied is None else tuple(studied.masked_logits[:count])
-        return BatchResult(rows, len(answers[0]), masked)
+        count, steps = len(plan.prompts), len(answers[0])
+        return BatchResult(
+            rows=tuple(_until_end(answer, loaded.eos) for answer in answers[:count]),
+            steps=steps,
+            masked_logits=None if studied is None else tuple(studied.masked_logits[:count]),
+            appended=None,
+            rows_per_step=(plan.rows,) * steps,
+            host_reads=None,
+        )
 
-    def _generate(
-        self,
-        number: int,
-        plan: BatchPlan,
-        inputs: dict[str, Tensor],
-        processors: list[LogitsProcessor],
-        marks: Marks | None,
+    def _call(
+        self, number: int, plan: BatchPlan, inputs: dict[str, Tensor], processors: list[Any], marks: Marks
     ) -> Tensor:
         """Prompt and answer ids, int64 (batch, prompt_width + steps)."""
         model: Any = self.loaded.model
         settings = self._config(plan.max_new_tokens)
-        if marks is None:
+        if isinstance(marks, NoMarks):
             return model.generate(  # type: ignore[no-any-return]
                 **inputs, generation_config=settings, logits_processor=LogitsProcessorList(processors)
             )
@@ -209,15 +267,12 @@ class Runner:
             cache_implementation=None if self.kv_cache == "dynamic" else self.kv_cache,
             eos_token_id=sorted(self.loaded.eos),
             pad_token_id=self.loaded.target.pad,
+            **compile_settings(self.loop.compile),
             **settings,
         )
 
     def _attention(self) -> AbstractContextManager[None]:
         return sdpa_kernel(_KERNELS[self.attention]) if self.attention in _KERNELS else nullcontext()
-
-
-def _setup(marks: Marks | None, name: str, batch: int) -> AbstractContextManager[None]:
-    return nullcontext() if marks is None else marks.setup(name, batch)
 
 
 def _until_end(answer: list[int], eos: frozenset[int]) -> tuple[int, ...]:

@@ -93,6 +93,10 @@ class Generation:
         cache: KV cache implementation.
         max_new_tokens: the most tokens that any sequence could get.
         sorted: batches were cut by length, longest first; None if not recorded.
+        forced_runs: forced tokens were fed with the token before them; drop_finished: rows that had ended left
+            the batch. Either means molprof's own decoding loop. None if not recorded.
+        compile: as asked by `--compile`; None if not recorded.
+        host_reads: times that the own loop read chosen tokens back in one pass; None in `generate`.
     """
 
     processor: str | None
@@ -105,6 +109,10 @@ class Generation:
     seed: int
     max_new_tokens: int
     sorted: bool | None = None
+    forced_runs: bool | None = None
+    drop_finished: bool | None = None
+    compile: str | None = None
+    host_reads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -115,11 +123,13 @@ class Repeat:
         wall_ns: from before the first batch's templates to after the last batch's text, device synchronized.
         phases_ns: host time per phase of `PHASES`, summed over batches and steps.
         steps_ns: wall time of each step, batch after batch (step 0 of a batch is its prefill step).
+        compiles: frames that torch compiled during the pass, None if not recorded.
     """
 
     wall_ns: int
     phases_ns: dict[str, int]
     steps_ns: list[list[int]]
+    compiles: int | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +147,7 @@ class Timings:
             logits processor; a step's `processor` phase holds one per studied processor and one more. None
             if not measured.
         profiled_wall_ns: wall time of the profiled pass where it recorded everything, else None.
+        warmup_compiles: frames that torch compiled during each warm-up pass; None if not recorded.
     """
 
     warmup_ns: list[int]
@@ -147,6 +158,7 @@ class Timings:
     unprofiled_steps_ns: int
     signature_ns: float | None = None
     profiled_wall_ns: int | None = None
+    warmup_compiles: list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -186,6 +198,7 @@ class MoleculeRun:
         malformed_blocks: blocks that do not begin with three decimal numbers.
         masked_logits: logits set to -inf for this row, all its row-steps together; None without a processor.
         template: None without a processor.
+        step_tokens: tokens that each step of its batch appended, until it ended; None: one in each.
     """
 
     sequence: int
@@ -203,6 +216,12 @@ class MoleculeRun:
     malformed_blocks: int
     masked_logits: int | None
     template: TemplateCounts | None
+    step_tokens: list[int] | None = None
+
+    @property
+    def busy_steps(self) -> int:
+        """Steps until it ended."""
+        return len(self.token_ids if self.step_tokens is None else self.step_tokens)
 
 
 @dataclass(frozen=True)
@@ -216,7 +235,11 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything about a run that is not an event."""
+    """Everything about a run that is not an event.
+
+    Attributes:
+        rows_per_step: per batch, the rows that each step computed; None: one per molecule in every step.
+    """
 
     schema: int
     created: str
@@ -229,6 +252,7 @@ class Manifest:
     steps_per_batch: list[int]
     molecules: list[MoleculeRun]
     skipped: list[Skipped]
+    rows_per_step: list[list[int]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The manifest as JSON-ready dicts and lists."""

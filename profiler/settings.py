@@ -77,6 +77,11 @@ class Loop:
 
     def __post_init__(self) -> None:
         _one_of("compile", self.compile, COMPILE)
+        if self.drop_finished and self.compile not in (AUTO, "off"):
+            raise UsageError(
+                f"rows that leave the batch change the shape that compile {self.compile!r} is made for",
+                hint="leave out --drop-finished or --compile",
+            )
 
     @property
     def own(self) -> bool:
@@ -140,6 +145,11 @@ class CaptureSettings:
         _one_of("attention", self.attention, ATTENTION)
         _one_of("kv-cache", self.kv_cache, KV_CACHES)
         _one_of("dtype", self.dtype, DTYPES)
+        if self.loop.compile not in (AUTO, "off") and self.kv_cache != "static":
+            raise UsageError(
+                f"compile {self.loop.compile!r} needs a cache of fixed shape, not {self.kv_cache!r}",
+                hint="--kv-cache static",
+            )
         for name, value, least in (
             ("count", self.count, 1),
             ("batch size", self.batch_size, 1),

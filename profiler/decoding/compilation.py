@@ -1,0 +1,34 @@
+"""The compiled forward: what transformers is told, and how often torch compiled something."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch._dynamo.utils import counters
+from transformers import CompileConfig
+
+from molprof.profiler.settings import AUTO
+
+
+def compile_config(mode: str) -> CompileConfig | None:
+    """What `--compile` means; None leaves it to transformers.
+
+    `dynamic=False`: shapes are fixed by how batches are cut, so that a shape that changes shows as a recompile
+    instead of as a slower graph.
+    """
+    if mode in (AUTO, "off"):
+        return None
+    backend = "eager" if mode == "eager" else "inductor"
+    made: Any = CompileConfig(backend=backend, mode="default" if mode == "eager" else mode, dynamic=False)
+    made._compile_all_devices = True  # on a CPU too, where transformers does not unless told so
+    return made  # type: ignore[no-any-return]
+
+
+def compile_settings(mode: str) -> dict[str, Any]:
+    """The same as settings of `GenerationConfig`."""
+    return {"disable_compile": True} if mode == "off" else {"compile_config": compile_config(mode)}
+
+
+def compiled_frames() -> int:
+    """Frames that torch has compiled in this process so far; a frame compiled again counts again."""
+    return int(counters["frames"]["ok"])
