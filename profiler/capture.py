@@ -139,6 +139,7 @@ def capture_loaded(
             unprofiled_steps_ns=round(statistics.median(same)),
             signature_ns=None if settings.loop.own else signature_cost_ns(),
             warmup_compiles=[result.compiles for result in warmup],
+            warmup_compile_ns=[result.compile_ns for result in warmup],
             profiled_wall_ns=profiled.wall_ns if settings.full else None,
         )
         manifest = Manifest(

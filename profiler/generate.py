@@ -16,7 +16,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 
 from molprof.errors import RunError, UsageError
 from molprof.profiler.decoding.batches import BatchPlan, Need, check_context, cut
-from molprof.profiler.decoding.compilation import compile_settings, compiled_frames
+from molprof.profiler.decoding.compilation import compile_settings, compile_time_ns, compiled_frames
 from molprof.profiler.decoding.loop import Decoder, check_model
 from molprof.profiler.marks import Marks, NoMarks, marked
 from molprof.profiler.models import LoadedModel
@@ -75,12 +75,13 @@ class PassResult:
 
     Attributes:
         wall_ns: its wall time, with the device synchronized at both ends.
-        compiles: frames that torch compiled meanwhile.
+        compiles: frames that torch compiled meanwhile; compile_ns: the part of the wall time that took.
     """
 
     batches: tuple[BatchResult, ...]
     wall_ns: int
     compiles: int
+    compile_ns: int
 
 
 @dataclass(frozen=True)
@@ -145,13 +146,14 @@ class Runner:
         results = []
         with self._attention():
             self.synchronize()
-            before, began = compiled_frames(), time.perf_counter_ns()
+            frames, compile_ns = compiled_frames(), compile_time_ns()
+            began = time.perf_counter_ns()
             for number, plan in enumerate(plans):
                 if only is None or number == only:
                     results.append(self._batch(number, plan, marks or NoMarks()))
             self.synchronize()
             wall_ns = time.perf_counter_ns() - began
-        return PassResult(tuple(results), wall_ns, compiled_frames() - before)
+        return PassResult(tuple(results), wall_ns, compiled_frames() - frames, compile_time_ns() - compile_ns)
 
     def synchronize(self) -> None:
         """Waits for the device."""

@@ -147,7 +147,8 @@ class Timings:
             logits processor; a step's `processor` phase holds one per studied processor and one more. None
             if not measured.
         profiled_wall_ns: wall time of the profiled pass where it recorded everything, else None.
-        warmup_compiles: frames that torch compiled during each warm-up pass; None if not recorded.
+        warmup_compiles: frames that torch compiled during each warm-up pass; warmup_compile_ns: the part of its
+            wall time that took. None if not recorded.
     """
 
     warmup_ns: list[int]
@@ -159,6 +160,7 @@ class Timings:
     signature_ns: float | None = None
     profiled_wall_ns: int | None = None
     warmup_compiles: list[int] | None = None
+    warmup_compile_ns: list[int] | None = None
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def test_valid_junk_and_malformed_are_told_apart(tmp_path: Path, monkeypatch: py
 def result_of(*lengths: int, appended: tuple[tuple[int, ...], ...] | None = None) -> PassResult:
     rows = tuple(tuple(range(length)) for length in lengths)
     steps = max(lengths if appended is None else map(len, appended))
-    return PassResult((BatchResult(rows, steps, None, appended, (len(rows),) * steps, None),), 1, 0)
+    return PassResult((BatchResult(rows, steps, None, appended, (len(rows),) * steps, None),), 1, 0, 0)
 
 
 @pytest.mark.parametrize(
