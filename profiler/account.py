@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from molprof.profiler.generate import BatchPlan, BatchResult, PassResult, Runner
+from molprof.profiler.decoding.batches import BatchPlan
+from molprof.profiler.generate import BatchResult, PassResult, Runner
 from molprof.profiler.kinds import check, classify
 from molprof.profiler.manifest import Disagreement, Generation, Model, MoleculeRun, TemplateCounts
 from molprof.profiler.models import LoadedModel
@@ -18,7 +19,7 @@ def molecule_runs(
     result: PassResult,
     watched: Sequence[tuple[BatchResult, list[Disagreement]]] | None = None,
 ) -> tuple[list[MoleculeRun], list[list[str]]]:
-    """The account of every molecule, and the text of each of its tokens.
+    """The account of every molecule in the order of the input, and the text of each of its tokens.
 
     Args:
         result: a timed pass.
@@ -27,7 +28,6 @@ def molecule_runs(
     """
     loaded = runner.loaded
     runs: list[MoleculeRun] = []
-    texts: list[list[str]] = []
     for number, (plan, batch) in enumerate(zip(plans, result.batches, strict=True)):
         for row, (prompt, tokens) in enumerate(zip(plan.prompts, batch.rows, strict=True)):
             found = classify(tokens, loaded.table, loaded.eos)
@@ -45,7 +45,7 @@ def molecule_runs(
                     counts = TemplateCounts(len(template.ids), sum(per_block), len(per_block), per_block)
             runs.append(
                 MoleculeRun(
-                    sequence=len(runs),
+                    sequence=plan.sequences[row],
                     batch=number,
                     row=row,
                     smiles=None if prompt.molecule is None else prompt.molecule.smiles,
@@ -63,10 +63,11 @@ def molecule_runs(
                     template=counts,
                     needed_per_block=needs(loaded.tokenizer, found.insides),
                     disagreement=disagreement,
+                    step_tokens=None if batch.appended is None else list(batch.appended[row]),
                 )
             )
-            texts.append([loaded.table.join([token]) for token in tokens])
-    return runs, texts
+    runs.sort(key=lambda run: run.sequence)
+    return runs, [[loaded.table.join([token]) for token in run.token_ids] for run in runs]
 
 
 def model_account(settings: CaptureSettings, loaded: LoadedModel) -> Model:
@@ -90,7 +91,9 @@ def model_account(settings: CaptureSettings, loaded: LoadedModel) -> Model:
     )
 
 
-def generation_account(settings: CaptureSettings, runner: Runner, plans: list[BatchPlan]) -> Generation:
+def generation_account(
+    settings: CaptureSettings, runner: Runner, plans: list[BatchPlan], result: PassResult
+) -> Generation:
     """The manifest's `generation`."""
     processor = runner.processor
     return Generation(
@@ -103,4 +106,9 @@ def generation_account(settings: CaptureSettings, runner: Runner, plans: list[Ba
         batch_size=settings.batch_size,
         seed=settings.decoding.seed,
         max_new_tokens=max(plan.max_new_tokens for plan in plans),
+        sorted=runner.sorts([prompt for plan in plans for prompt in plan.prompts]),
+        forced_runs=runner.loop.forced_runs,
+        drop_finished=runner.loop.drop_finished,
+        compile=runner.loop.compile,
+        host_reads=sum(batch.host_reads or 0 for batch in result.batches) if runner.loop.own else None,
     )

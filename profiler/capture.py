@@ -16,9 +16,10 @@ import torch
 from molprof.errors import RunError, UsageError
 from molprof.files import check_output, scratch_file
 from molprof.profiler.account import generation_account, model_account, molecule_runs
+from molprof.profiler.decoding.batches import BatchPlan
 from molprof.profiler.disagreement import disagreement_pass
 from molprof.profiler.environment import environment
-from molprof.profiler.generate import BatchPlan, BatchResult, PassResult, Runner
+from molprof.profiler.generate import BatchResult, PassResult, Runner
 from molprof.profiler.manifest import SCHEMA, Disagreement, Manifest, Repeat, Timings, Window
 from molprof.profiler.marks import HostMarks, Marks, mark_cost_ns, signature_cost_ns
 from molprof.profiler.models import LoadedModel, load, resolve_device, resolve_dtype
@@ -107,7 +108,7 @@ def capture_loaded(
     """`capture` with a model and prompts at hand."""
     name = loaded.default_processor if settings.processor == AUTO else settings.processor
     processor = None if name is None else make_processor(name, loaded.target)
-    runner = Runner(loaded, processor, settings.decoding, settings.attention, settings.kv_cache)
+    runner = Runner(loaded, processor, settings.decoding, settings.attention, settings.kv_cache, settings.loop)
     plans = runner.plan(prompts.prompts, settings.batch_size, settings.max_new_tokens)
     if settings.window is not None:
         _check_window(settings.window, plans[0].max_new_tokens)  # before the passes, where that can be told
@@ -120,7 +121,7 @@ def capture_loaded(
     for number in range(settings.repeats):
         marks = HostMarks()
         result = passes.run("repeat", number, settings.repeats, marks)
-        repeats.append(Repeat(result.wall_ns, marks.phases_ns(), marks.steps_ns()))
+        repeats.append(Repeat(result.wall_ns, marks.phases_ns(), marks.steps_ns(), result.compiles))
         results.append(result)
     unmarked = passes.run("unmarked", 0, 1, None)
     reference = results[0]
@@ -140,7 +141,9 @@ def capture_loaded(
             unmarked_wall_ns=unmarked.wall_ns,
             profiled_steps_ns=recorded,
             unprofiled_steps_ns=round(statistics.median(same)),
-            signature_ns=signature_cost_ns(),
+            signature_ns=None if settings.loop.own else signature_cost_ns(),
+            warmup_compiles=[result.compiles for result in warmup],
+            warmup_compile_ns=[result.compile_ns for result in warmup],
             profiled_wall_ns=profiled.wall_ns if settings.full else None,
         )
         manifest = Manifest(
@@ -149,12 +152,13 @@ def capture_loaded(
             command=list(settings.command),
             environment=environment(loaded.target.device),
             model=model_account(settings, loaded),
-            generation=generation_account(settings, runner, plans),
+            generation=generation_account(settings, runner, plans, reference),
             timings=timings,
             window=window,
             steps_per_batch=[batch.steps for batch in reference.batches],
             molecules=molecules,
             skipped=list(prompts.skipped),
+            rows_per_step=[list(batch.rows_per_step) for batch in reference.batches],
         )
         try:
             write_trace(raw, settings.output, manifest, texts, steps)
@@ -181,7 +185,7 @@ def choose_window(asked: tuple[int, int] | None, full: bool, result: PassResult)
     if asked is not None:
         _check_window(asked, batch.steps)
         return Window(False, 0, asked[0], min(asked[1], batch.steps - 1))
-    last = min(len(row) for row in batch.rows) - 1
+    last = min(map(batch.busy_steps, range(len(batch.rows)))) - 1
     first = max(min(WINDOW_FIRST, last - WINDOW_STEPS + 1), min(1, last))
     return Window(False, 0, first, min(first + WINDOW_STEPS - 1, last))
 
@@ -289,9 +293,9 @@ def _notes(
         notes.append("the timed passes did not all write the same text: their times are not of the same work")
     expected = reference if window.full else reference[window.batch : window.batch + 1]
     if any(
-        list(row[: window.last_step + 1] if not window.full else row) != list(wrote)
+        batch.written(row, got.steps) != wrote
         for batch, got in zip(expected, profiled.batches, strict=True)
-        for row, wrote in zip(batch.rows, got.rows, strict=True)
+        for row, wrote in enumerate(got.rows)
     ):
         notes.append("the profiled pass wrote another text than the timed ones, whose tokens the trace shows")
     return notes

@@ -16,7 +16,8 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.errors import UsageError
-from molprof.profiler.generate import BatchPlan, BatchResult, Runner
+from molprof.profiler.decoding.batches import BatchPlan
+from molprof.profiler.generate import BatchResult, Runner
 from molprof.profiler.manifest import Disagreement
 from molprof.profiler.processors.base import BatchProcessor, Processor
 from molprof.profiler.template import Template
@@ -64,7 +65,9 @@ class Watched(LogitsProcessor):
             return [Disagreement([], [], "", "") for _ in rows]
         step = len(self._allowed) - 1
         # Rows that ended earlier have no token here; what is looked up for them is cut off below.
-        last = torch.tensor([row[step] if len(row) > step else 0 for row in rows], device=self._scores.device)
+        tokens = [row[step] if len(row) > step else 0 for row in rows]
+        tokens += [0] * (len(self._scores) - len(rows))  # rows that only fill a batch up
+        last = torch.tensor(tokens, device=self._scores.device)
         self._look_up(last)
         width = self._scores.shape[-1]
         self._scores = None
@@ -122,7 +125,9 @@ def disagreement_pass(
     if runner.processor is None:
         raise UsageError("without a logits processor nothing is forbidden", hint="--lp or --processor NAME")
     watching = Watching(runner.processor)
-    watched: Runner = dataclasses.replace(runner, processor=watching)  # type: ignore[arg-type]
+    # Step by step in any case: what is forced several at a time was never asked of the model one by one.
+    loop = dataclasses.replace(runner.loop, forced_runs=False, drop_finished=False)
+    watched: Runner = dataclasses.replace(runner, processor=watching, loop=loop)  # type: ignore[arg-type]
     found = []
     for number in range(len(plans)):
         report(number, None)

@@ -1,24 +1,28 @@
-"""One pass: all molecules, batch by batch, through transformers' `generate`, with or without marks."""
+"""One pass: all molecules, batch by batch, through transformers' `generate` or molprof's own loop, marked or not."""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from molprof.errors import RunError, UsageError
-from molprof.profiler.marks import Marks, marked
+from molprof.profiler.decoding.batches import BatchPlan, Need, check_context, cut
+from molprof.profiler.decoding.compilation import compile_settings, compile_time_ns, compiled_frames
+from molprof.profiler.decoding.loop import Decoder, check_model
+from molprof.profiler.marks import Marks, NoMarks, marked
 from molprof.profiler.models import LoadedModel
 from molprof.profiler.processors.base import BatchProcessor, Processor
 from molprof.profiler.prompts import Prompt
-from molprof.profiler.settings import Decoding
+from molprof.profiler.settings import AUTO, Decoding, Loop
 from molprof.profiler.smiles import Molecule
 from molprof.profiler.template import PLACEHOLDER, Template, build_template
 
@@ -35,35 +39,49 @@ _SLACK_PER_BLOCK, _SLACK = 3, 8
 
 
 @dataclass(frozen=True)
-class BatchPlan:
-    """One batch: its prompts, the bound of its answers in tokens, the columns its prompts are padded to."""
-
-    prompts: tuple[Prompt, ...]
-    max_new_tokens: int
-    prompt_width: int
-
-
-@dataclass(frozen=True)
 class BatchResult:
     """What one batch wrote.
 
     Attributes:
-        rows: generated ids by row, EOS included, padding after it not.
+        rows: generated ids by prompt, EOS included, padding after it not.
         steps: forwards, the prefill included.
-        masked_logits: by row; None without a processor.
+        masked_logits: by prompt; None without a processor.
+        appended: by prompt, the tokens that each step appended until the row ended; None: one in each.
+        rows_per_step: rows that each step computed, spare ones included.
+        host_reads: times that chosen tokens were read back while the batch ran; None in `generate`, which reads
+            in each step whether to stop.
     """
 
     rows: tuple[tuple[int, ...], ...]
     steps: int
     masked_logits: tuple[int, ...] | None
+    appended: tuple[tuple[int, ...], ...] | None
+    rows_per_step: tuple[int, ...]
+    host_reads: int | None
+
+    def busy_steps(self, row: int) -> int:
+        """Steps until the row ended."""
+        return len(self.rows[row] if self.appended is None else self.appended[row])
+
+    def written(self, row: int, steps: int) -> tuple[int, ...]:
+        """What the row had written after so many steps."""
+        count = steps if self.appended is None else sum(self.appended[row][:steps])
+        return self.rows[row][:count]
 
 
 @dataclass(frozen=True)
 class PassResult:
-    """What one pass over all batches wrote, and its wall time with the device synchronized at both ends."""
+    """What one pass over all batches wrote.
+
+    Attributes:
+        wall_ns: its wall time, with the device synchronized at both ends.
+        compiles: frames that torch compiled meanwhile; compile_ns: the part of the wall time that took.
+    """
 
     batches: tuple[BatchResult, ...]
     wall_ns: int
+    compiles: int
+    compile_ns: int
 
 
 @dataclass(frozen=True)
@@ -75,33 +93,45 @@ class Runner:
     decoding: Decoding
     attention: str = "sdpa"
     kv_cache: str = "dynamic"
+    loop: Loop = field(default_factory=Loop)
 
     def plan(self, prompts: Sequence[Prompt], batch_size: int, max_new_tokens: int | None = None) -> list[BatchPlan]:
         """Cuts prompts into batches and bounds their answers by their templates, before anything is timed.
 
         With a static cache all batches share one prompt width and one bound, so that a compiled forward sees
-        one cache shape.
+        one cache shape; where it is compiled, the last batch gets spare rows for the same reason.
 
         Raises:
-            UsageError: a molecule needs more tokens than the model's context.
+            UsageError: a molecule needs more tokens than the model's context, or there is no telling how long
+                an answer may become or is expected to.
         """
-        tokenizer = self.loaded.tokenizer
-        widths = [len(tokenizer(prompt.text)["input_ids"]) for prompt in prompts]
-        bounds = [self._bound(prompt) if max_new_tokens is None else max_new_tokens for prompt in prompts]
-        context = self.loaded.context
-        for prompt, width, bound in zip(prompts, widths, bounds, strict=True):
-            if context is not None and width + bound > context:
-                raise UsageError(
-                    f"line {prompt.line}: {prompt.text} needs {width} + {bound} tokens of {context}",
-                    hint="leave the molecule out, or bound the answers by --max-new-tokens",
-                )
-        shared = (max(widths), max(bounds)) if self.kv_cache == "static" else None
-        plans = []
-        for start in range(0, len(prompts), batch_size):
-            rows = slice(start, start + batch_size)
-            width, bound = shared or (max(widths[rows]), max(bounds[rows]))
-            plans.append(BatchPlan(tuple(prompts[rows]), bound, width))
-        return plans
+        if self.loop.own:
+            check_model(self.loaded, self.attention)
+        if self.loop.forced_runs and self.processor is None:
+            raise UsageError("without a processor no token is forced", hint="--lp, or leave out --forced-runs")
+        needs = [self._need(prompt, max_new_tokens) for prompt in prompts]
+        check_context(prompts, needs, self.loaded.context)
+        static = self.kv_cache == "static"
+        return cut(prompts, needs, batch_size, self.sorts(prompts), one_width=static, full_rows=self.compiled)
+
+    def sorts(self, prompts: Sequence[Prompt]) -> bool:
+        """Whether batches are cut by length: as asked, else where the templates of a processor tell the length.
+
+        Raises:
+            UsageError: asked for, and a prompt has no template.
+        """
+        told = all(prompt.molecule is not None for prompt in prompts)
+        if self.loop.sort and not told:
+            raise UsageError("prompts of plain text have no expected length to sort by", hint="leave out --sort")
+        return (self.processor is not None and told) if self.loop.sort is None else self.loop.sort
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the forward of a decode step is compiled."""
+        on_gpu = self.loaded.target.device.type == "cuda"
+        if self.loop.drop_finished or self.kv_cache != "static":
+            return False
+        return on_gpu if self.loop.compile == AUTO else self.loop.compile != "off"
 
     def template(self, molecule: Molecule) -> Template:
         """The molecule's template with the processor's placeholder."""
@@ -116,71 +146,106 @@ class Runner:
         results = []
         with self._attention():
             self.synchronize()
+            frames, compile_ns = compiled_frames(), compile_time_ns()
             began = time.perf_counter_ns()
             for number, plan in enumerate(plans):
                 if only is None or number == only:
-                    results.append(self._batch(number, plan, marks))
+                    results.append(self._batch(number, plan, marks or NoMarks()))
             self.synchronize()
-        return PassResult(tuple(results), time.perf_counter_ns() - began)
+            wall_ns = time.perf_counter_ns() - began
+        return PassResult(tuple(results), wall_ns, compiled_frames() - frames, compile_time_ns() - compile_ns)
 
     def synchronize(self) -> None:
         """Waits for the device."""
         if self.loaded.target.device.type == "cuda":
             torch.cuda.synchronize(self.loaded.target.device)
 
-    def _bound(self, prompt: Prompt) -> int:
+    def _need(self, prompt: Prompt, max_new_tokens: int | None) -> Need:
+        width = len(self.loaded.tokenizer(prompt.text)["input_ids"])
         if prompt.molecule is None:
-            raise UsageError("a plain-text prompt has no template to bound its answer", hint="--max-new-tokens N")
-        length = len(self.template(prompt.molecule).ids)
-        if self.processor is not None:
-            return length + 1  # the end token
-        return length + 1 + _SLACK_PER_BLOCK * len(prompt.molecule.atoms) + _SLACK
+            if max_new_tokens is None:
+                raise UsageError("a plain-text prompt has no template to bound its answer", hint="--max-new-tokens N")
+            return Need(width, max_new_tokens, max_new_tokens)
+        template = self.template(prompt.molecule)
+        bound = len(template.ids) + 1  # the end token
+        if self.processor is None:
+            bound += _SLACK_PER_BLOCK * len(prompt.molecule.atoms) + _SLACK
+        # With forced runs a step is a choice.
+        steps = int(template.free.sum()) if self.loop.forced_runs else len(template.ids) + 1
+        return Need(width, bound if max_new_tokens is None else max_new_tokens, steps)
 
-    def _batch(self, number: int, plan: BatchPlan, marks: Marks | None) -> BatchResult:
-        loaded, device = self.loaded, self.loaded.target.device
+    def _batch(self, number: int, plan: BatchPlan, marks: Marks) -> BatchResult:
         studied: BatchProcessor | None = None
         if self.processor is not None:
-            with _setup(marks, "template", number):
-                templates = [self.template(prompt.molecule) for prompt in plan.prompts if prompt.molecule is not None]
+            with marks.setup("template", number):
+                templates = [self.template(prompt.molecule) for prompt in plan.row_prompts if prompt.molecule]
                 studied = self.processor.start(templates, plan.prompt_width)
-        with _setup(marks, "tokenize", number):
+        if self.decoding.sampling != "greedy":
+            torch.manual_seed(self.decoding.seed * 1_000_003 + number)
+        return (self._jump if self.loop.own else self._generate)(number, plan, studied, marks)
+
+    def _jump(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
+        """A batch by molprof's own loop."""
+        with marks.setup("tokenize", number):
+            prompts = self.loaded.tokenizer([prompt.text for prompt in plan.row_prompts])["input_ids"]
+        with _explained(plan, self.attention):
+            finish = self._decoder.decode(prompts, plan.max_new_tokens, plan.prompt_width, studied, marks, number)
+        with marks.setup("text", number):
+            decoded = finish()
+            self.loaded.tokenizer.batch_decode(decoded.answers, skip_special_tokens=False)
+        count = len(plan.prompts)
+        return BatchResult(
+            rows=tuple(map(tuple, decoded.answers[:count])),
+            steps=len(decoded.rows_per_step),
+            masked_logits=None if studied is None else tuple(studied.masked_logits[:count]),
+            appended=tuple(map(tuple, decoded.appended[:count])),
+            rows_per_step=tuple(decoded.rows_per_step),
+            host_reads=decoded.host_reads,
+        )
+
+    @functools.cached_property
+    def _decoder(self) -> Decoder:
+        return Decoder(self.loaded, self.decoding, self.loop, self.kv_cache == "static", self.compiled)
+
+    def _generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
+        """A batch by transformers' `generate`."""
+        loaded, device = self.loaded, self.loaded.target.device
+        with marks.setup("tokenize", number):
             encoded = loaded.tokenizer(
-                [prompt.text for prompt in plan.prompts],
+                [prompt.text for prompt in plan.row_prompts],
                 padding="max_length",
                 max_length=plan.prompt_width,
                 padding_side="left",
                 return_tensors="pt",
             )
             inputs = {name: encoded[name].to(device) for name in ("input_ids", "attention_mask")}
-        if self.decoding.sampling != "greedy":
-            torch.manual_seed(self.decoding.seed * 1_000_003 + number)
-        processors: list[Any] = [] if studied is None else [studied]
         with _explained(plan, self.attention):
-            output = self._generate(number, plan, inputs, processors, marks)
-        with _setup(marks, "text", number):
+            output = self._call(number, plan, inputs, [] if studied is None else [studied], marks)
+        with marks.setup("text", number):
             answers = output[:, plan.prompt_width :].tolist()
             loaded.tokenizer.batch_decode(answers, skip_special_tokens=False)
-        rows = tuple(_until_end(answer, loaded.eos) for answer in answers)
-        masked = None if studied is None else tuple(studied.masked_logits)
-        return BatchResult(rows, len(answers[0]), masked)
+        count, steps = len(plan.prompts), len(answers[0])
+        return BatchResult(
+            rows=tuple(_until_end(answer, loaded.eos) for answer in answers[:count]),
+            steps=steps,
+            masked_logits=None if studied is None else tuple(studied.masked_logits[:count]),
+            appended=None,
+            rows_per_step=(plan.rows,) * steps,
+            host_reads=None,
+        )
 
-    def _generate(
-        self,
-        number: int,
-        plan: BatchPlan,
-        inputs: dict[str, Tensor],
-        processors: list[LogitsProcessor],
-        marks: Marks | None,
+    def _call(
+        self, number: int, plan: BatchPlan, inputs: dict[str, Tensor], processors: list[Any], marks: Marks
     ) -> Tensor:
         """Prompt and answer ids, int64 (batch, prompt_width + steps)."""
         model: Any = self.loaded.model
         settings = self._config(plan.max_new_tokens)
-        if marks is None:
+        if isinstance(marks, NoMarks):
             return model.generate(  # type: ignore[no-any-return]
                 **inputs, generation_config=settings, logits_processor=LogitsProcessorList(processors)
             )
         arguments: tuple[LogitsProcessorList, StoppingCriteriaList]
-        with marked(model, marks, len(plan.prompts), processors) as arguments:
+        with marked(model, marks, plan.rows, processors) as arguments:
             marks.begin(number)
             output: Tensor = model.generate(
                 **inputs,
@@ -204,15 +269,12 @@ class Runner:
             cache_implementation=None if self.kv_cache == "dynamic" else self.kv_cache,
             eos_token_id=sorted(self.loaded.eos),
             pad_token_id=self.loaded.target.pad,
+            **compile_settings(self.loop.compile),
             **settings,
         )
 
     def _attention(self) -> AbstractContextManager[None]:
         return sdpa_kernel(_KERNELS[self.attention]) if self.attention in _KERNELS else nullcontext()
-
-
-def _setup(marks: Marks | None, name: str, batch: int) -> AbstractContextManager[None]:
-    return nullcontext() if marks is None else marks.setup(name, batch)
 
 
 def _until_end(answer: list[int], eos: frozenset[int]) -> tuple[int, ...]:
@@ -230,7 +292,7 @@ def _explained(plan: BatchPlan, attention: str) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as problem:
         raise RunError(
-            f"out of GPU memory: {len(plan.prompts)} x ({plan.prompt_width} + {plan.max_new_tokens}) tokens",
+            f"out of GPU memory: {plan.rows} x ({plan.prompt_width} + {plan.max_new_tokens}) tokens",
             hint="a smaller --batch-size",
         ) from problem
     except RuntimeError as problem:

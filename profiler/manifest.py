@@ -92,6 +92,11 @@ class Generation:
         sampling_parameters: temperature, top_p, top_k where they apply.
         cache: KV cache implementation.
         max_new_tokens: the most tokens that any sequence could get.
+        sorted: batches were cut by length, longest first; None if not recorded.
+        forced_runs: forced tokens were fed with the token before them; drop_finished: rows that had ended left
+            the batch. Either means molprof's own decoding loop. None if not recorded.
+        compile: as asked by `--compile`; None if not recorded.
+        host_reads: times that the own loop read chosen tokens back in one pass; None in `generate`.
     """
 
     processor: str | None
@@ -103,6 +108,11 @@ class Generation:
     batch_size: int
     seed: int
     max_new_tokens: int
+    sorted: bool | None = None
+    forced_runs: bool | None = None
+    drop_finished: bool | None = None
+    compile: str | None = None
+    host_reads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -113,11 +123,13 @@ class Repeat:
         wall_ns: from before the first batch's templates to after the last batch's text, device synchronized.
         phases_ns: host time per phase of `PHASES`, summed over batches and steps.
         steps_ns: wall time of each step, batch after batch (step 0 of a batch is its prefill step).
+        compiles: frames that torch compiled during the pass, None if not recorded.
     """
 
     wall_ns: int
     phases_ns: dict[str, int]
     steps_ns: list[list[int]]
+    compiles: int | None = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +147,8 @@ class Timings:
             logits processor; a step's `processor` phase holds one per studied processor and one more. None
             if not measured.
         profiled_wall_ns: wall time of the profiled pass where it recorded everything, else None.
+        warmup_compiles: frames that torch compiled during each warm-up pass; warmup_compile_ns: the part of its
+            wall time that took. None if not recorded.
     """
 
     warmup_ns: list[int]
@@ -145,6 +159,8 @@ class Timings:
     unprofiled_steps_ns: int
     signature_ns: float | None = None
     profiled_wall_ns: int | None = None
+    warmup_compiles: list[int] | None = None
+    warmup_compile_ns: list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -190,7 +206,7 @@ class MoleculeRun:
     """One prompt and what came of it.
 
     Attributes:
-        sequence: number in the run, from 0; `batch` and `row` say where it ran.
+        sequence: number in the run, from 0, in the order of the input; `batch` and `row` say where it ran.
         smiles: canonical SMILES; None for a plain-text prompt.
         prompt_tokens: tokens of the prompt, padding excluded.
         token_ids: generated tokens, EOS included, padding after it not.
@@ -206,6 +222,7 @@ class MoleculeRun:
         needed_per_block: tokens that the coordinates of each block need, at least so many of a malformed one that
             can become `x,y,z`; None of any other and of one that was never closed. None if not recorded.
         disagreement: what the model would have chosen, None if not recorded.
+        step_tokens: tokens that each step of its batch appended, until it ended; None: one in each.
     """
 
     sequence: int
@@ -226,6 +243,12 @@ class MoleculeRun:
     cut_blocks: int | None = None
     needed_per_block: list[int | None] | None = None
     disagreement: Disagreement | None = None
+    step_tokens: list[int] | None = None
+
+    @property
+    def busy_steps(self) -> int:
+        """Steps until it ended."""
+        return len(self.token_ids if self.step_tokens is None else self.step_tokens)
 
 
 @dataclass(frozen=True)
@@ -239,7 +262,11 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything about a run that is not an event."""
+    """Everything about a run that is not an event.
+
+    Attributes:
+        rows_per_step: per batch, the rows that each step computed; None: one per molecule in every step.
+    """
 
     schema: int
     created: str
@@ -252,6 +279,7 @@ class Manifest:
     steps_per_batch: list[int]
     molecules: list[MoleculeRun]
     skipped: list[Skipped]
+    rows_per_step: list[list[int]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The manifest as JSON-ready dicts and lists."""

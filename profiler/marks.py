@@ -26,7 +26,7 @@ import inspect
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -135,6 +135,24 @@ class HostMarks:
                 name = "prefill" if place == 0 else STEP_PHASES[place % 4]
                 totals[name] = totals.get(name, 0) + times[place + 1] - times[place]
         return totals
+
+
+class NoMarks:
+    """Hears nothing."""
+
+    def setup(self, name: str, batch: int) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def begin(self, batch: int) -> None:
+        """Nothing."""
+
+    def forward(self) -> None:
+        """Nothing."""
+
+    processor = sampling = bookkeeping = end = forward
+
+    def enough(self) -> bool:
+        return False
 
 
 class _First(LogitsProcessor):

@@ -17,6 +17,9 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 KV_CACHES = ("dynamic", "static")
 SAMPLING = ("greedy", "sample", "top_p", "top_k")
 AUTO = "auto"
+# `auto`: as transformers decides (a static cache on a GPU); `eager`: traced, not compiled; the others are the modes
+# of torch.compile.
+COMPILE = (AUTO, "off", "eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,36 @@ class Decoding:
 
 
 @dataclass(frozen=True)
+class Loop:
+    """How the tokens are computed. Nothing here changes which tokens greedy decoding writes.
+
+    Attributes:
+        sort: molecules of alike length share a batch; None: where a processor gives templates.
+        forced_runs: tokens that are forced are appended by the forward of the token before them.
+        drop_finished: rows that have ended leave the batch.
+        compile: the compiled forward, one of `COMPILE`.
+    """
+
+    sort: bool | None = None
+    forced_runs: bool = False
+    drop_finished: bool = False
+    compile: str = AUTO
+
+    def __post_init__(self) -> None:
+        _one_of("compile", self.compile, COMPILE)
+        if self.drop_finished and self.compile not in (AUTO, "off"):
+            raise UsageError(
+                f"rows that leave the batch change the shape that compile {self.compile!r} is made for",
+                hint="leave out --drop-finished or --compile",
+            )
+
+    @property
+    def own(self) -> bool:
+        """True where molprof's own decoding loop runs, not transformers' `generate`."""
+        return self.forced_runs or self.drop_finished
+
+
+@dataclass(frozen=True)
 class CaptureSettings:
     """One capture.
 
@@ -90,6 +123,7 @@ class CaptureSettings:
     batch_size: int = 32
     strict: bool = False
     decoding: Decoding = field(default_factory=Decoding)
+    loop: Loop = field(default_factory=Loop)
     attention: str = "sdpa"
     kv_cache: str = "dynamic"
     dtype: str = "auto"
@@ -113,6 +147,11 @@ class CaptureSettings:
         _one_of("attention", self.attention, ATTENTION)
         _one_of("kv-cache", self.kv_cache, KV_CACHES)
         _one_of("dtype", self.dtype, DTYPES)
+        if self.loop.compile not in (AUTO, "off") and self.kv_cache != "static":
+            raise UsageError(
+                f"compile {self.loop.compile!r} needs a cache of fixed shape, not {self.kv_cache!r}",
+                hint="--kv-cache static",
+            )
         for name, value, least in (
             ("count", self.count, 1),
             ("batch size", self.batch_size, 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 import re
@@ -117,14 +118,26 @@ def token_events(molecules: Sequence[MoleculeRun], texts: Sequence[Sequence[str]
         start = min((span.start_ns for span in spans.values()), default=origin)
         end = max((span.end_ns for span in spans.values()), default=start)
         kinds = [_KIND_NAMES[letter] for letter in run.kinds]
-        arrays = {"token_id": run.token_ids, "text": words, "kind": kinds, "block": run.blocks, **_optional(run)}
+        begins = list(range(len(words) + 1))  # by step, the first position that it made
+        arrays: dict[str, Any] = {"token_id": run.token_ids, "text": words, "kind": kinds, "block": run.blocks}
+        arrays |= _optional(run)
+        if run.step_tokens is not None:
+            begins = [0, *itertools.accumulate(run.step_tokens)]
+            arrays["step"] = [step for step, count in enumerate(run.step_tokens) for _ in range(count)]
         whole = {"batch": run.batch, "row": run.row, "smiles": run.smiles, "tokens": len(words), **arrays}
         yield _slice("molprof.sequence", name, track, StepSpan(start, end - start), {"sequence": run.sequence, **whole})
         for step, span in spans.items():
-            if step < len(words):
-                place = {"sequence": run.sequence, "batch": run.batch, "step": step, "position": step}
-                token = {"token_id": run.token_ids[step], "kind": kinds[step], "block": run.blocks[step]}
-                yield _slice("molprof.token", words[step], track, span, {**place, **token})
+            made = range(*begins[step : step + 2]) if step + 1 < len(begins) else range(0)
+            for position, part in zip(made, _shares(span, len(made)), strict=True):
+                place = {"sequence": run.sequence, "batch": run.batch, "step": step, "position": position}
+                token = {"token_id": run.token_ids[position], "kind": kinds[position], "block": run.blocks[position]}
+                yield _slice("molprof.token", words[position], track, part, {**place, **token})
+
+
+def _shares(span: StepSpan, count: int) -> list[StepSpan]:
+    """The step's time in equal parts, to the ns, for the tokens that it made one after the other."""
+    edges = [span.start_ns + span.duration_ns * place // count for place in range(count + 1)] if count else []
+    return [StepSpan(start, end - start) for start, end in itertools.pairwise(edges)]
 
 
 def _optional(run: MoleculeRun) -> dict[str, list[Any]]:

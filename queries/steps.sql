@@ -119,12 +119,12 @@ WITH
   generated AS (
     SELECT
       batch,
-      position,
+      step,
       COUNT() AS tokens
     FROM molprof_token
     GROUP BY
       batch,
-      position
+      step
   )
 SELECT
   step.id,
@@ -164,7 +164,7 @@ FROM _molprof_step_annotation AS step
 LEFT JOIN molprof_step AS own
   ON own.id = step.id
 LEFT JOIN generated
-  ON generated.batch = own.batch AND generated.position = own.step
+  ON generated.batch = own.batch AND generated.step = own.step
 ORDER BY
   step.ts,
   step.id;

@@ -55,8 +55,10 @@ CREATE PERFETTO TABLE molprof_token(
   sequence LONG,
   -- Batch that it ran in.
   batch LONG,
-  -- Place in the sequence, from 0, and the batch's step that made it.
+  -- Place in the sequence, from 0.
   position LONG,
+  -- Step of the batch that made it: its position, but where a step made several tokens of a sequence.
+  step LONG,
   -- The token's id.
   token_id LONG,
   -- Its text.
@@ -67,9 +69,10 @@ CREATE PERFETTO TABLE molprof_token(
   block LONG,
   -- The token's slice; null where its step was not recorded.
   slice_id JOINID(slice.id),
-  -- Start of its step, ns since the trace's earliest event; null as above.
+  -- Start of its step, or of its share of it where the step made several, ns since the trace's earliest event; null as
+  -- above.
   ts TIMESTAMP,
-  -- Time of its step, ns; null as above.
+  -- Time of its step or share, ns; null as above.
   dur DURATION
 )
 AS
@@ -87,7 +90,7 @@ WITH
     JOIN args
       USING (arg_set_id)
     WHERE
-      args.flat_key IN ('args.token_id', 'args.text', 'args.kind', 'args.block')
+      args.flat_key IN ('args.token_id', 'args.text', 'args.kind', 'args.block', 'args.step')
   ),
   token AS (
     SELECT
@@ -97,7 +100,9 @@ WITH
       MAX(IIF(field = 'args.token_id', int_value, NULL)) AS token_id,
       MAX(IIF(field = 'args.text', string_value, NULL)) AS text,
       MAX(IIF(field = 'args.kind', string_value, NULL)) AS kind,
-      MAX(IIF(field = 'args.block', int_value, NULL)) AS block
+      MAX(IIF(field = 'args.block', int_value, NULL)) AS block,
+      -- Written where a step made several.
+      MAX(IIF(field = 'args.step', int_value, NULL)) AS step
     FROM cell
     GROUP BY
       sequence,
@@ -108,6 +113,7 @@ SELECT
   token.sequence,
   token.batch,
   token.position,
+  IFNULL(token.step, token.position) AS step,
   token.token_id,
   token.text,
   token.kind,

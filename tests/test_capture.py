@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tiny import Script, loaded
 
+from molprof.analysis.reports import load_report
 from molprof.errors import RunError, UsageError
 from molprof.profiler import capture as capture_module
 from molprof.profiler.capture import CaptureResult, Progress, capture, capture_loaded, choose_window
@@ -18,7 +19,7 @@ from molprof.profiler.generate import BatchResult, PassResult
 from molprof.profiler.manifest import PHASES, Window, from_json
 from molprof.profiler.models import load, resolve_device
 from molprof.profiler.prompts import Prompts, read_prompts
-from molprof.profiler.settings import CaptureSettings, Decoding
+from molprof.profiler.settings import CaptureSettings, Decoding, Loop
 from molprof.profiler.tracefile import TOKENS_PID
 
 FILE = "CC=O acetaldehyde\nxx\nC methane\nOC=C\n"
@@ -31,7 +32,9 @@ def inputs(folder: Path, count: int = 3) -> Prompts:
 
 
 def settings(folder: Path, **changes: Any) -> CaptureSettings:
-    base = CaptureSettings("llama", folder / "out.json", batch_size=2, repeats=2, warmup=1, count=3)
+    base = CaptureSettings(
+        "llama", folder / "out.json", batch_size=2, repeats=2, warmup=1, count=3, loop=Loop(sort=False)
+    )
     return dataclasses.replace(base, **changes)
 
 
@@ -180,9 +183,10 @@ def test_valid_junk_and_malformed_are_told_apart(tmp_path: Path, monkeypatch: py
     assert [(run.kinds.count("j"), run.kinds.count("l")) for run in runs] == [(0, 0), (1, 0), (0, 3)]
 
 
-def result_of(*lengths: int) -> PassResult:
+def result_of(*lengths: int, appended: tuple[tuple[int, ...], ...] | None = None) -> PassResult:
     rows = tuple(tuple(range(length)) for length in lengths)
-    return PassResult((BatchResult(rows, max(lengths), None),), 1)
+    steps = max(lengths if appended is None else map(len, appended))
+    return PassResult((BatchResult(rows, steps, None, appended, (len(rows),) * steps, None),), 1, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +203,13 @@ def result_of(*lengths: int) -> PassResult:
 )
 def test_window(asked: tuple[int, int] | None, lengths: tuple[int, ...], window: tuple[int, int]) -> None:
     assert choose_window(asked, False, result_of(*lengths)) == Window(False, 0, *window)
+
+
+def test_window_of_steps_that_made_several_tokens() -> None:
+    result = result_of(9, 4, appended=((5, 1, 1, 2), (3, 1)))
+    assert choose_window(None, False, result) == Window(False, 0, 1, 1)
+    assert choose_window((1, 9), False, result) == Window(False, 0, 1, 3)
+    assert [result.batches[0].written(row, 2) for row in (0, 1)] == [(0, 1, 2, 3, 4, 5), (0, 1, 2, 3)]
 
 
 def test_window_after_the_end() -> None:
@@ -334,3 +345,48 @@ def test_a_model_from_a_folder(tmp_path: Path) -> None:
     assert (str(read.model.dtype), read.model.config._attn_implementation) == ("torch.bfloat16", "eager")
     assert (read.default_processor, read.eos, read.notes, read.context) == ("generic", source.eos, (), 2048)
     assert read.table == source.table
+
+
+def test_forced_runs_make_several_tokens_in_a_step_and_all_sums_hold(tmp_path: Path) -> None:
+    loop = Loop(sort=True, forced_runs=True)
+    asked = settings(tmp_path, processor="generic", loop=loop, window=(13, 15), repeats=1, warmup=0)
+    manifest = capture_loaded(asked, loaded("llama"), inputs(tmp_path)).manifest
+    assert [(run.sequence, run.batch, run.row) for run in manifest.molecules] == [(0, 0, 0), (1, 1, 0), (2, 0, 1)]
+    assert manifest.steps_per_batch == [42, 14]
+    assert manifest.rows_per_step == [[2] * 42, [1] * 14]
+    first = manifest.molecules[0]
+    # [CONFORMER][C]< and a choice; at the end of each block what stands between it and the next one.
+    assert first.step_tokens == [4, *[1] * 12, 4, *[1] * 13, 5, *[1] * 13, 4]
+    assert (manifest.generation.sorted, manifest.generation.forced_runs, manifest.generation.host_reads) == (
+        True,
+        True,
+        0,
+    )
+    assert manifest.timings.signature_ns is None
+
+    _, all_events = events(asked.output)
+    steps = [event for event in of(all_events, "user_annotation") if ".step " in event["name"]]
+    mine = [event for event in of(all_events, "molprof.token") if event["args"]["sequence"] == 0]
+    assert [event["args"]["step"] for event in mine] == [13, 13, 13, 13, 14, 15]
+    assert [event["args"]["position"] for event in mine] == list(range(16, 22))
+    assert [event["args"]["token_id"] for event in mine] == first.token_ids[16:22]
+    assert mine[0]["ts"] == steps[0]["ts"]
+    assert sum(round(event["dur"] * 1000) for event in mine) == manifest.timings.profiled_steps_ns
+    report = load_report(asked.output)
+    assert [check.id for check in report.checks if not check.holds] == []
+    assert report.run is not None
+    # Sequence 2 has a bond token more in another place; both run for 42 steps, the lone atom's 14.
+    assert (report.run.row_steps, report.run.idle_row_steps) == (2 * 42 + 14, 0)
+    assert report.run.window.tokens == len(of(all_events, "molprof.token"))
+    assert report.run.setup.loop == "sorted, forced runs"
+
+
+def test_dropped_rows_are_no_row_steps(tmp_path: Path) -> None:
+    asked = settings(tmp_path, processor="generic", loop=Loop(sort=False, drop_finished=True), repeats=1, warmup=0)
+    manifest = capture_loaded(asked, loaded("llama"), inputs(tmp_path)).manifest
+    assert manifest.rows_per_step == [[2] * 20 + [1] * 35, [1] * 55]
+    report = load_report(asked.output)
+    assert [check.id for check in report.checks if not check.holds] == []
+    assert report.run is not None
+    assert (report.run.row_steps, report.run.idle_row_steps) == (130, 0)
+    assert report.run.setup.loop == "input order, finished dropped"

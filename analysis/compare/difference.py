@@ -21,6 +21,7 @@ _PHASE_PARTS = {
     "text": "text",
 }
 _BATCHING = "steps.batching"
+_FORCED = "steps.forced"
 
 Term = tuple[Factor, ...]
 
@@ -60,18 +61,19 @@ def _phase_terms(first: Run, other: Run) -> Iterator[Term]:
 
 def _step_terms(first: Run, other: Run, a: StepCosts, b: StepCosts) -> Iterator[Term]:
     """Row-steps of each kind x steps per row-step x cost per step; the forward less often by one per batch."""
+    per_token = _known_factor(_FORCED, _row_steps_per_token(first), _row_steps_per_token(other))
     rows = [
-        _factor("tokens.useful", _useful(first), _useful(other)),
-        _factor("tokens.junk", first.junk_tokens, other.junk_tokens),
-        _factor("tokens.filler", first.filler_tokens, other.filler_tokens),
-        _factor("steps.idle", first.idle_row_steps, other.idle_row_steps),
+        (_factor("tokens.useful", _useful(first), _useful(other)), per_token),
+        (_factor("tokens.junk", first.junk_tokens, other.junk_tokens), per_token),
+        (_factor("tokens.filler", first.filler_tokens, other.filler_tokens), per_token),
+        (_factor("steps.idle", first.idle_row_steps, other.idle_row_steps),),
     ]
     steps_per_row = _known_factor(_BATCHING, _steps_per_row(first, a), _steps_per_row(other, b))
     batches = _factor(_BATCHING, -a.batches, -b.batches)
     for phase in STEP_PHASES:
         for cost in _costs(phase, a, b):
             for row in rows:
-                yield row, steps_per_row, cost
+                yield *row, steps_per_row, cost
             if phase == "forward":
                 yield batches, cost
 
@@ -89,6 +91,12 @@ def _costs(phase: str, a: StepCosts, b: StepCosts) -> Iterator[Factor]:
 
 def _useful(run: Run) -> int:
     return run.generated_tokens - run.junk_tokens - run.filler_tokens
+
+
+def _row_steps_per_token(run: Run) -> Fraction | None:
+    """1 where a step makes one token per row; less where forced runs are appended at once."""
+    busy = run.row_steps - run.idle_row_steps
+    return Fraction(busy, run.generated_tokens) if run.generated_tokens else None
 
 
 def _steps_per_row(run: Run, costs: StepCosts) -> Fraction | None:

@@ -33,6 +33,7 @@ PART_LABELS = {
     "tokens.useful": "useful tokens",
     "tokens.junk": "junk tokens",
     "tokens.filler": "filler tokens",
+    "steps.forced": "forced runs (tokens per row-step)",
     "steps.idle": "idle row-steps (row finished)",
     "steps.batching": "batching (rows per step)",
     **{

@@ -83,6 +83,7 @@ def _gpu(value: Callable[[Report], Cell]) -> Callable[[Report], Cell]:
 ROWS = (
     Row("device", "Setup", "device", "text", _run(lambda run: run.setup.gpu or run.setup.device)),
     Row("sampling", "Setup", "sampling", "text", _run(lambda run: run.setup.sampling)),
+    Row("loop", "Setup", "decoding", "text", _run(lambda run: run.setup.loop)),
     Row("batch_size", "Setup", "batch size", "count", _run(lambda run: run.setup.batch_size)),
     Row("molecules", "Setup", "molecules", "count", _run(lambda run: run.molecules)),
     Row("valid_molecules", "Setup", "valid molecules", "count", _run(lambda run: run.valid_molecules)),

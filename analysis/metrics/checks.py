@@ -30,7 +30,7 @@ SELECT
     SELECT COUNT()
     FROM molprof_token AS token
     JOIN molprof_step AS step
-      ON step.batch = token.batch AND step.step = token.position
+      ON step.batch = token.batch AND step.step = token.step
   ) AS in_recorded_steps
 """
 
@@ -62,9 +62,9 @@ def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...
         _check("tokens", "tokens in the manifest = tokens in the trace", run.generated_tokens, tokens["arrays"]),
         _check(
             "unfinished_rows",
-            "tokens in the manifest = unfinished rows, summed over steps",
+            "tokens in the manifest = what unfinished rows got, summed over steps",
             run.generated_tokens,
-            _unfinished_rows(manifest),
+            _of_unfinished_rows(manifest),
         ),
         _check(
             "token_slices",
@@ -103,13 +103,15 @@ def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...
     return tuple(checks)
 
 
-def _unfinished_rows(manifest: Manifest) -> int:
-    """Rows without an end yet, step by step: what the decoding loop had left to do."""
-    return sum(
-        sum(1 for molecule in manifest.molecules if molecule.batch == batch and len(molecule.token_ids) > step)
-        for batch, steps in enumerate(manifest.steps_per_batch)
-        for step in range(steps)
-    )
+def _of_unfinished_rows(manifest: Manifest) -> int:
+    """Tokens of rows without an end yet, step by step: one each, or as many as the loop says that it appended."""
+    total = 0
+    for batch, steps in enumerate(manifest.steps_per_batch):
+        rows = [molecule for molecule in manifest.molecules if molecule.batch == batch]
+        for step in range(steps):
+            going = [molecule for molecule in rows if molecule.busy_steps > step]
+            total += sum(1 if molecule.step_tokens is None else molecule.step_tokens[step] for molecule in going)
+    return total
 
 
 def _check(name: str, text: str, left: int, right: int, tolerance_ratio: float = 0.0) -> Check:

@@ -58,6 +58,11 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
             raise TraceError(
                 f"manifest: sequence {molecule.sequence} ran in batch {molecule.batch}, of {batches} batches"
             )
+        if molecule.step_tokens is not None and len(molecule.step_tokens) > manifest.steps_per_batch[molecule.batch]:
+            raise TraceError(
+                f"manifest: sequence {molecule.sequence} got tokens in {len(molecule.step_tokens)} steps,"
+                f" of {manifest.steps_per_batch[molecule.batch]} steps of its batch"
+            )
     window, phases = _read_window(engine, manifest, trace.gpu_recorded)
     sequences = _read_sequences(engine, manifest)
     middle = middle_repeats(manifest.timings.repeats)
@@ -65,7 +70,7 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
     wall_ns = _mean([repeat.wall_ns for repeat in middle])
     molecules = manifest.molecules
     generated = sum(len(molecule.token_ids) for molecule in molecules)
-    row_steps = sum(manifest.steps_per_batch[molecule.batch] for molecule in molecules)
+    row_steps = _row_steps(manifest)
     blocks = sum(sequence.blocks for sequence in sequences)
     launches_per_step = _ratio(window.launches, window.steps)
     steps = sum(manifest.steps_per_batch)
@@ -89,7 +94,7 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         decode_steps=steps - batches,
         generated_tokens=generated,
         row_steps=row_steps,
-        idle_row_steps=row_steps - generated,
+        idle_row_steps=row_steps - sum(molecule.busy_steps for molecule in molecules),
         launches_per_token=_ratio(window.launches, window.tokens),
         launches_per_step=launches_per_step,
         launches_per_molecule=(
@@ -238,9 +243,22 @@ def _setup(manifest: Manifest) -> Setup:
         batch_size=generation.batch_size,
         max_new_tokens=generation.max_new_tokens,
         seed=generation.seed,
+        sorted=generation.sorted,
+        forced_runs=generation.forced_runs,
+        drop_finished=generation.drop_finished,
+        compile=generation.compile,
         torch=environment.torch,
         transformers=environment.transformers,
     )
+
+
+def _row_steps(manifest: Manifest) -> int:
+    """Rows that were computed, summed over steps."""
+    if manifest.rows_per_step is None:
+        return sum(manifest.steps_per_batch[molecule.batch] for molecule in manifest.molecules)
+    if [len(rows) for rows in manifest.rows_per_step] != manifest.steps_per_batch:
+        raise TraceError("manifest: rows_per_step and steps_per_batch tell unlike numbers of steps")
+    return sum(map(sum, manifest.rows_per_step))
 
 
 def _spread(repeats: list[Repeat], median_ns: int | None) -> Spread:

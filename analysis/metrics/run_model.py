@@ -138,6 +138,21 @@ class Setup:
     seed: int
     torch: str
     transformers: str
+    sorted: bool | None
+    forced_runs: bool | None
+    drop_finished: bool | None
+    compile: str | None
+
+    @property
+    def loop(self) -> str | None:
+        """How batches were cut and decoded, in a few words; None if not recorded."""
+        if self.sorted is None:
+            return None
+        parts = ["sorted" if self.sorted else "input order"]
+        parts += ["forced runs"] if self.forced_runs else []
+        parts += ["finished dropped"] if self.drop_finished else []
+        parts += [f"compile {self.compile}"] if self.compile not in (None, "auto") else []
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -170,7 +185,8 @@ class Run:
         valid_molecules: None where nothing can be checked (plain-text prompts).
         skipped: input lines that gave no prompt.
         steps: steps of all batches, prefill included; decode_steps: those after the first of each batch.
-        row_steps: rows times steps; idle_row_steps: those of rows that had already finished.
+        row_steps: rows that each step computed, summed; idle_row_steps: those that had already finished, or that
+            only kept a batch's shape.
         launches_per_token, launches_per_step, leaf_operators_per_...: of the recorded steps.
         launches_per_molecule: launches_per_step times steps over molecules: exact where all are recorded.
         masked_logits: logits set to -inf in the whole run; None without a processor.

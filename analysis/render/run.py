@@ -42,6 +42,7 @@ def _run(run: Run) -> Section:
         ("processor", processor),
         ("device", f"{setup.gpu or setup.device}, attention {setup.attention}, cache {setup.cache}"),
         ("generation", f"{setup.sampling}, batches of {setup.batch_size}, seed {setup.seed}"),
+        ("decoding", text(setup.loop)),
         (
             "time",
             f"{time_text(wall.median)} (low {time_text(wall.low)}, high {time_text(wall.high)}, "

@@ -11,7 +11,17 @@ import click
 from molprof.commands.options import note
 from molprof.commands.progress import Progress
 from molprof.files import check_output
-from molprof.profiler.settings import ATTENTION, DTYPES, KV_CACHES, SAMPLING, CaptureSettings, Decoding
+from molprof.profiler.settings import (
+    ATTENTION,
+    AUTO,
+    COMPILE,
+    DTYPES,
+    KV_CACHES,
+    SAMPLING,
+    CaptureSettings,
+    Decoding,
+    Loop,
+)
 
 
 class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's stubs only since 8.5
@@ -50,6 +60,21 @@ class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's s
 @click.option("--seed", default=0, show_default=True)
 @click.option("--attention", type=click.Choice(ATTENTION), default="sdpa", show_default=True)
 @click.option("--kv-cache", type=click.Choice(KV_CACHES), default="dynamic", show_default=True)
+@click.option(
+    "--sort/--no-sort",
+    default=None,
+    help="Batch molecules of alike length, longest first, or in their order.  [default: sort with a processor]",
+)
+@click.option("--forced-runs", is_flag=True, help="Append forced tokens by the forward of the token before them.")
+@click.option("--drop-finished", is_flag=True, help="Let rows that have ended leave the batch.")
+@click.option(
+    "--compile",
+    "compiled",
+    type=click.Choice(COMPILE),
+    default=AUTO,
+    show_default=True,
+    help="Forward of decode steps, with --kv-cache static; auto: on a GPU.",
+)
 @click.option("--dtype", type=click.Choice(DTYPES), default="auto", show_default=True)
 @click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N.")
 @click.option("--max-new-tokens", type=int, metavar="N", help="Bound per sequence.  [default: as templates need]")
@@ -79,6 +104,10 @@ def command(
     top_p: float,
     top_k: int,
     seed: int,
+    sort: bool | None,
+    forced_runs: bool,
+    drop_finished: bool,
+    compiled: str,
     output: Path,
     force: bool,
     **options: object,
@@ -92,6 +121,7 @@ def command(
     Examples:
       molprof capture --model qwen --lp -o qwen-lp.json.gz
       molprof capture --model llama --no-lp -n 16 --batch-size 16 -o llama.json.gz
+      molprof capture --model qwen --lp --forced-runs -o qwen-jump.json.gz
       molprof capture --model qwen --processor generic --window 0:9 -o prefill.json.gz
       molprof capture --model ./my-model --lp --smiles mine.smi --device cuda -o mine.json.gz
     """
@@ -99,8 +129,9 @@ def command(
         raise click.UsageError("--lp and --no-lp decide on a processor, --processor names one; give one of them")
     settings = CaptureSettings(
         output=output,
-        processor=processor or ("auto" if lp else None),
+        processor=processor or (AUTO if lp else None),
         decoding=Decoding(sampling, temperature, top_p, top_k, seed),
+        loop=Loop(sort, forced_runs, drop_finished, compiled),
         force=force,
         command=("molprof", *sys.argv[1:]),
         **options,  # type: ignore[arg-type]

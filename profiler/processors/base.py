@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -55,6 +55,53 @@ class BatchProcessor(Protocol):
             scores: float32 (batch, logits_width); transformers hands over a fresh copy, so it may be written
                 to.
         """
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the rows of a step stand in molprof's own decoding loop: unlike `generate`'s, at unlike positions.
+
+    Attributes:
+        rows: rows of the batch, in the order of the scores; rows that have ended may be missing.
+        positions: by row, the answer position that a token is being chosen for.
+        row_ids, position_ids: the same on the logits' device, int64 (rows,).
+    """
+
+    rows: tuple[int, ...]
+    positions: tuple[int, ...]
+    row_ids: Tensor
+    position_ids: Tensor
+
+
+@runtime_checkable
+class ForcedRuns(Protocol):
+    """What a batch processor may have besides, for `--forced-runs` and `--drop-finished`.
+
+    Attributes:
+        reads_tokens: True where what is forced depends on the chosen tokens: the host then reads them back once
+            per step. False where positions tell it; such a processor forces the end token itself, and lets no
+            other token end a row.
+        masked_logits: as for `BatchProcessor`.
+    """
+
+    reads_tokens: bool
+
+    @property
+    def masked_logits(self) -> list[int]:
+        """See `BatchProcessor`."""
+
+    def forced(self, row: int, position: int, chosen: int | None) -> Sequence[int]:
+        """The tokens from answer position `position` on for which no choice is left, the end token included.
+
+        Called in order, once before a row's first choice (position 0) and once after each, so that a row's
+        state may be moved on: past `chosen`, and past what is returned.
+
+        Args:
+            chosen: the token at `position - 1`; None before the first choice, and without `reads_tokens`.
+        """
+
+    def mask(self, scores: Tensor, places: Places) -> Tensor:
+        """The masked scores, float32 (rows, logits_width), each row for the choice at its own position."""
 
 
 class Processor(Protocol):

@@ -6,12 +6,15 @@ purpose.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 from transformers import LogitsProcessor
+
+from molprof.profiler.processors.base import Places
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class RowProcessor(LogitsProcessor):
         eos: the end token.
     """
 
+    reads_tokens = False  # positions alone tell what is forced
+
     def __init__(self, actions: Sequence[Sequence[Action]], prompt_width: int, eos: int) -> None:
         self._actions = actions
         self._prompt_width = prompt_width
@@ -60,13 +65,31 @@ class RowProcessor(LogitsProcessor):
         """Logits set to -inf so far, by row, idle row-steps included."""
         return list(self._masked)
 
+    reads_tokens = False
+
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         # Prompts are padded on the left, so every row stands at the same answer position.
         position = input_ids.shape[1] - self._prompt_width
+        return self._mask(scores, range(len(self._actions)), itertools.repeat(position))
+
+    def mask(self, scores: Tensor, places: Places) -> Tensor:
+        """See `ForcedRuns`."""
+        return self._mask(scores, places.rows, places.positions)
+
+    def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
+        """See `ForcedRuns`."""
+        run: list[int] = []
+        for action in itertools.islice(self._actions[row], position, None):
+            if not isinstance(action, Force):
+                return run
+            run.append(action.token)
+        return [*run, self._end.token]
+
+    def _mask(self, scores: Tensor, rows: Iterable[int], positions: Iterable[int]) -> Tensor:
         width = scores.shape[1]
-        for row, actions in enumerate(self._actions):
+        for row_scores, row, position in zip(scores, rows, positions, strict=False):
+            actions = self._actions[row]
             action = actions[position] if position < len(actions) else self._end
-            row_scores = scores[row]
             match action:
                 case Force(token):
                     row_scores.fill_(-math.inf)

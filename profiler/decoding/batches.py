@@ -1,0 +1,105 @@
+"""Cutting prompts into batches: in their order, or by length, with the bound of every answer known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from molprof.errors import UsageError
+from molprof.profiler.prompts import Prompt
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one prompt needs.
+
+    Attributes:
+        width: tokens of the prompt.
+        bound: most tokens of its answer.
+        length: steps that its answer is expected to take.
+    """
+
+    width: int
+    bound: int
+    length: int
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """One batch.
+
+    Attributes:
+        prompts: one per row.
+        sequences: number of each prompt in the run, from 0: where it stood before anything was sorted.
+        max_new_tokens: bound of its answers in tokens.
+        prompt_width: columns its prompts are padded to.
+        spare_rows: rows beyond the prompts, copies of the last one, that only keep the batch's shape.
+    """
+
+    prompts: tuple[Prompt, ...]
+    sequences: tuple[int, ...]
+    max_new_tokens: int
+    prompt_width: int
+    spare_rows: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows that are computed."""
+        return len(self.prompts) + self.spare_rows
+
+    @property
+    def row_prompts(self) -> tuple[Prompt, ...]:
+        """One prompt per row that is computed."""
+        return self.prompts + self.prompts[-1:] * self.spare_rows
+
+
+def check_context(prompts: Sequence[Prompt], needs: Sequence[Need], context: int | None) -> None:
+    """Refuses what does not fit the model.
+
+    Raises:
+        UsageError: a prompt and its answer need more tokens than the model's context.
+    """
+    for prompt, need in zip(prompts, needs, strict=True):
+        if context is not None and need.width + need.bound > context:
+            raise UsageError(
+                f"line {prompt.line}: {prompt.text} needs {need.width} + {need.bound} tokens of {context}",
+                hint="leave the molecule out, or bound the answers by --max-new-tokens",
+            )
+
+
+def cut(
+    prompts: Sequence[Prompt],
+    needs: Sequence[Need],
+    batch_size: int,
+    sort: bool = False,
+    one_width: bool = False,
+    full_rows: bool = False,
+) -> list[BatchPlan]:
+    """Batches of at most `batch_size` prompts.
+
+    A batch takes as many steps as its longest answer; rows that have ended idle until then. Sorted, the answers
+    of a batch are alike. The longest come first: what does not fit into memory fails at once.
+
+    Args:
+        needs: one per prompt.
+        sort: by expected length, equal ones in their order.
+        one_width: all batches share the widest prompt and the highest bound, so that they need one cache shape.
+        full_rows: the last batch gets spare rows, so that all have one shape.
+    """
+    order = list(range(len(prompts)))
+    if sort:
+        order.sort(key=lambda index: -needs[index].length)
+    plans = []
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        sized = range(len(prompts)) if one_width else chosen
+        plans.append(
+            BatchPlan(
+                prompts=tuple(prompts[index] for index in chosen),
+                sequences=tuple(chosen),
+                max_new_tokens=max(needs[index].bound for index in sized),
+                prompt_width=max(needs[index].width for index in sized),
+                spare_rows=batch_size - len(chosen) if full_rows and start > 0 else 0,
+            )
+        )
+    return plans

@@ -1,0 +1,106 @@
+"""A KV cache whose rows stand at unlike places: each token goes to the column of its own number in its own row.
+
+transformers' caches append the same columns to all rows, so rows that differ in length leave holes. Here a row
+without holes has its tokens in columns 0, 1, 2, ..., and a token sees the columns up to its own number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache
+from transformers.cache_utils import CacheLayerMixin
+
+
+class _Place:
+    """Where the chunk that is being fed goes, told to all layers at once."""
+
+    columns: Tensor
+    used: int
+
+
+class _Layer(CacheLayerMixin):
+    """Keys and values of one layer, (rows, heads, capacity, head_dim) each."""
+
+    is_sliding = False
+    is_compileable = True
+
+    def __init__(self, place: _Place, capacity: int) -> None:
+        super().__init__()
+        self._place, self._capacity = place, capacity
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        def zeros(states: Tensor) -> Tensor:
+            # Not empty: what was never written is masked, and a masked NaN is still a NaN.
+            rows, heads, _, dim = states.shape
+            made = states.new_zeros((rows, heads, self._capacity, dim))
+            torch._dynamo.mark_static_address(made)  # else CUDA graphs would copy the whole cache in every step
+            return made
+
+        self.keys, self.values = zeros(key_states), zeros(value_states)
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None
+        assert self.values is not None
+        columns = self._place.columns[:, None, :, None]
+        self.keys.scatter_(2, columns.expand_as(key_states), key_states)
+        self.values.scatter_(2, columns.expand_as(value_states), value_states)
+        used = self._place.used
+        return self.keys[:, :, :used], self.values[:, :, :used]
+
+    def select(self, kept: Tensor) -> None:
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = self.keys.index_select(0, kept), self.values.index_select(0, kept)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._place.used, 0
+
+    def get_seq_length(self) -> int:
+        return self._place.used
+
+    def get_max_length(self) -> int:
+        return self._capacity
+
+
+class RaggedCache(Cache):
+    """The cache of one batch shape; its memory is taken by the first forward and used again by the next batch.
+
+    Args:
+        layers: of the model.
+        rows: of the batch.
+        capacity: columns of the longest row, and one more that is written for padding and never read.
+        whole: hand all columns to the attention, so that shapes stay as they are; else those in use.
+        device: of the model.
+    """
+
+    def __init__(self, layers: int, rows: int, capacity: int, whole: bool, device: torch.device) -> None:
+        self.place = _Place()
+        self.rows, self.capacity, self.whole = rows, capacity, whole
+        self._range = torch.arange(capacity, device=device)
+        self._own = [_Layer(self.place, capacity) for _ in range(layers)]
+        super().__init__(layers=list(self._own))
+
+    def feed(self, columns: Tensor, positions: Tensor, used: int) -> Tensor:
+        """Says where the next chunk goes.
+
+        Args:
+            columns: int64 (rows, width); positions: the same, 0 for padding.
+            used: columns that hold tokens once the chunk is in.
+
+        Returns:
+            What each token sees, bool (rows, 1, width, columns handed to the attention).
+        """
+        self.place.columns = columns
+        self.place.used = self.capacity if self.whole else used
+        return self._range[: self.place.used] <= positions[:, None, :, None]
+
+    def select(self, kept: Tensor) -> None:
+        """Keeps these rows, int64 (n,); the cache is of no further use to a batch of the old shape."""
+        self.rows = len(kept)
+        for layer in self._own:
+            layer.select(kept)

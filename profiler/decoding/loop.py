@@ -1,0 +1,250 @@
+"""molprof's own decoding loop: forced runs in one forward, rows at unlike places, rows that leave the batch.
+
+A step is forward, processor, sampling, bookkeeping, as in transformers' `generate`, and marked alike. It chooses
+one token per row; the tokens that are forced after it are fed with it by the next step's forward (schedule.py).
+Where what is forced depends on positions alone, the whole schedule is on the device before the first forward, and
+nothing is read back before the end. Else the host reads the chosen tokens once per step, in `bookkeeping`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from molprof.errors import UsageError
+from molprof.profiler.decoding.cache import RaggedCache
+from molprof.profiler.decoding.compilation import compile_config
+from molprof.profiler.decoding.schedule import CHOSEN, COMPILED_WIDTHS, Chunk, Schedule
+from molprof.profiler.marks import Marks
+from molprof.profiler.models import LoadedModel
+from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places
+from molprof.profiler.settings import Decoding, Loop
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What a batch wrote.
+
+    Attributes:
+        answers: generated ids by row, the end token included.
+        appended: by row, the tokens that each step appended, until the row ended.
+        rows_per_step: rows that each step computed.
+        host_reads: times that the chosen tokens were read back while the batch ran.
+    """
+
+    answers: list[list[int]]
+    appended: list[list[int]]
+    rows_per_step: list[int]
+    host_reads: int
+
+
+def check_model(loaded: LoadedModel, attention: str) -> None:
+    """Refuses what cannot attend by a mask of its own.
+
+    Raises:
+        UsageError: the attention takes no such mask, or the model's layers do not see all that came before.
+    """
+    asked = "forced runs and dropped rows"
+    if attention == "flash_attention_2":
+        raise UsageError(f"{asked} need an attention that takes a mask", hint="--attention sdpa")
+    config = loaded.model.config.get_text_config(decoder=True)
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    sliding = getattr(config, "sliding_window", None) and not hasattr(config, "layer_types")
+    takes = inspect.signature(loaded.model.forward).parameters
+    if kinds != {"full_attention"} or sliding or config.is_encoder_decoder or "position_ids" not in takes:
+        family = loaded.model.config.model_type
+        raise UsageError(f"{asked} need a decoder whose layers see all earlier tokens; {family!r} is none")
+
+
+class Decoder:
+    """Decodes batches of one model; keeps the cache for the next batch of its shape.
+
+    Args:
+        whole_cache: attend to the whole cache, masked, as a static cache does; else to the columns in use.
+        compiled: compile the forward of decode steps.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, decoding: Decoding, loop: Loop, whole_cache: bool = False, compiled: bool = False
+    ) -> None:
+        self._loaded, self._loop, self._whole, self._compiled = loaded, loop, whole_cache, compiled
+        self._device = loaded.target.device
+        self._choose = chooser(decoding)
+        self._cache: RaggedCache | None = None
+        model: Any = loaded.model
+        self._forward: Callable[..., Any] = model
+        self._decode: Callable[..., Any] = model
+        if compiled:
+            self._decode = model.get_compiled_call(compile_config(loop.compile))
+        takes = inspect.signature(model.forward).parameters
+        self._options = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
+        self._additive = model.config._attn_implementation == "eager"
+
+    @torch.no_grad()
+    def decode(
+        self,
+        prompts: Sequence[Sequence[int]],
+        bound: int,
+        prompt_width: int,
+        studied: BatchProcessor | None,
+        marks: Marks,
+        number: int,
+    ) -> Callable[[], Decoded]:
+        """Decodes one batch; what it returns brings the answers to the host.
+
+        Args:
+            prompts: ids by row. bound: most tokens of an answer. prompt_width: tokens of the longest prompt that the
+                cache is sized for.
+            number: of the batch.
+
+        Raises:
+            UsageError: the processor does not know rows at unlike places.
+        """
+        if studied is not None and not isinstance(studied, ForcedRuns):
+            raise UsageError(
+                f"the processor {type(studied).__name__} does not say which tokens are forced",
+                hint="leave out --forced-runs and --drop-finished, or give it the methods of ForcedRuns",
+            )
+        marks.begin(number)
+        known = studied is not None and not studied.reads_tokens
+        cache = self._fresh_cache(len(prompts), prompt_width + bound + 1)
+        schedule = Schedule(
+            prompts,
+            None if studied is None else studied.forced,
+            self._loaded.eos,
+            bound,
+            jump=self._loop.forced_runs,
+            drop=self._loop.drop_finished,
+            pad=self._loaded.target.pad,
+            trash=cache.capacity - 1,
+            widths=COMPILED_WIDTHS if self._compiled else (),
+        )
+        chunks = [schedule.first()]
+        while known and (chunk := schedule.next(None)) is not None:
+            chunks.append(chunk)
+        waiting = upload(chunks, self._device)
+        chosen: list[Tensor] = []
+        step, ended = 0, False
+        while not ended:
+            marks.forward()
+            fed = waiting[step]
+            scores = self._scores(cache, fed, chosen[-1] if chosen else None, prefill=step == 0)
+            marks.processor()
+            if studied is not None:
+                scores = studied.mask(scores, fed.places)
+            marks.sampling()
+            chosen.append(self._choose(scores))
+            marks.bookkeeping()
+            if not known and (following := schedule.next(chosen[-1].tolist())) is not None:
+                chunks.append(following)
+                waiting += upload([following], self._device)
+            step += 1
+            ended = step == len(waiting) or marks.enough()
+        marks.end()
+        return lambda: _decoded(schedule, chunks[:step], chosen, known)
+
+    def _scores(self, cache: RaggedCache, fed: _Fed, chosen: Tensor | None, prefill: bool) -> Tensor:
+        """Float32 (rows, logits_width): the next token of every row."""
+        tokens = fed.tokens
+        if fed.kept is not None and chosen is not None:
+            cache.select(fed.kept)
+            chosen = chosen.index_select(0, fed.kept)
+        if chosen is not None:
+            tokens = torch.where(tokens == CHOSEN, chosen[:, None], tokens)
+        seen: Tensor = cache.feed(fed.columns, fed.positions, fed.used)
+        if self._additive:
+            dtype = self._loaded.model.dtype
+            seen = torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
+        forward = self._forward if prefill else self._decode
+        logits: Tensor = forward(
+            input_ids=tokens,
+            attention_mask=seen,
+            position_ids=fed.positions,
+            past_key_values=cache,
+            use_cache=True,
+            return_dict=True,
+            **self._options,
+        ).logits
+        return logits[:, -1].to(torch.float32, copy=True)
+
+    def _fresh_cache(self, rows: int, capacity: int) -> RaggedCache:
+        """The last batch's cache where it fits: what it holds lies beyond what any row of this one sees."""
+        cache = self._cache
+        if cache is None or (cache.rows, cache.capacity) != (rows, capacity):
+            self._cache = None  # before the next one takes its memory
+            layers = self._loaded.model.config.get_text_config(decoder=True).num_hidden_layers
+            cache = self._cache = RaggedCache(layers, rows, capacity, self._whole, self._device)
+        return cache
+
+
+@dataclass(frozen=True)
+class _Fed:
+    """A chunk on the device: see `Chunk`."""
+
+    places: Places
+    kept: Tensor | None
+    tokens: Tensor
+    columns: Tensor
+    positions: Tensor
+    used: int
+
+
+def upload(chunks: Sequence[Chunk], device: torch.device) -> list[_Fed]:
+    """All chunks to the device in one copy, which waits for nothing that runs there."""
+    arrays = [
+        array
+        for chunk in chunks
+        for array in (chunk.tokens, chunk.columns, chunk.positions, chunk.rows, chunk.places, chunk.kept)
+        if array is not None
+    ]
+    table = torch.from_numpy(np.concatenate([array.ravel() for array in arrays]))
+    if device.type == "cuda":
+        table = table.pin_memory()
+    parts = iter(table.to(device, non_blocking=True).split([array.size for array in arrays]))
+    fed = []
+    for chunk in chunks:
+        tokens, columns, positions = (next(parts).view(chunk.tokens.shape) for _ in range(3))
+        places = Places(tuple(chunk.rows.tolist()), tuple(chunk.places.tolist()), next(parts), next(parts))
+        kept = None if chunk.kept is None else next(parts)
+        fed.append(_Fed(places, kept, tokens, columns, positions, chunk.used))
+    return fed
+
+
+def chooser(decoding: Decoding) -> Callable[[Tensor], Tensor]:
+    """(rows, logits_width) scores to int64 (rows,) tokens, by transformers' own warpers in its own order."""
+    if decoding.sampling == "greedy":
+        return lambda scores: scores.argmax(dim=-1)
+    warpers = LogitsProcessorList()
+    if decoding.temperature != 1.0:
+        warpers.append(TemperatureLogitsWarper(decoding.temperature))
+    if decoding.sampling == "top_k":
+        warpers.append(TopKLogitsWarper(decoding.top_k))
+    if decoding.sampling == "top_p":
+        warpers.append(TopPLogitsWarper(decoding.top_p))
+
+    def sample(scores: Tensor) -> Tensor:
+        for warper in warpers:
+            scores = warper(None, scores)
+        return torch.multinomial(scores.softmax(dim=-1), num_samples=1).squeeze(1)
+
+    return sample
+
+
+def _decoded(schedule: Schedule, chunks: Sequence[Chunk], chosen: Sequence[Tensor], known: bool) -> Decoded:
+    """The answers, with the choices that are still on the device filled in."""
+    if known:
+        tokens = torch.cat(list(chosen)).tolist()
+        for step, chunk in enumerate(chunks):
+            count = len(chunk.rows)
+            schedule.fill(step, tokens[:count])
+            tokens = tokens[count:]
+    schedule.cut(len(chunks))
+    rows = [len(chunk.rows) for chunk in chunks]
+    return Decoded(schedule.answers, schedule.appended, rows, 0 if known else len(chunks))

@@ -1,0 +1,96 @@
+"""Cutting prompts into batches, and what length-aware batches save: idle row-steps, counted exactly."""
+
+from __future__ import annotations
+
+import pytest
+from tiny import loaded
+
+from molprof.errors import UsageError
+from molprof.profiler.decoding.batches import Need, check_context, cut
+from molprof.profiler.generate import Runner
+from molprof.profiler.processors import make_processor
+from molprof.profiler.prompts import Prompt
+from molprof.profiler.settings import Decoding, Loop
+from molprof.profiler.smiles import molecule
+from molprof.profiler.template import prompt_text
+
+# Answers, end token included, with llama's tokens: 20, 55, 21 and 54.
+SMILES = ("C", "CC=O", "O", "CCO")
+
+
+def prompts(*smiles: str) -> list[Prompt]:
+    return [Prompt(line, "", prompt_text(text), molecule(text)) for line, text in enumerate(smiles, start=1)]
+
+
+def needs(*lengths: int) -> list[Need]:
+    return [Need(width, length + 1, length) for width, length in enumerate(lengths, start=5)]
+
+
+def runner(loop: Loop, processor: str | None = "generic", cache: str = "dynamic") -> Runner:
+    model = loaded("llama")
+    made = None if processor is None else make_processor(processor, model.target)
+    return Runner(model, made, Decoding(), kv_cache=cache, loop=loop)
+
+
+def test_unsorted_batches_keep_the_order_and_their_own_bounds() -> None:
+    plans = cut(prompts(*SMILES), needs(20, 50, 20, 55), 3)
+    assert [plan.sequences for plan in plans] == [(0, 1, 2), (3,)]
+    assert [(plan.prompt_width, plan.max_new_tokens) for plan in plans] == [(7, 51), (8, 56)]
+    assert [plan.spare_rows for plan in plans] == [0, 0]
+
+
+def test_sorted_batches_begin_with_the_longest_and_keep_equal_ones_in_order() -> None:
+    given = prompts(*SMILES)
+    plans = cut(given, needs(20, 50, 20, 55), 2, sort=True)
+    assert [plan.sequences for plan in plans] == [(3, 1), (0, 2)]
+    assert [plan.prompts for plan in plans] == [(given[3], given[1]), (given[0], given[2])]
+    assert [(plan.prompt_width, plan.max_new_tokens) for plan in plans] == [(8, 56), (7, 21)]
+
+
+def test_one_shape() -> None:
+    plans = cut(prompts(*SMILES), needs(20, 50, 20, 55), 3, one_width=True, full_rows=True)
+    assert [(plan.prompt_width, plan.max_new_tokens, plan.rows) for plan in plans] == [(8, 56, 3), (8, 56, 3)]
+    assert [prompt.line for prompt in plans[1].row_prompts] == [4, 4, 4]
+    assert [len(plan.prompts) for plan in plans] == [3, 1]
+    (alone,) = cut(prompts("C"), needs(20), 3, full_rows=True)  # one batch has one shape whatever its rows
+    assert alone.spare_rows == 0
+
+
+def test_the_context_is_checked_row_by_row() -> None:
+    check_context(prompts("C"), [Need(5, 21, 20)], 26)
+    check_context(prompts("C"), [Need(5, 21, 20)], None)
+    with pytest.raises(UsageError, match=r"line 1: \[SMILES\]C\[/SMILES\] needs 5 \+ 21 tokens of 25"):
+        check_context(prompts("C"), [Need(5, 21, 20)], 25)
+
+
+@pytest.mark.parametrize(("cache", "loop"), [("static", Loop()), ("dynamic", Loop(forced_runs=True))])
+def test_a_molecule_beyond_the_context_is_refused_before_any_work(cache: str, loop: Loop) -> None:
+    with pytest.raises(UsageError, match=r"needs 4 \+ 2045 tokens of 2048"):
+        runner(loop, cache=cache).plan(prompts("CCO", "C"), 2, max_new_tokens=2045)
+
+
+def test_what_is_sorted() -> None:
+    given = prompts(*SMILES)
+    plain = [Prompt(1, "", "hello", None)]
+    assert [runner(Loop(sort=ask)).sorts(given) for ask in (None, True, False)] == [True, True, False]
+    assert [runner(Loop(sort=ask), None).sorts(given) for ask in (None, True, False)] == [False, True, False]
+    assert runner(Loop()).sorts(plain) is False
+    with pytest.raises(UsageError, match="no expected length"):
+        runner(Loop(sort=True)).sorts(plain)
+
+
+def test_sorting_removes_idle_row_steps_and_changes_no_text() -> None:
+    given = prompts(*SMILES)
+    answers: dict[bool, list[tuple[int, ...]]] = {}
+    idle = {}
+    for sort in (False, True):
+        run = runner(Loop(sort=sort))
+        plans = run.plan(given, 2)
+        result = run.run(plans, None)
+        assert [batch.steps for batch in result.batches] == ([55, 21] if sort else [55, 54])
+        rows = [(plan.sequences[row], ids) for plan, batch in zip(plans, result.batches, strict=True)
+                for row, ids in enumerate(batch.rows)]  # fmt: skip
+        answers[sort] = [ids for _, ids in sorted(rows)]
+        idle[sort] = sum(batch.steps * len(batch.rows) for batch in result.batches) - sum(map(len, answers[sort]))
+    assert answers[True] == answers[False]
+    assert idle == {False: 35 + 33, True: 1 + 1}
