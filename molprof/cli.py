@@ -21,6 +21,7 @@ COMMANDS = {
     "capture": "Record a trace of generation, with or without a logits processor.",
     "report": "What one trace holds: launches, kernels, phases, tokens.",
     "compare": "Two or more traces side by side, and where the difference comes from.",
+    "plot": "One figure of a trace or several, as PNG, SVG or PDF.",
     "query": "SQL over one trace or several: a module of the package, a file, or your own.",
     "queries": "The SQL package: its modules, their columns, units and examples.",
     "presets": "The models, processors and molecules that come with molprof.",

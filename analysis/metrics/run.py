@@ -15,6 +15,7 @@ from molprof.analysis.metrics.run_model import (
     Spread,
     WindowFigures,
 )
+from molprof.analysis.metrics.step_times import step_times
 from molprof.errors import TraceError
 from molprof.profiler.manifest import MARKS_PER_STEP, PHASES, Manifest, MoleculeRun, Repeat
 
@@ -99,6 +100,7 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         residual_ratio=_residual(wall_ns, phase_walls),
         window=window,
         sequences=sequences,
+        step_times=step_times(manifest.timings.repeats),
     )
 
 

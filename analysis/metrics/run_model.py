@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from molprof.analysis.metrics.step_times import StepTime
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -185,3 +187,4 @@ class Run:
     residual_ratio: float | None
     window: WindowFigures
     sequences: tuple[SequenceFigures, ...]
+    step_times: tuple[StepTime, ...] = ()

@@ -1,0 +1,74 @@
+"""Names of the parts that a difference in wall time is split into, in the order in which they are shown.
+
+An id is `group` or `group.part`: a contract of the JSON. docs/comparing.md says what each part means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+STEP_PHASES = ("forward", "processor", "sampling", "bookkeeping")
+# A phase of the steps has these three where both windows recorded GPU work, else `HOST` alone.
+BOUNDS = ("gpu", "launch", "sync")
+HOST = "host"
+
+GROUPS = {
+    "setup": "set-up",
+    "prefill": "prefill",
+    "tokens": "tokens",
+    "steps": "rows of a step",
+    "forward": "forward, per step",
+    "processor": "processor, per step",
+    "sampling": "sampling, per step",
+    "bookkeeping": "bookkeeping, per step",
+    "text": "text",
+}
+
+PART_LABELS = {
+    "setup.template": "building templates",
+    "setup.tokenize": "tokenizing prompts",
+    "setup.generate": "starting generate",
+    "prefill": "prefill",
+    "tokens.useful": "useful tokens",
+    "tokens.junk": "junk tokens",
+    "tokens.filler": "filler tokens",
+    "steps.idle": "idle row-steps (row finished)",
+    "steps.batching": "batching (rows per step)",
+    **{
+        f"{phase}.{bound}": f"{phase}: {label}"
+        for phase in STEP_PHASES
+        for bound, label in (
+            ("gpu", "GPU busy"),
+            ("launch", "launch-bound (GPU idle)"),
+            ("sync", "waiting, GPU idle"),
+            (HOST, "host time"),
+        )
+    },
+    "text": "decoding text",
+}
+
+
+def group_of(part: str) -> str:
+    """The group of a part: a key of `GROUPS`."""
+    return part.split(".", 1)[0]
+
+
+def part_label(part: str) -> str:
+    """What a part is called; it says its group too.
+
+    Raises:
+        KeyError: no such part.
+    """
+    return PART_LABELS[part]
+
+
+def in_order(parts: Iterable[str]) -> list[str]:
+    """The parts once each, in the order in which they are shown."""
+    wanted = set(parts)
+    return [part for part in PART_LABELS if part in wanted]
+
+
+def by_group(parts: Iterable[str]) -> dict[str, list[str]]:
+    """The parts by group, both in the order in which they are shown."""
+    return {group: list(members) for group, members in groupby(in_order(parts), key=group_of)}
