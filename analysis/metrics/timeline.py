@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.metrics.rows import query_rows
@@ -118,10 +119,20 @@ def read_typical_step(engine: Engine) -> TypicalStep | None:
     _, steps = query_rows(engine, "typical_step", _STEP_SQL)
     if not steps:
         return None
+    name, source, kind, count, dur_ns = steps[0]
     _, totals = query_rows(engine, "typical_step", _TOTAL_SQL)
     _, intervals = query_rows(engine, "typical_step", _INTERVAL_SQL)
     return TypicalStep(
-        *steps[0],
-        totals=tuple(IntervalTotal(*row) for row in totals),
-        intervals=tuple(Interval(*row[:-1], own=bool(row[-1])) for row in intervals),
+        name,
+        source,
+        kind,
+        count,
+        dur_ns,
+        tuple(IntervalTotal(*row) for row in totals),
+        tuple(_interval(row) for row in intervals),
     )
+
+
+def _interval(row: tuple[Any, ...]) -> Interval:
+    kind, lane, name, work_class, start_ns, dur_ns, count, own = row
+    return Interval(kind, lane, name, work_class, start_ns, dur_ns, count, bool(own))  # SQL has 0 and 1

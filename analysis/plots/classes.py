@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from molprof.analysis.metrics import Report
-from molprof.analysis.plots.style import INK, caption, colour, hatch, legend_below, new_figure, time_unit
+from molprof.analysis.plots.style import EDGE, caption, colour, hatch, legend_below, new_figure, time_unit
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 from molprof.analysis.render.values import count_text, percent_text, time_text
 
@@ -45,7 +45,7 @@ def draw_classes(subject: Subject) -> Figure:
         values = [classes.get(name, (0, 0)) for name in shown]
         handles.append(
             axis.barh(
-                rows, [time_ns / scale for _, time_ns in values], size * 0.92, color=colour(index), edgecolor=INK,
+                rows, [time_ns / scale for _, time_ns in values], size * 0.92, color=colour(index), edgecolor=EDGE,
                 linewidth=0.5, hatch=hatch(index),
             )
         )  # fmt: skip

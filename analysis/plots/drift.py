@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from molprof.analysis.metrics import Report
-from molprof.analysis.plots.style import INK, caption, colour, hatch, legend_below, new_figure
+from molprof.analysis.plots.style import EDGE, caption, colour, hatch, legend_below, new_figure
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 from molprof.analysis.render.values import count_text
 
@@ -44,7 +44,7 @@ def draw_drift(subject: Subject) -> Figure:
         shares = [100 * blocks.get(drift, 0) / whole for drift in range(last + 1)]
         handles.append(
             axis.bar(
-                places, shares, size * 0.94, color=colour(index), edgecolor=INK, linewidth=0.5, hatch=hatch(index)
+                places, shares, size * 0.94, color=colour(index), edgecolor=EDGE, linewidth=0.5, hatch=hatch(index)
             )
         )
         if size * _AXIS_INCHES / (last + 1) > _COUNT_INCHES:

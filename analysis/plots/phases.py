@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from molprof.analysis.metrics.run_model import Run
-from molprof.analysis.plots.style import INK, ON_COLOUR, PHASES, caption, legend_below, new_figure, time_unit
+from molprof.analysis.plots.style import EDGE, PHASES, caption, legend_below, new_figure, time_unit
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 from molprof.analysis.render.values import time_text
 
@@ -40,14 +40,14 @@ def draw_phases(subject: Subject) -> Figure:
         values = [times.get(name, 0) / scale for _, times in runs]
         handles.append(
             axis.barh(
-                range(len(runs)), values, 0.68, left=starts, color=fill, edgecolor=INK, linewidth=0.5, hatch=pattern
+                range(len(runs)), values, 0.68, left=starts, color=fill, edgecolor=EDGE, linewidth=0.5, hatch=pattern
             )
         )
         for row, (start, value) in enumerate(zip(starts, values, strict=True)):
             if value * scale > _WRITTEN_RATIO * longest and not pattern:
                 axis.text(
                     start + value / 2, row, time_text(value * scale), ha="center", va="center", fontsize=8,
-                    color=ON_COLOUR,
+                    color=EDGE,
                 )  # fmt: skip
     for row, (_, times) in enumerate(runs):
         whole = sum(times.values())

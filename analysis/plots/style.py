@@ -33,7 +33,8 @@ PHASES = {
     "bookkeeping": ("#ecc9dc", "----"),
 }
 DARK = "#4b5563"
-ON_COLOUR = "#000001"  # text on any of these: black in dark mode too
+# Edges, hatches and text on any of these: the same in dark mode.
+EDGE = "#0b0e14"
 LINES = ("-", "--", "-.", ":")
 
 WIDTH_INCHES = 7.6
@@ -83,7 +84,8 @@ def house_style() -> Iterator[None]:
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_RC)
+        settings: Any = matplotlib.rcParams  # its own type lists every setting, of one version
+        settings.update(_RC)
         yield
 
 

@@ -69,7 +69,7 @@ def _attributes(element: ElementTree.Element, prefix: str, used: set[str]) -> di
         elif name == "id":
             if value in used:
                 kept["id"] = prefix + value
-        elif name in _ATTRIBUTES:
+        elif name in _ATTRIBUTES or name in _PROPERTIES:
             kept[name] = _value(value, prefix)
     return kept
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from molprof.analysis.metrics.timeline import SLOTS, Interval, TypicalStep
 from molprof.analysis.plots.style import (
     DARK,
+    EDGE,
     INK,
-    ON_COLOUR,
     PALETTE,
     PHASES,
     SLATE,
@@ -134,7 +134,7 @@ def _panel(
             if interval.kind == "phase" and interval.dur_ns > _NAMED_RATIO * end:
                 axis.text(
                     (start + length / 2) / scale, row, caption(interval.name, 14), ha="center", va="center",
-                    fontsize=8, color=ON_COLOUR,
+                    fontsize=8, color=EDGE,
                 )  # fmt: skip
         for (fill, pattern), bars in groups.items():
             framed = intervals[0].kind == "phase" or pattern
@@ -142,7 +142,7 @@ def _panel(
                 PathPatch(
                     _outline(bars, row),
                     facecolor=fill,
-                    edgecolor=INK if framed else fill,
+                    edgecolor=EDGE if framed else fill,
                     linewidth=0.5 if framed else 0.3,
                     hatch=pattern or None,
                 )
@@ -200,6 +200,6 @@ def _legend(figure: Figure, colours: dict[str, tuple[str, str]], intervals: list
     if any(interval.kind == "gpu" and not interval.own for interval in intervals):
         looks[_EARLIER] = (_FOREIGN, "")
     for name, (fill, pattern) in looks.items():
-        handles.append(Patch(facecolor=fill, edgecolor=INK, linewidth=0.5, hatch=pattern or None))
-        labels.append(caption(name.removeprefix("aten::"), 24))
+        handles.append(Patch(facecolor=fill, edgecolor=EDGE, linewidth=0.5, hatch=pattern or None))
+        labels.append(caption(name.removeprefix("aten::"), 28))
     legend_below(figure, handles, labels, 5)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from molprof.analysis.compare.model import Difference
 from molprof.analysis.compare.parts import PART_LABELS
-from molprof.analysis.plots.style import BLUE, INK, MUTED, ORANGE, caption, new_figure, time_unit
+from molprof.analysis.plots.style import BLUE, EDGE, MUTED, ORANGE, caption, new_figure, time_unit
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 from molprof.analysis.render.values import signed_percent_text, signed_time_text, time_text
 
@@ -30,9 +30,7 @@ def draw_waterfall(subject: Subject) -> Figure:
     """
     panels = [
         (label, difference, report.run.wall_ns.median)
-        for label, difference, report in zip(
-            subject.labels[1:], subject.differences, subject.reports[1:], strict=True
-        )
+        for label, difference, report in zip(subject.labels[1:], subject.differences, subject.reports[1:], strict=True)
         if difference is not None and report.run is not None and report.run.wall_ns.median is not None
     ]
     if not panels:
@@ -91,18 +89,18 @@ def _panel(
             _BAR,
             left=low / scale,
             color=ORANGE if more else BLUE,
-            edgecolor=INK,
+            edgecolor=EDGE,
             linewidth=0.6,
             hatch="////" if more else "",
         )
-        share = f"   {signed_percent_text(ns / difference.wall_ns)}" if difference.wall_ns else ""
+        share = f" ({signed_percent_text(ns / difference.wall_ns)})" if difference.wall_ns else ""
         _write(axis, high / scale, row, signed_time_text(ns) + share)
         # From the end of one bar down to the start of the next.
         axis.plot([(place + ns) / scale] * 2, [row + _BAR / 2, row + 1 - _BAR / 2], color=MUTED, linewidth=0.7)
         place += ns
     axis.plot([first / scale] * 2, [_BAR / 2, 1 - _BAR / 2], color=MUTED, linewidth=0.7)
     for row, ns in ((0, first), (len(steps) + 1, total)):
-        axis.barh(row, ns / scale, _BAR, color=MUTED, edgecolor=INK, linewidth=0.6)
+        axis.barh(row, ns / scale, _BAR, color=MUTED, edgecolor=EDGE, linewidth=0.6)
         _write(axis, ns / scale, row, time_text(ns), weight="bold")
     axis.set_yticks(range(len(names)), [caption(name) for name in names])
     axis.tick_params("y", length=0)

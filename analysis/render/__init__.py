@@ -8,6 +8,7 @@ from molprof.analysis.compare import Comparison
 from molprof.analysis.metrics import Report
 from molprof.analysis.render.comparison import comparison_document
 from molprof.analysis.render.data import comparison_to_csv, report_to_csv, to_json
+from molprof.analysis.render.html import comparison_to_html, report_to_html
 from molprof.analysis.render.markdown import to_markdown
 from molprof.analysis.render.report import report_document
 from molprof.analysis.render.table import to_table
@@ -20,6 +21,7 @@ REPORT_FORMATS: dict[str, Callable[[Report], str]] = {
     "json": to_json,
     "csv": report_to_csv,
     "markdown": lambda report: to_markdown(report_document(report)),
+    "html": report_to_html,
 }
 
 COMPARISON_FORMATS: dict[str, Callable[[Comparison], str]] = {
@@ -27,6 +29,7 @@ COMPARISON_FORMATS: dict[str, Callable[[Comparison], str]] = {
     "json": to_json,
     "csv": comparison_to_csv,
     "markdown": lambda comparison: to_markdown(comparison_document(comparison)),
+    "html": comparison_to_html,
 }
 
 
