@@ -60,7 +60,7 @@ def draw_drift(subject: Subject) -> Figure:
     axis.grid(True, axis="y")
     axis.set_xlabel("junk and filler tokens in a coordinate block")
     axis.set_ylabel("share of the blocks (%)")
-    legend_below(figure, handles, [f"{caption(label)}: {count_text(sum(b.values()))} blocks" for label, b in runs], 2)
+    legend_below(figure, handles, [f"{caption(label)}: {_counted(blocks)}" for label, blocks in runs], 2)
     return figure
 
 
@@ -71,3 +71,8 @@ def _blocks(report: Report) -> dict[int, int]:
         if isinstance(drift, int) and isinstance(blocks, int):
             found[min(drift, _LAST)] = found.get(min(drift, _LAST), 0) + blocks
     return found
+
+
+def _counted(blocks: dict[int, int]) -> str:
+    count = sum(blocks.values())
+    return f"{count_text(count)} block{'s' if count != 1 else ''}"

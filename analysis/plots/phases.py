@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _NAMES = ("forward", "processor", "sampling", "bookkeeping")
 # Narrower pieces have no room for their time.
 _WRITTEN_RATIO = 0.09
+_LABEL_LENGTH = 32
 
 
 def draw_phases(subject: Subject) -> Figure:
@@ -54,7 +55,7 @@ def draw_phases(subject: Subject) -> Figure:
         axis.annotate(
             time_text(whole), (whole / scale, row), (4, 0), textcoords="offset points", va="center", fontweight="bold"
         )
-    axis.set_yticks(range(len(runs)), [caption(label) for label, _ in runs])
+    axis.set_yticks(range(len(runs)), [caption(label, _LABEL_LENGTH) for label, _ in runs])
     axis.tick_params("y", length=0)
     axis.set_ylim(len(runs) - 0.45, -0.55)
     axis.set_xlim(0, 1.14 * longest / scale)

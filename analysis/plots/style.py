@@ -39,6 +39,9 @@ LINES = ("-", "--", "-.", ":")
 
 WIDTH_INCHES = 7.6
 _LABEL_LENGTH = 44
+# What fits beside each other in a legend, counting a colour's patch as letters.
+_LEGEND_LETTERS = 96
+_HANDLE_LETTERS = 6
 _NS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
 _RC: dict[str, Any] = {
@@ -100,8 +103,14 @@ def new_figure(height_inches: float, rows: int = 1, ratios: Sequence[float] | No
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 4) -> None:
     """One legend for the whole figure, under it."""
+    fitting = _LEGEND_LETTERS // (max(map(len, labels)) + _HANDLE_LETTERS)
     figure.legend(
-        handles, labels, loc="outside lower left", ncols=min(columns, len(labels)), handlelength=1.6, columnspacing=1.4
+        handles,
+        labels,
+        loc="outside lower left",
+        ncols=max(1, min(columns, fitting, len(labels))),
+        handlelength=1.6,
+        columnspacing=1.4,
     )
 
 

@@ -20,6 +20,9 @@ _BAR = 0.62
 # The axis begins at 0 unless the bars would then be this much shorter than the totals.
 _CUT_RATIO = 0.35
 _ROOM_RATIO = 0.27
+_LABEL_LENGTH = 32
+# Longer titles go over two lines.
+_TITLE_LENGTH = 44
 
 
 def draw_waterfall(subject: Subject) -> Figure:
@@ -102,12 +105,13 @@ def _panel(
     for row, ns in ((0, first), (len(steps) + 1, total)):
         axis.barh(row, ns / scale, _BAR, color=MUTED, edgecolor=EDGE, linewidth=0.6)
         _write(axis, ns / scale, row, time_text(ns), weight="bold")
-    axis.set_yticks(range(len(names)), [caption(name) for name in names])
+    axis.set_yticks(range(len(names)), [caption(name, _LABEL_LENGTH) for name in names])
     axis.tick_params("y", length=0)
     axis.set_ylim(len(names) - 0.4, -0.6)
     axis.grid(True, axis="x")
-    change = signed_time_text(difference.wall_ns)
-    axis.set_title(f"{caption(labels[1])} against {caption(labels[0])}: {change}")
+    other, against = (caption(label, _LABEL_LENGTH) for label in (labels[1], labels[0]))
+    between = "\n" if len(other) + len(against) > _TITLE_LENGTH else " "
+    axis.set_title(f"{other}{between}against {against}: {signed_time_text(difference.wall_ns)}")
 
 
 def _write(axis: Axes, x: float, row: int, text: str, weight: str = "normal") -> None:

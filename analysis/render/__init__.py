@@ -8,7 +8,6 @@ from molprof.analysis.compare import Comparison
 from molprof.analysis.metrics import Report
 from molprof.analysis.render.comparison import comparison_document
 from molprof.analysis.render.data import comparison_to_csv, report_to_csv, to_json
-from molprof.analysis.render.html import comparison_to_html, report_to_html
 from molprof.analysis.render.markdown import to_markdown
 from molprof.analysis.render.report import report_document
 from molprof.analysis.render.table import to_table
@@ -16,12 +15,26 @@ from molprof.errors import UsageError
 
 __all__ = ["COMPARISON_FORMATS", "REPORT_FORMATS", "render"]
 
+
+def _report_page(report: Report) -> str:
+    # Imported here: figures are drawn with what this package has for numbers and names.
+    from molprof.analysis.render.html import report_to_html
+
+    return report_to_html(report)
+
+
+def _comparison_page(comparison: Comparison) -> str:
+    from molprof.analysis.render.html import comparison_to_html
+
+    return comparison_to_html(comparison)
+
+
 REPORT_FORMATS: dict[str, Callable[[Report], str]] = {
     "table": lambda report: to_table(report_document(report)),
     "json": to_json,
     "csv": report_to_csv,
     "markdown": lambda report: to_markdown(report_document(report)),
-    "html": report_to_html,
+    "html": _report_page,
 }
 
 COMPARISON_FORMATS: dict[str, Callable[[Comparison], str]] = {
@@ -29,7 +42,7 @@ COMPARISON_FORMATS: dict[str, Callable[[Comparison], str]] = {
     "json": to_json,
     "csv": comparison_to_csv,
     "markdown": lambda comparison: to_markdown(comparison_document(comparison)),
-    "html": comparison_to_html,
+    "html": _comparison_page,
 }
 
 

@@ -8,6 +8,7 @@ from molprof.analysis.compare import Comparison
 from molprof.analysis.compare.model import ComparedRow, Difference, Prediction
 from molprof.analysis.render.document import Column, Document, Section
 from molprof.analysis.render.values import NOT_RECORDED, by_unit, percent_text, time_text
+from molprof.analysis.render.verdict import comparison_verdict
 
 # More do not fit beside the labels and the first run.
 _OTHERS_PER_TABLE = 3
@@ -17,7 +18,7 @@ def comparison_document(comparison: Comparison) -> Document:
     """The document; more than four runs go into several tables, each beginning with the first run."""
     others = range(1, len(comparison.runs))
     chunks = [others[start : start + _OTHERS_PER_TABLE] for start in range(0, len(others), _OTHERS_PER_TABLE)]
-    sections = []
+    sections = [Section("", notes=comparison_verdict(comparison))]
     for chunk in chunks:
         for group, rows in groupby(comparison.rows, key=lambda row: row.group):
             sections.append(_group(comparison, group, list(rows), chunk))

@@ -21,6 +21,15 @@ from molprof.analysis.render.values import (
 _ENOUGH_RATIO = 0.8
 _MOST_PARTS = 3
 _FEW_REPEATS = 3
+# As queries/idle_causes.sql defines them.
+_CAUSES = {
+    "cpu_waited": "the CPU was waiting for the GPU and had queued nothing",
+    "cpu_busy": "the CPU had queued nothing (launch-bound)",
+    "short": "pauses below 5 µs from one piece of work to the next",
+    "not_recorded": "the call of the next work is not recorded",
+    "other_stream": "work waited for another stream",
+    "other": "queued work that the device did not start",
+}
 
 
 def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
@@ -108,7 +117,7 @@ def _range(spread: Spread) -> str:
 
 def _run(run: Run) -> str:
     wall = run.wall_ns
-    made = f"{count_text(run.molecules)} molecules, {count_text(run.generated_tokens)} tokens"
+    made = f"{_counted(run.molecules, 'molecule')}, {_counted(run.generated_tokens, 'token')}"
     if wall.median is None:
         return f"{run.setup.label}: {made}; no unprofiled times are recorded."
     shares = sorted(((phase.wall_ns or 0, name) for name, phase in run.phases.items()), reverse=True)
@@ -125,17 +134,23 @@ def _trace(report: Report) -> str:
     busy_ns = sum(device.busy_ns for device in report.devices.values())
     if not report.trace.gpu_recorded:
         return f"{report_label(report)} holds no GPU calls and no GPU work."
-    launches = f"{count_text(counts.launches)} launches, {count_text(counts.kernels)} kernels"
+    launches = f"{_counted(counts.launches, 'launch', 'es')}, {_counted(counts.kernels, 'kernel')}"
     if counts.graph_launches:
-        launches = f"{count_text(counts.graph_launches)} graph launches, {launches}"
-    devices = f"{len(report.devices)} devices were" if len(report.devices) > 1 else "the GPU was"
+        launches = f"{_counted(counts.graph_launches, 'graph launch', 'es')}, {launches}"
+    if not report.devices:
+        return f"{report_label(report)} recorded {launches}, but no GPU work."
+    devices = f"{len(report.devices)} GPUs together were" if len(report.devices) > 1 else "the GPU was"
     text = f"{report_label(report)} recorded {launches}; {devices} busy for {percent_text(per(busy_ns, span_ns))}"
     text += f" of {time_text(span_ns)}"
     if largest := _largest_class(report):
-        text += f", most with {largest}"
+        text += f", longest with {largest}"
     if cause := _largest_cause(report):
-        text += f"; it was idle mainly by this cause: {cause}"
+        text += f"; most of its idle time has this cause: {cause}"
     return text + "."
+
+
+def _counted(count: int, name: str, plural: str = "s") -> str:
+    return f"{count_text(count)} {name}{plural if count != 1 else ''}"
 
 
 def _largest_class(report: Report) -> str:
@@ -159,4 +174,4 @@ def _largest_cause(report: Report) -> str:
     if not times or not idle_ns:
         return ""
     cause = max(times, key=lambda name: (times[name], name))
-    return f"{cause.replace('_', ' ')} ({percent_text(times[cause] / idle_ns)} of the idle time)"
+    return f"{_CAUSES.get(cause, cause)} ({percent_text(times[cause] / idle_ns)})"

@@ -29,7 +29,7 @@ _FIGURES = (
         "timeline",
         "A typical step",
         "The recorded step of median length, profiler's cost included: phases and calls on the host, below them what "
-        "they started on the GPU. White gaps in a GPU's row are idle time.",
+        "they started on the GPU. Gaps in a GPU's row are idle time.",
     ),
     (
         "phases",

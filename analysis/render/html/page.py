@@ -122,7 +122,12 @@ def _html(page: Page) -> str:
         return value if isinstance(value, Markup) or not isinstance(value, str) else escaped(value)
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, finalize=shown, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters["percent"] = percent_text
     style, script = _file("page.css"), _file("page.js")
@@ -140,7 +145,7 @@ def _html(page: Page) -> str:
 
 
 def _file(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8").strip()
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from molprof.analysis.metrics import Report
@@ -39,7 +40,7 @@ _RUN_ROWS: tuple[tuple[str, Callable[[Run], str]], ...] = (
 _TRACE_ROWS: tuple[tuple[str, Callable[[Report], str]], ...] = (
     ("trace", lambda report: report.trace.path),
     ("size", lambda report: bytes_text(report.trace.bytes)),
-    ("devices in the trace", lambda report: ", ".join(report.trace.device_names) or NOT_RECORDED),
+    ("devices in the trace", lambda report: _devices(report.trace.device_names)),
     ("events", lambda report: count_text(sum(report.trace.events_by_category.values()))),
     ("events lost in reading", lambda report: count_text(report.trace.lost_events)),
     ("whole", lambda report: "yes" if report.trace.complete else f"no: {text(report.trace.problem)}"),
@@ -62,5 +63,11 @@ def setting_table(labels: Sequence[str], reports: Sequence[Report]) -> PageTable
     )
     notes = ("what differs is marked",) if len(reports) > 1 else ()
     lines = tuple((PageCell(name, name), *(PageCell(value, value) for value in values)) for name, values in rows)
-    columns = (("", False), *((label, False) for label in labels))
+    columns = (("setting", False), *((label, False) for label in labels))
     return PageTable("Environment and settings", columns, lines, notes, marked)
+
+
+def _devices(names: Sequence[str]) -> str:
+    """Each name once, with its number."""
+    counted = Counter(names).items()
+    return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counted) or NOT_RECORDED

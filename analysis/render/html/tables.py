@@ -55,16 +55,21 @@ class PageTable:
 
 
 def figures_table(labels: Sequence[str], rows: Iterable[ComparedRow]) -> PageTable:
-    """Every figure of every run, with ratios to the first."""
+    """Every figure that a run has, with ratios to the first."""
     others = labels[1:]
-    columns = [("", False), ("figure", False), *((label, True) for label in labels)]
+    columns = [("group", False), ("figure", False), *((label, True) for label in labels)]
     columns += [(f"{label}: ratio", True) for label in others]
     lines = []
+    missing = 0
     for row in rows:
+        if all(value is None for value in row.values):
+            missing += 1
+            continue
         values = [PageCell(by_unit(row.unit, value), value) for value in row.values]
         ratios = [PageCell(ratio_text(ratio), ratio) for ratio in row.ratios[1:]]
         lines.append((_text(row.group), _text(row.label.strip()), *values, *ratios))
-    return _limited("Figures side by side" if others else "Figures", columns, lines)
+    notes = (f"{missing} figures are not recorded here and left out",) if missing else ()
+    return _limited("Figures side by side" if others else "Figures", columns, lines, notes)
 
 
 def metric_tables(labels: Sequence[str], reports: Sequence[Report]) -> list[PageTable]:
@@ -151,7 +156,7 @@ def checks_table(labels: Sequence[str], reports: Sequence[Report]) -> PageTable:
         for label, check in checks
     ]
     broken = frozenset(row for row, (_, check) in enumerate(checks) if not check.holds)
-    columns = [_RUN, ("what must hold", False), ("left", True), ("right", True), ("", False)]
+    columns = [_RUN, ("what must hold", False), ("left", True), ("right", True), ("result", False)]
     return PageTable("Sums that must hold", tuple(columns), tuple(lines), (), broken)
 
 
