@@ -16,6 +16,7 @@ import tiny_trace
 from conftest import Cli
 from page_data import HOSTILE, PARTS, foreign, hostile_document, report_of, timed, two_runs
 
+from molprof.analysis.compare import Comparison
 from molprof.analysis.metrics import Report
 from molprof.analysis.metrics.timeline import Interval
 from molprof.analysis.plots import PLOTS, NotRecordedError, plot_file, plot_svg, style, subject_of
@@ -29,6 +30,18 @@ if TYPE_CHECKING:
 UNSAFE = re.compile(
     r"style=|<style|<script|\bon[a-z]+=|href=\"(?!#)|url\((?!#)|<image|<foreignObject|<!", re.IGNORECASE
 )
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """LLaMA against Qwen, drawn many times."""
+    return two_runs(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(scope="module", params=HOSTILE)
+def hostile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """A run with hostile text in every name."""
+    return report_of(tmp_path_factory.mktemp("hostile"), hostile_document(request.param))
 
 
 @pytest.fixture
@@ -50,8 +63,8 @@ def test_every_kind_is_listed_in_the_help_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("kind", PLOTS)
-def test_svg_is_safe_and_the_same_each_time(tmp_path: Path, kind: str) -> None:
-    subject = subject_of(two_runs(tmp_path))
+def test_svg_is_safe_and_the_same_each_time(pair: Comparison, kind: str) -> None:
+    subject = subject_of(pair)
     svg = plot_svg(kind, subject)
     assert svg == plot_svg(kind, subject)
     assert plot_file(kind, subject, "svg") == plot_file(kind, subject, "svg")
@@ -66,10 +79,8 @@ def test_svg_is_safe_and_the_same_each_time(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", PLOTS)
-@pytest.mark.parametrize("text", HOSTILE)
-def test_names_from_a_trace_cannot_leave_their_text(tmp_path: Path, kind: str, text: str) -> None:
-    report = report_of(tmp_path, hostile_document(text))
-    both = subject_of([report, report])
+def test_names_from_a_trace_cannot_leave_their_text(hostile: Report, kind: str) -> None:
+    both = subject_of([hostile, hostile])
     svg = plot_svg(kind, both)
     assert not UNSAFE.search(re.sub(r"<text[^>]*>[^<]*</text>", "", svg))
     assert {element.tag for element in ElementTree.fromstring(svg).iter()} <= {
@@ -78,17 +89,17 @@ def test_names_from_a_trace_cannot_leave_their_text(tmp_path: Path, kind: str, t
 
 
 @pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
-def test_files_are_what_their_ending_says_and_the_same_each_time(tmp_path: Path, form: str, start: bytes) -> None:
-    subject = subject_of(two_runs(tmp_path))
+def test_files_are_what_their_ending_says_and_the_same_each_time(pair: Comparison, form: str, start: bytes) -> None:
+    subject = subject_of(pair)
     data = plot_file("waterfall", subject, form)
     assert data.startswith(start)
     assert data == plot_file("waterfall", subject, form)
 
 
-def test_the_users_own_settings_change_nothing(tmp_path: Path) -> None:
+def test_the_users_own_settings_change_nothing(pair: Comparison) -> None:
     import matplotlib
 
-    subject = subject_of(two_runs(tmp_path))
+    subject = subject_of(pair)
     before = plot_svg("phases", subject)
     with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "path", "axes.facecolor": "red"}):
         assert plot_svg("phases", subject) == before
@@ -96,9 +107,8 @@ def test_the_users_own_settings_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("styled")
-def test_waterfall_names_every_part_that_can_be_seen_and_adds_up(tmp_path: Path) -> None:
-    comparison = two_runs(tmp_path)
-    figure = PLOTS["waterfall"].draw(subject_of(comparison))
+def test_waterfall_names_every_part_that_can_be_seen_and_adds_up(pair: Comparison) -> None:
+    figure = PLOTS["waterfall"].draw(subject_of(pair))
     shown = texts(figure)
     (axis,) = figure.axes
     assert axis.get_title(loc="left") == "qwen lp:generic against llama lp:generic: +1.380 s"
@@ -127,19 +137,19 @@ def test_waterfall_shows_what_no_part_accounts_for_and_cuts_the_axis(tmp_path: P
 
 
 @pytest.mark.usefixtures("styled")
-def test_no_label_is_clipped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", PLOTS)
+def test_no_label_is_clipped(tmp_path: Path, pair: Comparison, kind: str) -> None:
     content = tiny_trace.document()
     content["molprof"]["model"]["name"] = "a-model-whose-name-is-much-longer-than-any-that-fits-beside-a-bar"
     long = timed(report_of(tmp_path, content), 4_100_000_000, 0)
-    subject = subject_of([two_runs(tmp_path).runs[0], long, long])
-    for kind, plot in PLOTS.items():
-        figure = plot.draw(subject)
-        figure.draw_without_rendering()
-        box = figure.get_tightbbox()
-        assert box.x0 >= -0.02, kind
-        assert box.y0 >= -0.02, kind
-        assert box.x1 <= figure.get_figwidth() + 0.02, kind
-        assert box.y1 <= figure.get_figheight() + 0.02, kind
+    subject = subject_of([pair.runs[0], long, long])
+    figure = PLOTS[kind].draw(subject)
+    figure.draw_without_rendering()
+    box = figure.get_tightbbox()
+    assert box.x0 >= -0.02
+    assert box.y0 >= -0.02
+    assert box.x1 <= figure.get_figwidth() + 0.02
+    assert box.y1 <= figure.get_figheight() + 0.02
 
 
 @pytest.mark.usefixtures("styled")
@@ -161,8 +171,8 @@ def test_timeline_has_a_lane_for_each_stream_and_says_what_is_put_together(tmp_p
 
 
 @pytest.mark.usefixtures("styled")
-def test_other_figures_say_their_figures_with_units(tmp_path: Path) -> None:
-    subject = subject_of(two_runs(tmp_path))
+def test_other_figures_say_their_figures_with_units(pair: Comparison) -> None:
+    subject = subject_of(pair)
     phases = PLOTS["phases"].draw(subject)
     assert phases.axes[0].get_xlabel() == "unprofiled time per step, mean of the median repeat (s)"
     assert {"forward", "processor", "sampling", "bookkeeping", "llama lp:generic"} <= set(texts(phases))
@@ -170,7 +180,7 @@ def test_other_figures_say_their_figures_with_units(tmp_path: Path) -> None:
     assert classes.axes[0].get_xlabel() == "GPU time per recorded step, profiled (µs)"
     assert {"20.00 µs (56.34 %), 0.5x", "matmul", "memcpy DtoH"} <= set(texts(classes))
     latency = PLOTS["latency"].draw(subject)
-    assert latency.axes[0].get_ylabel() == "unprofiled time of the step (ms)"
+    assert latency.axes[0].get_ylabel() == "unprofiled step time (ms)"
     assert [len(line.get_xdata()) for line in latency.axes[0].get_lines()] == [59, 59]
     drift = PLOTS["drift"].draw(subject)
     assert drift.axes[0].get_ylabel() == "share of the blocks (%)"

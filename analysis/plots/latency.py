@@ -43,7 +43,7 @@ def draw_latency(subject: Subject) -> Figure:
     axis.set_ylim(0, _highest([points for _, points in runs]) / scale)
     axis.grid(True, axis="both")
     axis.set_xlabel("decode step (generated tokens before it)")
-    axis.set_ylabel(f"unprofiled time of the step ({unit})")
+    axis.set_ylabel(f"unprofiled step time ({unit})")
     legend_below(figure, handles, [caption(label) for label, _ in runs], 3)
     return figure
 

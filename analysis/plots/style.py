@@ -42,6 +42,7 @@ _LABEL_LENGTH = 44
 # What fits beside each other in a legend, counting a colour's patch as letters.
 _LEGEND_LETTERS = 96
 _HANDLE_LETTERS = 6
+_LEGEND_LINE_INCHES = 0.19
 _NS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
 _RC: dict[str, Any] = {
@@ -102,16 +103,18 @@ def new_figure(height_inches: float, rows: int = 1, ratios: Sequence[float] | No
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 4) -> None:
-    """One legend for the whole figure, under it."""
+    """One legend for the whole figure, under it; the figure grows by what it takes beyond one line."""
     fitting = _LEGEND_LETTERS // (max(map(len, labels)) + _HANDLE_LETTERS)
+    columns = max(1, min(columns, fitting, len(labels)))
     figure.legend(
         handles,
         labels,
         loc="outside lower left",
-        ncols=max(1, min(columns, fitting, len(labels))),
+        ncols=columns,
         handlelength=1.6,
         columnspacing=1.4,
     )
+    figure.set_figheight(figure.get_figheight() + _LEGEND_LINE_INCHES * (-(-len(labels) // columns) - 1))
 
 
 def colour(index: int) -> str:

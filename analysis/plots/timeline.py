@@ -59,8 +59,7 @@ def draw_timeline(subject: Subject) -> Figure:
     lanes = [_lanes(step) for _, step in panels]
     colours = _colours(step for _, step in panels)
     sizes = [len(rows) for rows in lanes]
-    legend_rows = -(-(len(colours) + 6) // 5)
-    figure, axes = new_figure(0.75 + 0.2 * legend_rows + sum(0.33 * size + 0.42 for size in sizes), len(panels), sizes)
+    figure, axes = new_figure(0.95 + sum(0.33 * size + 0.42 for size in sizes), len(panels), sizes)
     ends = [_end(step) for _, step in panels]
     scale, unit = time_unit(max(ends))
     for axis, (label, step), rows in zip(axes, panels, lanes, strict=True):
