@@ -69,7 +69,7 @@ def test_the_page_of_a_comparison_in_order(tmp_path: Path) -> None:
         "findings", "predictions", "setting", "checks", "tables",
     ]  # fmt: skip
     text = tree.text()
-    verdict = text.index("qwen lp:generic takes 1.345x the time of llama lp:generic (5.380 s against 4.000 s")
+    verdict = text.index("qwen lp:generic takes 1.34x the time of llama lp:generic (5.380 s against 4.000 s")
     assert verdict < text.index("Where the difference lies", verdict)
     assert text.count("Launch-bound decode up to 40.00 % of the time") == 2
     assert "Evidence the GPU is idle for 80 % of a step Fix capture the step in a graph" in text

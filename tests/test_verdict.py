@@ -16,7 +16,7 @@ from molprof.analysis.render.verdict import comparison_verdict, report_verdict, 
 
 def test_what_most_of_the_difference_is(tmp_path: Path) -> None:
     assert comparison_verdict(two_runs(tmp_path)) == (
-        "qwen lp:generic takes 1.345x the time of llama lp:generic (5.380 s against 4.000 s, medians of 3 unprofiled "
+        "qwen lp:generic takes 1.34x the time of llama lp:generic (5.380 s against 4.000 s, medians of 3 unprofiled "
         "repeats): most of it is useful tokens (+900.0 ms, 65 %), forward: launch-bound (GPU idle) (+250.0 ms, 18 %).",
     )
 
@@ -24,7 +24,7 @@ def test_what_most_of_the_difference_is(tmp_path: Path) -> None:
 def test_a_part_that_works_against_the_difference(tmp_path: Path) -> None:
     comparison = two_runs(tmp_path, {"tokens.useful": 1_800_000_000, "forward.gpu": -420_000_000})
     assert comparison_verdict(comparison) == (
-        "qwen lp:generic takes 1.345x the time of llama lp:generic (5.380 s against 4.000 s, medians of 3 unprofiled "
+        "qwen lp:generic takes 1.34x the time of llama lp:generic (5.380 s against 4.000 s, medians of 3 unprofiled "
         "repeats): most of it is useful tokens (+1.800 s, 130 %); against it works forward: GPU busy "
         "(−420.0 ms, −30 %).",
     )

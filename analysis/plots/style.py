@@ -40,7 +40,7 @@ LINES = ("-", "--", "-.", ":")
 WIDTH_INCHES = 7.6
 _LABEL_LENGTH = 44
 # What fits beside each other in a legend, counting a colour's patch as letters.
-_LEGEND_LETTERS = 96
+_LEGEND_LETTERS = 104
 _HANDLE_LETTERS = 6
 _LEGEND_LINE_INCHES = 0.19
 _NS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))

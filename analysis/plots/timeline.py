@@ -200,5 +200,5 @@ def _legend(figure: Figure, colours: dict[str, tuple[str, str]], intervals: list
         looks[_EARLIER] = (_FOREIGN, "")
     for name, (fill, pattern) in looks.items():
         handles.append(Patch(facecolor=fill, edgecolor=EDGE, linewidth=0.5, hatch=pattern or None))
-        labels.append(caption(name.removeprefix("aten::"), 28))
+        labels.append(caption(name.removeprefix("aten::"), 20))
     legend_below(figure, handles, labels, 5)

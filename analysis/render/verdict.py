@@ -11,7 +11,6 @@ from molprof.analysis.render.values import (
     count_text,
     per,
     percent_text,
-    ratio_text,
     signed_percent_text,
     signed_time_text,
     time_text,
@@ -70,8 +69,10 @@ def _against(label: str, report: Report, difference: Difference | None, first_la
             f"No difference beyond noise between {label} and {first_label}: {times}, and the ranges of their repeats "
             f"overlap ({_range(here)} against {_range(there)})."
         )
-    ratio = ratio_text(per(here.median, there.median))
-    sentence = f"{label} takes {ratio} the time of {first_label} ({times}, {_repeats(here, there)})"
+    ratio = per(here.median, there.median)
+    if ratio is None:
+        return f"{label} against {first_label}: {times}."
+    sentence = f"{label} takes {ratio:,.{2 if ratio < 100 else 0}f}x the time of {first_label} ({times}, {_repeats(here, there)})"
     return f"{sentence}{_parts(difference)}."
 
 
