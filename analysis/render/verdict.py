@@ -72,8 +72,8 @@ def _against(label: str, report: Report, difference: Difference | None, first_la
     ratio = per(here.median, there.median)
     if ratio is None:
         return f"{label} against {first_label}: {times}."
-    sentence = f"{label} takes {ratio:,.{2 if ratio < 100 else 0}f}x the time of {first_label} ({times}, {_repeats(here, there)})"
-    return f"{sentence}{_parts(difference)}."
+    takes = f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
+    return f"{label} takes {takes} the time of {first_label} ({times}, {_repeats(here, there)}){_parts(difference)}."
 
 
 def _parts(difference: Difference) -> str:
