@@ -48,13 +48,29 @@ def test_the_parts_of_the_difference_add_up(llama: Report, qwen: Report) -> None
     comparison = compare([llama, qwen]).to_json()
     assert comparison["labels"] == ["llama lp:generic", "qwen lp:generic"]
     assert comparison["runs"] == [llama.to_json(), qwen.to_json()]
-    parts = dict.fromkeys(("set-up", "prefill", "processor", "sampling", "bookkeeping", "text"), 0)
-    assert comparison["difference"] == {
+    found = comparison["difference"]
+    # The token more takes the place of an idle row-step: 382.5 ns, half of a step's mean cost, either way.
+    parts = {"tokens.useful": 382, "steps.idle": -382, "forward.gpu": 1000}
+    assert {part: value for part, value in found.pop("parts").items() if value} == parts
+    assert set(found.pop("basis").values()) == {"measured", "window"}
+    assert found.pop("factors") == {
+        "tokens": 6 / 5,
+        "steps_per_token": (3 / 6) / (3 / 5),
+        "time_per_step": (2105 / 3) / (1095 / 3),
+    }
+    assert found == {
         "wall_ns": 1010,
-        "parts": {**parts, "forward": 1000},
         "residual_ns": 10,
         "residual_ratio": 10 / 1010,
+        # The recorded GPU times are µs, the unprofiled times ns.
+        "gpu_beyond_ns": [78_000 - 1_045, 78_000 - 2_045],
+        "factor_values": {
+            "tokens": [5.0, 6.0],
+            "steps_per_token": [3 / 5, 3 / 6],
+            "time_per_step": [1095 / 3, 2105 / 3],
+        },
     }
+    assert comparison["trace_difference"] is None
 
 
 def test_rows_and_ratios(llama: Report, qwen: Report) -> None:

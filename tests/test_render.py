@@ -174,7 +174,8 @@ def test_report_table(report: Report) -> None:
         "  Memcpy DtoH      1  1.000 µs   16 B",
         "  0       149.0 µs  67.00 µs  82.00 µs     44.97 %",
         "  matmul                    1  40.00 µs     55.56 %      1",
-        "  all 8 hold: events, kernels, gpu_time, tokens, unfinished_rows, token_slices, kinds, wall_time",
+        "  all 9 hold: events, kernels, gpu_time, tokens, unfinished_rows, token_slices, kinds, phase_bound,",
+        "    wall_time",
     ):
         assert line in shown.splitlines()
 
@@ -208,7 +209,7 @@ def test_comparison_table(tmp_path: Path, report: Report) -> None:
     assert ["total", "time", "(median)", "1.095", "µs", "2.095", "µs", "1.91x"] in words
     assert ["device", "Test", "GPU", "Test", "GPU"] in words
     assert ["filler", "tokens", "0", "0"] in words
-    assert ["forward", "+1.000", "µs", "100.00", "%"] in words
+    assert ["forward:", "GPU", "busy", "+1.000", "µs", "100.0", "%"] in words
     assert ["less", "time", "end", "to", "end", "confirmed", "1.095", "µs", "2.095", "µs"] in words
 
 

@@ -25,9 +25,14 @@ def report_of(tmp_path: Path, content: dict[str, Any]) -> Report:
     return load_report(tiny_trace.write(tmp_path / "trace.json.gz", content))
 
 
-def phase(wall_ns: int | None, *recorded: int | None) -> dict[str, int | None]:
+def phase(wall_ns: int | None, *recorded: int | None, bound: tuple[int, ...] | None = None) -> dict[str, Any]:
     names = ("host_ns", "gpu_ns", "launches", "kernels", "syncs", "sync_ns", "leaf_operators")
-    return {"wall_ns": wall_ns, **dict(zip(names, recorded or [None] * len(names), strict=True))}
+    parts = ("count", "gpu_busy_ns", "sync_idle_ns", "launch_ns")
+    return {
+        "wall_ns": wall_ns,
+        **dict(zip(names, recorded or [None] * len(names), strict=True)),
+        "bound": None if bound is None else dict(zip(parts, bound, strict=True)),
+    }
 
 
 def test_a_captured_run(tmp_path: Path) -> None:
@@ -77,10 +82,10 @@ def test_run_figures(tmp_path: Path) -> None:
     phases = run.pop("phases")
     assert tuple(phases) == PHASES
     assert phases["template"] == phase(10)
-    assert phases["forward"] == phase(1000, 110_000, 68_000, 2, 4, 0, 0, 2)
-    assert phases["processor"] == phase(20, 30_000, 2_000, 1, 1, 0, 0, 1)
-    assert phases["sampling"] == phase(15, 30_000, 1_000, 0, 0, 2, 8_000, 1)
-    assert phases["bookkeeping"] == phase(10, 10_000, 0, 1, 0, 0, 0, 0)
+    assert phases["forward"] == phase(1000, 110_000, 68_000, 2, 4, 0, 0, 2, bound=(2, 45_000, 0, 65_000))
+    assert phases["processor"] == phase(20, 30_000, 2_000, 1, 1, 0, 0, 1, bound=(2, 18_000, 0, 12_000))
+    assert phases["sampling"] == phase(15, 30_000, 1_000, 0, 0, 2, 8_000, 1, bound=(2, 3_000, 5_000, 22_000))
+    assert phases["bookkeeping"] == phase(10, 10_000, 0, 1, 0, 0, 0, 0, bound=(2, 1_000, 0, 9_000))
     assert run.pop("window") == {
         "full": False,
         "batch": 0,
@@ -120,6 +125,7 @@ def test_run_figures(tmp_path: Path) -> None:
         "problem": "no [/CONFORMER]",
     }
     assert run == {
+        "first_pass_extra_ns": 5000 - 1095,
         "profiled_ratio": 2.0,
         "marks": {
             "mark_ns": 50.0,
@@ -217,6 +223,7 @@ def test_sums_hold(tmp_path: Path) -> None:
         "unfinished_rows": (5, 5),
         "token_slices": (3, 3),
         "kinds": (1, 1),
+        "phase_bound": (180_000, 180_000),
         "wall_time": (1095, 1090),
     }
     assert all(check.holds for check in checks)

@@ -10,6 +10,7 @@ from molprof.analysis.compare.difference import difference
 from molprof.analysis.compare.model import SCHEMA, Comparison
 from molprof.analysis.compare.predictions import predictions
 from molprof.analysis.compare.rows import compared_rows
+from molprof.analysis.compare.trace_difference import trace_difference
 from molprof.analysis.metrics import Report
 from molprof.errors import UsageError
 
@@ -26,12 +27,17 @@ def compare(reports: Sequence[Report]) -> Comparison:
         raise UsageError(f"a comparison needs two traces or more, got {len(reports)}")
     runs = [report.run for report in reports]
     labels = run_labels(reports)
+    differences = tuple(difference(runs[0], run) for run in runs[1:])
     return Comparison(
         schema=SCHEMA,
         labels=labels,
         runs=tuple(reports),
         rows=compared_rows(tuple(reports)),
-        differences=tuple(difference(runs[0], run) for run in runs[1:]),
+        differences=differences,
+        trace_differences=tuple(
+            trace_difference(reports[0], report) if found is None else None
+            for found, report in zip(differences, reports[1:], strict=True)
+        ),
         predictions=predictions(labels, runs),
     )
 

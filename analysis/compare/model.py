@@ -12,6 +12,8 @@ SCHEMA = 1
 
 Verdict = Literal["confirmed", "refuted", "not recorded"]
 Unit = Literal["ns", "ratio", "count", "number", "text"]
+# Where a part comes from: unprofiled times and counts alone, or unprofiled time divided as in the recorded window.
+Basis = Literal["measured", "window"]
 
 
 @dataclass(frozen=True)
@@ -34,17 +36,57 @@ class ComparedRow:
 
 @dataclass(frozen=True)
 class Difference:
-    """Unprofiled median wall time of a run minus the first run's, as parts that add up to it.
+    """Unprofiled median wall time of a run minus the first run's, as parts that add up to it (docs/comparing.md).
 
     Attributes:
-        parts: by group of phases, ns; positive where the run takes longer than the first.
+        parts: by id of `parts.py`, in its order, ns; positive where the run takes longer than the first, 0 where
+            neither has it. Their sum and `residual_ns` are `wall_ns`, to the nanosecond.
         residual_ns: what no part accounts for; residual_ratio: the same over |wall_ns|, None where that is 0.
+        basis: of each part.
+        gpu_beyond_ns: recorded GPU time that the first's and the run's unprofiled steps have no room for, over the
+            whole run: above 0 where the window is not like the run. None where no part is divided as in the window.
+        factors: tokens, steps_per_token and time_per_step, each the run's over the first's: their product is the
+            ratio of the wall times. Empty where a run has no tokens, steps or time.
+        factor_values: of the first and of the run; time_per_step in ns.
     """
 
     wall_ns: int
     parts: dict[str, int]
     residual_ns: int
     residual_ratio: float | None
+    basis: dict[str, Basis]
+    gpu_beyond_ns: tuple[int, int] | None
+    factors: dict[str, float]
+    factor_values: dict[str, tuple[float, float]]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready dicts and lists."""
+        return {
+            **asdict(self),
+            "gpu_beyond_ns": None if self.gpu_beyond_ns is None else list(self.gpu_beyond_ns),
+            "factor_values": {name: list(values) for name, values in self.factor_values.items()},
+        }
+
+
+@dataclass(frozen=True)
+class TraceDifference:
+    """Recorded, so profiled, device time of a trace minus the first's: for traces without unprofiled time.
+
+    Attributes:
+        span_ns: from each device's first work to the end of its last, summed over devices.
+        parts: `busy`, and `idle.` and a cause of molprof_idle_cause, ns; 0 where neither has it.
+        residual_ns: what no part accounts for.
+        devices: number of devices of the first and of the trace.
+    """
+
+    span_ns: int
+    parts: dict[str, int]
+    residual_ns: int
+    devices: tuple[int, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready dicts and lists."""
+        return {**asdict(self), "devices": list(self.devices)}
 
 
 @dataclass(frozen=True)
@@ -66,23 +108,30 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two or more runs, each against the first."""
+    """Two or more runs, each against the first.
+
+    Attributes:
+        differences: None where a run has no unprofiled time; then `trace_differences` has the recorded one, if any.
+    """
 
     schema: int
     labels: tuple[str, ...]
     runs: tuple[Report, ...]
     rows: tuple[ComparedRow, ...]
     differences: tuple[Difference | None, ...]
+    trace_differences: tuple[TraceDifference | None, ...]
     predictions: tuple[Prediction, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready dicts and lists; `difference` is one object for two runs, else a list."""
-        differences = [None if item is None else asdict(item) for item in self.differences]
+        """JSON-ready dicts and lists; `difference` and `trace_difference` are one object for two runs, else a list."""
+        differences = [None if item is None else item.to_json() for item in self.differences]
+        recorded = [None if item is None else item.to_json() for item in self.trace_differences]
         return {
             "schema": self.schema,
             "labels": list(self.labels),
             "runs": [run.to_json() for run in self.runs],
             "rows": [{**asdict(row), "values": list(row.values), "ratios": list(row.ratios)} for row in self.rows],
             "difference": differences[0] if len(differences) == 1 else differences,
+            "trace_difference": recorded[0] if len(recorded) == 1 else recorded,
             "predictions": [asdict(prediction) for prediction in self.predictions],
         }

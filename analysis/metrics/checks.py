@@ -16,6 +16,12 @@ SELECT
   (SELECT IFNULL(SUM(gpu_ns), 0) FROM molprof_phase_summary) AS phases_ns
 """
 
+_BOUND_SQL = """
+SELECT
+  (SELECT IFNULL(SUM(dur), 0) FROM molprof_phase) AS host_ns,
+  (SELECT SUM(gpu_busy_ns) + SUM(sync_idle_ns) + SUM(launch_ns) FROM molprof_phase_bound) AS parts_ns
+"""
+
 _TOKEN_SQL = """
 SELECT
   (SELECT COUNT() FROM molprof_token) AS arrays,
@@ -73,6 +79,16 @@ def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...
             run.junk_tokens + run.filler_tokens,
         ),
     ]
+    bound = query_row(engine, "phase_bound", _BOUND_SQL)
+    if bound["parts_ns"] is not None:
+        checks.append(
+            _check(
+                "phase_bound",
+                "time of the phases = GPU busy + CPU waiting + CPU issuing, ns",
+                bound["host_ns"],
+                bound["parts_ns"],
+            )
+        )
     if run.wall_ns.median is not None:
         phases = sum(phase.wall_ns or 0 for phase in run.phases.values())
         checks.append(

@@ -8,6 +8,7 @@ from molprof.analysis.metrics.rows import query_row, query_rows
 from molprof.analysis.metrics.run_model import (
     ClassFigures,
     Marks,
+    PhaseBound,
     PhaseFigures,
     Run,
     SequenceFigures,
@@ -24,6 +25,13 @@ _PHASE_SQL = """
 SELECT phase, host_ns, gpu_ns, launches, kernels, syncs, sync_ns, leaf_operators
 FROM molprof_phase_summary
 ORDER BY phase IS NULL, phase
+"""
+
+_BOUND_SQL = """
+SELECT phase, count, gpu_busy_ns, sync_idle_ns, launch_ns
+FROM molprof_phase_bound_summary
+WHERE gpu_busy_ns IS NOT NULL
+ORDER BY phase
 """
 
 _STEP_SQL = """
@@ -64,6 +72,7 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
     return Run(
         setup=_setup(manifest),
         wall_ns=_spread(manifest.timings.repeats, wall_ns),
+        first_pass_extra_ns=_first_pass_extra(manifest.timings.warmup_ns, wall_ns),
         profiled_ratio=_ratio(manifest.timings.profiled_steps_ns, manifest.timings.unprofiled_steps_ns),
         marks=Marks(
             mark_ns=manifest.timings.mark_ns,
@@ -150,6 +159,8 @@ def _read_window(engine: Engine, manifest: Manifest, gpu: bool) -> tuple[WindowF
 
 
 def _read_phases(engine: Engine, gpu: bool) -> dict[str | None, PhaseFigures]:
+    _, bounds = query_rows(engine, "phase_bound", _BOUND_SQL)
+    bound = {phase: PhaseBound(*figures) for phase, *figures in bounds}
     _, rows = query_rows(engine, "phase_work", _PHASE_SQL)
     found = {}
     for phase, host_ns, gpu_ns, launches, kernels, syncs, sync_ns, leaf_operators in rows:
@@ -162,6 +173,7 @@ def _read_phases(engine: Engine, gpu: bool) -> dict[str | None, PhaseFigures]:
             syncs=syncs if gpu else None,
             sync_ns=sync_ns if gpu else None,
             leaf_operators=leaf_operators,
+            bound=bound.get(phase),
         )
     return found
 
@@ -231,6 +243,10 @@ def _setup(manifest: Manifest) -> Setup:
 def _spread(repeats: list[Repeat], median_ns: int | None) -> Spread:
     walls = [repeat.wall_ns for repeat in repeats]
     return Spread(median_ns, min(walls, default=None), max(walls, default=None), len(walls))
+
+
+def _first_pass_extra(warmup_ns: list[int], wall_ns: int | None) -> int | None:
+    return warmup_ns[0] - wall_ns if warmup_ns and wall_ns is not None else None
 
 
 def _mean(values: list[int | None]) -> int | None:

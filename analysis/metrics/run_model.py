@@ -18,6 +18,23 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class PhaseBound:
+    """What bounded a phase in the recorded window: three parts that add up to its `host_ns`.
+
+    Attributes:
+        count: recorded phases of the name.
+        gpu_busy_ns: a device was at work, whoever gave it that.
+        sync_idle_ns: the CPU was inside a call that waits for the GPU, and no device was at work.
+        launch_ns: the rest: the CPU was issuing, or at work of its own, and no device was at work.
+    """
+
+    count: int
+    gpu_busy_ns: int
+    sync_idle_ns: int
+    launch_ns: int
+
+
+@dataclass(frozen=True)
 class PhaseFigures:
     """One phase. `wall_ns` is of the whole run, unprofiled; all else of the recorded window, profiled.
 
@@ -27,6 +44,7 @@ class PhaseFigures:
         gpu_ns: time of the GPU work that the phase started.
         syncs, sync_ns: calls that made the CPU wait for the GPU, and the time in them.
         leaf_operators: CPU operators that call no other.
+        bound: what bounded it; None where the trace records no GPU work.
     """
 
     wall_ns: int | None
@@ -37,6 +55,7 @@ class PhaseFigures:
     syncs: int | None
     sync_ns: int | None
     leaf_operators: int | None
+    bound: PhaseBound | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +163,8 @@ class Run:
     """A run that molprof captured.
 
     Attributes:
+        first_pass_extra_ns: wall time of the first warm-up pass minus the median: compiling, first use of kernels and
+            caches. In no timed pass, so in no difference of them.
         profiled_ratio: wall time of the recorded steps, profiled over unprofiled.
         valid_molecules: None where nothing can be checked (plain-text prompts).
         skipped: input lines that gave no prompt.
@@ -159,6 +180,7 @@ class Run:
 
     setup: Setup
     wall_ns: Spread
+    first_pass_extra_ns: int | None
     profiled_ratio: float | None
     marks: Marks
     molecules: int

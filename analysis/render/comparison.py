@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import groupby
 
 from molprof.analysis.compare import Comparison
-from molprof.analysis.compare.model import ComparedRow, Difference, Prediction
+from molprof.analysis.compare.model import ComparedRow, Prediction
+from molprof.analysis.render.difference import difference_sections
 from molprof.analysis.render.document import Column, Document, Section
-from molprof.analysis.render.values import NOT_RECORDED, by_unit, percent_text, time_text
+from molprof.analysis.render.values import NOT_RECORDED, by_unit
 from molprof.analysis.render.verdict import comparison_verdict
 
 # More do not fit beside the labels and the first run.
@@ -22,7 +23,7 @@ def comparison_document(comparison: Comparison) -> Document:
     for chunk in chunks:
         for group, rows in groupby(comparison.rows, key=lambda row: row.group):
             sections.append(_group(comparison, group, list(rows), chunk))
-    sections.append(_difference(comparison))
+    sections.extend(difference_sections(comparison))
     sections.append(_predictions(comparison))
     title = f"molprof compare  {len(comparison.runs)} runs, ratios to {comparison.labels[0]}"
     return Document(title, tuple(sections))
@@ -53,33 +54,6 @@ def _ratio(ratio: float | None) -> str:
     if ratio is None:
         return ""
     return f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
-
-
-def _difference(comparison: Comparison) -> Section:
-    title = f"Difference in unprofiled time from {comparison.labels[0]}, by phase"
-    known = [
-        (label, item)
-        for label, item in zip(comparison.labels[1:], comparison.differences, strict=True)
-        if item is not None
-    ]
-    missing = [
-        f"{label}: {NOT_RECORDED}"
-        for label, item in zip(comparison.labels[1:], comparison.differences, strict=True)
-        if item is None
-    ]
-    if not known:
-        return Section(title, notes=tuple(missing))
-    columns = (Column("", "left"), *(Column(label) for label, _ in known))
-    rows = [(name, *(_part(item.parts[name], item) for _, item in known)) for name in known[0][1].parts]
-    rows.append(("in no phase", *(_part(item.residual_ns, item) for _, item in known)))
-    rows.append(("all", *(_part(item.wall_ns, item) for _, item in known)))
-    return Section(title, columns, tuple(rows), tuple(missing))
-
-
-def _part(part_ns: int, whole: Difference) -> str:
-    sign = "+" if part_ns > 0 else ""
-    share = percent_text(part_ns / whole.wall_ns) if whole.wall_ns else ""
-    return f"{sign}{time_text(part_ns)} {share:>9}"
 
 
 def _predictions(comparison: Comparison) -> Section:

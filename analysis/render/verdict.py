@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from molprof.analysis.compare import Comparison, report_label
-from molprof.analysis.compare.model import Difference
+from molprof.analysis.compare.model import Difference, TraceDifference
 from molprof.analysis.compare.parts import PART_LABELS
 from molprof.analysis.metrics import Report
 from molprof.analysis.metrics.run_model import Run, Spread
@@ -35,9 +35,15 @@ def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
     """One statement for each run after the first."""
     first_label, first = comparison.labels[0], comparison.runs[0]
     return tuple(
-        _against(label, report, difference, first_label, first)
-        for label, report, difference in zip(
-            comparison.labels[1:], comparison.runs[1:], comparison.differences, strict=True
+        _recorded(label, recorded, first_label)
+        if recorded is not None
+        else _against(label, report, difference, first_label, first)
+        for label, report, difference, recorded in zip(
+            comparison.labels[1:],
+            comparison.runs[1:],
+            comparison.differences,
+            comparison.trace_differences,
+            strict=True,
         )
     )
 
@@ -74,6 +80,18 @@ def _against(label: str, report: Report, difference: Difference | None, first_la
         return f"{label} against {first_label}: {times}."
     takes = f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
     return f"{label} takes {takes} the time of {first_label} ({times}, {_repeats(here, there)}){_parts(difference)}."
+
+
+def _recorded(label: str, difference: TraceDifference, first_label: str) -> str:
+    """Of traces without unprofiled times only what was recorded can be told."""
+    more = "more" if difference.span_ns >= 0 else "less"
+    busy_ns = difference.parts.get("busy", 0)
+    idle_ns = sum(ns for name, ns in difference.parts.items() if name.startswith("idle."))
+    return (
+        f"{label} recorded {time_text(abs(difference.span_ns))} {more} of GPU time than {first_label} (busy "
+        f"{signed_time_text(busy_ns)}, idle {signed_time_text(idle_ns)}); which is faster is not recorded, because one "
+        "of them holds no unprofiled times."
+    )
 
 
 def _parts(difference: Difference) -> str:

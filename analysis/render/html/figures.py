@@ -21,8 +21,8 @@ class PageFigure:
 _WATERFALL = (
     "waterfall",
     "Where the difference lies",
-    "From the first run's unprofiled time, part by part, to the other's. Hatched: slower; plain: faster. The parts "
-    "add up; what no part accounts for is shown as such.",
+    "From the time of the first, part by part, to that of the other: unprofiled time of runs, else what the traces "
+    "recorded of the GPUs. Hatched: more time; plain: less. The parts add up; what no part accounts for is shown too.",
 )
 _FIGURES = (
     (

@@ -1,0 +1,134 @@
+"""The difference as a table: groups with subtotals, shares, ratios, and what is not in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny_trace
+from synthetic import Cost, Spec, captured, costs
+
+from molprof.analysis.compare import compare
+from molprof.analysis.compare.parts import GROUPS, PART_LABELS, by_group, group_of, in_order, part_label
+from molprof.analysis.metrics import Report
+from molprof.analysis.render import render
+from molprof.analysis.render.table import WIDTH
+from molprof.analysis.reports import load_report
+
+SLOWER = Spec(
+    batches=(("cfffjle", "cfe"),),
+    costs=costs(processor=Cost(200, 100, 350), forward=Cost(900, 10, 700)),
+    once_ns={"template": 1_900, "tokenize": 500, "setup": 300, "text": 7},
+    outside_ns=777,
+    model="slow",
+)
+
+TABLE = """\
+Difference in unprofiled time from llama lp:generic
+  largest parts: idle row-steps (row finished) +3.315 ms, processor: GPU busy +1.650 ms, useful
+    tokens +1.105 ms
+                                        slow lp:generic
+  --------------------------------  -------------------
+  building templates                +1.000 µs     0.0 %
+  tokens                            +3.315 ms    37.1 %
+    useful tokens                   +1.105 ms    12.4 %
+    junk tokens                     +1.105 ms    12.4 %
+    filler tokens                   +1.105 ms    12.4 %
+  idle row-steps (row finished)     +3.315 ms    37.1 %
+  forward: launch-bound (GPU idle)  -450.0 µs    -5.0 %
+  processor, per step               +2.750 ms    30.8 %
+    GPU busy                        +1.650 ms    18.5 %
+    launch-bound (GPU idle)         +550.0 µs     6.2 %
+    waiting, GPU idle               +550.0 µs     6.2 %
+  in no part                          +777 ns     0.0 %
+  all                               +8.932 ms   100.0 %
+
+  time 1.908x = tokens 1.429x × steps per token 1.225x × time per step 1.091x
+  GPU busy, launch-bound and waiting: unprofiled time of the phase, divided as in the recorded
+    window
+  in no part: first pass (compiling, first use) minus median: llama lp:generic +5.000 ms, slow
+    lp:generic +5.000 ms
+"""
+
+
+def report_of(folder: Path, spec: Spec) -> Report:
+    return load_report(tiny_trace.write(folder / f"{spec.model}.json", captured(spec)))
+
+
+def difference_of(shown: str) -> str:
+    return shown[shown.index("Difference in") : shown.index("\nPredictions")]
+
+
+def test_the_table(tmp_path: Path) -> None:
+    shown = render(compare([report_of(tmp_path, Spec()), report_of(tmp_path, SLOWER)]))
+    assert difference_of(shown) == TABLE
+    assert max(map(len, shown.splitlines())) <= WIDTH
+
+
+def test_several_runs_stand_side_by_side_and_in_several_tables(tmp_path: Path) -> None:
+    """One of them without GPU work: its phases are one part each, and have no cells where others are divided."""
+    plain, slow = report_of(tmp_path, Spec()), report_of(tmp_path, SLOWER)
+    cpu = report_of(tmp_path, Spec(costs=costs(processor=Cost(100, 0, 60)), gpu=False, model="cpu"))
+    shown = difference_of(render(compare([plain, slow, cpu, cpu, slow])))
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "processor, per step +2.750 ms 30.8 % +40.00 µs 100.0 % +40.00 µs 100.0 %" in lines
+    assert "GPU busy +1.650 ms 18.5 %" in lines
+    assert "host time +40.00 µs 100.0 % +40.00 µs 100.0 %" in lines
+    assert sum(line.startswith("all ") for line in lines) == 2
+    assert "  slow lp:generic #2: time 1.908x = " in shown
+    assert max(map(len, shown.splitlines())) <= WIDTH
+
+
+def test_equal_runs_have_no_shares(tmp_path: Path) -> None:
+    plain = report_of(tmp_path, Spec())
+    lines = difference_of(render(compare([plain, plain]))).splitlines()
+    assert [line.split() for line in lines[3:5]] == [["in", "no", "part", "0", "ns"], ["all", "0", "ns"]]
+
+
+def test_a_large_residual_is_said(tmp_path: Path) -> None:
+    plain = report_of(tmp_path, Spec())
+    text = "much lp:generic: more than 1 % of the difference is in no part\n"
+    for outside_ns, said in ((9_999, False), (10_200, True)):
+        much = Spec(prefill=Cost(4_000, 0, 500), outside_ns=outside_ns, model="much")
+        assert (text in render(compare([plain, report_of(tmp_path, much)]))) is said
+
+
+def test_gpu_time_without_room_is_said(tmp_path: Path) -> None:
+    content = tiny_trace.document()  # times of the trace in µs, of the manifest in ns
+    path = tiny_trace.write(tmp_path / "tiny.json", content)
+    shown = difference_of(render(compare([load_report(path), load_report(path)])))
+    text = "recorded GPU time that unprofiled steps have no room for: 76.95 µs, 76.95 µs (first, this)"
+    assert text in " ".join(shown.split())
+
+
+def test_traces_of_other_origin_show_the_recorded_span(tmp_path: Path) -> None:
+    path = tiny_trace.write(tmp_path / "a.json", {"traceEvents": [tiny_trace.work("kernel", "k", 5, 2, 1)]})
+    events = [tiny_trace.work("kernel", "k", ts, 1, 1) for ts in (5, 20)]
+    other = tiny_trace.write(tmp_path / "b.json", {"traceEvents": events})
+    shown = difference_of(render(compare([load_report(path), load_report(other)])))
+    assert shown == (
+        "Difference in unprofiled time from a\n"
+        "  b: not recorded\n\n"
+        "Difference in recorded (profiled) span from a\n"
+        "  recorded, so with the profiler's cost; from each device's first work to the end of its last,\n"
+        "    summed over devices: 1 and 1\n"
+        "                                        b\n"
+        "  ------------------  -------------------\n"
+        "  idle: not_recorded  +14.00 µs   100.0 %\n"
+        "  all                 +14.00 µs   100.0 %\n"
+    )
+
+
+@pytest.mark.parametrize("part", PART_LABELS)
+def test_every_part_has_a_group_and_a_label(part: str) -> None:
+    assert group_of(part) in GROUPS
+    assert part_label(part) == PART_LABELS[part]
+
+
+def test_parts_stand_in_the_order_of_their_groups() -> None:
+    shuffled = ["text", "processor.gpu", "forward.host", "setup.generate", "setup.template", "text"]
+    expected = ["setup.template", "setup.generate", "forward.host", "processor.gpu", "text"]
+    assert in_order(shuffled) == expected
+    assert list(by_group(shuffled)) == ["setup", "forward", "processor", "text"]
+    assert list(by_group(PART_LABELS)) == list(GROUPS)
+    assert len(set(PART_LABELS.values())) == len(PART_LABELS)
