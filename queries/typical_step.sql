@@ -1,4 +1,4 @@
--- One recorded step in detail: the one of median duration, with its phases, calls, operators and GPU work.
+-- The recorded step of median duration in detail: its phases, calls, operators and GPU work.
 --
 -- Of decode steps where any are recorded, else of all steps; of an even number the shorter of the middle two.
 --

@@ -149,6 +149,7 @@ def test_the_same_page_each_time(tmp_path: Path) -> None:
 def test_cells_carry_the_value_that_they_are_sorted_by(tmp_path: Path) -> None:
     page = render(two_runs(tmp_path), "html")
     assert '<td class="number" data-value="4000000000">4.000 s</td>' in page
+    assert '<td class="number" data-value="-30000000">−30.00 ms</td>' in page
     assert '<td class="number" data-value="1.345">1.345x</td>' in page
     # Not recorded is neither 0 nor a name: it goes last whatever the order.
     assert '<td class="number" data-value=""></td>' in page
@@ -174,7 +175,7 @@ def test_one_run_and_more_than_two(tmp_path: Path) -> None:
     four = Tree(render(compare(runs), "html"))
     assert four.open == []
     text = four.text()
-    assert "foreign against llama lp:generic #1: which is faster is not recorded" in text
+    assert "foreign recorded 144.0 µs less of GPU time than llama lp:generic #1" in text
     assert "qwen lp:generic against llama lp:generic #1: +1.380 s" in text
 
 

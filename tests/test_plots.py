@@ -21,7 +21,9 @@ from molprof.analysis.metrics import Report
 from molprof.analysis.metrics.timeline import Interval
 from molprof.analysis.plots import PLOTS, NotRecordedError, plot_file, plot_svg, style, subject_of
 from molprof.analysis.plots.style import house_style
+from molprof.analysis.plots.waterfall import RECORDED_LABELS
 from molprof.commands import plot as plot_command
+from molprof.queries import modules
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -137,6 +139,22 @@ def test_waterfall_shows_what_no_part_accounts_for_and_cuts_the_axis(tmp_path: P
 
 
 @pytest.mark.usefixtures("styled")
+def test_waterfall_of_traces_without_unprofiled_times_is_of_recorded_time(tmp_path: Path) -> None:
+    longer = {"traceEvents": [tiny_trace.work("kernel", "gemm", 5, 7, 1), tiny_trace.work("kernel", "gemm", 20, 2, 2)]}
+    figure = PLOTS["waterfall"].draw(subject_of([foreign(tmp_path), report_of(tmp_path, longer, "longer")]))
+    (axis,) = figure.axes
+    assert axis.get_title(loc="left") == "longer against foreign: +12.00 µs"
+    assert axis.get_xlabel() == "recorded time of the GPUs, profiled (µs)"
+    assert {"5.000 µs", "GPU busy", "+6.000 µs (+50 %)", "17.00 µs"} <= set(texts(figure))
+
+
+def test_waterfall_has_a_name_for_every_cause_of_idle_time() -> None:
+    causes = re.findall(r"THEN '(\w+)'|ELSE '(\w+)'", modules()["molprof.idle_causes"])
+    names = {f"idle.{name}" for found in causes for name in found if name}
+    assert names == set(RECORDED_LABELS) - {"busy"}
+
+
+@pytest.mark.usefixtures("styled")
 @pytest.mark.parametrize("kind", PLOTS)
 def test_no_label_is_clipped(tmp_path: Path, pair: Comparison, kind: str) -> None:
     content = tiny_trace.document()
@@ -162,7 +180,7 @@ def test_timeline_has_a_lane_for_each_stream_and_says_what_is_put_together(tmp_p
     ]  # fmt: skip
     assert axis.get_title(loc="left") == "llama lp:generic: decode step of 80.00 µs (median of 2)"
     assert axis.get_xlabel() == "time since the step began, profiled (µs)"
-    assert {"host's end", "copy", "cat", "other", "GPU work of another step"} <= set(texts(figure))
+    assert {"host's end", "copy", "cat", "other", "of another step"} <= set(texts(figure))
     assert report.typical_step is not None
     several = (Interval("launch", None, "cudaLaunchKernel", None, 0, 10, 7, True), *report.typical_step.intervals)
     merged = replace(report, typical_step=replace(report.typical_step, intervals=several))
@@ -206,7 +224,7 @@ def test_what_is_not_recorded_is_not_drawn(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_run_without_repeats_has_no_latency_and_no_waterfall(tmp_path: Path) -> None:
-    content = tiny_trace.document()
+    content = tiny_trace.cpu_document()
     content["molprof"]["timings"]["repeats"] = []
     report = report_of(tmp_path, content)
     for kind in ("latency", "waterfall", "phases"):
@@ -240,7 +258,7 @@ def test_plot_writes_a_file_and_does_not_overwrite_it(molprof: Cli, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("plot", "waterfall", "run.json", "-o", "x.svg"), 3, "not recorded: a difference takes two runs"),
+        (("plot", "waterfall", "run.json", "-o", "x.svg"), 3, "not recorded: a difference takes two runs with"),
         (("plot", "timeline", "empty.json", "-o", "x.svg"), 3, "not recorded: steps are not annotated in this trace"),
         (("plot", "classes", "empty.json", "-o", "x.png"), 3, "not recorded: the trace holds no GPU work"),
         (("plot", "latency", "empty.json", "-o", "x.png"), 3, "not recorded: unprofiled times of single steps"),

@@ -79,6 +79,14 @@ def test_without_unprofiled_times_no_speed_is_claimed(tmp_path: Path) -> None:
         assert "x the time" not in sentence
 
 
+def test_traces_without_unprofiled_times_are_told_by_what_they_recorded(tmp_path: Path) -> None:
+    longer = {"traceEvents": [tiny_trace.work("kernel", "gemm", 5, 7, 1), tiny_trace.work("kernel", "gemm", 20, 2, 2)]}
+    assert comparison_verdict(compare([foreign(tmp_path), report_of(tmp_path, longer, "longer")])) == (
+        "longer recorded 12.00 µs more of GPU time than foreign (busy +6.000 µs, idle +6.000 µs); which is faster is "
+        "not recorded, because one of them holds no unprofiled times.",
+    )
+
+
 def test_one_run(tmp_path: Path) -> None:
     report = timed(report_of(tmp_path, tiny_trace.document()), 4_000_000_000, 0)
     assert report_verdict(report) == (

@@ -40,7 +40,7 @@ _LOOKS = {"launch": (DARK, ""), "wait": (SLATE, "////")}
 # Narrower bars get no hatch: its lines would be all that is seen.
 _HATCHED_RATIO = 0.012
 _HOST = (("phase", "phases"), ("launch", "launches"), ("wait", "waits for GPU"), ("operator", "operators"))
-_EARLIER = "GPU work of another step"
+_EARLIER = "of another step"
 
 
 def draw_timeline(subject: Subject) -> Figure:

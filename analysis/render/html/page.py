@@ -25,6 +25,7 @@ from molprof.analysis.render.html.setting import setting_table
 from molprof.analysis.render.html.tables import (
     PageTable,
     checks_table,
+    difference_table,
     figures_table,
     metric_tables,
     predictions_table,
@@ -77,7 +78,7 @@ def report_to_html(report: Report) -> str:
 def comparison_to_html(comparison: Comparison) -> str:
     """A comparison as a page."""
     labels, reports = comparison.labels, comparison.runs
-    tables = [figures_table(labels, comparison.rows), *_tables(labels, reports)]
+    tables = [figures_table(labels, comparison.rows), difference_table(comparison), *_tables(labels, reports)]
     return _html(
         Page(
             title=f"{', '.join(labels[1:])} against {labels[0]}",

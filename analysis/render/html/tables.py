@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from molprof.analysis.compare import Comparison
-from molprof.analysis.compare.model import ComparedRow
+from molprof.analysis.compare.model import ComparedRow, Difference
+from molprof.analysis.compare.parts import GROUPS, group_of, in_order, part_label
 from molprof.analysis.metrics import Report
 from molprof.analysis.metrics.model import Cell, Check, Table
+from molprof.analysis.render.difference import factors_text
 from molprof.analysis.render.values import (
     NOT_RECORDED,
     bool_text,
@@ -18,6 +20,8 @@ from molprof.analysis.render.values import (
     count_text,
     ratio_text,
     short_name,
+    signed_percent_text,
+    signed_time_text,
 )
 
 # A page of more rows is slow to open, and nobody reads them; JSON and SQL have all.
@@ -70,6 +74,36 @@ def figures_table(labels: Sequence[str], rows: Iterable[ComparedRow]) -> PageTab
         lines.append((_text(row.group), _text(row.label.strip()), *values, *ratios))
     notes = (f"{missing} figures are not recorded here and left out",) if missing else ()
     return _limited("Figures side by side" if others else "Figures", columns, lines, notes)
+
+
+def difference_table(comparison: Comparison) -> PageTable:
+    """The parts of the unprofiled differences, those that are 0 everywhere left out; no rows without any."""
+    known = [
+        (label, item)
+        for label, item in zip(comparison.labels[1:], comparison.differences, strict=True)
+        if item is not None
+    ]
+    columns = [("group", False), ("part", False)]
+    columns += [column for label, _ in known for column in ((label, True), (f"{label}: share", True))]
+    lines = []
+    for part in in_order(name for _, item in known for name in item.parts):
+        values = [item.parts.get(part) for _, item in known]
+        if any(values):
+            lines.append((_text(GROUPS[group_of(part)]), _text(part_label(part)), *_part_cells(values, known)))
+    if known:
+        lines.append((_text("in no part"), _text(""), *_part_cells([item.residual_ns for _, item in known], known)))
+    notes = tuple(f"{label}: {factors_text(item)}" for label, item in known if item.factors)
+    return _limited(f"Difference in unprofiled time from {comparison.labels[0]}", columns, lines, notes)
+
+
+def _part_cells(values: Sequence[int | None], known: Sequence[tuple[str, Difference]]) -> list[PageCell]:
+    """Time and share of one part in every difference."""
+    cells = []
+    for ns, (_, item) in zip(values, known, strict=True):
+        ratio = None if ns is None or not item.wall_ns else ns / item.wall_ns
+        cells.append(PageCell("" if ns is None else signed_time_text(ns), ns))
+        cells.append(PageCell("" if ratio is None else signed_percent_text(ratio), ratio))
+    return cells
 
 
 def metric_tables(labels: Sequence[str], reports: Sequence[Report]) -> list[PageTable]:
