@@ -13,7 +13,8 @@ from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine, open_engine
 from molprof.analysis.metrics import Report, build_report
 from molprof.analysis.reader import TraceInfo, load_trace
 from molprof.analysis.reader.source import STDIN
-from molprof.errors import QueryError, TraceError
+from molprof.analysis.wrong_values import wrong_value
+from molprof.errors import QueryError
 
 
 @contextmanager
@@ -73,9 +74,7 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
         try:
             report = build_report(engine, info)
         except QueryError as error:
-            # The queries are tested; what they stumble over is a value in the trace, as text for a number.
-            reason = str(error).split("\n   1 |")[0].splitlines()[-1].strip()
-            raise TraceError(f"{path} holds a value that its figures cannot be made of: {reason}") from error
+            raise wrong_value(engine, str(path), error) from error
     if key := _key(path, options):
         write_report(key, report)
     return report

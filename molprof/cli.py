@@ -76,9 +76,11 @@ def _run(arguments: list[str] | None) -> int:
         result: Any = cli.main(args=arguments, prog_name="molprof", standalone_mode=False)
     except MolprofError as error:
         return _complain(str(error), error.hint, error.exit_code)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
+    except click.ClickException as error:
+        return _complain(error.format_message(), _usage(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         return _complain("interrupted; no file was changed", None, INTERRUPTED)
     except OSError as error:
@@ -89,6 +91,12 @@ def _run(arguments: list[str] | None) -> int:
         traceback.print_exc()
         return _complain("this is a bug in molprof; the lines above say where", None, 3)
     return result if isinstance(result, int) else 0
+
+
+def _usage(error: click.ClickException) -> str | None:
+    """The next step after a mistake on the command line."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return None if context is None else f"{context.command_path} --help shows what it takes"
 
 
 def _complain(message: str, hint: str | None, code: int) -> int:

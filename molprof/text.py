@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
+
+# All that is neither ASCII to print nor the newline between JSON's lines.
+_SUSPECT = re.compile(r"[^\n\x20-\x7e]")
+
 
 def escaped(value: str) -> str:
     """`value` on one line: control, format and other invisible characters as `\\x1b`, `\\u202e` and so on.
@@ -12,6 +18,18 @@ def escaped(value: str) -> str:
     if value.isascii() and value.isprintable():
         return value
     return "".join(_escaped(character) for character in value)
+
+
+def escaped_json(text: str) -> str:
+    """JSON with the characters of its strings that a terminal would obey or not show as JSON's own escapes.
+
+    What it parses to stays the same.
+    """
+    return _SUSPECT.sub(_json_escape, text)
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    return match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1]
 
 
 def _escaped(character: str) -> str:

@@ -43,6 +43,7 @@ def molecule_runs(
                     valid=None if prompt.molecule is None else problem is None,
                     problem=problem,
                     malformed_blocks=found.malformed_blocks,
+                    cut_blocks=found.cut_blocks,
                     masked_logits=None if batch.masked_logits is None else batch.masked_logits[row],
                     template=counts,
                 )

@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,13 +14,13 @@ from pathlib import Path
 import torch
 
 from molprof.errors import RunError, UsageError
-from molprof.files import check_output
+from molprof.files import check_output, scratch_file
 from molprof.profiler.account import generation_account, model_account, molecule_runs
 from molprof.profiler.environment import environment
 from molprof.profiler.generate import BatchPlan, PassResult, Runner
 from molprof.profiler.manifest import SCHEMA, Manifest, Repeat, Timings, Window
 from molprof.profiler.marks import HostMarks, Marks, mark_cost_ns, signature_cost_ns
-from molprof.profiler.models import LoadedModel, load
+from molprof.profiler.models import LoadedModel, load, resolve_device, resolve_dtype
 from molprof.profiler.processors import find_factory, make_processor
 from molprof.profiler.prompts import Prompts, read_prompts
 from molprof.profiler.recording import ProfilerMarks
@@ -43,6 +42,7 @@ class Progress:
             from inside a batch whose time counts.
         tokens: generated in this pass so far, in finished batches.
         elapsed_ns: since the pass began.
+        notes: what the user should know before the work goes on, one line each; with `load` only.
     """
 
     stage: str
@@ -54,6 +54,7 @@ class Progress:
     max_steps: int = 0
     tokens: int = 0
     elapsed_ns: int = 0
+    notes: tuple[str, ...] = ()
 
 
 Report = Callable[[Progress], None]
@@ -65,7 +66,7 @@ class CaptureResult:
 
     Attributes:
         path: the trace.
-        notes: what the user should know, one line each.
+        notes: what the user should know about the run, one line each.
     """
 
     path: Path
@@ -86,7 +87,8 @@ def capture(settings: CaptureSettings, report: Report = lambda progress: None) -
         find_factory(settings.processor)  # a mistyped name is found before a model is loaded for it
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    report(Progress("load"))
+    resolve_dtype(settings.dtype, resolve_device(settings.device))
+    report(Progress("load", notes=prompts.notes()))
     loaded = load(
         settings.model,
         settings.tokenizer,
@@ -156,7 +158,7 @@ def capture_loaded(
             write_trace(raw, settings.output, manifest, texts, steps)
         except OSError as problem:
             raise RunError(f"cannot write {settings.output}: {problem.strerror or problem}") from problem
-    notes = [*loaded.notes, *_notes(settings, prompts, [*results, unmarked], profiled, window)]
+    notes = [*loaded.notes, *_notes(settings, [*results, unmarked], profiled, window)]
     return CaptureResult(settings.output, manifest, tuple(notes))
 
 
@@ -257,16 +259,12 @@ def _profile(passes: _Passes, window: Window, raw: Path) -> tuple[PassResult, St
 
 def _notes(
     settings: CaptureSettings,
-    prompts: Prompts,
     results: list[PassResult],
     profiled: PassResult,
     window: Window,
 ) -> list[str]:
     """What the user should know about this run, one line each."""
-    notes = [f"line {skipped.line}: {skipped.problem}; skipped" for skipped in prompts.skipped]
-    count = len(prompts.prompts)
-    if count < prompts.wanted:
-        notes.append(f"{prompts.source} has {count} readable molecules; {prompts.wanted} were asked for")
+    notes = []
     if window.full is False and settings.window is not None and window.last_step < settings.window[1]:
         notes.append(f"the window ends at step {window.last_step}, the last one")
     reference = results[0].batches
@@ -285,9 +283,8 @@ def _notes(
 @contextlib.contextmanager
 def _scratch(output: Path) -> Iterator[Path]:
     """A file beside the output for torch's own export, gone when the block ends."""
-    handle, name = tempfile.mkstemp(prefix=f".{output.name}.", suffix=".torch.json", dir=output.parent)
-    os.close(handle)
+    raw = scratch_file(output, ".torch.json")
     try:
-        yield Path(name)
+        yield raw
     finally:
-        Path(name).unlink(missing_ok=True)
+        raw.unlink(missing_ok=True)

@@ -32,12 +32,15 @@ class Classified:
         kinds: one letter per token: f(ree) c(opy) j(unk) l(filler) e(os).
         blocks: coordinate block of each token, -1 outside.
         malformed_blocks: blocks that do not begin with three decimal numbers.
+        cut_blocks: those of them, 0 or 1, that the bound on new tokens cut short: the text ends in it, without an end
+            token. What the model would have written is not known.
         text: the text without the end token.
     """
 
     kinds: str
     blocks: list[int]
     malformed_blocks: int
+    cut_blocks: int
     text: str
 
 
@@ -90,7 +93,9 @@ def classify(
         kinds.append("e")
         blocks.append(-1)
     text = b"".join(pieces).decode("utf-8", errors="replace")
-    return Classified("".join(kinds), blocks, sum(span.good is None for span in spans), text)
+    malformed = [span for span in spans if span.good is None]
+    cut = sum(span.end == len(scanned) and not ended for span in malformed)
+    return Classified("".join(kinds), blocks, len(malformed), cut, text)
 
 
 def _span(match: re.Match[bytes], decimals: int) -> _Span:

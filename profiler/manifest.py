@@ -184,6 +184,7 @@ class MoleculeRun:
         malformed_blocks: blocks that do not begin with three decimal numbers.
         masked_logits: logits set to -inf for this row, all its row-steps together; None without a processor.
         template: None without a processor.
+        cut_blocks: malformed blocks, 0 or 1, that the bound on new tokens cut short; None where not recorded.
     """
 
     sequence: int
@@ -201,6 +202,7 @@ class MoleculeRun:
     malformed_blocks: int
     masked_logits: int | None
     template: TemplateCounts | None
+    cut_blocks: int | None = None
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,15 @@ from molprof.errors import RunError, UsageError
 from molprof.files import cache_dir
 from molprof.profiler.architecture import ARCHITECTURES
 from molprof.profiler.checkpoint import load_preset
+from molprof.profiler.hub import ACCEPTED, only_local
 from molprof.profiler.processors import default_processor
 from molprof.profiler.processors.base import Target
 from molprof.profiler.settings import ATTENTION, DTYPES
 from molprof.profiler.tokenizers import TAGS, VOCABULARIES, preset_tokenizer
 from molprof.profiler.vocabulary import TokenBytes, token_bytes
 
-_ACCEPTED = f"use a preset ({', '.join(ARCHITECTURES)}), a folder, or a model hub id"
+# What is shown of an error of transformers, which may list every architecture it knows.
+_REASON_CHARACTERS = 400
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -107,15 +109,19 @@ def load(
     where, kind = resolve_device(device), resolve_dtype(dtype, resolve_device(device))
     implementation = "sdpa" if attention.startswith("sdpa") else attention
     tokenizer_name = tokenizer or name
+    local = None if name in ARCHITECTURES else only_local("model", name)
+    tokenizer_local = local
+    if tokenizer_name != name and tokenizer_name not in VOCABULARIES:
+        tokenizer_local = only_local("tokenizer", tokenizer_name)
     with _quiet():
-        text = _load_tokenizer(tokenizer_name, trust_remote_code)
+        text = _load_tokenizer(tokenizer_name, trust_remote_code, tokenizer_local)
         if name in ARCHITECTURES:
             try:
                 model = load_preset(name, kind, where, implementation)
             except ImportError as problem:  # transformers: the attention's package is missing
                 raise UsageError(f"the attention {attention!r}: {problem}", hint="--attention sdpa") from problem
         else:
-            model = _load_model(name, kind, where, implementation, trust_remote_code)
+            model = _load_model(name, kind, where, implementation, trust_remote_code, local)
     return describe(name, tokenizer_name, model, text)
 
 
@@ -165,21 +171,29 @@ def describe(name: str, tokenizer_name: str, model: PreTrainedModel, tokenizer: 
     )
 
 
-def _load_tokenizer(name: str, trust_remote_code: bool) -> PreTrainedTokenizerFast:
+def _load_tokenizer(name: str, trust_remote_code: bool, local: str | None) -> PreTrainedTokenizerFast:
     if name in VOCABULARIES:
         return preset_tokenizer(name, cache_dir() / "tokenizers")
-    _check_path("tokenizer", name)
     try:
-        loaded: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code, padding_side="left")
+        loaded: Any = AutoTokenizer.from_pretrained(
+            name,
+            trust_remote_code=trust_remote_code,
+            padding_side="left",
+            local_files_only=local is not None,
+        )
     except (OSError, ValueError, ImportError, KeyError) as problem:
-        raise _unusable("tokenizer", name, problem) from problem
+        raise _unusable("model or tokenizer", name, problem, local) from problem
     return loaded  # type: ignore[no-any-return]
 
 
 def _load_model(
-    name: str, dtype: torch.dtype, device: torch.device, attention: str, trust_remote_code: bool
+    name: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    attention: str,
+    trust_remote_code: bool,
+    local: str | None,
 ) -> PreTrainedModel:
-    _check_path("model", name)
     try:
         # `weights_only` (transformers' default) keeps a .bin checkpoint from running code while it is read.
         model: Any = AutoModelForCausalLM.from_pretrained(
@@ -188,37 +202,37 @@ def _load_model(
             attn_implementation=attention,
             trust_remote_code=trust_remote_code,
             weights_only=True,
+            local_files_only=local is not None,
         )
         return model.to(device).eval()  # type: ignore[no-any-return]
     except torch.OutOfMemoryError as problem:
-        raise RunError(
-            f"{name!r} does not fit the GPU's memory: {_first_line(problem)}", "--dtype bfloat16"
-        ) from problem
+        raise RunError(f"{name!r} does not fit the GPU's memory: {_reason(problem)}", "--dtype bfloat16") from problem
     except (OSError, ValueError, ImportError, KeyError) as problem:
-        raise _unusable("model", name, problem) from problem
+        raise _unusable("model", name, problem, local) from problem
 
 
-def _check_path(what: str, name: str) -> None:
-    """Refuses a name that can only be a path and is none, before a model hub is asked for it."""
-    if name.startswith(("/", ".", "~")) and not Path(name).is_dir():
-        raise UsageError(f"no folder {name} to load the {what} from", hint=_ACCEPTED)
-
-
-def _unusable(what: str, name: str, problem: Exception) -> UsageError:
+def _unusable(what: str, name: str, problem: Exception, local: str | None) -> UsageError:
     text = str(problem)
     if "trust_remote_code" in text:
         return UsageError(
             f"the {what} {name!r} needs code of its own to be run",
             hint="--trust-remote-code, if you trust whoever published it",
         )
-    return UsageError(
-        f"cannot load the {what} {name!r}: {_first_line(problem)}",
-        hint=_ACCEPTED,
-    )
+    if local is not None and isinstance(problem, OSError) and not Path(name).is_dir():
+        return UsageError(
+            f"no {what} {name!r}: no preset and no folder, not in the model hub's cache, and {local}",
+            hint=f"check the name and the network; {ACCEPTED}",
+        )
+    return UsageError(f"cannot load the {what} {name!r}: {_reason(problem)}", hint=ACCEPTED)
 
 
-def _first_line(problem: Exception) -> str:
-    return (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+def _reason(problem: Exception) -> str:
+    """The error's text on one line; of a long one, its first whole sentences."""
+    text = " ".join(str(problem).split()) or type(problem).__name__
+    if len(text) <= _REASON_CHARACTERS:
+        return text
+    end = text.rfind(". ", 0, _REASON_CHARACTERS)
+    return text[: end + 1] if end > 0 else text[:_REASON_CHARACTERS] + "..."
 
 
 @contextmanager

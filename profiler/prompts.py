@@ -45,6 +45,15 @@ class Prompts:
     source: str
     wanted: int
 
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about the input, one line each."""
+        notes = [f"{self.source}, line {item.line}: {item.problem}; skipped" for item in self.skipped]
+        count = len(self.prompts)
+        if count < self.wanted:
+            plural = "" if count == 1 else "s"
+            notes.append(f"{self.source}: {count} readable molecule{plural}, {self.wanted} were asked for")
+        return tuple(notes)
+
 
 def read_prompts(path: Path | None, count: int, strict: bool = False) -> Prompts:
     """The first `count` molecules of a SMILES file, or of the built-in list.

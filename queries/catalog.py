@@ -22,6 +22,7 @@ _CREATE = re.compile(
 )
 _RETURNS = re.compile(r"RETURNS TABLE(\(\n.*?\n\))", re.DOTALL)
 _COLUMN = re.compile(r"^(?P<comment>(?:  -- \S.*\n)*)  (?P<name>\w+) (?P<type>[A-Z]+(?:\([\w.]+\))?),?$", re.MULTILINE)
+_CREATE_WORD = re.compile(r"^CREATE PERFETTO\b", re.MULTILINE)
 _INCLUDE = re.compile(r"^INCLUDE PERFETTO MODULE ([\w.]+);$", re.MULTILINE)
 _EXAMPLE = re.compile(r"Example(?: \((?P<defaults>[^)]*)\))?:\n(?P<sql>.*)", re.DOTALL)
 # In the order in which they are looked for: a rate is not an amount.
@@ -132,8 +133,12 @@ def with_includes(name: str, known: Mapping[str, Module]) -> tuple[str, ...]:
 
 
 def standalone_sql(name: str, known: Mapping[str, Module]) -> str:
-    """A module and all that it needs as one text without INCLUDE statements, for where no package can be added."""
+    """A module and all that it needs as one text without INCLUDE statements, for where no package can be added.
+
+    What is there already is replaced, as several modules need the same ones.
+    """
     parts = (_INCLUDE.sub("", known[item].sql) for item in with_includes(name, known))
+    parts = (_CREATE_WORD.sub("CREATE OR REPLACE PERFETTO", part) for part in parts)
     return "\n".join(re.sub(r"\n{3,}", "\n\n", part) for part in parts)
 
 

@@ -24,7 +24,7 @@ CREATE PERFETTO TABLE molprof_gpu_work(
   stream LONG,
   -- Number that the call which started it carries too; null where not recorded.
   correlation LONG,
-  -- Bytes moved or set; null where not recorded.
+  -- Bytes moved or set; null for kernels, and where not recorded.
   bytes LONG
 )
 AS
@@ -37,7 +37,12 @@ SELECT
   CAST(COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.device'), process.pid) AS TEXT) AS device,
   EXTRACT_ARG(slice.arg_set_id, 'args.stream') AS stream,
   EXTRACT_ARG(slice.arg_set_id, 'args.correlation') AS correlation,
-  CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT) AS bytes
+  CASE
+    WHEN slice.category = 'kernel' THEN NULL
+    -- Text stays what it is, and is refused: CAST would read its first digits.
+    WHEN TYPEOF(EXTRACT_ARG(slice.arg_set_id, 'args.bytes')) = 'text' THEN EXTRACT_ARG(slice.arg_set_id, 'args.bytes')
+    ELSE CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT)
+  END AS bytes
 FROM slice
 LEFT JOIN thread_track
   ON slice.track_id = thread_track.id

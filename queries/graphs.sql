@@ -81,7 +81,8 @@ CREATE PERFETTO VIEW molprof_graph_summary(
   kernels_per_graph DOUBLE,
   -- Sum of the times of the graphs' work, ns.
   gpu_ns DURATION,
-  -- Mean time from the start of a call to the start of its first work, ns; null where no work is recorded.
+  -- Mean time from the start of a call to the start of the first work that it started, ns, over the calls that started
+  -- any, as in molprof.launches; null where no work is recorded.
   mean_delay_ns DOUBLE
 )
 AS

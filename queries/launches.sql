@@ -57,7 +57,8 @@ CREATE PERFETTO VIEW molprof_launch_summary(
   time_ns DURATION,
   -- Kernels that they started.
   kernels LONG,
-  -- Mean time from the start of a call to the start of a kernel of it, ns; null where none is linked.
+  -- Mean time from the start of a call to the start of the first work that it started, ns, over the calls that started
+  -- any: of a graph the first kernel, copy or set counts alone; null where none is linked.
   mean_delay_ns DOUBLE
 )
 AS
@@ -65,13 +66,11 @@ WITH
   started AS (
     SELECT
       link.call_id,
-      COUNT() AS kernels,
-      SUM(link.delay) AS delay
+      SUM(work.category = 'kernel') AS kernels,
+      MIN(link.delay) AS delay
     FROM molprof_gpu_work_call AS link
     JOIN molprof_gpu_work AS work
       ON work.id = link.work_id
-    WHERE
-      work.category = 'kernel'
     GROUP BY
       link.call_id
   )
@@ -81,7 +80,7 @@ SELECT
   COUNT() AS count,
   SUM(call.dur) AS time_ns,
   IFNULL(SUM(started.kernels), 0) AS kernels,
-  1.0 * SUM(started.delay) / SUM(started.kernels) AS mean_delay_ns
+  AVG(started.delay) AS mean_delay_ns
 FROM molprof_gpu_call AS call
 LEFT JOIN started
   ON started.call_id = call.id

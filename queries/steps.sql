@@ -105,8 +105,9 @@ CREATE PERFETTO TABLE molprof_any_step(
   prompt_sequences LONG,
   -- Prompt tokens that it read; null where not told.
   prompt_tokens LONG,
-  -- Tokens that it generated: one per generating sequence; a prompt's first token is not counted for vllm and
-  -- sglang, whose names do not tell whether the prompt was read to its end; null where not told.
+  -- Tokens that it generated: one per generating sequence. The names of vllm and sglang do not tell whether a prompt was
+  -- read to its end, which gives its first token: those are not counted in a mixed step, and a prefill step is null, as
+  -- any step whose name does not tell.
   tokens LONG,
   -- Process that the step ran in.
   upid JOINID(process.id),
@@ -154,8 +155,7 @@ SELECT
   END AS prompt_tokens,
   CASE
     WHEN step.form = 'molprof' THEN IFNULL(generated.tokens, 0)
-    WHEN step.form = 'execute' THEN step.generation
-    WHEN step.form = 'step' AND step.mode = 'EXTEND' THEN 0
+    WHEN step.form = 'execute' THEN IIF(step.context > 0 AND step.generation = 0, NULL, step.generation)
     WHEN step.form = 'step' AND step.mode = 'DECODE' THEN step.batch_size
   END AS tokens,
   step.upid,

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fake_shell as shell
 import pytest
 
 from molprof.analysis.engine import Engine, open_engine
@@ -28,6 +29,12 @@ def engine() -> Iterator[Engine]:
     """An engine that holds no trace yet."""
     with open_engine() as engine:
         yield engine
+
+
+@pytest.fixture
+def fake_shell(tmp_path: Path) -> str:
+    """Path of a stand-in for trace_processor_shell."""
+    return shell.write(tmp_path / "trace_processor_shell")
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_constrained_window(tmp_path: Path) -> None:
         assert set(repeat.phases_ns) == set(PHASES)
         assert sum(repeat.phases_ns.values()) <= repeat.wall_ns
     assert timings.profiled_steps_ns == sum(round(event["dur"] * 1000) for event in steps)
-    assert result.notes == ("line 2: RDKit cannot read the SMILES 'xx'; skipped",)
+    assert result.notes == ()
     assert [item.stage for item in seen if item.batch == 0 and item.step == 0][-1] == "write"
     assert {item.stage for item in seen} == {"warmup", "repeat", "unmarked", "profile", "write"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.smi", "out.json.gz"]
@@ -141,7 +141,7 @@ def test_sampled_passes_write_the_same_text(tmp_path: Path) -> None:
     asked = settings(tmp_path, processor="generic", decoding=Decoding("top_k", 0.8, top_k=5, seed=9))
     asked = dataclasses.replace(asked, max_new_tokens=12, repeats=1, warmup=0)
     result = capture_loaded(asked, loaded("llama"), inputs(tmp_path))
-    assert result.notes == ("line 2: RDKit cannot read the SMILES 'xx'; skipped",)  # and no pass differs
+    assert result.notes == ()  # no pass differs
     generation = result.manifest.generation
     assert (generation.sampling, generation.seed) == ("sample", 9)
     assert generation.sampling_parameters == {"temperature": 0.8, "top_k": 5}
@@ -287,12 +287,43 @@ def test_devices_and_models_that_are_not_there(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             resolve_device(name)
-    with pytest.raises(UsageError, match=r"no folder .*/none to load the tokenizer from"):
+    with pytest.raises(UsageError, match=r"no folder .*/none to load the model from"):
         load(str(tmp_path / "none"))
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    with pytest.raises(UsageError, match=r"cannot load the model '.*/empty'"):
-        load(str(empty), tokenizer="llama")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(UsageError, match=r"the folder .*/folder holds no model: it has no config\.json$"):
+        load(str(folder), tokenizer="llama")
+    with pytest.raises(UsageError, match=r"holds no tokenizer: it has no tokenizer\.json, no tokenizer_config\.json, "):
+        load("llama", tokenizer=str(folder))
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(UsageError) as caught:
+        load(str(folder))
+    message = str(caught.value)
+    assert message.startswith(f"cannot load the model or tokenizer '{folder}': ")
+    assert (message[-1], "\n" in message) == (".", False)
+
+
+def test_a_device_that_is_not_there_is_refused_before_loading(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    for device in ("tpu", "cuda:99"):
+        with pytest.raises(UsageError, match=r"no device 'tpu'|'cuda:99' is not available|no GPU 99"):
+            capture(settings(tmp_path, device=device), seen.append)
+    assert seen == []
+
+
+def test_remarks_on_the_input_come_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Progress] = []
+    monkeypatch.setattr(capture_module, "load", lambda *arguments: loaded("llama"))
+    path = tmp_path / "in.smi"
+    path.write_text("C\nxx\n")
+    result = capture(settings(tmp_path, smiles=path, repeats=1, max_new_tokens=3), seen.append)
+    assert seen[0].stage == "load"
+    assert seen[0].notes == (
+        f"{path}, line 2: RDKit cannot read the SMILES 'xx'; skipped",
+        f"{path}: 1 readable molecule, 3 were asked for",
+    )
+    assert not any(state.notes for state in seen[1:])
+    assert (result.notes, [item.line for item in result.manifest.skipped]) == ((), [2])
 
 
 def test_a_model_from_a_folder(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from conftest import Cli
 
 from molprof.cli import COMMANDS
+from molprof.files import replacing
 
 TRACE = {
     "traceEvents": [
@@ -130,9 +131,42 @@ def test_a_mistake_is_one_clear_message(
 ) -> None:
     result = molprof(*arguments, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     assert result.returncode == code, result.stderr
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+    # One style, whoever found the mistake: one line, and below it what to do.
+    error, *hint = [line for line in result.stderr.splitlines() if line != "loading the model"]
+    assert error.startswith("molprof: error: ")
+    assert message in error
+    assert all(line.startswith("  ") for line in hint)
     assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_on_the_command_line_names_the_commands_own_help(molprof: Cli) -> None:
+    error, hint = molprof("report", "--nope").stderr.splitlines()
+    assert error.startswith("molprof: error: No such option '--nope'.")
+    assert hint == "  molprof report --help shows what it takes"
+    alone = molprof()
+    assert (alone.returncode, alone.stdout) == (2, "")
+    assert alone.stderr.startswith("Usage: molprof [OPTIONS] COMMAND")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc on this system")
+def test_an_output_that_cannot_be_made_is_a_usage_error_before_any_work(molprof: Cli, tmp_path: Path) -> None:
+    for output in ("/proc/out.json", "n" * 300):
+        result = molprof("report", "absent.json", "-o", output)
+        assert result.returncode == 2
+        assert result.stderr.startswith(f"molprof: error: cannot write {output}: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_longest_name_can_be_written(molprof: Cli, trace: str, tmp_path: Path) -> None:
+    assert molprof("report", trace, "-o", "n" * 255).returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["n" * 255, "trace.json"]
+
+
+def test_an_error_while_writing_names_the_users_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"No such file") as failure, replacing(tmp_path / "out.txt") as part:
+        part.unlink()
+    assert failure.value.filename == str(tmp_path / "out.txt")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -202,7 +236,7 @@ def test_a_newer_manifest_is_refused(molprof: Cli, tmp_path: Path) -> None:
     (tmp_path / "new.json").write_text(json.dumps({**TRACE, "molprof": {"schema": 99}}))
     result = molprof("report", "new.json", "-o", "out.txt")
     assert (result.returncode, result.stdout) == (3, "")
-    assert "schema 99" in result.stderr
+    assert result.stderr.startswith("molprof: error: new.json: the trace was written with manifest schema 99; ")
     assert len(result.stderr.splitlines()) <= 2
     assert not (tmp_path / "out.txt").exists()
 
@@ -236,3 +270,14 @@ def test_only_regular_files_are_replaced_and_links_are_followed(molprof: Cli, tr
     assert molprof("report", trace, "-o", "link.txt", "--force").returncode == 0
     assert (tmp_path / "link.txt").is_symlink()
     assert "molprof report" in (tmp_path / "real.txt").read_text()
+
+
+@pytest.mark.parametrize("events", [[], [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}]])
+def test_a_trace_without_events_says_so(molprof: Cli, trace: str, tmp_path: Path, events: list[object]) -> None:
+    (tmp_path / "empty.json").write_text(json.dumps({"traceEvents": events}))
+    said = "empty.json holds no events with a duration, so nothing was recorded\n"
+    report = molprof("report", "empty.json")
+    assert (report.returncode, report.stderr) == (0, said)
+    assert "\n  events     none: the trace holds no events with a duration, so nothing was recorded\n" in report.stdout
+    assert molprof("compare", trace, "empty.json").stderr == said
+    assert molprof("query", "SELECT 1 AS one", "empty.json", trace).stderr == said

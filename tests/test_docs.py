@@ -92,6 +92,6 @@ def test_sql_to_paste_has_every_module_once_and_no_include() -> None:
     for name in CATALOG:
         sql = standalone_sql(name, CATALOG)
         assert "INCLUDE PERFETTO" not in sql
-        created = re.findall(r"^CREATE PERFETTO \w+ (\w+)", sql, re.MULTILINE)
+        created = re.findall(r"^CREATE OR REPLACE PERFETTO \w+ (\w+)", sql, re.MULTILINE)
         assert len(created) == len(set(created))
         assert set(created) >= {entry.name for entry in CATALOG[name].entries}

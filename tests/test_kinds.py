@@ -110,6 +110,23 @@ def test_malformed_blocks(text: str, malformed: int) -> None:
     assert "j" not in found.kinds
 
 
+@pytest.mark.parametrize(
+    ("text", "end", "malformed", "cut"),
+    [
+        ("[C]<1.0,2.", "", 1, 1),
+        ("[C]<", "", 1, 1),
+        ("[C]<1.0>[O]<1.0", "", 2, 1),
+        ("[C]<1.0>[O]", "", 1, 0),
+        ("[C]<1.0,2.", "<|im_end|>", 1, 0),  # the model's own end
+        ("[C]<1.0,2.0,3.0", "", 0, 0),  # all three are there, whatever would have followed
+    ],
+)
+def test_a_block_that_the_bound_cut_short_is_told_apart(text: str, end: str, malformed: int, cut: int) -> None:
+    eos = frozenset(ids("qwen", "<|im_end|>"))
+    found = classify(ids("qwen", text + end), table("qwen"), eos)
+    assert (found.malformed_blocks, found.cut_blocks) == (malformed, cut)
+
+
 def test_no_tokens() -> None:
     assert classify([], table("qwen"), frozenset()).kinds == ""
     assert classify([5], table("qwen"), frozenset({5})).kinds == "e"

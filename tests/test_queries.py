@@ -66,7 +66,7 @@ def test_launches_by_name(engine: Engine) -> None:
     assert rows(engine, "launches", "SELECT * FROM molprof_launch_summary") == [
         ("cudaLaunchKernel", "launch", 2, 8_000, 2, 20_500.0),
         ("cuLaunchKernel", "launch", 1, 1_000, 0, None),
-        ("cudaGraphLaunch", "graph_launch", 1, 5_000, 2, 12_500.0),
+        ("cudaGraphLaunch", "graph_launch", 1, 5_000, 2, 10_000.0),
         ("cudaLaunchKernelExC", "launch", 1, 4_000, 1, 37_000.0),
     ]
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tiny_trace
 
+from molprof.analysis.engine import Columns
 from molprof.analysis.query import Result, Statement, find_statement, run_statement
-from molprof.analysis.query.binding import bind, literal
+from molprof.analysis.query.binding import bind, literal, statements
 from molprof.analysis.render import parquet
 from molprof.analysis.render.result import render_result
 from molprof.errors import MissingExtraError, QueryError, UsageError
@@ -107,15 +108,15 @@ def test_several_traces_under_each_other(tmp_path: Path) -> None:
     two = trace(tmp_path, "two.json")
     three = trace(tmp_path, "three.json", tiny_trace.slice_("kernel", "b", 0, 7))
     statement = find_statement("SELECT name, stream, dur, 1 AS trace FROM molprof_gpu_work", {})
-    result = run_statement(statement, [one, two, three])
-    assert {name: column.tolist() for name, column in result.columns.items()} == {
+    found = run_statement(statement, [one, two, three])
+    assert {name: column.tolist() for name, column in found.columns.items()} == {
         "trace": [str(one), str(three)],
         "name": ["a", "b"],
         "stream": [7, None],
         "dur": [5_000, 7_000],
         "trace:1": [1, 1],
     }
-    assert result.columns["dur"].dtype == np.int64
+    assert found.columns["dur"].dtype == np.int64
     assert list(run_statement(statement, [one]).columns) == ["name", "stream", "dur", "trace"]
     assert [len(column) for column in run_statement(statement, [two, two]).columns.values()] == [0] * 5
 
@@ -142,20 +143,78 @@ def test_an_error_has_the_place_in_the_users_own_text(tmp_path: Path) -> None:
     assert str(failure.value.hint).splitlines()[1:3] == ["   2 |   nope", "     |   ^"]
 
 
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT 1", ["SELECT 1"]),
+        ("SELECT 1;", ["SELECT 1;"]),
+        (";; -- only this\n/* and; this */ ;", []),
+        ("SELECT ';' AS a; SELECT 2 -- end; of it", ["SELECT ';' AS a;", " " * 16 + " SELECT 2 -- end; of it"]),
+        ("-- first\nSELECT 1;\n\nSELECT 2;\n", ["-- first\nSELECT 1;", "\n         \n\nSELECT 2;"]),
+        (
+            "CREATE TRIGGER t AFTER INSERT ON a BEGIN SELECT 1; SELECT 2; END;SELECT 3",
+            ["CREATE TRIGGER t AFTER INSERT ON a BEGIN SELECT 1; SELECT 2; END;", " " * 65 + "SELECT 3"],
+        ),
+    ],
+)
+def test_statements_keep_their_places(sql: str, expected: list[str]) -> None:
+    assert statements(sql) == expected
+
+
+def test_every_statement_shows_its_result(tmp_path: Path) -> None:
+    one = trace(tmp_path, "one.json", tiny_trace.work("kernel", "a", 0, 5, 1))
+    sql = (
+        "INCLUDE PERFETTO MODULE molprof.gpu_work; SELECT name FROM molprof_gpu_work;\n"
+        "CREATE PERFETTO VIEW own AS SELECT 2 AS two; SELECT two FROM own; SELECT 3 AS three WHERE FALSE;"
+    )
+    statement = find_statement(sql, {})
+    found = run_statement(statement, [one])
+    shown = [{name: column.tolist() for name, column in table.items()} for table in found.tables]
+    assert shown == [{"name": ["a"]}, {"two": [2]}, {"three": []}]
+    assert render_result(found, "table") == (
+        "name\n----\na\n(1 row)\n\ntwo\n---\n  2\n(1 row)\n\nthree\n-----\n(0 rows)\n"
+    )
+    assert render_result(found, "markdown") == (
+        "| name |\n| --- |\n| a |\n\n| two |\n| ---: |\n| 2 |\n\n| three |\n| --- |\n"
+    )
+    for render in (lambda: render_result(found, "csv"), lambda: render_result(found, "json"), lambda: found.columns):
+        with pytest.raises(UsageError, match="the query gives 3 results, and this format holds one"):
+            render()
+    twice = run_statement(statement, [one, one])
+    assert twice.tables[1]["two"].tolist() == [2, 2]
+    assert twice.tables[1]["trace"].tolist() == [str(one)] * 2
+
+
+def test_a_mistake_in_a_later_statement_is_shown_in_the_whole_text(tmp_path: Path) -> None:
+    path = trace(tmp_path, "one.json")
+    with pytest.raises(QueryError, match="at line 2 col 18: no such column: nope") as failure:
+        run_statement(find_statement("SELECT 1;\nSELECT 2; SELECT nope", {}), [path])
+    assert failure.value.hint == f"   1 | SELECT 1;\n   2 | SELECT 2; SELECT nope\n     | {' ' * 17}^"
+
+
+def test_a_query_without_a_result_is_refused(tmp_path: Path) -> None:
+    for sql in ("CREATE PERFETTO VIEW own AS SELECT 2 AS two", "-- SELECT 1"):
+        with pytest.raises(UsageError, match="the query gives no result"):
+            run_statement(find_statement(sql, {}), [trace(tmp_path, "one.json")])
+
+
 def column(*values: Any) -> np.ndarray:
     made = np.empty(len(values), dtype=object)
     made[:] = values
     return made
 
 
-RESULT = Result(
+def result(*tables: Columns) -> Result:
+    return Result(tables, ())
+
+
+RESULT = result(
     {
         "name": column("a\x1b[31m", None, "b|\u202e"),
         "count": np.array([1, 20, 300]),
         "ratio": np.array([0.5, 1e-5, 2.0]),
         "blob": column(b"\x00\xff", None, b""),
     },
-    (),
 )
 
 
@@ -168,7 +227,7 @@ def test_a_table() -> None:
         "b|\\u202e     300      2",
         "(3 rows)",
     ]
-    long = render_result(Result({"name": column("x" * 100)}, ()), "table").splitlines()
+    long = render_result(result({"name": column("x" * 100)}), "table").splitlines()
     assert long[2:] == ["x" * 59 + "…", "(1 row)"]
 
 
@@ -185,9 +244,9 @@ def test_csv_json_and_markdown() -> None:
         "| --- | ---: | ---: | --- |",
         "| a\\\\x1b\\[31m | 1 | 0.5 | 00ff |",
     ]
-    empty = Result({"name": column()}, ())
+    empty = result({"name": column()})
     assert (render_result(empty, "json"), render_result(empty, "csv")) == ("[]\n", "name\n")
-    assert json.loads(render_result(Result({"x": np.array([np.inf])}, ()), "json")) == [{"x": "inf"}]
+    assert json.loads(render_result(result({"x": np.array([np.inf])}), "json")) == [{"x": "inf"}]
 
 
 def test_parquet_keeps_types_nulls_and_exact_text(tmp_path: Path) -> None:
@@ -201,7 +260,7 @@ def test_parquet_keeps_types_nulls_and_exact_text(tmp_path: Path) -> None:
         "empty": column(*[None] * 3),
     }
     path = tmp_path / "out.parquet"
-    path.write_bytes(parquet.result_to_parquet(Result(mixed, ())))
+    path.write_bytes(parquet.result_to_parquet(result(mixed)))
     table = pyarrow.parquet.read_table(path)
     assert [str(field.type) for field in table.schema] == [
         "string", "int64", "double", "binary", "string", "int64", "string",

@@ -110,3 +110,12 @@ def test_sql_to_paste_needs_no_package(molprof: Cli, trace: str, tmp_path: Path)
     )
     result = molprof("query", "own.sql", trace, "--format", "csv")
     assert (result.returncode, result.stdout) == (0, "n\n4\n"), result.stderr
+
+
+def test_the_results_of_several_statements(molprof: Cli, trace: str, tmp_path: Path) -> None:
+    sql = "SELECT 1 AS a; SELECT 2 AS b"
+    assert molprof("query", sql, trace).stdout == "a\n-\n1\n(1 row)\n\nb\n-\n2\n(1 row)\n"
+    refused = molprof("query", sql, trace, "--format", "json", "-o", "out.json")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("molprof: error: the query gives 2 results, and this format holds one\n")
+    assert not (tmp_path / "out.json").exists()

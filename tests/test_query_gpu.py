@@ -107,6 +107,11 @@ def test_graphs_and_their_kernels(tmp_path: Path) -> None:
         assert rows("graphs", "SELECT * FROM molprof_graph_summary") == [
             ("cudaGraphLaunch", 2, 10_000, 2, 1.0, 11_000, 10_000.0)
         ]
+        # The delay is to a call's first work, whatever it is and however much follows, wherever it is shown.
+        sql = "SELECT name, kind, mean_delay_ns FROM {} ORDER BY name"
+        delays = [("cudaGraphLaunch", "graph_launch", 10_000.0), ("cudaLaunchKernel", "launch", 10_000.0)]
+        assert rows("launches", sql.format("molprof_launch_summary")) == delays
+        assert rows("launch_queue", sql.format("molprof_launch_queue_summary")) == delays
 
 
 def test_streams_and_what_runs_side_by_side(tmp_path: Path) -> None:

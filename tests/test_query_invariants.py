@@ -50,6 +50,17 @@ def test_work_is_counted_once_everywhere(query: Rows) -> None:
         assert steps == [(kernels, time_ns)]
 
 
+def test_the_patterns_know_what_takes_the_time(query: Rows) -> None:
+    sql = """
+    SELECT SUM(work.dur), SUM(work.dur * (class.class != 'other')) FROM molprof_gpu_work AS work
+    JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
+    WHERE work.category = 'kernel'
+    """
+    ((all_ns, classified_ns),) = query("kernel_classes", f"INCLUDE PERFETTO MODULE molprof.gpu_work; {sql}")
+    assert all_ns == query("launches", "SELECT kernel_time_ns FROM molprof_launch_count")[0][0] > 0
+    assert classified_ns >= 0.95 * all_ns
+
+
 def test_launches_agree_with_the_counts(query: Rows) -> None:
     sql = "SELECT SUM(kind = 'launch'), SUM(kind = 'graph_launch'), SUM(kernels) FROM molprof_launch"
     counts = "SELECT launches, graph_launches, kernels_with_call FROM molprof_launch_count"
@@ -57,6 +68,11 @@ def test_launches_agree_with_the_counts(query: Rows) -> None:
     graphs = query("graphs", "SELECT COUNT(), IFNULL(SUM(kernels), 0) FROM molprof_graph_launch")
     own = "SELECT COUNT(), IFNULL(SUM(kernels), 0) FROM molprof_launch WHERE kind = 'graph_launch'"
     assert graphs == query("launch_queue", own)
+    delays = "SELECT name, kind, count, mean_delay_ns FROM {} ORDER BY name, kind"
+    by_call = query("launches", delays.format("molprof_launch_summary"))
+    assert by_call == query("launch_queue", delays.format("molprof_launch_queue_summary"))
+    sql = "SELECT name, 'graph_launch', graph_launches, mean_delay_ns FROM molprof_graph_summary ORDER BY name"
+    assert query("graphs", sql) == [row for row in by_call if row[1] == "graph_launch"]
 
 
 def test_queue_depth_against_a_plain_count(query: Rows) -> None:

@@ -42,7 +42,7 @@ def captured(tmp_path: Path) -> Iterator[Rows]:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("execute_context_1(888_788544)_generation_0(0)", ("vllm", "prefill", None, 1, 888, 0)),
+        ("execute_context_1(888_788544)_generation_0(0)", ("vllm", "prefill", None, 1, 888, None)),
         ("execute_context_0(0_0)_generation_4(4)", ("vllm", "decode", None, 0, 0, 4)),
         (
             "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)",
@@ -54,7 +54,7 @@ def captured(tmp_path: Path) -> Iterator[Rows]:
         ),
         ("execute_0_context_0(sq0sk0sqsq0sqsk0)_generation_0(sq0sk0sqsq0sqsk0)", ("vllm", "idle", None, 0, 0, 0)),
         ("step[DECODE bs=32]", ("sglang", "decode", None, 0, 0, 32)),
-        ("step[EXTEND bs=15 toks=15360]", ("sglang", "prefill", None, 15, 15360, 0)),
+        ("step[EXTEND bs=15 toks=15360]", ("sglang", "prefill", None, 15, 15360, None)),
         ("step[IDLE]", ("sglang", "idle", None, None, None, None)),
         ("step[TARGET_VERIFY bs=2]", ("sglang", "target_verify", None, None, None, None)),
         ("ProfilerStep#6", ("profiler", None, 6, None, None, None)),
@@ -85,7 +85,7 @@ def test_one_source_and_the_outermost_steps_count(tmp_path: Path) -> None:
     with events_loaded(tmp_path, events) as query:
         assert query("steps", "SELECT ts, dur, source, kind, tokens FROM molprof_any_step") == [
             (0, 100_000, "sglang", "decode", 2),
-            (200_000, 50_000, "sglang", "prefill", 0),
+            (200_000, 50_000, "sglang", "prefill", None),
         ]
 
 
@@ -123,7 +123,7 @@ def test_launches_per_token_and_what_lies_outside(tmp_path: Path) -> None:
         ]
         assert query("step_launches", SUMMARY) == [
             ("sglang", "decode", 2, 6, 0, 1, 1, 3, 1 / 6),
-            ("sglang", "prefill", 1, 0, 7, 1, 0, 1, None),
+            ("sglang", "prefill", 1, None, 7, 1, 0, 1, None),
             (None, None, 0, None, None, 1, 0, 2, None),
         ]
         per_step = "SELECT launches_per_step, kernels_per_step, kernels_per_token FROM molprof_step_launch_summary"
@@ -182,7 +182,7 @@ def test_steps_of_a_captured_run(captured: Rows) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("b200_vllm_eager", [("vllm", "prefill", 1, 0, 888, 768, 0, 768, None)]),
+        ("b200_vllm_eager", [("vllm", "prefill", 1, None, 888, 768, 0, 768, None)]),
         ("h100_qwen1.5_0.5b", [("profiler", None, 1, None, None, 1029, 0, 1029, None)]),
         ("mi300x_sglang_qwen3_8b_decode", [("sglang", "decode", 1, 32, 0, 11, 1, 555, 11 / 32)]),
         ("mi300x_vllm_decode_graph", [("vllm", "decode", 1, 32, 0, 4, 1, 425, 4 / 32)]),

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import os
+import re
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from trace_rows import load, x
 
 from molprof.analysis.engine import Engine, open_engine
+from molprof.analysis.query import find_statement, run_statement
 from molprof.analysis.reader import TraceInfo, document, load_trace
 from molprof.analysis.reports import load_report
 from molprof.errors import TraceError
@@ -28,8 +30,14 @@ PLACE_OF_90 = WHOLE.index(b'{"ph": "X", "cat": "cpu_op", "name": "n90"')
     ("content", "reason"),
     [
         (b"", "is empty (0 bytes)"),
+        (b" \n ", "holds no text, or white space alone (byte 3"),
+        (gzip.compress(b""), "holds no text, or white space alone (byte 0"),
+        (b"\xef\xbb\xbf", "holds no text, or white space alone (byte 3"),
+        (b'[{"ph": "X", "ts": 1, "name": "\\ud800"}]', "wrong event 1: text that ends in half a surrogate"),
         (b"hello", "is not JSON: it begins with b'hello' (byte 0 of the text, after 0 events)"),
-        (b"\xef\xbb\xbf{}", "is not JSON"),
+        (b"\xef\xbb\xbf{}", "has no 'traceEvents' (byte 5 of the text"),
+        (b"\xef\xbb{}", "is not JSON: it begins with b'\\xef\\xbb{}' (byte 0"),
+        (b"\xff\xfe{\0}\0", "is not JSON: it begins with"),
         (b"PK\x03\x04zip", "is a zip archive, not a trace"),
         (b"{}", "has no 'traceEvents' (byte 2 of the text"),
         (b'{"a": [1, 2]}', "has no 'traceEvents'"),
@@ -56,7 +64,7 @@ PLACE_OF_90 = WHOLE.index(b'{"ph": "X", "cat": "cpu_op", "name": "n90"')
         (gzip.compress(WHOLE)[:-300], "gzip data is truncated at byte"),
         (gzip.compress(WHOLE)[:-4], "gzip data is truncated at byte"),
         (gzip.compress(WHOLE)[:-6] + b"\0" * 6, "damaged gzip data near byte"),
-        (gzip.compress(WHOLE) + b"junk" * 10, "damaged gzip data near byte"),
+        (gzip.compress(WHOLE) + b"junk", "the gzip data ends at byte"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_with_the_place(engine: Engine, tmp_path: Path, content: bytes, reason: str) -> None:
@@ -163,11 +171,10 @@ def _check_against_json(text: bytes, info: TraceInfo) -> None:
     ("text", "where"),
     [
         (b'{"traceEvents": [{"ph": "X", "name": "' + b"x" * 3_000_000, "inside event 1"),
-        (b'{"traceEvents": [' + b'{"a":' * 600_000, "inside event 1"),
         (b'{"other": "' + b"x" * 3_000_000, "inside the value of 'other'"),
         (b'{"' + b"x" * 3_000_000, "inside a key"),
     ],
-    ids=["event", "nesting", "value", "key"],
+    ids=["event", "value", "key"],
 )
 def test_a_value_without_end_is_refused_in_bounded_memory(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, where: str
@@ -175,6 +182,26 @@ def test_a_value_without_end_is_refused_in_bounded_memory(
     monkeypatch.setattr(document, "_MAX_VALUE_BYTES", 1_000_000)
     with pytest.raises(TraceError, match="has a value of more than 1000000 bytes, " + where):
         load(engine, tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (b'{"traceEvents": [' + b'{"a":' * 600_000, "inside event 1 (byte 17 "),
+        (b'{"traceEvents": [{"ph": "i", "ts": 1}, ' + b"[" * 600_000, "inside event 2 (byte "),
+        (b'{"other": ' + b"[" * 600_000, "in the value of a key (byte 10 "),
+    ],
+    ids=["event", "second event", "value"],
+)
+def test_nesting_without_end_is_refused_at_once(engine: Engine, tmp_path: Path, text: bytes, where: str) -> None:
+    with pytest.raises(TraceError, match=re.escape(f"is nested too deeply {where}")):
+        load(engine, tmp_path, text)
+
+
+def test_partial_takes_what_stands_before_a_nesting_without_end(engine: Engine, tmp_path: Path) -> None:
+    info = load(engine, tmp_path, WHOLE[:PLACE_OF_90] + b"[" * 600_000, partial=True)
+    assert (info.events_by_category, info.complete) == ({"cpu_op": 90}, False)
+    assert "is nested too deeply inside event 91" in str(info.problem)
 
 
 @pytest.mark.parametrize("text", [b'"a": %b', b'"args": {"a": %b}', b'"args": {"a": %b, "b": "\\n"}'])
@@ -189,12 +216,43 @@ def test_deep_nesting_is_an_error_or_read(engine: Engine, tmp_path: Path, text: 
         assert (depth, info.lost_events) == (700, 0)
 
 
-def test_a_number_that_is_text_is_an_error_of_the_trace(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("category", "arg", "value", "shown"),
+    [
+        ("kernel", "correlation", "seven", "'seven'"),
+        ("cuda_runtime", "correlation", "7", "'7'"),
+        ("gpu_memcpy", "correlation", 10**20, "'100000000000000000000'"),
+        ("gpu_memset", "stream", "y" * 70, f"'{'y' * 60}'..."),
+        ("gpu_memcpy", "bytes", "12kB", "'12kB'"),
+        ("gpu_memcpy", "bytes", 10**20, "'100000000000000000000'"),
+    ],
+)
+def test_text_for_a_number_is_named_with_its_event(
+    tmp_path: Path, category: str, arg: str, value: object, shown: str
+) -> None:
     path = tmp_path / "trace.json"
-    path.write_text(json.dumps([x("k", 1, 1, cat="kernel", args={"correlation": "seven"})]))
-    with pytest.raises(TraceError, match=r"trace\.json holds a value .*'correlation' declared as LONG") as failure:
+    fine = x("fine", 0, 1, cat="cuda_driver", args={"stream": "text", "bytes": "text"})  # which nothing reads
+    path.write_text(json.dumps([fine, x("wrong", 1, 1, cat=category, args={arg: value})]))
+    message = f"{path}: the event 'wrong' of category {category} has the {arg} {shown}, which is no integer of 64 bits"
+    with pytest.raises(TraceError) as failure:
         load_report(path)
-    assert "\n" not in str(failure.value)
+    assert str(failure.value) == message
+    with pytest.raises(TraceError) as failure:
+        run_statement(find_statement("launches", {}), [path])
+    assert str(failure.value) == message
+
+
+def test_a_kernel_moves_no_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(
+        json.dumps(
+            [
+                x("k", 1, 1, cat="kernel", args={"bytes": "text"}),
+                x("Memcpy DtoH", 2, 1, cat="gpu_memcpy", args={"bytes": 1.5e3}),
+            ]
+        )
+    )
+    assert load_report(path).counts.memory_operations["Memcpy DtoH"].bytes == 1500
 
 
 def test_a_device_that_is_null_is_one_of_its_own(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ import pytest
 import tiny_trace
 from trace_rows import load, rows, x
 
-from molprof.analysis.engine import Engine
+from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.metrics import build_report
 from molprof.analysis.reader import load_trace, unpack
 from molprof.analysis.reader.events import NEEDED_ARGS
+from molprof.analysis.reader.packets import Packets
 from molprof.analysis.reports import ReportOptions, load_report, open_trace
 from molprof.errors import TraceError
 from molprof.queries import modules
@@ -65,12 +66,43 @@ def test_zstd_by_content_in_several_frames(engine: Engine, tmp_path: Path) -> No
     [
         (lambda data: data[:-9], "zstd data is truncated at byte"),
         (lambda data: data[:4] + b"\xff" * 9 + data[13:], "damaged zstd data near byte"),
-        (lambda data: data + b"junk", "damaged zstd data near byte"),
+        (lambda data: data + b"junk", "and other bytes follow it, from byte"),
     ],
 )
 def test_damaged_zstd(engine: Engine, tmp_path: Path, change: object, reason: str) -> None:
     with pytest.raises(TraceError, match=re.escape(reason)):
         load(engine, tmp_path, change(zstd.compress(TEXT)))  # type: ignore[operator]
+
+
+def test_zstd_frames_without_data_are_skipped(engine: Engine, tmp_path: Path) -> None:
+    skipped = b"\x50\x2a\x4d\x18\x05\x00\x00\x00hello"
+    info = load(engine, tmp_path, skipped + zstd.compress(TEXT[:1000]) + skipped + zstd.compress(TEXT[1000:]) + skipped)
+    assert (info.events_by_category, info.complete) == ({"cpu_op": 3000}, True)
+
+
+@pytest.mark.parametrize("padding", [b"", b"\0", b"\0" * 300_000])
+def test_gzip_members_follow_each_other(engine: Engine, tmp_path: Path, padding: bytes) -> None:
+    packed = gzip.compress(TEXT[:1000]) + padding + gzip.compress(TEXT[1000:]) + padding
+    info = load(engine, tmp_path, packed)
+    assert (info.events_by_category, info.bytes) == ({"cpu_op": 3000}, len(packed))
+
+
+@pytest.mark.parametrize("junk", [b"j", b"\x1f", b"junk" * 100_000, b"\0\0PK"])
+def test_bytes_after_the_packed_data_are_named_as_such(engine: Engine, tmp_path: Path, junk: bytes) -> None:
+    packed = gzip.compress(TEXT)
+    begin = len(packed) + len(junk) - len(junk.lstrip(b"\0"))
+    reason = f"the gzip data ends at byte {len(packed)}, and other bytes follow it, from byte {begin} on: "
+    with pytest.raises(TraceError, match=re.escape(reason + repr(junk.lstrip(b"\0")[:20]))):
+        load(engine, tmp_path, packed + junk)
+    info = load(engine, tmp_path, packed + junk, partial=True)
+    assert (info.events_by_category, info.complete) == ({"cpu_op": 3000}, False)
+    assert reason in str(info.problem)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd.compress])
+@pytest.mark.parametrize("text", [TEXT, b"[" + TEXT[TEXT.index(b"[") + 1 : -1]])
+def test_a_byte_order_mark_is_no_part_of_the_text(engine: Engine, tmp_path: Path, text: bytes, pack: object) -> None:
+    assert load(engine, tmp_path, pack(b"\xef\xbb\xbf \n" + text)).events_by_category == {"cpu_op": 3000}  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
@@ -80,6 +112,39 @@ def test_perfetto_traces_are_fed_as_they_are(engine: Engine, tmp_path: Path, pac
     report = build_report(engine, info)
     assert (report.counts.kernels, report.counts.kernel_time_ns) == (1, 500)
     assert [check.id for check in report.checks] == ["kernels"]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_perfetto_trace_that_is_cut_off_is_refused(engine: Engine, tmp_path: Path, pack: object) -> None:
+    whole = perfetto_trace() * 30_000  # of packets far longer than a block all together
+    cut = pack(whole[:-3])  # type: ignore[operator]
+    with pytest.raises(TraceError, match=r"trace\.json is truncated inside packet 90000"):
+        load(engine, tmp_path, cut)
+    with open_engine() as another:
+        info = load(another, tmp_path, cut, partial=True)
+    assert (info.events_by_category, info.complete) == ({"kernel": 30_000}, False)
+    assert str(info.problem).endswith("is truncated inside packet 90000")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000, 10**6])
+def test_packets_are_followed_wherever_blocks_end(size: int) -> None:
+    lengths = (0, 1, 127, 128, 300, 20_000)
+    data = b"".join(b"\x0a" + varint(length) + b"\x0a" * length for length in lengths)
+    ends = [sum(1 + len(varint(length)) + length for length in lengths[:count]) for count in range(len(lengths) + 1)]
+    for cut in sorted({0, *ends, *(end - 1 for end in ends[1:]), *(end + 1 for end in ends[:-1]), len(data) - 9_000}):
+        packets = Packets()
+        for start in range(0, cut, size):
+            packets.take(data[start : min(start + size, cut)])
+        assert packets.is_whole == (cut in ends)
+    packets.take(b"")
+    assert (packets.count, packets.known) == (len(lengths), True)
+
+
+def test_what_is_no_packet_tells_nothing() -> None:
+    for data in (b"\x0a\x01x\x12\x05ab", b"\x0a\xff\xff\xff\xff\xff\xff"):
+        packets = Packets()
+        packets.take(data)
+        assert (packets.known, packets.is_whole) == (False, True)
 
 
 def test_json_that_begins_like_perfetto_is_json(engine: Engine, tmp_path: Path) -> None:

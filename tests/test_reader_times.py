@@ -50,7 +50,24 @@ def test_nanoseconds(text: bytes, ns: int) -> None:
     assert nanoseconds([b"1.001", text, b"7"]).tolist() == [1001, ns, 7000]
 
 
-@pytest.mark.parametrize("text", [b"", b"null", b"true", b'"x"', b"[1]", b"1e400", b"99999999999999999999", b'"NaN"'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"null",
+        b"true",
+        b'"x"',
+        b"[1]",
+        b"1e400",
+        b"99999999999999999999",
+        b'"NaN"',
+        b"1e999999",
+        b"-1e99999999",
+        b"1e999999999",
+        b"1e9999999999999999999999",
+        b"1e19",
+    ],
+)
 def test_what_is_no_time_is_placed(text: bytes) -> None:
     with pytest.raises(ValueError, match="is not a time in microseconds") as failure:
         nanoseconds([b"1", text])
@@ -66,6 +83,22 @@ def test_nanoseconds_agree_with_decimal_arithmetic(values: list[Decimal]) -> Non
 def test_a_span_that_floats_cannot_hold_is_refused(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="times span"):
         load(engine, tmp_path, [x("a", 0, 1), x("b", 1.7e15, 1)])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "span_ns"),
+    [
+        (x("a", -9e15, 1), x("b", 9e15, 1), 18 * 10**18),
+        (x("a", 0, 1), x("b", 1, 9e15), 9 * 10**18),
+        (x("a", -9e15, 1), x("b", 4e14, 9e15), 94 * 10**17),
+        (x("a", 0, 3e12), x("b", 3e12, 3e12), 6 * 10**15),
+    ],
+)
+def test_a_span_beyond_an_integer_is_refused_too(
+    engine: Engine, tmp_path: Path, first: dict[str, Any], second: dict[str, Any], span_ns: int
+) -> None:
+    with pytest.raises(TraceError, match=f"times span {span_ns} ns, more than"):
+        load(engine, tmp_path, [first, second])
 
 
 def test_dur_zero_and_missing_are_slices(engine: Engine, tmp_path: Path) -> None:

@@ -147,10 +147,12 @@ def test_hostile_names(tmp_path: Path, form: str, compared: bool) -> None:
     shown = render(compare([evil, evil]) if compared else evil, form)
     assert shown.endswith("\n")
     shown.encode()
-    if form in ("table", "markdown"):
-        assert "\x1b" not in shown
-        assert "\u202e" not in shown
-        assert "\r" not in shown
+    if form in ("table", "markdown", "json", "csv"):
+        assert all(character.isprintable() or character == "\n" for character in shown)
+    if form == "json":
+        assert json.loads(shown) == (compare([evil, evil]) if compared else evil).to_json()
+    if form == "csv":
+        assert "evil|<b>\\x1b[31m\\u202e`*_\\r\\n名前" in shown
     if form == "table":
         assert max(text.width(line) for line in shown.splitlines()) <= WIDTH
     if form == "markdown":
@@ -203,7 +205,7 @@ def test_comparison_table(tmp_path: Path, report: Report) -> None:
     other = report_of(tmp_path, content, "other")
     shown = render(compare([report, other])).splitlines()
     assert max(map(len, shown)) <= WIDTH
-    assert shown[0] == "molprof compare  2 runs, ratios to llama lp:generic"
+    assert shown[0] == "molprof compare: 2 runs, ratios to llama lp:generic"
     # Words by word: how wide the first column is, its longest label decides.
     words = [line.split() for line in shown]
     assert ["total", "time", "(median)", "1.095", "µs", "2.095", "µs", "1.91x"] in words
@@ -243,3 +245,19 @@ def test_formats_are_the_same_for_both_and_others_are_refused(report: Report) ->
     assert list(REPORT_FORMATS) == list(COMPARISON_FORMATS)
     with pytest.raises(UsageError, match="unknown format 'yaml'; known: csv, html, json, markdown, table"):
         render(report, "yaml")
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ((), "not recorded"),
+        (("H100",), "H100"),
+        (("B200",) * 8, "8 x B200"),
+        (("A", "B", "A"), "2 x A, B"),
+    ],
+)
+def test_devices_of_one_name_are_counted(tmp_path: Path, names: tuple[str, ...], shown: str) -> None:
+    content = {"traceEvents": tiny_trace.EVENTS, "deviceProperties": [{"name": name} for name in names]}
+    lines = render(report_of(tmp_path, content)).splitlines()
+    assert lines[0].startswith("molprof report: /")
+    assert next(line for line in lines if line.startswith("  devices")).split(maxsplit=1)[1] == shown

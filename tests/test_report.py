@@ -12,6 +12,7 @@ import tiny_trace
 
 from molprof.analysis.metrics import Report
 from molprof.analysis.metrics.registry import METRICS
+from molprof.analysis.render import render
 from molprof.analysis.reports import load_report
 from molprof.errors import TraceError
 from molprof.profiler.manifest import PHASES
@@ -120,6 +121,7 @@ def test_run_figures(tmp_path: Path) -> None:
         "blocks": 1,
         "junk_blocks": 1,
         "malformed_blocks": 0,
+        "cut_blocks": None,
         "masked_logits": 300,
         "valid": False,
         "problem": "no [/CONFORMER]",
@@ -156,8 +158,19 @@ def test_run_figures(tmp_path: Path) -> None:
         "filler_tokens": 0,
         "junk_blocks": 1,
         "malformed_blocks": 0,
+        "cut_blocks": None,
         "residual_ratio": 5 / 1095,
     }
+
+
+def test_cut_blocks_are_summed_where_all_are_counted(tmp_path: Path) -> None:
+    content = tiny_trace.document()
+    content["molprof"]["molecules"][0].update(malformed_blocks=2, cut_blocks=1)
+    assert report_of(tmp_path, content).to_json()["run"]["cut_blocks"] is None
+    content["molprof"]["molecules"][1].update(cut_blocks=0)
+    report = report_of(tmp_path, content)
+    assert report.to_json()["run"]["cut_blocks"] == 1
+    assert ", 2 malformed blocks (1 cut)\n" in render(report)
 
 
 def test_an_even_number_of_repeats_takes_the_middle_two(tmp_path: Path) -> None:
@@ -268,6 +281,7 @@ def test_steps_of_a_trace_of_other_origin_are_in_a_table(tmp_path: Path) -> None
     content = {
         "traceEvents": [
             tiny_trace.slice_("user_annotation", "step[DECODE bs=4]", 0, 100),
+            tiny_trace.slice_("user_annotation", "step[EXTEND bs=2 toks=9]", 100, 50),
             tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", 10, 5, correlation=1),
             tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", 200, 5, correlation=2),
             tiny_trace.work("kernel", "a", 20, 5, 1),
@@ -277,9 +291,22 @@ def test_steps_of_a_trace_of_other_origin_are_in_a_table(tmp_path: Path) -> None
     report = report_of(tmp_path, content).to_json()
     assert report["run"] is None
     rows = report["tables"]["steps"]
-    assert [(row["source"], row["kind"], row["launches_per_token"]) for row in rows] == [
-        ("sglang", "decode", 0.25),
-        ("(outside)", None, None),
+    names = ("source", "kind", "tokens", "launches_per_token")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        ("sglang", "decode", 4, 0.25),
+        # How many prompts it read to their end, and so gave their first token, its name does not tell.
+        ("sglang", "prefill", None, None),
+        ("(outside)", None, None, None),
+    ]
+    assert report["tables"]["launch_calls"] == [
+        {
+            "name": "cudaLaunchKernel",
+            "kind": "launch",
+            "count": 2,
+            "time_ns": 10_000,
+            "kernels": 2,
+            "mean_delay_ns": 10_000.0,
+        }
     ]
     assert report["tables"]["idle_causes"] == [
         {"device": "0", "cause": "cpu_busy", "count": 1, "time_ns": 185_000, "idle_ratio": 1.0, "longest_ns": 185_000}

@@ -18,6 +18,9 @@ from molprof.errors import EngineError
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 _MAX_APPEND_BYTES = MAX_REQUEST_BYTES - 64
 
+# What the engine runs in place of a statement of its own that has no result, as INCLUDE or CREATE PERFETTO.
+_NO_RESULT = "SELECT 0 WHERE 0"
+
 # TraceProcessorRpcStream.msg: field 1, length-delimited.
 _STREAM_TAG = b"\x0a"
 
@@ -76,9 +79,10 @@ class Engine:
             if reply.register_sql_package_result.error:
                 raise EngineError(f"cannot register SQL package {name!r}: {reply.register_sql_package_result.error}")
 
-    def query(self, sql: str) -> Columns:
-        """Runs statements and returns the last one's columns, in the order of its SELECT list.
+    def query(self, sql: str, shown: str | None = None) -> Columns:
+        """Runs statements and returns the last one's columns, in the order of its SELECT list; {} where it has none.
 
+        shown: the text that errors quote, of which `sql` is a part at the same lines and columns.
         int64 and float64 arrays, object arrays for text, blobs, columns with NULL (as None) and
         columns without rows. Raises QueryError with the query and the engine's message.
         """
@@ -89,7 +93,9 @@ class Engine:
         for reply in self._exchange(rpc):
             result = reply.query_result
             if result.error:
-                raise query_error(sql, result.error)
+                raise query_error(sql if shown is None else shown, result.error)
+            if result.last_statement_sql == _NO_RESULT and _NO_RESULT not in sql:
+                return {}
             names.extend(result.column_names)
             batches.extend(result.batch)
         return to_columns(names, batches)

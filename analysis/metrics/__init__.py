@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from molprof.analysis.engine import Engine
 from molprof.analysis.metrics.checks import run_checks, trace_checks
 from molprof.analysis.metrics.counts import read_counts, read_devices
@@ -10,7 +12,8 @@ from molprof.analysis.metrics.registry import read_tables
 from molprof.analysis.metrics.run import read_run
 from molprof.analysis.metrics.timeline import read_typical_step
 from molprof.analysis.reader import TraceInfo
-from molprof.profiler.manifest import from_json
+from molprof.errors import TraceError
+from molprof.profiler.manifest import Manifest, from_json
 from molprof.queries import PACKAGE, modules
 
 __all__ = ["Report", "build_report"]
@@ -23,7 +26,7 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         TraceError: the trace's manifest is not one, or newer than this molprof.
         EngineError, QueryError: the trace processor refused something.
     """
-    manifest = None if info.manifest is None else from_json(info.manifest)
+    manifest = None if info.manifest is None else _manifest(info.manifest, info.path)
     engine.register_package(PACKAGE, modules())
     trace = TraceFigures(
         path=info.path,
@@ -53,3 +56,10 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         findings=(),
         typical_step=read_typical_step(engine),
     )
+
+
+def _manifest(raw: dict[str, Any], path: str) -> Manifest:
+    try:
+        return from_json(raw)
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}", hint=error.hint) from error

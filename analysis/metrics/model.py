@@ -42,6 +42,14 @@ class TraceFigures:
     device_names: tuple[str, ...]
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """What whoever reads the figures must know, one line each: the file is damaged, or holds nothing."""
+        remarks: tuple[str, ...] = () if self.complete else (f"only the whole part was read: {self.problem}",)
+        if not self.events_by_category:
+            remarks += (f"{self.path} holds no events with a duration, so nothing was recorded",)
+        return remarks
+
+    @property
     def gpu_recorded(self) -> bool:
         """The trace holds GPU work or calls that start it."""
         return any(category in self.events_by_category for category in GPU_CATEGORIES)

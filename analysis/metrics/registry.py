@@ -34,7 +34,7 @@ class Metric:
 METRICS = (
     Metric(
         "steps",
-        "Steps, as the engine that ran them marks them",
+        "Steps, as the engine that ran them marks them (no tokens: its mark does not tell their number)",
         "step_launches",
         "SELECT IFNULL(source, '(outside)') AS source, kind, steps, tokens, launches, graph_launches, kernels,"
         " gpu_ns, launches_per_step, launches_per_token"
@@ -57,7 +57,8 @@ METRICS = (
         "launch_calls",
         "Launching calls",
         "launches",
-        "SELECT name, count, time_ns, kernels, mean_delay_ns FROM molprof_launch_summary ORDER BY count DESC, name",
+        "SELECT name, kind, count, time_ns, kernels, mean_delay_ns FROM molprof_launch_summary"
+        " ORDER BY count DESC, name, kind",
     ),
     Metric(
         "graphs",

@@ -105,6 +105,7 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         filler_tokens=sum(sequence.filler for sequence in sequences),
         junk_blocks=sum(sequence.junk_blocks for sequence in sequences),
         malformed_blocks=sum(molecule.malformed_blocks for molecule in molecules),
+        cut_blocks=_cut(molecules),
         phases={name: _phase(phase_walls[name], phases.get(name)) for name in PHASES},
         residual_ratio=_residual(wall_ns, phase_walls),
         window=window,
@@ -204,6 +205,7 @@ def _read_sequences(engine: Engine, manifest: Manifest) -> tuple[SequenceFigures
             blocks=blocks,
             junk_blocks=junk_blocks,
             malformed_blocks=molecule.malformed_blocks,
+            cut_blocks=molecule.cut_blocks,
             masked_logits=molecule.masked_logits,
             valid=molecule.valid,
             problem=molecule.problem,
@@ -273,6 +275,11 @@ def _valid(molecules: list[MoleculeRun]) -> int | None:
 def _masked(molecules: list[MoleculeRun]) -> int | None:
     counts = [molecule.masked_logits for molecule in molecules if molecule.masked_logits is not None]
     return sum(counts) if counts else None
+
+
+def _cut(molecules: list[MoleculeRun]) -> int | None:
+    counts = [molecule.cut_blocks for molecule in molecules if molecule.cut_blocks is not None]
+    return sum(counts) if len(counts) == len(molecules) else None
 
 
 def _free_positions(molecules: list[MoleculeRun]) -> float | None:

@@ -108,6 +108,7 @@ class SequenceFigures:
     blocks: int
     junk_blocks: int
     malformed_blocks: int
+    cut_blocks: int | None
     masked_logits: int | None
     valid: bool | None
     problem: str | None
@@ -175,6 +176,7 @@ class Run:
         masked_logits: logits set to -inf in the whole run; None without a processor.
         free_positions_per_block: mean over the templates' blocks; None without a processor.
         coordinate_tokens_per_block: mean number of tokens that the blocks' coordinates took.
+        cut_blocks: malformed blocks that the bound on new tokens cut short; None where not recorded.
         residual_ratio: wall time that is in no phase, over wall time.
     """
 
@@ -205,6 +207,7 @@ class Run:
     filler_tokens: int
     junk_blocks: int
     malformed_blocks: int
+    cut_blocks: int | None
     phases: dict[str, PhaseFigures]
     residual_ratio: float | None
     window: WindowFigures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Iterator, Mapping
 
 from molprof.errors import UsageError
@@ -55,6 +56,29 @@ def bind(sql: str, parameters: Mapping[str, str]) -> str:
 def words(sql: str) -> frozenset[str]:
     """The names and keywords of a query, outside text and comments."""
     return frozenset(text for kind, text, _ in _tokens(sql) if kind == "word")
+
+
+def statements(sql: str) -> list[str]:
+    """The statements of `sql`, each at the line and column where it stands there; empty ones are left out."""
+    found: list[str] = []
+    start = at = 0
+    is_empty = True
+    for kind, text, _ in _tokens(sql):
+        at += len(text)
+        is_empty = is_empty and (kind in ("space", "end") or text.startswith(("--", "/*")))
+        # A trigger's body has semicolons of its own.
+        if kind == "end" and (is_empty or sqlite3.complete_statement(sql[start:at])):
+            if not is_empty:
+                found.append(_in_place(sql, start, at))
+            start, is_empty = at, True
+    if not is_empty:
+        found.append(_in_place(sql, start, at))
+    return found
+
+
+def _in_place(sql: str, start: int, end: int) -> str:
+    line = sql.rfind("\n", 0, start) + 1
+    return "\n" * sql.count("\n", 0, start) + " " * (start - line) + sql[start:end]
 
 
 def literal(name: str, value: str) -> str:

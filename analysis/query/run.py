@@ -1,4 +1,4 @@
-"""A statement over traces, one after the other; the results under each other."""
+"""A query over traces, one after the other; the results of each of its statements under each other."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from molprof.analysis.engine import Columns
+from molprof.analysis.query.binding import statements
 from molprof.analysis.query.statement import Statement
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reports import open_trace
+from molprof.analysis.wrong_values import wrong_value
+from molprof.errors import QueryError, UsageError
 from molprof.queries import PACKAGE, modules
 
 TRACE_COLUMN = "trace"
@@ -19,14 +22,29 @@ TRACE_COLUMN = "trace"
 
 @dataclass(frozen=True)
 class Result:
-    """Columns of equal length, and what a reader of them should know about the traces.
+    """What the statements of a query gave, in their order, and what a reader should know about the traces.
 
-    `columns` are int64, float64 or object arrays (text, blobs, anything with None). Of several traces, the first
-    column `trace` holds the path of each row's trace.
+    Each of `tables` has columns of equal length: int64, float64 or object arrays (text, blobs, anything with None).
+    Of several traces, the first column `trace` holds the path of each row's trace. A statement that gives no rows by
+    its kind, as INCLUDE or CREATE, has no table.
     """
 
-    columns: Columns
+    tables: tuple[Columns, ...]
     notes: tuple[str, ...]
+
+    @property
+    def columns(self) -> Columns:
+        """The only table, for what holds one.
+
+        Raises:
+            UsageError: there are several.
+        """
+        if len(self.tables) > 1:
+            raise UsageError(
+                f"the query gives {len(self.tables)} results, and this format holds one",
+                hint="leave one SELECT in it, or use --format table or markdown",
+            )
+        return self.tables[0]
 
 
 def run_statement(
@@ -37,7 +55,7 @@ def run_statement(
     stacks: bool = False,
     partial: bool = False,
 ) -> Result:
-    """The rows that `statement` gives for each of the traces, in their order.
+    """The rows that each statement of the query `statement` gives for each of the traces, in their order.
 
     Args:
         native_path: `trace_processor_shell` to use instead of the embedded engine.
@@ -45,11 +63,13 @@ def run_statement(
         partial: of a damaged file, take what is whole.
 
     Raises:
-        QueryError: the trace processor refused the statement.
+        QueryError: the trace processor refused a statement.
+        UsageError: no statement gives rows.
         TraceError: a file cannot be read or trusted.
         EngineError: the trace processor cannot be had, or failed.
     """
-    found: list[Columns] = []
+    parts = statements(statement.sql)
+    found: list[list[Columns]] = []
     notes: list[str] = []
     for trace in traces:
         with open_trace(trace, native_path=native_path, stacks=stacks, partial=partial) as (engine, info):
@@ -57,17 +77,26 @@ def run_statement(
             engine.register_package(PACKAGE, modules())
             # Apart from the statement, so that lines in its errors are its own.
             for module in statement.modules:
-                engine.query(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module}; SELECT 1")
-            found.append(engine.query(statement.sql))
+                try:
+                    engine.query(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module}; SELECT 1")
+                except QueryError as error:
+                    raise wrong_value(engine, os.fspath(trace), error) from error
+            tables = [engine.query(part, shown=statement.sql) for part in parts]
+            found.append([columns for columns in tables if columns])
+            if not found[-1]:
+                raise UsageError("the query gives no result", hint="end it with a SELECT")
     if len(found) == 1:
-        return Result(found[0], tuple(notes))
-    return Result(_stacked([os.fspath(trace) for trace in traces], found), tuple(notes))
+        return Result(tuple(found[0]), tuple(notes))
+    paths = [os.fspath(trace) for trace in traces]
+    return Result(tuple(_stacked(paths, list(same)) for same in zip(*found, strict=True)), tuple(notes))
 
 
 def _notes(info: TraceInfo) -> list[str]:
     notes = []
     if not info.complete:
         notes.append(f"{info.path} is damaged, and only its whole part was read: {info.problem}")
+    if not info.events_by_category:
+        notes.append(f"{info.path} holds no events with a duration, so nothing was recorded")
     if info.lost_events:
         notes.append(f"{info.path}: {info.lost_events} events are missing in the engine")
     return notes

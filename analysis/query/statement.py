@@ -1,4 +1,4 @@
-"""What is to be asked: a name of the package, a file, or SQL, made into one statement ready to run."""
+"""What is to be asked: a name of the package, a file, or SQL, made into a text ready to run."""
 
 from __future__ import annotations
 

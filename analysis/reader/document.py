@@ -13,16 +13,22 @@ from molprof.errors import TraceError
 
 Event = TypeVar("Event")
 
+# A string. Its text is matched by a look ahead and then taken as it is, so that where its end is missing no shorter one
+# is tried: three times as fast in a string without end.
+_TEXT = rb'"(?=([^"\\]*(?:\\.[^"\\]*)*))\1"'
 # A whole string, a bracket, or a quote whose string does not end within the text at hand.
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|"', re.DOTALL)
+_TOKEN = re.compile(_TEXT + rb'|[\[\]{}]|"', re.DOTALL)
 _SPACES = b" \t\r\n"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # not JSON, but what some editors and PowerShell put before it
 _SPACE = re.compile(rb"[ \t\r\n]*")
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_STRING = re.compile(_TEXT, re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,}\]]+")
 _SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]{0,32}"')
 # What a single value may take in memory: an event, or the value of another top-level key.
 _LEARN_BYTES = 64 * 1024
 _MAX_VALUE_BYTES = 256 * 1024 * 1024
+# More than any decoder takes; counting on would only take time.
+_MAX_DEPTH = 10_000
 # What decoding raises for text that is no JSON, or is nested too deeply.
 _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _PARTIAL_HINT = "read what is whole with --partial"
@@ -65,12 +71,17 @@ class Document(Generic[Event]):
 
     def _document(self) -> Iterator[tuple[list[Event], bytes]]:
         first = self._peek()
+        if first == _BYTE_ORDER_MARK[:1] and self._data.startswith(_BYTE_ORDER_MARK, self._at):
+            self._at += len(_BYTE_ORDER_MARK)
+            first = self._peek()
         if first == b"[":  # legal Chrome format: nothing but the array
             self._at += 1
             yield from self._array()
         elif first == b"{":
             self._at += 1
             yield from self._members()
+        elif not first:
+            raise self._error("holds no text, or white space alone", hint=None)
         else:
             raise self._error(f"is not JSON: it begins with {self._data[self._at : self._at + 20]!r}", hint=None)
         if self._peek():
@@ -185,6 +196,10 @@ class Document(Generic[Event]):
             kind = token[0]
             if kind in (b"{", b"["):
                 depth += 1
+                if depth > _MAX_DEPTH:
+                    if ends:  # what is whole before it goes first
+                        break
+                    raise self._error(f"is nested too deeply inside event {self._events + 1}")
             elif kind in (b"}", b"]"):
                 if depth == 0:
                     return ends, separator, True
@@ -261,6 +276,8 @@ class Document(Generic[Event]):
             depth += (token[0] in (b"{", b"[")) - (token[0] in (b"}", b"]"))
             if depth == 0:
                 return token.end()
+            if depth > _MAX_DEPTH:
+                raise self._error("is nested too deeply in the value of a key")
         return None
 
     def _peek(self) -> bytes:
@@ -311,5 +328,7 @@ def _reason(error: Exception) -> str:
         return f"invalid UTF-8, {error.reason}"
     if isinstance(error, RecursionError):
         return "nested too deeply"
+    if str(error) == "Input data was truncated":  # which it is not: the brackets were counted
+        return "text that ends in half a surrogate pair"
     # Positions inside the decoder's own input would only confuse.
     return re.sub(r" \(byte \d+\)| - at `\$\[\d+\]`|\$\[\d+\]\.", "", str(error))

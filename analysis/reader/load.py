@@ -13,6 +13,7 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted
 from molprof.analysis.reader.feeding import feed_events
+from molprof.analysis.reader.packets import Packets
 from molprof.analysis.reader.source import Source, open_source
 from molprof.analysis.reader.survey import Survey, survey
 from molprof.analysis.reader.text import plain_text
@@ -82,7 +83,7 @@ def load_trace(
     wanted = Wanted(stacks, all_args)
     with open_source(Path(path)) as source:
         if source.is_perfetto:
-            return _load_perfetto(source, engine(True) if callable(engine) else engine)
+            return _load_perfetto(source, engine(True) if callable(engine) else engine, partial)
         document = Document(source.name, source.blocks, wanted.decoder(), partial)
         found = survey(document, wanted, source.name)
         size = source.stored_bytes()
@@ -111,11 +112,22 @@ def load_trace(
     )
 
 
-def _load_perfetto(source: Source, engine: Engine) -> TraceInfo:
+def _load_perfetto(source: Source, engine: Engine, partial: bool) -> TraceInfo:
     """Perfetto's own format, fed as it is."""
+    packets = Packets()
+    problem: TraceError | None = None
     try:
-        for block in source.blocks:
-            engine.feed(block)
+        try:
+            for block in source.blocks:
+                packets.take(block)
+                engine.feed(block)
+        except TraceError as error:  # damaged compressed data
+            problem = error
+        if problem is None and not packets.is_whole:
+            what = f"is truncated inside packet {packets.count}"
+            problem = TraceError(f"{source.name} {what}", hint="record it again, or read what is whole with --partial")
+        if problem is not None and not partial:
+            raise problem
         engine.finish()
     except EngineError as error:
         raise TraceError(f"{source.name}: {error}") from error
@@ -129,8 +141,8 @@ def _load_perfetto(source: Source, engine: Engine) -> TraceInfo:
         events_by_category=dict(slices),
         lost_events=None,
         lanes=None,
-        complete=True,
-        problem=None,
+        complete=problem is None,
+        problem=None if problem is None else str(problem),
         stacks=True,
         unread_events=0,
         origin_ns=0,

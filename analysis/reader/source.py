@@ -121,7 +121,7 @@ def _is_perfetto(head: bytes) -> bool:
 
 def _blocks(name: str, file: _Counted) -> Iterator[bytes]:
     for packing in unpack.PACKINGS:
-        if file.peek().startswith(packing.magic):
+        if packing.magic.match(file.peek()):
             yield from unpack.unpack(name, file.read, packing)
             return
     while block := file.read(unpack.BLOCK_BYTES):

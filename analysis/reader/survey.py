@@ -172,8 +172,8 @@ def survey(document: Document[Event], wanted: Wanted, path: str) -> Survey:
     durations = _joined(found.durations, np.int64)
     tracks = _joined(found.track_parts, np.int32)
     origin = int(starts.min()) if len(starts) else 0
+    _check_span(path, starts, durations, origin)
     starts -= origin
-    _check_span(path, starts, durations)
     is_complete = _joined(found.is_complete, np.bool_)
     complete = np.flatnonzero(is_complete)
     lanes = np.zeros(len(starts), dtype=np.int32)
@@ -236,8 +236,13 @@ def _by_text(counts: Counter[Any]) -> dict[str, int]:
     return dict(sorted(result.items()))
 
 
-def _check_span(path: str, starts: np.ndarray, lengths: np.ndarray) -> None:
-    last = int((starts + lengths).max()) if len(starts) else 0
+def _check_span(path: str, starts: np.ndarray, lengths: np.ndarray, origin: int) -> None:
+    if not len(starts):
+        return
+    # Each alone first, as Python's integers: a sum of wrong ones may pass the end of an int64 and come out small.
+    last = max(int(starts.max()) - origin, int(lengths.max()))
+    if last < _MAX_SPAN_NS:
+        last = int((starts - origin + lengths).max())
     if last >= _MAX_SPAN_NS:
         raise TraceError(
             f"{path}: times span {last} ns, more than the {_MAX_SPAN_NS} ns (52 days) in which"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 import numpy as np
 
@@ -56,7 +56,11 @@ def _one_by_one(texts: Sequence[bytes]) -> np.ndarray:
     for position, raw in enumerate(texts):
         text = bytes(raw).decode("utf-8", "replace").strip().strip('"')
         try:
-            result[position] = int((Decimal(text) * 1000).to_integral_value())
-        except (InvalidOperation, ValueError, OverflowError):
+            value = Decimal(text)
+            # Before the digits are written out: 1e999999999 has as many.
+            if value and value.adjusted() > _MAX_DIGITS:
+                raise ValueError
+            result[position] = int((value * 1000).to_integral_value())
+        except (ArithmeticError, ValueError):  # of Decimal, of numpy for what an int64 does not hold
             raise ValueError(f"{text[:40]!r} is not a time in microseconds", position) from None
     return result

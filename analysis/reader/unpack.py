@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ else:
 # cache, which halves the time of a pass against blocks of 2 MiB.
 BLOCK_BYTES = 256 * 1024
 _READ_BYTES = 256 * 1024
+_MAGIC_BYTES = 4
 # A real trace becomes a tenth to a fortieth; a file that unpacks to this many times its size is a bomb. Small ones
 # are let through, as they do no harm.
 _MAX_RATIO = 400
@@ -31,10 +33,11 @@ _HINT = "copy or record the file again, or read what is whole with --partial"
 
 @dataclass(frozen=True)
 class Packing:
-    """A way of compressing: how to tell it, and how to undo it (as bz2.BZ2Decompressor, which all are alike)."""
+    """A way of compressing: how to tell it by what a file and each of its members begins with, and how to undo it (as
+    bz2.BZ2Decompressor, which all are alike)."""
 
     name: str
-    magic: bytes
+    magic: re.Pattern[bytes]
     decompressor: Callable[[], Any]
     error: Any
 
@@ -42,13 +45,13 @@ class Packing:
 PACKINGS = (
     Packing(
         "gzip",
-        b"\x1f\x8b",
+        re.compile(rb"\x1f\x8b"),
         lambda: igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP),
         igzip_lib.IsalError,
     ),
     Packing(
         "zstd",
-        b"\x28\xb5\x2f\xfd",
+        re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),  # the latter holds no data: to be skipped
         lambda: zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}),
         zstd.ZstdError,
     ),
@@ -87,14 +90,20 @@ def unpack(name: str, read: Callable[[int], bytes], packing: Packing) -> Iterato
                 )
             yield block
         if stream.eof:
+            end = taken - len(stream.unused_data)
             # Zero bytes may follow a member as padding.
             pending = stream.unused_data.lstrip(b"\0")
-            while not pending:
-                more = read(_READ_BYTES)
+            while len(pending) < _MAGIC_BYTES and (more := read(_READ_BYTES)):
                 taken += len(more)
-                if not more:
-                    return
-                pending = more.lstrip(b"\0")
+                pending = (pending + more).lstrip(b"\0")
+            if not pending:
+                return
+            if not packing.magic.match(pending):
+                raise TraceError(
+                    f"{name}: the {packing.name} data ends at byte {end}, and other bytes follow it, from byte"
+                    f" {taken - len(pending)} on: {pending[:20]!r}",
+                    hint="cut them off, or read what comes before them with --partial",
+                )
             stream = packing.decompressor()
     raise TraceError(
         f"{name}: {packing.name} data is truncated at byte {taken}, after {given} bytes of uncompressed text",

@@ -25,7 +25,7 @@ def comparison_document(comparison: Comparison) -> Document:
             sections.append(_group(comparison, group, list(rows), chunk))
     sections.extend(difference_sections(comparison))
     sections.append(_predictions(comparison))
-    title = f"molprof compare  {len(comparison.runs)} runs, ratios to {comparison.labels[0]}"
+    title = f"molprof compare: {len(comparison.runs)} runs, ratios to {comparison.labels[0]}"
     return Document(title, tuple(sections))
 
 

@@ -1,4 +1,8 @@
-"""Reports and comparisons as data: JSON, and CSV with the values as they are (ns, bytes, ratios)."""
+"""Reports and comparisons as data: JSON, and CSV with the values as they are (ns, bytes, ratios).
+
+Both may be printed on a terminal, so control, direction and other invisible characters of texts are escapes: JSON's
+own, which change no value, and in CSV, which has none, those of the tables (`\\x1b`, `\\u202e`).
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,12 @@ from typing import Any
 
 from molprof.analysis.compare import Comparison
 from molprof.analysis.metrics import Report
+from molprof.text import escaped, escaped_json
 
 
 def to_json(subject: Report | Comparison) -> str:
     """The documented JSON, indented, ending with a newline."""
-    return json.dumps(subject.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return escaped_json(json.dumps(subject.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def report_to_csv(report: Report) -> str:
@@ -32,7 +37,8 @@ def comparison_to_csv(comparison: Comparison) -> str:
 
 def _csv(lines: list[tuple[Any, ...]]) -> str:
     buffer = io.StringIO(newline="")
-    csv.writer(buffer, lineterminator="\n").writerows(lines)
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerows([escaped(cell) if isinstance(cell, str) else cell for cell in line] for line in lines)
     return buffer.getvalue()
 
 

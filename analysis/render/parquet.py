@@ -29,6 +29,7 @@ def result_to_parquet(result: Result) -> bytes:
 
     Raises:
         MissingExtraError: pyarrow is not installed.
+        UsageError: the query gave several results.
     """
     check_parquet()
     import pyarrow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from molprof.analysis.metrics import Report
@@ -22,6 +23,7 @@ from molprof.analysis.render.verdict import report_verdict
 
 _SHOWN_ROWS = 12
 _PER_LINE = 4
+_NONE = "none: the trace holds no events with a duration, so nothing was recorded"
 
 
 def report_document(report: Report) -> Document:
@@ -30,7 +32,7 @@ def report_document(report: Report) -> Document:
     sections.extend(_memory_and_devices(report))
     sections.extend(_table(table) for table in report.tables if table.rows)
     sections.append(_checks(report.checks))
-    return Document(f"molprof report  {report.trace.path}", tuple(sections))
+    return Document(f"molprof report: {report.trace.path}", tuple(sections))
 
 
 def _trace(report: Report) -> Section:
@@ -39,8 +41,8 @@ def _trace(report: Report) -> Section:
     events = sum(trace.events_by_category.values()) - left_out
     rows = [
         ("size", bytes_text(trace.bytes)),
-        ("devices", ", ".join(trace.device_names) or NOT_RECORDED),
-        ("events", _kept(events, trace.lost_events)),
+        ("devices", _devices(trace.device_names)),
+        ("events", _kept(events, trace.lost_events) if trace.events_by_category else _NONE),
     ]
     if left_out:
         rows.append(("", f"{count_text(left_out)} Python stack events left out: no figure needs them"))
@@ -50,6 +52,12 @@ def _trace(report: Report) -> Section:
     if not trace.complete:
         rows.append(("DAMAGED", f"only the whole part was read: {trace.problem}"))
     return Section("Trace", PAIR, tuple(rows))
+
+
+def _devices(names: Sequence[str]) -> str:
+    """Each name once, in order of its first device, with how many devices have it."""
+    named = (name if count == 1 else f"{count} x {name}" for name, count in Counter(names).items())
+    return ", ".join(named) or NOT_RECORDED
 
 
 def _kept(events: int, lost: int | None) -> str:

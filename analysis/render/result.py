@@ -6,13 +6,13 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Callable
 
+from molprof.analysis.engine import Columns
 from molprof.analysis.query import Result
 from molprof.analysis.render.markdown import cell_text
 from molprof.analysis.render.values import width
-from molprof.text import escaped
+from molprof.text import escaped, escaped_json
 
 Value = str | int | float | bytes | None
 
@@ -22,13 +22,21 @@ _LONGEST = 60
 
 
 def render_result(result: Result, form: str) -> str:
-    """The result in one of `RESULT_FORMATS`, ending with a newline; control characters of texts escaped."""
+    """The result in one of `RESULT_FORMATS`, ending with a newline; control characters of texts escaped.
+
+    Raises:
+        UsageError: several results, and a format that holds one.
+    """
     return RESULT_FORMATS[form](result)
 
 
 def result_to_table(result: Result) -> str:
-    """Aligned columns, long texts cut, and the number of rows."""
-    names, lines = _lines(result)
+    """Aligned columns, long texts cut, and the number of rows; of several results, an empty line between."""
+    return "\n".join(map(_table, result.tables))
+
+
+def _table(columns: Columns) -> str:
+    names, lines = _lines(columns)
     cells = [[_cut(_shown(value)) for value in line] for line in lines]
     heads = [escaped(name) for name in names]
     sizes = [max(width(head), *(width(line[index]) for line in cells), 0) for index, head in enumerate(heads)]
@@ -40,8 +48,8 @@ def result_to_table(result: Result) -> str:
 
 
 def result_to_csv(result: Result) -> str:
-    """A header and one line per row; empty for NULL."""
-    names, lines = _lines(result)
+    """A header and one line per row; empty for NULL. Raises UsageError for several results."""
+    names, lines = _lines(result.columns)
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([escaped(name) for name in names])
@@ -50,16 +58,20 @@ def result_to_csv(result: Result) -> str:
 
 
 def result_to_json(result: Result) -> str:
-    """An array with one object per row."""
-    names, lines = _lines(result)
+    """An array with one object per row. Raises UsageError for several results."""
+    names, lines = _lines(result.columns)
     rows = [{name: _json_value(value) for name, value in zip(names, line, strict=True)} for line in lines]
     text = ",\n".join("  " + json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
-    return _UNPRINTABLE.sub(_json_escape, f"[\n{text}\n]\n" if rows else "[]\n")
+    return escaped_json(f"[\n{text}\n]\n" if rows else "[]\n")
 
 
 def result_to_markdown(result: Result) -> str:
-    """A table; numbers stand right."""
-    names, lines = _lines(result)
+    """A table for each result; numbers stand right."""
+    return "\n".join(map(_markdown, result.tables))
+
+
+def _markdown(columns: Columns) -> str:
+    names, lines = _lines(columns)
     right = [any(isinstance(line[index], int | float) for line in lines) for index in range(len(names))]
     table = [
         "| " + " | ".join(cell_text(name) for name in names) + " |",
@@ -76,13 +88,10 @@ RESULT_FORMATS: dict[str, Callable[[Result], str]] = {
     "markdown": result_to_markdown,
 }
 
-# Candidates: all that is neither ASCII to print nor a newline between rows.
-_UNPRINTABLE = re.compile(r"[^\n\x20-\x7e]")
 
-
-def _lines(result: Result) -> tuple[list[str], list[tuple[Value, ...]]]:
+def _lines(columns: Columns) -> tuple[list[str], list[tuple[Value, ...]]]:
     """Names, and rows of Python values."""
-    return list(result.columns), list(zip(*(column.tolist() for column in result.columns.values()), strict=True))
+    return list(columns), list(zip(*(column.tolist() for column in columns.values()), strict=True))
 
 
 def _shown(value: Value) -> str:
@@ -107,11 +116,6 @@ def _json_value(value: Value) -> Value:
         return value.hex()
     # JSON has no such numbers.
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _json_escape(match: re.Match[str]) -> str:
-    """The character as JSON's own escape where a terminal would not show it: its value stays the same."""
-    return match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1]
 
 
 def _cut(cell: str) -> str:

@@ -130,12 +130,13 @@ def _molecules(run: Run) -> list[Section]:
 def _block_notes(run: Run) -> list[str]:
     if not run.blocks:
         return ["no coordinate blocks"]
+    cut = f" ({count_text(run.cut_blocks)} cut)" if run.cut_blocks else ""
     free = "" if run.setup.processor is None else f"; FREE positions {number_text(run.free_positions_per_block)}"
     return [
         f"{count_text(run.blocks)} coordinate blocks{free}; "
         f"tokens that coordinates took {number_text(run.coordinate_tokens_per_block)} (means per block)",
         f"{count_text(run.junk_tokens)} junk tokens in {count_text(run.junk_blocks)} blocks, "
-        f"{count_text(run.filler_tokens)} filler tokens, {count_text(run.malformed_blocks)} malformed blocks",
+        f"{count_text(run.filler_tokens)} filler tokens, {count_text(run.malformed_blocks)} malformed blocks{cut}",
     ]
 
 

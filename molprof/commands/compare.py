@@ -10,7 +10,6 @@ from molprof.commands.options import (
     TRACE,
     check_result,
     deliver,
-    engine_options,
     note,
     reading_options,
     result_options,
@@ -20,7 +19,6 @@ from molprof.commands.options import (
 @click.command("compare")
 @click.argument("traces", type=TRACE, nargs=-1, required=True)
 @reading_options
-@engine_options
 @result_options("table", "json", "markdown", "csv", "html")
 def command(
     traces: tuple[Path, ...],
@@ -51,6 +49,6 @@ def command(
 
     reports = load_reports(traces, ReportOptions(trace_processor, partial=partial, cached=cached))
     for report in reports:
-        if not report.trace.complete:
-            note(f"only the whole part was read: {report.trace.problem}")
+        for remark in report.trace.remarks:
+            note(remark)
     deliver(render(compare(reports), style), output)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from molprof.files import check_output, replacing
+from molprof.text import escaped
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -29,7 +30,8 @@ def engine_options(command: _F) -> _F:
 
 
 def reading_options(command: _F) -> _F:
-    """`--partial` and `--no-cache`: how traces are read."""
+    """`--partial`, `--no-cache` and `--trace-processor`: how traces are read for reports."""
+    command = engine_options(command)
     command = click.option(
         "--no-cache", "cached", flag_value=False, default=True, help="Read the trace anew; keep nothing."
     )(command)
@@ -57,7 +59,7 @@ def result_options(*formats: str) -> Callable[[_F], _F]:
 
 def note(text: str) -> None:
     """A remark on stderr; results alone go to stdout."""
-    click.echo(text, err=True)
+    click.echo(escaped(text), err=True)
 
 
 def check_result(output: Path | None, force: bool) -> None:

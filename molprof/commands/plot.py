@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import TRACE, deliver, engine_options, reading_options
+from molprof.commands.options import TRACE, deliver, reading_options
 from molprof.files import check_output
 
 _FORMATS = ("png", "svg", "pdf")
@@ -50,7 +50,6 @@ def _form(context: click.Context, parameter: click.Parameter, output: Path) -> P
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 @reading_options
-@engine_options
 def command(
     kind: str,
     traces: tuple[Path, ...],

@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
+from molprof.text import escaped
+
 if TYPE_CHECKING:
     from molprof.profiler.capture import Progress as State
 
@@ -47,6 +49,8 @@ class Progress:
             self._stream.flush()
 
     def __call__(self, state: State) -> None:
+        for line in state.notes:
+            self._stream.write(f"{self._label}{escaped(line)}\n")
         current = (state.stage, state.number)
         finished = state.batches > 0 and state.batch >= state.batches
         if not self._live:

@@ -52,6 +52,7 @@ def command(
 
     QUERY is the name of a module or table that molprof queries lists, a .sql file, or SQL in quotes. SQL may use the
     names of all modules without including them. With several traces, a first column `trace` says whose row it is.
+    The results of several statements follow each other; csv, json and parquet hold one.
 
     \b
     Examples:

@@ -10,7 +10,6 @@ from molprof.commands.options import (
     TRACE,
     check_result,
     deliver,
-    engine_options,
     note,
     reading_options,
     result_options,
@@ -21,7 +20,6 @@ from molprof.commands.options import (
 @click.argument("trace", type=TRACE)
 @click.option("--stacks", is_flag=True, help="Read Python stacks too; no figure needs them.")
 @reading_options
-@engine_options
 @result_options("table", "json", "markdown", "csv", "html")
 def command(
     trace: Path,
@@ -52,6 +50,6 @@ def command(
     from molprof.analysis.reports import ReportOptions, load_report
 
     report = load_report(trace, ReportOptions(trace_processor, stacks, partial, cached))
-    if not report.trace.complete:
-        note(f"only the whole part was read: {report.trace.problem}")
+    for remark in report.trace.remarks:
+        note(remark)
     deliver(render(report, style), output)
