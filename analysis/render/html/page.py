@@ -27,6 +27,7 @@ from molprof.analysis.render.html.tables import (
     checks_table,
     difference_table,
     figures_table,
+    junk_table,
     metric_tables,
     predictions_table,
     run_tables,
@@ -47,6 +48,8 @@ class Page:
     verdict: tuple[str, ...]
     warnings: tuple[str, ...]
     figures: tuple[PageFigure, ...]
+    notes: tuple[str, ...]
+    junk: PageTable
     findings: tuple[tuple[str, Finding], ...]
     predictions: PageTable | None
     setting: PageTable
@@ -66,6 +69,8 @@ def report_to_html(report: Report) -> str:
             verdict=report_verdict(report),
             warnings=_warnings(labels, [report]),
             figures=tuple(page_figures(subject_of(report))),
+            notes=(),
+            junk=without_run(junk_table(labels, [report])),
             findings=tuple((labels[0], finding) for finding in report.findings),
             predictions=None,
             setting=setting_table(labels, [report]),
@@ -87,6 +92,8 @@ def comparison_to_html(comparison: Comparison) -> str:
             verdict=comparison_verdict(comparison),
             warnings=_warnings(labels, reports),
             figures=tuple(page_figures(subject_of(comparison))),
+            notes=tuple(getattr(comparison, "notes", ())),
+            junk=junk_table(labels, reports),
             findings=tuple(
                 (label, finding) for label, report in zip(labels, reports, strict=True) for finding in report.findings
             ),

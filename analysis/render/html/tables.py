@@ -23,6 +23,7 @@ from molprof.analysis.render.values import (
     signed_percent_text,
     signed_time_text,
 )
+from molprof.analysis.render.verdict import ratio_within_noise
 
 # A page of more rows is slow to open, and nobody reads them; JSON and SQL have all.
 MAX_ROWS = 500
@@ -70,7 +71,10 @@ def figures_table(labels: Sequence[str], rows: Iterable[ComparedRow]) -> PageTab
             missing += 1
             continue
         values = [PageCell(by_unit(row.unit, value), value) for value in row.values]
-        ratios = [PageCell(ratio_text(ratio), ratio) for ratio in row.ratios[1:]]
+        ratios = [
+            PageCell("~" if ratio_within_noise(row, index) else ratio_text(ratio), ratio)
+            for index, ratio in enumerate(row.ratios[1:], 1)
+        ]
         lines.append((_text(row.group), _text(row.label.strip()), *values, *ratios))
     notes = (f"{missing} figures are not recorded here and left out",) if missing else ()
     return _limited("Figures side by side" if others else "Figures", columns, lines, notes)
@@ -172,6 +176,22 @@ def run_tables(labels: Sequence[str], reports: Sequence[Report]) -> list[PageTab
 
 _RUN = ("run", False)
 _DEVICE_COLUMNS = ("span_ns", "busy_ns", "idle_ns")
+
+
+def junk_table(labels: Sequence[str], reports: Sequence[Report]) -> PageTable:
+    """Examples of junk in coordinate blocks, the most frequent of each run first; no rows where there are none."""
+    lines = [
+        (
+            _text(label),
+            *(_cell(column, value) for column, value in (("text", item.text), ("junk", item.surplus))),
+            *(_cell(column, getattr(item, column)) for column in ("blocks", "sequence", "block", "position")),
+        )
+        for label, report in zip(labels, reports, strict=True)
+        for item in getattr(getattr(report.run, "drift", None), "junk_examples", ())
+    ]
+    columns = [_RUN, ("block's text, junk between bars", False), ("junk", False)]
+    columns += [("blocks with it", True), ("sequence", True), ("block", True), ("token", True)]
+    return _limited("Junk in coordinates", columns, lines)
 
 
 def checks_table(labels: Sequence[str], reports: Sequence[Report]) -> PageTable:
