@@ -22,6 +22,7 @@ COMMANDS = {
     "report": "What one trace holds: launches, kernels, phases, tokens.",
     "compare": "Two or more traces side by side, and where the difference comes from.",
     "drift": "What coordinates need in tokens and what placeholders give; no model needed.",
+    "plot": "One figure of a trace or several, as PNG, SVG or PDF.",
     "query": "SQL over one trace or several: a module of the package, a file, or your own.",
     "queries": "The SQL package: its modules, their columns, units and examples.",
     "presets": "The models, processors and molecules that come with molprof.",

@@ -66,9 +66,18 @@ def test_table() -> None:
 
 def test_markdown() -> None:
     assert to_markdown(SMALL) == (
-        "# title\n\n## Section\n\n- a note\n\n"
+        "## title\n\n### Section\n\n- a note\n\n"
         "| name | count |\n| --- | ---: |\n| a | 1 |\n| b\\| | 1,000 |\n\n"
         "|  |  |\n| --- | --- |\n| key | value |\n"
+    )
+
+
+def test_markdown_folds_details_cuts_names_and_keeps_indents() -> None:
+    columns = (Column("name", "left"), Column("count"))
+    section = Section("all <b>", columns, (("  " + "k" * 90, " 1"), ("", "2")), ("a note",), detail=True)
+    assert to_markdown(Document("t", (section,))) == (
+        "## t\n\n<details><summary>all &lt;b&gt;</summary>\n\n- a note\n\n"
+        f"| name | count |\n| --- | ---: |\n| &nbsp;&nbsp;{'k' * 79}… | 1 |\n|  | 2 |\n\n</details>\n"
     )
 
 
@@ -234,7 +243,7 @@ def test_json_and_csv(report: Report) -> None:
 
 def test_formats_are_the_same_for_both_and_others_are_refused(report: Report) -> None:
     assert list(REPORT_FORMATS) == list(COMPARISON_FORMATS)
-    with pytest.raises(UsageError, match="unknown format 'yaml'; known: csv, json, markdown, table"):
+    with pytest.raises(UsageError, match="unknown format 'yaml'; known: csv, html, json, markdown, table"):
         render(report, "yaml")
 
 

@@ -10,6 +10,7 @@ from molprof.analysis.metrics.counts import read_counts, read_devices
 from molprof.analysis.metrics.model import SCHEMA, Report, TraceFigures
 from molprof.analysis.metrics.registry import read_tables
 from molprof.analysis.metrics.run import read_run
+from molprof.analysis.metrics.timeline import read_typical_step
 from molprof.analysis.reader import TraceInfo
 from molprof.errors import TraceError
 from molprof.profiler.manifest import Manifest, from_json
@@ -53,6 +54,7 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         tables=read_tables(engine, manifest is not None),
         checks=checks,
         findings=(),
+        typical_step=read_typical_step(engine),
     )
 
 

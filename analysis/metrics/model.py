@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from molprof.analysis.metrics.run_model import Run
+from molprof.analysis.metrics.timeline import TypicalStep
 
 SCHEMA = 1
 STACK_CATEGORY = "python_function"
@@ -126,7 +127,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """All figures of one trace; `run` is None for a trace that molprof did not capture."""
+    """All figures of one trace.
+
+    `run` is None for a trace that molprof did not capture, `typical_step` for one without annotated steps.
+    """
 
     schema: int
     trace: TraceFigures
@@ -136,6 +140,7 @@ class Report:
     tables: tuple[Table, ...]
     checks: tuple[Check, ...]
     findings: tuple[Finding, ...]
+    typical_step: TypicalStep | None = None
 
     def table(self, name: str) -> Table:
         """The table of a metric that every report has."""

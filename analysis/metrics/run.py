@@ -17,6 +17,7 @@ from molprof.analysis.metrics.run_model import (
     Spread,
     WindowFigures,
 )
+from molprof.analysis.metrics.step_times import step_times
 from molprof.errors import TraceError
 from molprof.profiler.manifest import MARKS_PER_STEP, PHASES, Manifest, MoleculeRun, Repeat
 
@@ -117,6 +118,7 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         sequences=sequences,
         drift=read_drift(engine),
         disagreement=read_disagreement(engine),
+        step_times=step_times(manifest.timings.repeats),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from molprof.analysis.drift.model import Disagreement, Drift
+from molprof.analysis.metrics.step_times import StepTime
 
 
 @dataclass(frozen=True)
@@ -231,3 +232,4 @@ class Run:
     sequences: tuple[SequenceFigures, ...]
     drift: Drift | None = None
     disagreement: Disagreement | None = None
+    step_times: tuple[StepTime, ...] = ()

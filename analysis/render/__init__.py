@@ -15,11 +15,26 @@ from molprof.errors import UsageError
 
 __all__ = ["COMPARISON_FORMATS", "REPORT_FORMATS", "render"]
 
+
+def _report_page(report: Report) -> str:
+    # Imported here: figures are drawn with what this package has for numbers and names.
+    from molprof.analysis.render.html import report_to_html
+
+    return report_to_html(report)
+
+
+def _comparison_page(comparison: Comparison) -> str:
+    from molprof.analysis.render.html import comparison_to_html
+
+    return comparison_to_html(comparison)
+
+
 REPORT_FORMATS: dict[str, Callable[[Report], str]] = {
     "table": lambda report: to_table(report_document(report)),
     "json": to_json,
     "csv": report_to_csv,
     "markdown": lambda report: to_markdown(report_document(report)),
+    "html": _report_page,
 }
 
 COMPARISON_FORMATS: dict[str, Callable[[Comparison], str]] = {
@@ -27,6 +42,7 @@ COMPARISON_FORMATS: dict[str, Callable[[Comparison], str]] = {
     "json": to_json,
     "csv": comparison_to_csv,
     "markdown": lambda comparison: to_markdown(comparison_document(comparison)),
+    "html": _comparison_page,
 }
 
 

@@ -9,6 +9,7 @@ from molprof.analysis.compare.model import ComparedRow, Prediction
 from molprof.analysis.render.difference import difference_sections
 from molprof.analysis.render.document import Column, Document, Section
 from molprof.analysis.render.values import NOT_RECORDED, by_unit
+from molprof.analysis.render.verdict import comparison_verdict
 
 # More do not fit beside the labels and the first run.
 _OTHERS_PER_TABLE = 3
@@ -18,7 +19,7 @@ def comparison_document(comparison: Comparison) -> Document:
     """The document; more than four runs go into several tables, each beginning with the first run."""
     others = range(1, len(comparison.runs))
     chunks = [others[start : start + _OTHERS_PER_TABLE] for start in range(0, len(others), _OTHERS_PER_TABLE)]
-    sections = []
+    sections = [Section("", notes=comparison_verdict(comparison))]
     for chunk in chunks:
         for group, rows in groupby(comparison.rows, key=lambda row: row.group):
             sections.append(_group(comparison, group, list(rows), chunk))

@@ -96,7 +96,9 @@ def _largest(label: str, item: Difference) -> str:
 def _notes(comparison: Comparison, known: list[Known]) -> list[str]:
     """The ratios, and what one must know to read the parts."""
     several = len(known) > 1
-    notes = [f"{label}: {_ratios(item)}" if several else _ratios(item) for label, item in known if item.factors]
+    notes = [
+        f"{label}: {factors_text(item)}" if several else factors_text(item) for label, item in known if item.factors
+    ]
     notes.extend(
         f"{label}: more than 1 % of the difference is in no part"
         for label, item in known
@@ -116,7 +118,8 @@ def _notes(comparison: Comparison, known: list[Known]) -> list[str]:
     return notes
 
 
-def _ratios(item: Difference) -> str:
+def factors_text(item: Difference) -> str:
+    """The ratio of the times as a product."""
     product = " × ".join(f"{_FACTOR_LABELS[name]} {ratio:.3f}x" for name, ratio in item.factors.items())
     return f"time {prod(item.factors.values()):.3f}x = {product}"
 

@@ -22,13 +22,15 @@ PAIR = (Column("", "left"), Column("", "left"))
 class Section:
     """A heading, then notes, then a table; any of the three may be empty.
 
-    Cells hold text from traces as it is: the renderer of each format escapes it.
+    Cells hold text from traces as it is: the renderer of each format escapes it. `detail` says that not every reader
+    wants it: formats that can fold a section do.
     """
 
     title: str
     columns: tuple[Column, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
+    detail: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from molprof.analysis.render.values import (
     percent_text,
     time_text,
 )
+from molprof.analysis.render.verdict import report_verdict
 
 _SHOWN_ROWS = 12
 _PER_LINE = 4
@@ -27,7 +28,7 @@ _NONE = "none: the trace holds no events with a duration, so nothing was recorde
 
 def report_document(report: Report) -> Document:
     """The document of one report; tables without rows are left out."""
-    sections = [_trace(report), *_run_sections(report), _counts(report)]
+    sections = [Section("", notes=report_verdict(report)), _trace(report), *_run_sections(report), _counts(report)]
     sections.extend(_memory_and_devices(report))
     sections.extend(_table(table) for table in report.tables if table.rows)
     sections.append(_checks(report.checks))
@@ -143,7 +144,7 @@ def _table(table: Table) -> Section:
     )
     more = len(table.rows) - _SHOWN_ROWS
     notes = (f"the first {_SHOWN_ROWS}; the JSON format has {more} more",) if more > 0 else ()
-    return Section(table.title, columns, rows, notes)
+    return Section(table.title, columns, rows, notes, detail=True)
 
 
 def _is_text(cells: Iterable[Cell]) -> bool:

@@ -33,6 +33,20 @@ def time_text(value_ns: float | None) -> str:
     return f"{value_ns:.0f} ns"
 
 
+def signed_time_text(value_ns: float | None) -> str:
+    """A difference in time, with its sign."""
+    return f"+{time_text(value_ns)}" if value_ns is not None and value_ns > 0 else time_text(value_ns).replace("-", "−")
+
+
+def signed_percent_text(value_ratio: float | None) -> str:
+    """A part of a difference, in percent of it, with its sign."""
+    if value_ratio is None:
+        return NOT_RECORDED
+    percent = 100 * value_ratio
+    decimals = 0 if abs(percent) >= 10 else 1 if abs(percent) >= 1 else 2
+    return f"{percent:+.{decimals}f} %".replace("-", "−")
+
+
 def bytes_text(value_bytes: float | None) -> str:
     """Bytes in powers of 1000."""
     if value_bytes is None:

@@ -19,7 +19,7 @@ from molprof.commands.options import (
 @click.command("compare")
 @click.argument("traces", type=TRACE, nargs=-1, required=True)
 @reading_options
-@result_options("table", "json", "markdown", "csv")
+@result_options("table", "json", "markdown", "csv", "html")
 def command(
     traces: tuple[Path, ...],
     partial: bool,
@@ -35,6 +35,7 @@ def command(
     Examples:
       molprof compare llama.json.gz qwen.json.gz
       molprof compare qwen.json.gz qwen-lp.json.gz --format json -o comparison.json
+      molprof compare llama.json.gz qwen.json.gz --format html -o comparison.html
     """
     if sum(str(trace) == "-" for trace in traces) > 1:
         raise click.UsageError("standard input (-) can be read once only")

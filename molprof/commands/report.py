@@ -20,7 +20,7 @@ from molprof.commands.options import (
 @click.argument("trace", type=TRACE)
 @click.option("--stacks", is_flag=True, help="Read Python stacks too; no figure needs them.")
 @reading_options
-@result_options("table", "json", "markdown", "csv")
+@result_options("table", "json", "markdown", "csv", "html")
 def command(
     trace: Path,
     stacks: bool,
@@ -41,6 +41,7 @@ def command(
       molprof report trace.json.gz
       molprof report trace.json.gz --format json | jq .counts
       molprof report trace.json.gz --format markdown -o report.md
+      molprof report trace.json.gz --format html -o report.html
       molprof report killed-job.json.gz --partial
       zcat trace.json.gz | molprof report -
     """

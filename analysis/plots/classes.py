@@ -1,0 +1,89 @@
+"""GPU work by kernel class: grouped bars, one colour for each run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from molprof.analysis.metrics import Report
+from molprof.analysis.plots.style import EDGE, caption, colour, hatch, legend_below, new_figure, time_unit
+from molprof.analysis.plots.subject import NotRecordedError, Subject
+from molprof.analysis.render.values import count_text, percent_text, time_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SHOWN = 14
+
+
+def draw_classes(subject: Subject) -> Figure:
+    """Time by class: per recorded step where all reports are runs, else of the whole trace.
+
+    Raises:
+        NotRecordedError: no report holds GPU work.
+    """
+    per_step = all(report.run is not None and report.run.window.steps for report in subject.reports)
+    runs = [
+        (label, classes)
+        for label, report in zip(subject.labels, subject.reports, strict=True)
+        if (classes := _classes(report, per_step))
+    ]
+    if not runs:
+        raise NotRecordedError("the trace holds no GPU work")
+    totals: dict[str, float] = {}
+    for _, classes in runs:
+        for name, (_, time_ns) in classes.items():
+            totals[name] = totals.get(name, 0) + time_ns
+    ordered = sorted(totals, key=lambda name: (-totals[name], name))
+    shown = ordered[:_SHOWN]
+    figure, (axis,) = new_figure(0.95 + len(shown) * (0.13 + 0.16 * len(runs)))
+    longest = max(time_ns for _, classes in runs for _, time_ns in classes.values())
+    scale, unit = time_unit(longest)
+    size = 0.82 / len(runs)
+    handles = []
+    for index, (_, classes) in enumerate(runs):
+        rows = [row - 0.41 + size * (index + 0.5) for row in range(len(shown))]
+        values = [classes.get(name, (0, 0)) for name in shown]
+        handles.append(
+            axis.barh(
+                rows, [time_ns / scale for _, time_ns in values], size * 0.92, color=colour(index), edgecolor=EDGE,
+                linewidth=0.5, hatch=hatch(index),
+            )
+        )  # fmt: skip
+        whole = sum(time_ns for _, time_ns in classes.values())
+        for row, (count, time_ns) in zip(rows, values, strict=True):
+            text = f"{time_text(time_ns)} ({percent_text(time_ns / whole if whole else None)}), {_count(count)}"
+            axis.annotate(
+                text if count else "none", (time_ns / scale, row), (4, 0), textcoords="offset points", va="center",
+                fontsize=7.5,
+            )  # fmt: skip
+    axis.set_yticks(range(len(shown)), [caption(name, 26) for name in shown])
+    axis.tick_params("y", length=0)
+    axis.set_ylim(len(shown) - 0.45, -0.55)
+    axis.set_xlim(0, 1.34 * longest / scale)
+    axis.grid(True, axis="x")
+    more = f"; {len(ordered) - _SHOWN} smaller classes not drawn" if len(ordered) > _SHOWN else ""
+    axis.set_xlabel(f"GPU time {'per recorded step' if per_step else 'in the trace'}, profiled ({unit}){more}")
+    if len(runs) > 1:
+        legend_below(figure, handles, [caption(label) for label, _ in runs], 3)
+    return figure
+
+
+def _count(count: float) -> str:
+    return f"{count_text(count)}x" if count >= 100 or float(count).is_integer() else f"{count:.1f}x"
+
+
+def _classes(report: Report, per_step: bool) -> dict[str, tuple[float, float]]:
+    """Count and time by class; empty without GPU work."""
+    if not per_step or report.run is None:
+        table = report.table("kernel_classes")
+        found = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+        return {str(row["class"]): (_number(row["count"]), _number(row["time_ns"])) for row in found}
+    window = report.run.window
+    return {
+        name: (figures.count / window.steps, figures.time_ns / window.steps)
+        for name, figures in (window.classes or {}).items()
+    }
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0

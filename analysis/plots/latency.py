@@ -1,0 +1,55 @@
+"""Step latency over sequence position: the longer the sequence, the more keys and values each step reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from molprof.analysis.metrics.step_times import StepTime
+from molprof.analysis.plots.style import LINES, caption, colour, legend_below, new_figure, time_unit
+from molprof.analysis.plots.subject import NotRecordedError, Subject
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw_latency(subject: Subject) -> Figure:
+    """A line for each run: median over batches and repeats, the middle eight tenths as a band.
+
+    Raises:
+        NotRecordedError: no run has unprofiled times of its decode steps.
+    """
+    runs = [
+        (label, points)
+        for label, report in zip(subject.labels, subject.reports, strict=True)
+        if report.run is not None and (points := report.run.step_times[1:])  # without the prefill
+    ]
+    if not runs:
+        raise NotRecordedError("unprofiled times of single steps, which molprof capture records")
+    scale, unit = time_unit(max(point.median_ns for _, points in runs for point in points))
+    figure, (axis,) = new_figure(3.1)
+    handles = []
+    for index, (_, points) in enumerate(runs):
+        where = [(point.first_step + point.last_step) / 2 for point in points]
+        if any(point.high_ns > point.low_ns for point in points):
+            axis.fill_between(
+                where, [point.low_ns / scale for point in points], [point.high_ns / scale for point in points],
+                color=colour(index), alpha=0.18, linewidth=0,
+            )  # fmt: skip
+        handles += axis.plot(
+            where, [point.median_ns / scale for point in points], LINES[index % len(LINES)], color=colour(index),
+            linewidth=1.4,
+        )  # fmt: skip
+    axis.set_xlim(left=0)
+    axis.set_ylim(0, _highest([points for _, points in runs]) / scale)
+    axis.grid(True, axis="both")
+    axis.set_xlabel("decode step (generated tokens before it)")
+    axis.set_ylabel(f"unprofiled step time ({unit})")
+    legend_below(figure, handles, [caption(label) for label, _ in runs], 3)
+    return figure
+
+
+def _highest(runs: list[tuple[StepTime, ...]]) -> float:
+    """Where the axis ends: above all but the rarest of bands, so that one slow step does not flatten the rest."""
+    highs = sorted(point.high_ns for points in runs for point in points)
+    medians = max(point.median_ns for points in runs for point in points)
+    return 1.06 * max(highs[int(0.98 * (len(highs) - 1))], min(medians, 3 * highs[len(highs) // 2]))

@@ -1,0 +1,138 @@
+"""How figures look: colours and hatches that are told apart in print and by everyone, units on axes, plain frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from molprof.analysis.render.values import short_name
+from molprof.text import escaped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# The page's style sheet gives each of these another value in dark mode (render/html/page.css).
+INK = "#1b1f24"
+MUTED = "#6b7280"
+GRID = "#d5d9e0"
+PAPER = "#ffffff"
+# After Okabe and Ito: told apart with any colour vision; each with a hatch for print without colour.
+BLUE, ORANGE, GREEN, PINK = "#0072b2", "#e69f00", "#009e73", "#cc79a7"
+SKY, RED, YELLOW, SLATE = "#56b4e9", "#d55e00", "#f0e442", "#7f8792"
+PALETTE = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, SLATE)
+# Lines only: the circles of other hatches make an SVG ten times as large.
+HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||", "++++", "//\\\\")
+# Phases are light, so that they differ from classes of GPU work beside them.
+PHASES = {
+    "prefill": ("#cde7f7", ""),
+    "forward": ("#cde7f7", ""),
+    "processor": ("#f9d88f", "////"),
+    "sampling": ("#aee0d0", "\\\\\\\\"),
+    "bookkeeping": ("#ecc9dc", "----"),
+}
+DARK = "#4b5563"
+# Edges, hatches and text on any of these: the same in dark mode.
+EDGE = "#0b0e14"
+LINES = ("-", "--", "-.", ":")
+
+WIDTH_INCHES = 7.6
+_LABEL_LENGTH = 44
+# What fits beside each other in a legend, counting a colour's patch as letters.
+_LEGEND_LETTERS = 104
+_HANDLE_LETTERS = 6
+_LEGEND_LINE_INCHES = 0.19
+_NS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
+
+_RC: dict[str, Any] = {
+    "svg.fonttype": "none",  # text stays text: small, searchable, in the page's font
+    "svg.hashsalt": "molprof",  # the same figures give the same file
+    "pdf.fonttype": 42,
+    "text.parse_math": False,  # a $ in a kernel's name is a $
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9.0,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 7.0,
+    "axes.labelsize": 9.0,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.8,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,
+    "axes.unicode_minus": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "text.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "hatch.linewidth": 0.7,
+    "savefig.dpi": 200,
+    "figure.dpi": 100,
+}
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """matplotlib's settings for the block, whatever the user's own are; drawing and saving both need it."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        settings: Any = matplotlib.rcParams  # its own type lists every setting, of one version
+        settings.update(_RC)
+        yield
+
+
+def new_figure(height_inches: float, rows: int = 1, ratios: Sequence[float] | None = None) -> tuple[Figure, list[Axes]]:
+    """An empty figure with `rows` axes below each other that share their x axis."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained", facecolor=PAPER)
+    axes = figure.subplots(rows, 1, sharex=True, squeeze=False, height_ratios=ratios)
+    return figure, [row[0] for row in axes]
+
+
+def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 4) -> None:
+    """One legend for the whole figure, under it; the figure grows by what it takes beyond one line."""
+    fitting = _LEGEND_LETTERS // (max(map(len, labels)) + _HANDLE_LETTERS)
+    columns = max(1, min(columns, fitting, len(labels)))
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower left",
+        ncols=columns,
+        handlelength=1.6,
+        columnspacing=1.4,
+    )
+    figure.set_figheight(figure.get_figheight() + _LEGEND_LINE_INCHES * (-(-len(labels) // columns) - 1))
+
+
+def colour(index: int) -> str:
+    """The colour of the series at `index`; after eight they repeat, with another hatch."""
+    return PALETTE[index % len(PALETTE)]
+
+
+def hatch(index: int) -> str:
+    """The hatch of the series at `index`."""
+    return HATCHES[(index + index // len(PALETTE)) % len(HATCHES)]
+
+
+def time_unit(longest_ns: float) -> tuple[int, str]:
+    """Nanoseconds in the unit for an axis that reaches to `longest_ns`, and its name."""
+    return next((unit for unit in _NS if abs(longest_ns) >= unit[0]), _NS[-1])
+
+
+def caption(name: str, length: int = _LABEL_LENGTH) -> str:
+    """A name from a trace as a label: visible characters, on one line, not too long."""
+    shown = escaped(short_name(name))
+    return shown if len(shown) <= length else shown[: length - 1] + "…"

@@ -1,0 +1,42 @@
+"""What a figure is drawn of: reports with unlike labels and, for several, where their difference lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from molprof.analysis.compare import Comparison, compare, run_labels
+from molprof.analysis.compare.model import Difference, TraceDifference
+from molprof.analysis.metrics import Report
+from molprof.errors import TraceError
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One report or several.
+
+    Attributes:
+        differences: of every report but the first against it; None where no unprofiled times are recorded.
+        trace_differences: of recorded device time, where there is no difference of unprofiled times; else None.
+    """
+
+    labels: tuple[str, ...]
+    reports: tuple[Report, ...]
+    differences: tuple[Difference | None, ...]
+    trace_differences: tuple[TraceDifference | None, ...]
+
+
+class NotRecordedError(TraceError):
+    """The traces do not hold what a figure is drawn of."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"not recorded: {what}")
+
+
+def subject_of(item: Report | Comparison | Sequence[Report]) -> Subject:
+    """What the figures of a report, of several or of a comparison are drawn of."""
+    if isinstance(item, Report):
+        return Subject(run_labels([item]), (item,), (), ())
+    if isinstance(item, Comparison):
+        return Subject(item.labels, item.runs, item.differences, item.trace_differences)
+    return subject_of(item[0] if len(item) == 1 else compare(item))

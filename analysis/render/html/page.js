@@ -1,0 +1,34 @@
+"use strict";
+// Tables sort by the value behind each cell; numbers from the largest at first, text from A; empty cells stay last.
+for (const button of document.querySelectorAll("table.sortable th button")) {
+  button.addEventListener("click", () => {
+    const heading = button.parentElement;
+    const body = heading.closest("table").tBodies[0];
+    const place = heading.cellIndex;
+    const numeric = heading.classList.contains("number");
+    const known = heading.getAttribute("aria-sort");
+    const descending = known === null ? numeric : known === "ascending";
+    for (const other of heading.parentElement.cells) other.removeAttribute("aria-sort");
+    heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
+    const value = (row) => row.cells[place].dataset.value;
+    const order = (a, b) => {
+      const [x, y] = [value(a), value(b)];
+      if (x === "" || y === "") return (x === "") - (y === "");
+      const numbers = [Number(x), Number(y)];
+      const less = numbers.some(Number.isNaN) ? x.localeCompare(y, "en") : numbers[0] - numbers[1];
+      return descending ? -less : less;
+    };
+    body.append(...Array.from(body.rows).sort(order));
+  });
+}
+// On paper nothing can be unfolded.
+const closed = [];
+addEventListener("beforeprint", () => {
+  for (const details of document.querySelectorAll("details:not([open])")) {
+    closed.push(details);
+    details.open = true;
+  }
+});
+addEventListener("afterprint", () => {
+  for (const details of closed.splice(0)) details.open = false;
+});

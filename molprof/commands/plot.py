@@ -1,0 +1,77 @@
+"""`molprof plot`: one figure of one trace or several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from molprof.commands.options import TRACE, deliver, reading_options
+from molprof.files import check_output
+
+_FORMATS = ("png", "svg", "pdf")
+# Kinds and what they show; a test holds them against the figures that there are.
+KINDS = {
+    "waterfall": "Where the difference in time to the first run lies, part by part.",
+    "timeline": "What ran when in a typical step: phases, launches, GPU work.",
+    "phases": "What an unprofiled step spends its time on.",
+    "classes": "GPU time by class of kernel.",
+    "latency": "Unprofiled time of a step over its position in the sequence.",
+    "drift": "Junk and filler tokens in coordinate blocks.",
+}
+
+
+class _PlotCommand(click.Command):
+    """A command whose help lists the kinds of figures."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Kinds"):
+            formatter.write_dl(list(KINDS.items()))
+        super().format_options(ctx, formatter)
+
+
+def _form(context: click.Context, parameter: click.Parameter, output: Path) -> Path:
+    if output.suffix.removeprefix(".").lower() not in _FORMATS:
+        raise click.BadParameter(f"{output} ends in none of {', '.join(f'.{form}' for form in _FORMATS)}")
+    return output
+
+
+@click.command("plot", cls=_PlotCommand)
+@click.argument("kind", type=click.Choice(list(KINDS)), metavar="KIND")
+@click.argument("traces", type=TRACE, nargs=-1, required=True)
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    type=click.Path(path_type=Path),
+    required=True,
+    callback=_form,
+    help="File to write; its ending says what: .png, .svg or .pdf.",
+)
+@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@reading_options
+def command(
+    kind: str,
+    traces: tuple[Path, ...],
+    output: Path,
+    force: bool,
+    partial: bool,
+    cached: bool,
+    trace_processor: str | None,
+) -> None:
+    """Draws the figure KIND of TRACES; the page that --format html makes has all of them.
+
+    \b
+    Examples:
+      molprof plot waterfall llama.json.gz qwen.json.gz -o difference.svg
+      molprof plot timeline trace.json.gz -o step.png
+    """
+    if sum(str(trace) == "-" for trace in traces) > 1:
+        raise click.UsageError("standard input (-) can be read once only")
+    check_output(output, force)
+    from molprof.analysis.parallel import load_reports
+    from molprof.analysis.plots import plot_file, subject_of
+    from molprof.analysis.reports import ReportOptions
+
+    reports = load_reports(traces, ReportOptions(trace_processor, partial=partial, cached=cached))
+    deliver(plot_file(kind, subject_of(reports), output.suffix.removeprefix(".").lower()), output)

@@ -1,0 +1,208 @@
+-- The recorded step of median duration in detail: its phases, calls, operators and GPU work.
+--
+-- Of decode steps where any are recorded, else of all steps; of an even number the shorter of the middle two.
+--
+-- Example:
+--   SELECT kind, lane, class, COUNT() AS count, SUM(dur) AS time_ns
+--   FROM molprof_step_interval
+--   GROUP BY kind, lane, class
+--   ORDER BY kind, lane, time_ns DESC, class;
+
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.host_syncs;
+
+INCLUDE PERFETTO MODULE molprof.kernel_classes;
+
+INCLUDE PERFETTO MODULE molprof.launches;
+
+INCLUDE PERFETTO MODULE molprof.operators;
+
+INCLUDE PERFETTO MODULE molprof.phases;
+
+INCLUDE PERFETTO MODULE molprof.step_placement;
+
+INCLUDE PERFETTO MODULE molprof.steps;
+
+-- The step; no row where no steps are recorded.
+CREATE PERFETTO TABLE molprof_typical_step(
+  -- The annotation's slice.
+  id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time on the host, profiler's cost included, ns.
+  dur DURATION,
+  -- The annotation, as recorded.
+  name STRING,
+  -- molprof, vllm, sglang or profiler.
+  source STRING,
+  -- prefill, decode, mixed or as molprof.steps has it; null for profiler.
+  kind STRING,
+  -- Steps that it is the median of.
+  steps LONG
+)
+AS
+WITH
+  candidate AS (
+    SELECT
+      id,
+      ts,
+      dur,
+      name,
+      source,
+      kind,
+      IFNULL(kind = 'decode', FALSE) AS is_decode,
+      MAX(IFNULL(kind = 'decode', FALSE)) OVER () AS has_decode
+    FROM molprof_any_step
+  ),
+  ranked AS (
+    SELECT
+      id,
+      ts,
+      dur,
+      name,
+      source,
+      kind,
+      ROW_NUMBER() OVER (ORDER BY dur, ts, id) AS place,
+      COUNT() OVER () AS steps
+    FROM candidate
+    WHERE
+      is_decode = has_decode
+  )
+SELECT
+  id,
+  ts,
+  dur,
+  name,
+  source,
+  kind,
+  steps
+FROM ranked
+WHERE
+  place = (steps + 1) / 2;
+
+-- The outermost operator around each leaf operator; only where no GPU calls are recorded.
+CREATE PERFETTO TABLE _molprof_outermost_operator AS
+WITH
+  around AS (
+    SELECT
+      place.id AS leaf_id,
+      ancestor.id,
+      ROW_NUMBER() OVER (PARTITION BY place.id ORDER BY ancestor.depth, ancestor.id) AS place
+    FROM molprof_call_step AS place
+    JOIN molprof_typical_step AS step
+      ON step.id = place.step_id
+    JOIN ancestor_slice(place.id) AS ancestor
+    WHERE
+      ancestor.category = 'cpu_op' AND NOT EXISTS(SELECT 1 FROM molprof_gpu_call)
+  )
+SELECT
+  leaf.id AS leaf_id,
+  top.ts,
+  top.dur,
+  top.name,
+  top.id
+FROM molprof_leaf_operator AS leaf
+JOIN molprof_call_step AS placed
+  ON placed.id = leaf.id
+JOIN molprof_typical_step AS step
+  ON step.id = placed.step_id
+LEFT JOIN around
+  ON around.leaf_id = leaf.id AND around.place = 1
+JOIN slice AS top
+  ON top.id = IFNULL(around.id, leaf.id);
+
+-- What happened in it, in order of start.
+CREATE PERFETTO TABLE molprof_step_interval(
+  -- The slice.
+  id JOINID(slice.id),
+  -- phase; launch (graph launches too); wait (the CPU for the GPU); operator (outermost ones, where no GPU calls are
+  -- recorded); gpu (work that the step's calls started, whenever it ran, and other work that ran during the step).
+  kind STRING,
+  -- Device and stream of GPU work as device/stream; null for all else.
+  lane STRING,
+  -- Phase, or name of the call, operator or work.
+  name STRING,
+  -- Class of GPU work, name of an operator; null for all else.
+  class STRING,
+  -- From the start of the step to its own start, ns; below 0 for work of an earlier step that still ran.
+  start_ns LONG,
+  -- Duration, ns.
+  dur DURATION,
+  -- False for GPU work that another step started, or whose call was not recorded.
+  own BOOL
+)
+AS
+WITH
+  placed AS (
+    SELECT
+      place.id
+    FROM molprof_call_step AS place
+    JOIN molprof_typical_step AS step
+      ON step.id = place.step_id
+  ),
+  started AS (
+    SELECT
+      link.work_id
+    FROM molprof_gpu_work_call AS link
+    JOIN placed
+      ON placed.id = link.call_id
+  ),
+  item AS (
+    SELECT phase.id, 'phase' AS kind, NULL AS lane, phase.phase AS name, NULL AS class, phase.ts, phase.dur, 1 AS own
+    FROM molprof_phase AS phase
+    JOIN molprof_step AS own
+      ON own.batch = phase.batch AND own.step = phase.step
+    JOIN molprof_typical_step AS step
+      ON step.id = own.id
+    UNION ALL
+    SELECT call.id, 'launch', NULL, call.name, NULL, call.ts, call.dur, 1
+    FROM molprof_gpu_call AS call
+    JOIN placed
+      USING (id)
+    WHERE
+      call.kind IS NOT NULL
+    UNION ALL
+    SELECT wait.id, 'wait', NULL, wait.name, NULL, wait.ts, wait.dur, 1
+    FROM molprof_host_sync AS wait
+    JOIN placed
+      USING (id)
+    UNION ALL
+    SELECT DISTINCT top.id, 'operator', NULL, top.name, top.name, top.ts, top.dur, 1
+    FROM molprof_leaf_operator AS leaf
+    JOIN placed
+      USING (id)
+    JOIN _molprof_outermost_operator AS top
+      ON top.leaf_id = leaf.id
+    UNION ALL
+    SELECT
+      work.id,
+      'gpu',
+      work.device || '/' || IFNULL(work.stream, '-'),
+      work.name,
+      class.class,
+      work.ts,
+      work.dur,
+      work.id IN (SELECT work_id FROM started)
+    FROM molprof_gpu_work AS work
+    JOIN molprof_typical_step AS step
+      ON (work.ts < step.ts + step.dur AND work.ts + work.dur > step.ts) OR work.id IN (SELECT work_id FROM started)
+    JOIN molprof_work_class AS class
+      ON class.category = work.category AND class.name = work.name
+  )
+SELECT
+  item.id,
+  item.kind,
+  item.lane,
+  item.name,
+  item.class,
+  item.ts - step.ts AS start_ns,
+  item.dur,
+  item.own
+FROM item
+CROSS JOIN molprof_typical_step AS step
+ORDER BY
+  item.ts,
+  item.id;

@@ -1,0 +1,231 @@
+"""The page: in the right order, whole, the same each time; nothing that a trace says becomes markup."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tiny_trace
+from conftest import Cli
+from page_data import HOSTILE, foreign, hostile_document, report_of, two_runs
+
+from molprof.analysis.compare import compare
+from molprof.analysis.metrics.model import Check, Finding
+from molprof.analysis.render import render
+from molprof.analysis.render.html.tables import MAX_ROWS, PageCell, _limited, junk_table
+from molprof.analysis.render.verdict import ratio_within_noise
+
+FINDING = Finding(
+    "launch_bound", "Launch-bound decode", "the GPU is idle for 80 % of a step", 0.4, "capture the step in a graph"
+)
+# Elements without an end.
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Tree(HTMLParser):
+    """Elements with their attributes, and whether every one is closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def test_the_page_of_a_comparison_in_order(tmp_path: Path) -> None:
+    comparison = two_runs(tmp_path)
+    comparison = replace(comparison, runs=tuple(replace(run, findings=(FINDING,)) for run in comparison.runs))
+    page = render(comparison, "html")
+    tree = Tree(page)
+    assert tree.open == []
+    assert page.endswith("</html>\n")
+    sections = [attributes["id"] for tag, attributes in tree.found if tag == "section" and "id" in attributes]
+    assert sections == [
+        "waterfall", "timeline", "phases", "classes", "latency", "drift",
+        "findings", "predictions", "setting", "checks", "tables",
+    ]  # fmt: skip
+    text = tree.text()
+    verdict = text.index("qwen lp:generic takes 1.34x the time of llama lp:generic (5.380 s against 4.000 s")
+    assert verdict < text.index("Where the difference lies", verdict)
+    assert text.count("Launch-bound decode up to 40.00 % of the time") == 2
+    assert "Evidence the GPU is idle for 80 % of a step Fix capture the step in a graph" in text
+    assert len([tag for tag, _ in tree.found if tag == "svg"]) == 6
+    assert "fewer tokens per molecule" in text
+
+
+def test_every_link_leads_somewhere_and_nothing_is_fetched(tmp_path: Path) -> None:
+    page = render(two_runs(tmp_path), "html")
+    tree = Tree(page)
+    names = {attributes["id"] for _, attributes in tree.found if "id" in attributes}
+    for tag, attributes in tree.found:
+        for key in ("href", "src", "xlink:href", "action", "data", "srcset", "poster"):
+            value = attributes.get(key)
+            if value is not None:
+                assert value == "data:," or value.removeprefix("#") in names, (tag, key, value)
+        assert not [key for key in attributes if key.startswith("on") or key == "style"], (tag, attributes)
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page)
+    assert "@import" not in page
+
+
+def test_the_policy_allows_the_pages_own_style_and_script_alone(tmp_path: Path) -> None:
+    page = render(foreign(tmp_path), "html")
+    (policy,) = (
+        attributes["content"]
+        for tag, attributes in Tree(page).found
+        if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules == {
+        "default-src": "'none'",
+        "style-src": f"'{digest(page, 'style')}'",
+        "script-src": f"'{digest(page, 'script')}'",
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+
+
+def digest(page: str, tag: str) -> str:
+    (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+    return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_names_stay_text(tmp_path: Path, text: str) -> None:
+    plain = Tree(render(report_of(tmp_path, hostile_document("harmless"), "plain"), "html"))
+    report = report_of(tmp_path, hostile_document(text), "evil")
+    finding = Finding(text, text, text, 0.5, text)
+    check = Check(text, text, 1, 2, 0.0, False)
+    page = render(replace(report, findings=(finding,), checks=(*report.checks, check)), "html")
+    tree = Tree(page)
+    assert tree.open == []
+    kinds = {tag for tag, _ in plain.found} | {"article", "h3", "dl", "dt", "dd", "span"}
+    assert {tag for tag, _ in tree.found} <= kinds
+    assert [tag for tag, _ in tree.found].count("script") == 1
+    names = {key for _, attributes in tree.found for key in attributes}
+    assert names <= {key for _, attributes in plain.found for key in attributes} | {"title"}
+    assert not {"\x1b", "\u202e", "\r", "\x00"} & set(page)
+    assert "7 * 7" not in text or "{{ 7 * 7 }}" in tree.text()
+
+
+def test_both_runs_hostile(tmp_path: Path) -> None:
+    report = report_of(tmp_path, hostile_document(HOSTILE[0]))
+    page = render(compare([report, report]), "html")
+    assert page.count("<script>") == page.count("</script>") == 1
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_the_same_page_each_time(tmp_path: Path) -> None:
+    assert render(two_runs(tmp_path), "html") == render(two_runs(tmp_path), "html")
+    report = foreign(tmp_path)
+    assert render(report, "html") == render(report, "html")
+
+
+def test_cells_carry_the_value_that_they_are_sorted_by(tmp_path: Path) -> None:
+    page = render(two_runs(tmp_path), "html")
+    assert '<td class="number" data-value="4000000000">4.000 s</td>' in page
+    assert '<td class="number" data-value="-30000000">−30.00 ms</td>' in page
+    assert '<td class="number" data-value="1.345">1.345x</td>' in page
+    # Not recorded is neither 0 nor a name: it goes last whatever the order.
+    assert '<td class="number" data-value=""></td>' in page
+
+
+def test_a_foreign_trace_has_no_run_and_says_what_is_missing(tmp_path: Path) -> None:
+    page = render(foreign(tmp_path), "html")
+    text = Tree(page).text()
+    assert "foreign recorded 1 launch, 2 kernels" in text
+    assert "Phases of a step: not recorded: unprofiled times of phases" in text
+    assert "Drift: not recorded: coordinate blocks" in text
+    assert "None: no rule found evidence in this trace." in text
+    assert 'id="predictions"' not in page
+    assert "figures are not recorded here and left out" in text
+
+
+def test_one_run_and_more_than_two(tmp_path: Path) -> None:
+    one = render(report_of(tmp_path, tiny_trace.document()), "html")
+    assert 'id="waterfall"' not in one
+    assert '<th scope="col"><button type="button">run</button>' not in one
+    comparison = two_runs(tmp_path)
+    runs = [*comparison.runs, foreign(tmp_path), comparison.runs[0]]
+    four = Tree(render(compare(runs), "html"))
+    assert four.open == []
+    text = four.text()
+    assert "foreign recorded 144.0 µs less of GPU time than llama lp:generic #1" in text
+    assert "qwen lp:generic against llama lp:generic #1: +1.380 s" in text
+
+
+def test_damage_and_broken_sums_stand_at_the_top(tmp_path: Path) -> None:
+    report = report_of(tmp_path, tiny_trace.document())
+    trace = replace(report.trace, complete=False, problem="cut at byte 7")
+    broken = Check("x", "a = b", 1, 2, 0.0, False)
+    text = Tree(render(replace(report, trace=trace, checks=(broken,)), "html")).text()
+    damage = text.index("the file is damaged, only its whole part was read: cut at byte 7")
+    sums = text.index("sums that must hold do not: a = b")
+    assert damage < sums < text.index("A typical step")
+    assert "a = b 1 2 DOES NOT HOLD" in text
+
+
+def test_examples_of_junk_are_shown(tmp_path: Path) -> None:
+    example = SimpleNamespace(
+        sequence=0, block=3, position=41, text="<1.0,2.0,3.0|<b>abra|>", surplus="<b>abra", blocks=2
+    )
+    run = SimpleNamespace(drift=SimpleNamespace(junk_examples=(example,)))
+    table = junk_table(("llama",), (SimpleNamespace(run=run),))  # type: ignore[arg-type]
+    assert [cell.text for cell in table.rows[0]] == ["llama", "<1.0,2.0,3.0|<b>abra|>", "<b>abra", "2", "0", "3", "41"]
+    assert junk_table(("foreign",), (foreign(tmp_path),)).rows == ()
+
+
+def test_ratios_within_noise_read_so() -> None:
+    row = SimpleNamespace(noise="repeats", significant=(None, False, True))
+    assert [ratio_within_noise(row, index) for index in (0, 1, 2)] == [False, True, False]  # type: ignore[arg-type]
+    counted = SimpleNamespace(noise="exact", significant=(None, False))
+    assert not ratio_within_noise(counted, 1)  # type: ignore[arg-type]
+
+
+def test_very_long_tables_end_and_say_so() -> None:
+    rows = [(PageCell("1", 1),)] * (MAX_ROWS + 7)
+    table = _limited("t", [("n", True)], rows)
+    assert (len(table.rows), table.notes) == (MAX_ROWS, ("the first 500; the JSON format has 7 more",))
+
+
+def test_settings_that_differ_are_marked(tmp_path: Path) -> None:
+    page = render(two_runs(tmp_path), "html")
+    marked = re.findall(r'<tr class="marked"><td data-value="([^"]*)"', page)
+    assert marked == ["model"]
+
+
+def test_from_the_command_line(molprof: Cli, tmp_path: Path) -> None:
+    trace = str(tiny_trace.write(tmp_path / "run.json", tiny_trace.document()))
+    shown = molprof("report", trace, "--format", "html")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith("<!DOCTYPE html>\n")
+    written = molprof("compare", trace, trace, "--format", "html", "-o", "page.html")
+    assert (written.returncode, written.stdout, written.stderr) == (0, "", "wrote page.html\n")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").endswith("</html>\n")

@@ -1,0 +1,118 @@
+"""The answer in words: exact sentences from known figures, and none that the figures do not carry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny_trace
+from page_data import foreign, report_of, timed, two_runs
+
+from molprof.analysis.compare import compare
+from molprof.analysis.metrics.run_model import Spread
+from molprof.analysis.render.verdict import comparison_verdict, report_verdict, within_noise
+
+
+def test_what_most_of_the_difference_is(tmp_path: Path) -> None:
+    assert comparison_verdict(two_runs(tmp_path)) == (
+        "qwen lp:generic takes 1.34x the time of llama lp:generic (5.380 s against 4.000 s, medians of 3 unprofiled "
+        "repeats): most of it is useful tokens (+900.0 ms, 65 %), forward: launch-bound (GPU idle) (+250.0 ms, 18 %).",
+    )
+
+
+def test_a_part_that_works_against_the_difference(tmp_path: Path) -> None:
+    comparison = two_runs(tmp_path, {"tokens.useful": 1_800_000_000, "forward.gpu": -420_000_000})
+    assert comparison_verdict(comparison) == (
+        "qwen lp:generic takes 1.34x the time of llama lp:generic (5.380 s against 4.000 s, medians of 3 unprofiled "
+        "repeats): most of it is useful tokens (+1.800 s, 130 %); against it works forward: GPU busy "
+        "(−420.0 ms, −30 %).",
+    )
+
+
+def test_ids_without_a_group_are_named_as_they_are(tmp_path: Path) -> None:
+    (sentence,) = comparison_verdict(two_runs(tmp_path, {"forward": 1_380_000_000}))
+    assert sentence.endswith(": most of it is forward (+1.380 s, 100 %).")
+
+
+def test_within_noise(tmp_path: Path) -> None:
+    assert comparison_verdict(two_runs(tmp_path, spread_ns=700_000_000)) == (
+        "No difference beyond noise between qwen lp:generic and llama lp:generic: 5.380 s against 4.000 s; their "
+        "repeats range over 4.680 s to 6.080 s and 3.300 s to 4.700 s.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "expected"),
+    [
+        (Spread(10, 9, 11, 3), Spread(12, 11, 13, 3), True),
+        (Spread(10, 9, 11, 3), Spread(13, 12, 14, 3), False),
+        (Spread(13, 12, 14, 3), Spread(10, 9, 11, 3), False),
+        (Spread(None, None, None, 0), Spread(10, 9, 11, 3), False),
+    ],
+)
+def test_ranges(first: Spread, other: Spread, expected: bool) -> None:
+    assert within_noise(first, other) is expected
+
+
+@pytest.mark.parametrize(
+    ("repeats", "said"),
+    [
+        ((1, 1), "(5.380 s against 4.000 s, 1 unprofiled repeat, so how far chance goes is not known)"),
+        ((3, 1), "(5.380 s against 4.000 s, 1 and 3 unprofiled repeats, so how far chance goes is not known)"),
+        ((2, 2), "(5.380 s against 4.000 s, medians of 2 unprofiled repeats, which is few)"),
+        ((5, 4), "(5.380 s against 4.000 s, medians of 4 and 5 unprofiled repeats)"),
+    ],
+)
+def test_too_few_repeats_are_said(tmp_path: Path, repeats: tuple[int, int], said: str) -> None:
+    first = timed(report_of(tmp_path, tiny_trace.document(), "a"), 4_000_000_000, 1_000, repeats[0])
+    other = timed(report_of(tmp_path, tiny_trace.document(), "b"), 5_380_000_000, 1_000, repeats[1])
+    (sentence,) = comparison_verdict(compare([first, other]))
+    assert said in sentence
+
+
+def test_without_unprofiled_times_no_speed_is_claimed(tmp_path: Path) -> None:
+    run = report_of(tmp_path, tiny_trace.document())
+    for pair in ([run, foreign(tmp_path)], [foreign(tmp_path), run], [foreign(tmp_path)] * 2):
+        (sentence,) = comparison_verdict(compare(pair))
+        assert "which is faster is not recorded" in sentence
+        assert "x the time" not in sentence
+
+
+def test_traces_without_unprofiled_times_are_told_by_what_they_recorded(tmp_path: Path) -> None:
+    longer = {"traceEvents": [tiny_trace.work("kernel", "gemm", 5, 7, 1), tiny_trace.work("kernel", "gemm", 20, 2, 2)]}
+    assert comparison_verdict(compare([foreign(tmp_path), report_of(tmp_path, longer, "longer")])) == (
+        "longer recorded 12.00 µs more of GPU time than foreign (busy +6.000 µs, idle +6.000 µs); which is faster is "
+        "not recorded, because one of them holds no unprofiled times.",
+    )
+
+
+def test_one_run(tmp_path: Path) -> None:
+    report = timed(report_of(tmp_path, tiny_trace.document()), 4_000_000_000, 0)
+    assert report_verdict(report) == (
+        "llama lp:generic: 2 molecules, 5 tokens in 4.000 s (median of 3 unprofiled repeats), 800.0 ms for each token; "
+        "forward takes 91.32 %, prefill takes 2.74 %.",
+        "llama lp:generic recorded 1 graph launch, 4 launches, 6 kernels; the GPU was busy for 44.97 % of 149.0 µs, "
+        "longest with matmul (55.56 % of its time); most of its idle time has this cause: the call of the next "
+        "work is not recorded (58.54 %).",  # 48 of 82 µs: between the graph's work and the kernel without a call
+    )
+    cpu = report_verdict(report_of(tmp_path, tiny_trace.cpu_document(), "cpu"))
+    assert len(cpu) == 1
+    assert "GPU" not in cpu[0]
+
+
+def test_another_programs_trace(tmp_path: Path) -> None:
+    (sentence,) = report_verdict(foreign(tmp_path))
+    assert sentence.startswith("foreign recorded 1 launch, 2 kernels; the GPU was busy for 60.00 % of 5.000 µs, ")
+    calls = {"traceEvents": [tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", 1, 2, correlation=1)]}
+    (sentence,) = report_verdict(report_of(tmp_path, calls, "calls"))
+    assert sentence == "calls recorded 1 launch, 0 kernels, but no GPU work."
+    nothing = {"traceEvents": [tiny_trace.slice_("cpu_op", "aten::mm", 1, 2)]}
+    assert report_verdict(report_of(tmp_path, nothing, "nothing")) == ("nothing holds no GPU calls and no GPU work.",)
+
+
+def test_a_run_without_repeats(tmp_path: Path) -> None:
+    report = report_of(tmp_path, tiny_trace.document())
+    assert report.run is not None
+    bare = replace(report, run=replace(report.run, wall_ns=Spread(None, None, None, 0)))
+    assert report_verdict(bare)[0] == "llama lp:generic: 2 molecules, 5 tokens; no unprofiled times are recorded."

@@ -1,0 +1,65 @@
+"""The table output of real traces and captured runs fits 100 columns, whatever it holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import tiny_trace
+from page_data import report_of, timed, two_runs
+
+from molprof.analysis.compare import Comparison, compare
+from molprof.analysis.metrics import Report
+from molprof.analysis.render import render
+from molprof.analysis.render.table import WIDTH
+from molprof.analysis.render.values import width
+from molprof.analysis.reports import load_report
+
+CORPUS = os.environ.get("MOLPROF_CORPUS")
+TRACES = sorted(Path(CORPUS, "traces").glob("*.json.gz")) if CORPUS else []
+needs_traces = pytest.mark.skipif(not TRACES, reason="MOLPROF_CORPUS is not set: no real traces to read")
+
+
+def widest(subject: Report | Comparison, form: str = "table") -> int:
+    return max(width(line) for line in render(subject, form).splitlines())
+
+
+@needs_traces
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
+def test_reports_of_public_traces(path: Path) -> None:
+    report = load_report(path)
+    assert widest(report) <= WIDTH
+    for name, cell in _markdown_cells(render(report, "markdown")):
+        assert width(cell) <= 2 * 80, name  # every character of a cut name escaped
+
+
+@needs_traces
+def test_comparisons_of_public_traces() -> None:
+    reports = [load_report(path) for path in TRACES[:4]]
+    assert widest(compare(reports[:2])) <= WIDTH
+    assert widest(compare(reports)) <= WIDTH
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_comparisons_of_runs_with_large_figures(tmp_path: Path, count: int) -> None:
+    """Hours instead of seconds, and names as long as those of hub models."""
+    content = tiny_trace.document()
+    content["molprof"]["model"]["name"] = "organisation/a-model-with-a-rather-long-name-0.6B-conformers"
+    long = timed(report_of(tmp_path, content), 86_400_000_000_123, 10_000_000_000)
+    first, second = two_runs(tmp_path).runs
+    runs: Sequence[Report] = [first, long, second, long][:count]
+    comparison = compare(runs)
+    assert widest(comparison) <= WIDTH
+    assert max(widest(report) for report in runs) <= WIDTH
+    assert "86,400 s" in render(comparison)
+
+
+def _markdown_cells(text: str) -> list[tuple[str, str]]:
+    return [
+        (line[:40], cell)
+        for line in text.splitlines()
+        if line.startswith("| ")
+        for cell in line.replace("\\|", "").strip("| ").split(" | ")
+    ]
