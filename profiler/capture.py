@@ -17,6 +17,7 @@ import torch
 from molprof.errors import RunError, UsageError
 from molprof.files import check_output
 from molprof.profiler.account import generation_account, model_account, molecule_runs
+from molprof.profiler.compiles import compiles_so_far
 from molprof.profiler.environment import environment
 from molprof.profiler.generate import BatchPlan, PassResult, Runner
 from molprof.profiler.manifest import SCHEMA, Manifest, Repeat, Timings, Window
@@ -116,8 +117,10 @@ def capture_loaded(
     repeats, results = [], []
     for number in range(settings.repeats):
         marks = HostMarks()
+        before = compiles_so_far()
         result = passes.run("repeat", number, settings.repeats, marks)
-        repeats.append(Repeat(result.wall_ns, marks.phases_ns(), marks.steps_ns()))
+        compiled = compiles_so_far().since(before)
+        repeats.append(Repeat(result.wall_ns, marks.phases_ns(), marks.steps_ns(), compiled.count, compiled.time_ns))
         results.append(result)
     unmarked = passes.run("unmarked", 0, 1, None)
     reference = results[0]

@@ -119,6 +119,10 @@ def test_run_figures(tmp_path: Path) -> None:
         "valid": False,
         "problem": "no [/CONFORMER]",
     }
+    repeats = run.pop("repeats")
+    assert [repeat["wall_ns"] for repeat in repeats] == [1195, 995, 1095]
+    assert repeats[0]["phases_ns"] == tiny_trace.repeat(1195, 1100)["phases_ns"]
+    assert {(repeat["compiles"], repeat["compile_ns"]) for repeat in repeats} == {(None, None)}
     assert run == {
         "profiled_ratio": 2.0,
         "marks": {

@@ -9,6 +9,7 @@ from molprof.analysis.metrics.run_model import (
     ClassFigures,
     Marks,
     PhaseFigures,
+    RepeatFigures,
     Run,
     SequenceFigures,
     Setup,
@@ -99,6 +100,10 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         residual_ratio=_residual(wall_ns, phase_walls),
         window=window,
         sequences=sequences,
+        repeats=tuple(
+            RepeatFigures(repeat.wall_ns, dict(repeat.phases_ns), repeat.compiles, repeat.compile_ns)
+            for repeat in manifest.timings.repeats
+        ),
     )
 
 
@@ -213,6 +218,7 @@ def _setup(manifest: Manifest) -> Setup:
         processor=generation.processor,
         placeholder=generation.placeholder,
         sampling=generation.sampling,
+        sampling_parameters=dict(generation.sampling_parameters),
         cache=generation.cache,
         attention=model.attention,
         dtype=model.dtype,

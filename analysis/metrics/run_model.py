@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,21 @@ class Spread:
     low: int | None
     high: int | None
     repeats: int
+
+
+@dataclass(frozen=True)
+class RepeatFigures:
+    """One unprofiled pass.
+
+    Attributes:
+        phases_ns: host time by phase; a phase that did not occur is missing.
+        compiles, compile_ns: frames that torch.compile compiled in it, and the time in that; None if not recorded.
+    """
+
+    wall_ns: int
+    phases_ns: dict[str, int]
+    compiles: int | None
+    compile_ns: int | None
 
 
 @dataclass(frozen=True)
@@ -106,6 +122,7 @@ class Setup:
     processor: str | None
     placeholder: str | None
     sampling: str
+    sampling_parameters: dict[str, Any]
     cache: str
     attention: str
     dtype: str
@@ -153,6 +170,7 @@ class Run:
         free_positions_per_block: mean over the templates' blocks; None without a processor.
         coordinate_tokens_per_block: mean number of tokens that the blocks' coordinates took.
         residual_ratio: wall time that is in no phase, over wall time.
+        repeats: the unprofiled passes, in order: what intervals are made of.
     """
 
     setup: Setup
@@ -185,3 +203,4 @@ class Run:
     residual_ratio: float | None
     window: WindowFigures
     sequences: tuple[SequenceFigures, ...]
+    repeats: tuple[RepeatFigures, ...]

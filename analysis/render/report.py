@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from molprof.analysis.metrics import Report
 from molprof.analysis.metrics.model import STACK_CATEGORY, Cell, Check, Table
 from molprof.analysis.render.document import PAIR, Column, Document, Section
+from molprof.analysis.render.findings import findings_sections
 from molprof.analysis.render.run import run_sections
 from molprof.analysis.render.values import (
     NOT_RECORDED,
@@ -25,7 +26,7 @@ _PER_LINE = 4
 
 def report_document(report: Report) -> Document:
     """The document of one report; tables without rows are left out."""
-    sections = [_trace(report), *_run_sections(report), _counts(report)]
+    sections = [_trace(report), *_run_sections(report), *findings_sections(report.findings), _counts(report)]
     sections.extend(_memory_and_devices(report))
     sections.extend(_table(table) for table in report.tables if table.rows)
     sections.append(_checks(report.checks))
