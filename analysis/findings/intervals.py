@@ -33,12 +33,13 @@ def inside_ns(starts: ArrayLike, ends: ArrayLike, stretches: Stretches) -> np.nd
     def covered(moments: ArrayLike) -> np.ndarray:
         """Length of `stretches` up to each moment."""
         at = np.asarray(moments, dtype=np.int64)
-        place = np.searchsorted(stretches[:, 0], at, side="right")
         if not len(stretches):
             return np.zeros(len(at), dtype=np.int64)
+        place = np.searchsorted(stretches[:, 0], at, side="right")
         last = stretches[np.maximum(place - 1, 0)]
         # What of the stretch that began last lies after the moment.
         length: np.ndarray = before[place] - np.where(place > 0, np.maximum(last[:, 1] - at, 0), 0)
         return length
 
-    return covered(ends) - covered(starts)
+    inside: np.ndarray = covered(ends) - covered(starts)
+    return inside

@@ -81,7 +81,7 @@ def _share(run: Run, scope: Scope) -> tuple[Finding, ...]:
             gain_ratio=_whole(run, scope),
             fix="build the masks beforehand, for all rows at once, and apply them with one operation per step",
             explanation="The processor runs between two forwards, eagerly and in Python: no graph covers it.",
-            query="masking",
+            query="phase_work",
             figures={"processor_wall_ns": wall_ns, "steps_wall_ns": steps_ns, "share_ratio": wall_ns / steps_ns},
         ),
     )
