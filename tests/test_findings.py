@@ -11,10 +11,12 @@ import tiny_trace
 from decoding_trace import Event, decoding, launched
 from tiny_trace import slice_
 
+from molprof.analysis.findings import find_all
 from molprof.analysis.findings.intervals import inside_ns, joined, length_ns
+from molprof.analysis.metrics import build_report
 from molprof.analysis.metrics.model import Finding
-from molprof.analysis.query import find_statement, run_statement
-from molprof.analysis.reports import load_report
+from molprof.analysis.query import find_statement
+from molprof.analysis.reports import load_report, open_trace
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 GEMM, FLASH, CUTLASS = "sm90_xmma_gemm_bf16", "flash_fwd_kernel_bf16", "fmha_cutlassF_bf16_aligned_64x64_rf_sm80"
@@ -23,16 +25,20 @@ GEMM, FLASH, CUTLASS = "sm90_xmma_gemm_bf16", "flash_fwd_kernel_bf16", "fmha_cut
 def findings(tmp_path: Path, content: dict[str, Any]) -> dict[str, Finding]:
     """By id. Every finding's query must run, and show something."""
     path = tiny_trace.write(tmp_path / "trace.json.gz", content)
-    report = load_report(path)
-    gains = [-1.0 if item.gain_ratio is None else item.gain_ratio for item in report.findings]
+    with open_trace(path) as (engine, info):
+        found = find_all(engine, build_report(engine, info))
+        for item in found:
+            statement = find_statement(item.query, {})
+            for module in statement.modules:
+                engine.query(f"INCLUDE PERFETTO MODULE molprof.{module}; SELECT 1")
+            columns = engine.query(statement.sql)
+            assert len(next(iter(columns.values()))) > 0, item.id
+    gains = [-1.0 if item.gain_ratio is None else item.gain_ratio for item in found]
     assert gains == sorted(gains, reverse=True)
     assert all(0 <= gain <= 1 for gain in gains if gain != -1.0)
-    for item in report.findings:
-        columns = run_statement(find_statement(item.query, {}), [path]).columns
-        assert len(next(iter(columns.values()))) > 0, item.id
-        assert item.figures
-    assert len({item.id for item in report.findings}) == len(report.findings)
-    return {item.id: item for item in report.findings}
+    assert all(item.figures and item.evidence and item.explanation and item.fix for item in found)
+    assert len({item.id for item in found}) == len(found)
+    return {item.id: item for item in found}
 
 
 def op(name: str, at: float, dur: float) -> Event:

@@ -18,7 +18,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_HEADER = re.compile(r"^\s*\[\[\s*prediction\s*\]\]", re.MULTILINE)
+_HEADER = re.compile(r"^[ \t]*\[\[[ \t]*prediction[ \t]*\]\]", re.MULTILINE)
 _KEYS = ("id", "text", "metric", "direction", "bound", "between")
 _NEEDED = ("id", "text", "metric", "direction")
 _EXAMPLE = """\
@@ -43,8 +43,10 @@ class _Place:
     def refuse(self, problem: str, key: str | None = None, hint: str | None = None) -> NoReturn:
         """Raises UsageError that names the file and the line of `key`, or of the table."""
         at = self._start
-        if key is not None and (match := re.search(rf"^\s*{re.escape(key)}\s*=", self._text[at : self._end], re.M)):
-            at += match.start() + len(match[0]) - len(match[0].lstrip())
+        if key is not None and (
+            match := re.search(rf"^[ \t]*{re.escape(key)}[ \t]*=", self._text[at : self._end], re.M)
+        ):
+            at += match.start()
         line = self._text.count("\n", 0, at) + 1
         raise UsageError(f"{self._path}, line {line}: {problem}", hint=hint or _EXAMPLE)
 
