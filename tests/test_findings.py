@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -394,3 +395,15 @@ def test_a_trace_without_anything_timed_has_no_findings(tmp_path: Path) -> None:
 def test_public_traces(name: str, expected: dict[str, float]) -> None:
     report = load_report(Path(str(CORPUS), "traces", f"{name}.json.gz"))
     assert {item.id: round(item.gain_ratio or 0.0, 3) for item in report.findings} == expected
+
+
+def test_every_rule_is_documented() -> None:
+    root = Path(__file__).parent.parent
+    known = {
+        name
+        for path in (root / "analysis/findings").glob("*.py")
+        for name in re.findall(r'id="(\w+)"', path.read_text())
+    }
+    documented = set(re.findall(r"^\| `(\w+)` \|", (root / "docs/findings.md").read_text(), re.MULTILINE))
+    assert known == documented
+    assert len(known) == 17

@@ -80,7 +80,7 @@ def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, 
             evidence=(
                 f"in {count_text(gaps.count)} gaps, {time_text(gaps.time_ns)} of {time_text(scope.recorded_ns)} "
                 f"recorded, nothing was queued and the CPU was on its way to the next launch; the GPU worked in "
-                f"{percent_text(figures['busy_ratio'])} of that time"
+                f"{percent_text(figures['busy_ratio'])} of that time{scope.caution}"
             ),
             gain_ratio=gaps.gain_ratio,
             fix=(

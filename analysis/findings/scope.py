@@ -71,6 +71,11 @@ class Scope:
             return 0.0
         return max(0.0, 1 - self.busy_ns / (self.base_ns * self.devices)) * self.wall_ratio
 
+    @property
+    def caution(self) -> str:
+        """What evidence of idle time in a trace of other origin must add."""
+        return "" if self.run is not None else ", with the profiler's cost on the CPU in it"
+
     def idle_part(self, part_ns: float) -> float:
         """Share of wall time of a part of the recorded idle time, as large a part of it unprofiled."""
         return self.idle_ratio * part_ns / self.recorded_idle_ns if self.recorded_idle_ns > 0 else 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 
 from molprof.analysis.compare import Comparison
@@ -93,15 +93,22 @@ def _predictions(comparison: Comparison) -> list[Section]:
     sections = []
     for compared, items in groupby(comparison.predictions, key=lambda item: tuple(item.figures)):
         if not compared:
-            missing = tuple(f"{item.text}: {item.reason}" for item in items)
-            sections.append(Section("Predictions without runs to compare", notes=missing))
+            sections.append(Section("Predictions without runs to compare", notes=_reasons(items)))
             continue
         columns = (Column("", "left"), Column("verdict", "left"), *map(Column, compared), Column("ratio"))
         found = list(items)
-        notes = tuple(f"{item.text}: {item.reason}" for item in found if item.reason)
         title = f"Predictions: {compared[0]}, against {compared[-1]}, has"
-        sections.append(Section(title, columns, tuple(map(_prediction, found)), notes))
+        sections.append(Section(title, columns, tuple(map(_prediction, found)), _reasons(found)))
     return sections
+
+
+def _reasons(items: Iterable[Prediction]) -> tuple[str, ...]:
+    """Why there is no verdict, once for all predictions of one reason."""
+    texts: dict[str, list[str]] = {}
+    for item in items:
+        if item.reason is not None:
+            texts.setdefault(item.reason, []).append(item.text)
+    return tuple(f"{', '.join(found)}: {reason}" for reason, found in texts.items())
 
 
 def _prediction(item: Prediction) -> tuple[str, ...]:
