@@ -65,6 +65,14 @@ def test_a_run_of_fewer_molecules_is_refused(tmp_path: Path, report: Report) -> 
         compare([report, fewer])
 
 
+def test_a_molecule_without_its_token_track_is_missing(tmp_path: Path, report: Report) -> None:
+    content = tiny_trace.document()
+    content["molprof"]["molecules"][0]["sequence"] = 9
+    broken = load_report(tiny_trace.write(tmp_path / "broken.json", content))
+    with pytest.raises(NotComparableError, match=r"other molecules, as nothing instead of C \(1 of 2\)"):
+        compare([report, broken])
+
+
 def test_experiments_are_compared_and_said(tmp_path: Path, report: Report) -> None:
     other = changed(tmp_path, {"batch_size": 1, "cache": "static", "max_new_tokens": 9, "seed": 7})
     assert compare([report, other]).notes[0] == (

@@ -66,7 +66,8 @@ def _problems(first: Run, other: Run) -> list[str]:
         problems.append(f"{other.molecules} molecules, not {first.molecules}")
     elif missing := list((_smiles(first) - _smiles(other)).elements()):
         extra = list((_smiles(other) - _smiles(first)).elements())
-        problems.append(f"other molecules, as {extra[0]} instead of {missing[0]} ({len(missing)} of {first.molecules})")
+        instead = f"{extra[0]} instead of {missing[0]}" if extra else f"nothing instead of {missing[0]}"
+        problems.append(f"other molecules, as {instead} ({len(missing)} of {first.molecules})")
     if other.setup.sampling != first.setup.sampling:
         problems.append(f"sampling {other.setup.sampling}, not {first.setup.sampling}")
     elif other.setup.sampling_parameters != first.setup.sampling_parameters:

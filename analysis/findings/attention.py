@@ -79,7 +79,7 @@ def _small_finding(gain: float, evidence: str, figures: dict[str, int | float]) 
         title="Another attention kernel cannot matter",
         evidence=evidence,
         gain_ratio=gain,
-        fix="none needed: look at the findings above before comparing attention kernels",
+        fix="none needed: look at the other findings before comparing attention kernels",
         explanation="Amdahl: an attention of no cost at all would gain this share and no more.",
         query="attention",
         figures=figures,

@@ -68,7 +68,7 @@ def _share(run: Run, scope: Scope) -> tuple[Finding, ...]:
     walls = [run.phases[name].wall_ns for name in (*STEP_PHASES, "prefill")]
     steps_ns = sum(wall_ns or 0 for wall_ns in walls)
     wall_ns = run.phases[PROCESSOR].wall_ns
-    if not wall_ns or wall_ns < LEAST_SHARE * steps_ns:
+    if not wall_ns or steps_ns <= 0 or not run.steps or wall_ns < LEAST_SHARE * steps_ns:
         return ()
     return (
         Finding(
@@ -121,11 +121,11 @@ def _rows(engine: Engine, run: Run, scope: Scope) -> tuple[Finding, ...]:
             id="row_masking",
             title="The processor masks row by row",
             evidence=(
-                f"{name} runs {number_text(calls / steps)} times in the processor of a step, at least "
-                f"{number_text(calls_per_row)} times for each of {count_text(rows)} rows; {work}"
+                f"{name} runs {number_text(calls / steps)} times in the processor of a step, never fewer than "
+                f"{count_text(calls_per_row * rows)} for {count_text(rows)} rows; {work}"
             ),
             gain_ratio=gain,
-            fix="one tensor operation over the batch, as the vectorized processor does",
+            fix="one tensor operation over the batch instead of a loop over its rows",
             explanation="A loop over rows runs the same small operations once per row: the cost grows with the batch.",
             query=_LOOP_QUERY,
             figures=figures,

@@ -99,6 +99,8 @@ def _junk(run: Run, rows: Iterable[tuple[int, int, int]]) -> tuple[Finding, ...]
     needed = sum(map(max, after.values()))
     row_steps = sum(max(lengths) * len(lengths) for lengths in before.values())
     needed_row_steps = sum(max(lengths) * len(lengths) for lengths in after.values())
+    if steps <= 0 or row_steps <= 0:
+        return ()
     saved = max(1 - needed / steps, 1 - needed_row_steps / row_steps)
     constrained = run.setup.processor is not None
     return (

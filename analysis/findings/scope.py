@@ -120,7 +120,7 @@ def read_scope(engine: Engine, report: Report) -> Scope | None:
         stretches=stretches,
         steps=None if run is None else len(rows),
         recorded_ns=recorded_ns,
-        base_ns=recorded_ns / profiled_ratio if profiled_ratio else recorded_ns,
+        base_ns=recorded_ns / profiled_ratio if profiled_ratio and profiled_ratio > 0 else recorded_ns,
         wall_ratio=1.0 if run is None else _wall_ratio(run),
         devices=len(devices),
         busy_ns=busy_ns,

@@ -14,7 +14,7 @@ LEAST_SHARE = 0.02
 def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, ...]:
     """Fires where templates take LEAST_SHARE of unprofiled wall time. Gain: that share."""
     run = report.run
-    if run is None or not run.wall_ns.median:
+    if run is None or not run.wall_ns.median or not run.molecules:
         return ()
     template_ns, wall_ns = run.phases["template"].wall_ns, run.wall_ns.median
     if template_ns is None or template_ns < LEAST_SHARE * wall_ns:
