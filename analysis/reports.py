@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from molprof.analysis.cache import read_report, report_key, write_report
 from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine, open_engine
+from molprof.analysis.findings import find_all
 from molprof.analysis.metrics import Report, build_report
 from molprof.analysis.reader import TraceInfo, load_trace
 from molprof.analysis.reader.source import STDIN
@@ -73,6 +74,7 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
     ) as (engine, info):
         try:
             report = build_report(engine, info)
+            report = replace(report, findings=find_all(engine, report))
         except QueryError as error:
             raise wrong_value(engine, str(path), error) from error
     if key := _key(path, options):

@@ -30,8 +30,9 @@ nanoseconds, JOINID(slice.id) is the id of a row of `slice`. NULL means "not rec
 COMMANDS_HEAD = """\
 # Commands
 
-Results go to stdout, progress and notes to stderr. Exit codes: 0 good, 2 wrong usage, 3 a trace or run that cannot be
-read or trusted, 130 interrupted. Nothing is overwritten without `--force`, and files are written whole or not at all.
+Results go to stdout, progress and notes to stderr. Exit codes: 0 good, 1 a broken `--fail-if` threshold, 2 wrong
+usage, 3 a trace or run that cannot be read, trusted or compared, 130 interrupted. Nothing is overwritten without
+`--force`, and files are written whole or not at all.
 """
 
 

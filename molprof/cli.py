@@ -67,7 +67,7 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Runs the command line and exits: 0 good, 2 wrong usage, 3 unreadable or untrusted, 130 interrupted."""
+    """Runs the command line and exits: 0 good, 1 a broken threshold, 2 wrong usage, 3 untrusted, 130 interrupted."""
     sys.exit(_run(arguments))
 
 

@@ -42,6 +42,10 @@ class RunError(MolprofError):
     """A capture that could not be made, or whose figures cannot be trusted."""
 
 
+class NotComparableError(MolprofError):
+    """Runs whose times are of unlike work."""
+
+
 class MissingExtraError(UsageError):
     """An optional dependency is not installed.
 

@@ -15,8 +15,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from molprof.errors import RunError, UsageError
+from molprof.profiler.compiles import compiles_so_far
 from molprof.profiler.decoding.batches import BatchPlan, Need, check_context, cut
-from molprof.profiler.decoding.compilation import compile_settings, compile_time_ns, compiled_frames
+from molprof.profiler.decoding.compilation import compile_settings
 from molprof.profiler.decoding.loop import Decoder, check_model
 from molprof.profiler.marks import Marks, NoMarks, marked
 from molprof.profiler.models import LoadedModel
@@ -75,13 +76,14 @@ class PassResult:
 
     Attributes:
         wall_ns: its wall time, with the device synchronized at both ends.
-        compiles: frames that torch compiled meanwhile; compile_ns: the part of the wall time that took.
+        compiles: frames that torch compiled meanwhile; compile_ns: the part of the wall time that took. None where
+            torch does not tell.
     """
 
     batches: tuple[BatchResult, ...]
     wall_ns: int
-    compiles: int
-    compile_ns: int
+    compiles: int | None
+    compile_ns: int | None
 
 
 @dataclass(frozen=True)
@@ -146,14 +148,15 @@ class Runner:
         results = []
         with self._attention():
             self.synchronize()
-            frames, compile_ns = compiled_frames(), compile_time_ns()
+            before = compiles_so_far()
             began = time.perf_counter_ns()
             for number, plan in enumerate(plans):
                 if only is None or number == only:
                     results.append(self._batch(number, plan, marks or NoMarks()))
             self.synchronize()
             wall_ns = time.perf_counter_ns() - began
-        return PassResult(tuple(results), wall_ns, compiled_frames() - frames, compile_time_ns() - compile_ns)
+        compiled = compiles_so_far().since(before)
+        return PassResult(tuple(results), wall_ns, compiled.count, compiled.time_ns)
 
     def synchronize(self) -> None:
         """Waits for the device."""

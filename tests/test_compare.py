@@ -24,7 +24,7 @@ def qwen_document() -> dict[str, Any]:
     content = tiny_trace.document()
     manifest = content["molprof"]
     manifest["model"].update(name="hub/qwen", family="qwen3")
-    manifest["timings"]["repeats"] = [tiny_trace.repeat(2105, 2000)]
+    manifest["timings"]["repeats"] = [tiny_trace.repeat(wall, wall - 105) for wall in (2005, 2105, 2205)]
     manifest["molecules"][1]["token_ids"].append(10)
     return content
 

@@ -71,7 +71,10 @@ def test_a_captured_run(tmp_path: Path) -> None:
         "kernels_without_call": 1,
     }
     assert report["devices"] == {"0": {"span_ns": 149_000, "busy_ns": 67_000, "idle_ns": 82_000}}
-    assert report["findings"] == []
+    assert [finding["id"] for finding in report["findings"]] == ["junk_tokens", "idle_rows", "profiler_cost"]
+    junk = report["findings"][0]
+    assert set(junk) == {"id", "title", "evidence", "gain_ratio", "fix", "explanation", "query", "figures"}
+    assert junk["gain_ratio"] == pytest.approx((1 - 2 / 3) * (1000 + 20 + 15 + 10) / 1095)
     assert list(report["tables"]) == [metric.name for metric in METRICS]
     assert json.loads(json.dumps(report)) == report
 
@@ -128,6 +131,10 @@ def test_run_figures(tmp_path: Path) -> None:
         "valid": False,
         "problem": "no [/CONFORMER]",
     }
+    repeats = run.pop("repeats")
+    assert [repeat["wall_ns"] for repeat in repeats] == [1195, 995, 1095]
+    assert repeats[0]["phases_ns"] == tiny_trace.repeat(1195, 1100)["phases_ns"]
+    assert {(repeat["compiles"], repeat["compile_ns"]) for repeat in repeats} == {(None, None)}
     assert run == {
         "first_pass_extra_ns": 5000 - 1095,
         "profiled_ratio": 2.0,

@@ -6,40 +6,73 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from molprof.analysis.compare.comparable import check_comparable
 from molprof.analysis.compare.difference import difference
 from molprof.analysis.compare.model import SCHEMA, Comparison
-from molprof.analysis.compare.predictions import predictions
+from molprof.analysis.compare.predictions import Expectation, predictions
 from molprof.analysis.compare.rows import compared_rows
+from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.compare.trace_difference import trace_difference
 from molprof.analysis.metrics import Report
 from molprof.errors import UsageError
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["Comparison", "Expectation", "compare"]
 
 
-def compare(reports: Sequence[Report]) -> Comparison:
+def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Sequence[Expectation] = ()) -> Comparison:
     """Each report against the first.
+
+    Args:
+        anyway: compare runs of other work too, with a note.
+        expectations: predictions to test beside the built-in ones.
 
     Raises:
         UsageError: fewer than two reports.
+        NotComparableError: runs of other molecules or other sampling, and not `anyway`.
     """
     if len(reports) < 2:
         raise UsageError(f"a comparison needs two traces or more, got {len(reports)}")
-    runs = [report.run for report in reports]
     labels = run_labels(reports)
+    notes = check_comparable(labels, reports, anyway)
+    runs = [report.run for report in reports]
     differences = tuple(difference(runs[0], run) for run in runs[1:])
     return Comparison(
         schema=SCHEMA,
         labels=labels,
         runs=tuple(reports),
-        rows=compared_rows(tuple(reports)),
+        rows=compared_rows(reports),
         differences=differences,
         trace_differences=tuple(
             trace_difference(reports[0], report) if found is None else None
             for found, report in zip(differences, reports[1:], strict=True)
         ),
-        predictions=predictions(labels, runs),
+        predictions=predictions(labels, reports, expectations),
+        notes=(*notes, *repeat_notes(labels, reports)),
     )
+
+
+def repeat_notes(labels: Sequence[str], reports: Sequence[Report]) -> tuple[str, ...]:
+    """One line on runs with too few repeats to tell times apart, one on those whose intervals stay below LEVEL."""
+    counts = [
+        (label, len(report.run.repeats))
+        for label, report in zip(labels, reports, strict=True)
+        if report.run is not None
+    ]
+    if len(counts) < 2:
+        return ()
+    notes = []
+    if few := [f"{label} ({count})" for label, count in counts if count < LEAST_REPEATS]:
+        notes.append(
+            f"too few repeats to tell a difference in times from noise: {', '.join(few)}; it takes {LEAST_REPEATS} of "
+            f"each run, and {ENOUGH_REPEATS} for {100 * LEVEL:.0f} %"
+        )
+    least = min((count for _, count in counts if count >= LEAST_REPEATS), default=ENOUGH_REPEATS)
+    if (level := best_level(least, least)) < LEVEL:
+        notes.append(
+            f"{least} repeats: the interval of a ratio reaches {100 * level:.0f} %, not {100 * LEVEL:.0f} %; "
+            f"{ENOUGH_REPEATS} of each run do"
+        )
+    return tuple(notes)
 
 
 def run_labels(reports: Sequence[Report]) -> tuple[str, ...]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from molprof.analysis.compare.statistics import Interval
 from molprof.analysis.metrics import Report
 from molprof.analysis.metrics.model import Cell
 
 SCHEMA = 1
 
-Verdict = Literal["confirmed", "refuted", "not recorded"]
+Verdict = Literal["confirmed", "refuted", "not significant", "not recorded"]
+Direction = Literal["lower", "higher"]
+Noise = Literal["repeats", "once", "exact"]
 Unit = Literal["ns", "ratio", "count", "number", "text"]
 # Where a part comes from: unprofiled times and counts alone, or unprofiled time divided as in the recorded window.
 Basis = Literal["measured", "window"]
@@ -24,6 +27,12 @@ class ComparedRow:
         unit: ns; ratio (1 = all); count (integer); number (with decimals); text.
         values: one per run, None where not recorded.
         ratios: each value over the first run's; None for text, if one is not recorded or the first 0.
+        noise: repeats, a time of unprofiled passes; once, measured in the recorded steps alone; exact, a count,
+            which is the same in every pass.
+        intervals: of each run's median, for noise `repeats` with enough of them; else None.
+        ratio_intervals: of each ratio, as above; None for the first run.
+        significant: whether a run differs from the first: beyond noise, or at all for noise `exact`. None for the first
+            run, for noise `once`, and where too few repeats or what is not recorded leave it open.
     """
 
     id: str
@@ -32,6 +41,10 @@ class ComparedRow:
     unit: Unit
     values: tuple[Cell, ...]
     ratios: tuple[float | None, ...]
+    noise: Noise
+    intervals: tuple[Interval | None, ...]
+    ratio_intervals: tuple[Interval | None, ...]
+    significant: tuple[bool | None, ...]
 
 
 @dataclass(frozen=True)
@@ -95,8 +108,14 @@ class Prediction:
 
     Attributes:
         text: what the first run of `figures` is expected to have, against the second.
-        verdict: confirmed, refuted or not recorded.
+        verdict: confirmed, refuted, not significant (the interval of the ratio holds the bound, or too few repeats
+            tell), or not recorded.
         figures: the compared figure by label of run; empty where there are no two runs to compare.
+        metric: id of the compared row.
+        direction, bound: the ratio of the first figure to the second is expected to be lower or higher than the bound.
+        ratio: that ratio; None where it cannot be made.
+        interval: of the ratio, for times with enough repeats.
+        reason: why there is no verdict; None where there is one.
     """
 
     id: str
@@ -104,6 +123,12 @@ class Prediction:
     verdict: Verdict
     unit: Unit
     figures: dict[str, float | None]
+    metric: str
+    direction: Direction
+    bound: float
+    ratio: float | None
+    interval: Interval | None
+    reason: str | None
 
 
 @dataclass(frozen=True)
@@ -112,6 +137,7 @@ class Comparison:
 
     Attributes:
         differences: None where a run has no unprofiled time; then `trace_differences` has the recorded one, if any.
+        notes: what to keep in mind, one line each.
     """
 
     schema: int
@@ -121,6 +147,7 @@ class Comparison:
     differences: tuple[Difference | None, ...]
     trace_differences: tuple[TraceDifference | None, ...]
     predictions: tuple[Prediction, ...]
+    notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready dicts and lists; `difference` and `trace_difference` are one object for two runs, else a list."""
@@ -130,8 +157,12 @@ class Comparison:
             "schema": self.schema,
             "labels": list(self.labels),
             "runs": [run.to_json() for run in self.runs],
-            "rows": [{**asdict(row), "values": list(row.values), "ratios": list(row.ratios)} for row in self.rows],
+            "rows": [
+                {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(row).items()}
+                for row in self.rows
+            ],
             "difference": differences[0] if len(differences) == 1 else differences,
             "trace_difference": recorded[0] if len(recorded) == 1 else recorded,
             "predictions": [asdict(prediction) for prediction in self.predictions],
+            "notes": list(self.notes),
         }

@@ -1,75 +1,138 @@
-"""Four expectations about a LLaMA-tokenized model against a Qwen-tokenized one, held against the figures."""
+"""Expectations held against the figures: four about a LLaMA- and a Qwen-tokenized model, and those of a user's file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
-from molprof.analysis.compare.model import Prediction, Unit, Verdict
-from molprof.analysis.compare.rows import elementwise_to_attention
-from molprof.analysis.metrics.run_model import Run
+from molprof.analysis.compare.model import Direction, Prediction, Verdict
+from molprof.analysis.compare.rows import ROW_OF, Row
+from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval, ratio_interval
+from molprof.analysis.metrics import Report
 
 LOWER = "llama"
 HIGHER = "qwen"
 
+Run = tuple[str, Report]
+
 
 @dataclass(frozen=True)
 class Expectation:
-    """A figure that is expected to be lower for LLaMA than for Qwen."""
+    """A figure of one run that is expected to be lower or higher than that of another.
+
+    Attributes:
+        metric: id of a compared row.
+        bound: of the ratio of the one figure to the other.
+        between: labels of the runs, or patterns with `*` and `?`; None for the second run against the first.
+    """
 
     id: str
     text: str
-    unit: Unit
-    value: Callable[[Run], float | None]
+    metric: str
+    direction: Direction
+    bound: float = 1.0
+    between: tuple[str, str] | None = None
 
 
-EXPECTATIONS = (
-    Expectation(
-        "fewer_tokens_per_molecule",
-        "fewer tokens per molecule",
-        "number",
-        lambda run: run.generated_tokens / run.molecules if run.molecules else None,
-    ),
-    Expectation(
-        "fewer_launches_per_molecule",
-        "fewer launches per molecule",
-        "number",
-        lambda run: run.launches_per_molecule,
-    ),
+# What was expected of LLaMA's tokens against Qwen's before anything was measured.
+BUILT_IN = (
+    Expectation("fewer_tokens_per_molecule", "fewer tokens per molecule", "tokens_per_molecule", "lower"),
+    Expectation("fewer_launches_per_molecule", "fewer launches per molecule", "launches_per_molecule", "lower"),
     Expectation(
         "fewer_elementwise_per_attention",
         "fewer elementwise kernels per attention kernel",
-        "number",
-        elementwise_to_attention,
+        "elementwise_to_attention",
+        "lower",
     ),
-    Expectation("faster", "less time end to end", "ns", lambda run: run.wall_ns.median),
+    Expectation("faster", "less time end to end", "wall_ns", "lower"),
 )
 
 
-def predictions(labels: Sequence[str], runs: Sequence[Run | None]) -> tuple[Prediction, ...]:
-    """The verdict on each expectation, from the first two runs of unlike family, alike in processor use."""
-    pair = _pair(labels, runs)
-    return tuple(_judge(expectation, pair) for expectation in EXPECTATIONS)
+def predictions(
+    labels: Sequence[str], reports: Sequence[Report], given: Sequence[Expectation] = ()
+) -> tuple[Prediction, ...]:
+    """The verdict on each expectation.
+
+    The built-in ones take the first two runs of unlike family, alike in processor use; `given` ones the runs that they
+    name.
+    """
+    runs = list(zip(labels, reports, strict=True))
+    pair = _families(runs)
+    missing = "it takes a LLaMA and a Qwen run, both with a processor or both without"
+    built_in = [_judge(item, pair, missing) for item in BUILT_IN]
+    return (*built_in, *(_judge(item, *_named(item, runs)) for item in given))
 
 
-def _pair(labels: Sequence[str], runs: Sequence[Run | None]) -> tuple[tuple[str, Run], tuple[str, Run]] | None:
+def _families(runs: Sequence[Run]) -> tuple[Run, Run] | None:
     """A LLaMA and a Qwen run, both with a processor or else both without."""
-    known = [(name, run) for name, run in zip(labels, runs, strict=True) if run is not None]
     for constrained in (True, False):
-        alike = [item for item in known if (item[1].setup.processor is not None) is constrained]
-        lower = next((item for item in alike if item[1].setup.family.startswith(LOWER)), None)
-        higher = next((item for item in alike if item[1].setup.family.startswith(HIGHER)), None)
+        alike = [
+            (label, report, report.run.setup.family)
+            for label, report in runs
+            if report.run is not None and (report.run.setup.processor is not None) is constrained
+        ]
+        lower = next(((label, report) for label, report, family in alike if family.startswith(LOWER)), None)
+        higher = next(((label, report) for label, report, family in alike if family.startswith(HIGHER)), None)
         if lower and higher:
             return lower, higher
     return None
 
 
-def _judge(expectation: Expectation, pair: tuple[tuple[str, Run], tuple[str, Run]] | None) -> Prediction:
-    if pair is None:
-        return Prediction(expectation.id, expectation.text, "not recorded", expectation.unit, {})
-    figures = {name: expectation.value(run) for name, run in pair}
-    lower, higher = figures.values()
-    if lower is None or higher is None:
-        return Prediction(expectation.id, expectation.text, "not recorded", expectation.unit, figures)
-    verdict: Verdict = "confirmed" if lower < higher else "refuted"
-    return Prediction(expectation.id, expectation.text, verdict, expectation.unit, figures)
+def _named(item: Expectation, runs: Sequence[Run]) -> tuple[tuple[Run, Run] | None, str]:
+    """The runs that it names, or why there are none."""
+    if item.between is None:
+        return (runs[1], runs[0]), ""
+    found = []
+    for pattern in item.between:
+        # A label first: labels may hold characters of patterns.
+        matching = [run for run in runs if run[0] == pattern] or [run for run in runs if fnmatchcase(run[0], pattern)]
+        if not matching:
+            return None, f"no run is called {pattern!r}"
+        # Two patterns that match the same runs mean two different ones of them.
+        found.append(next((run for run in matching if run not in found), matching[0]))
+    return (found[0], found[1]), ""
+
+
+def _judge(item: Expectation, pair: tuple[Run, Run] | None, missing: str) -> Prediction:
+    row = ROW_OF[item.metric]
+    figures: dict[str, float | None] = {}
+    ratio, interval, verdict = None, None, None
+    reason: str | None = missing
+    if pair is not None:
+        values = [row.value(report) for _, report in pair]
+        one, other = (None if isinstance(value, str) else value for value in values)
+        figures = {pair[0][0]: one, pair[1][0]: other}
+        reason = f"not recorded in {' and '.join(name for name, value in figures.items() if value is None)}"
+        if one is not None and other is not None:
+            ratio = one / other if other else None
+            verdict, interval, reason = _verdict(item, row, pair, one, other)
+    return Prediction(
+        id=item.id,
+        text=item.text,
+        verdict=verdict or "not recorded",
+        unit=row.unit,
+        figures=figures,
+        metric=item.metric,
+        direction=item.direction,
+        bound=item.bound,
+        ratio=ratio,
+        interval=interval,
+        reason=reason,
+    )
+
+
+def _verdict(
+    item: Expectation, row: Row, pair: tuple[Run, Run], one: float, other: float
+) -> tuple[Verdict, Interval | None, str | None]:
+    """From the interval of the ratio for times, from the figures themselves for all else."""
+    lower = item.direction == "lower"
+    if row.noise != "repeats":
+        holds = one < item.bound * other if lower else one > item.bound * other
+        return ("confirmed" if holds else "refuted"), None, None
+    interval = ratio_interval(row.samples(pair[0][1]), row.samples(pair[1][1]))
+    if interval is None:
+        return "not significant", None, f"fewer than {LEAST_REPEATS} repeats of one of the runs"
+    if interval.low <= item.bound <= interval.high:
+        return "not significant", interval, f"the ratio's interval holds {item.bound:g}"
+    return ("confirmed" if (interval.high < item.bound) is lower else "refuted"), interval, None

@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from molprof.analysis.compare.difference import SETUP_PHASES
-from molprof.analysis.compare.model import ComparedRow, Unit
+from molprof.analysis.compare.model import ComparedRow, Noise, Unit
+from molprof.analysis.compare.statistics import median_interval, ratio_interval, significant
 from molprof.analysis.metrics import Report
 from molprof.analysis.metrics.model import Cell
-from molprof.analysis.metrics.run_model import PhaseFigures, Run
+from molprof.analysis.metrics.run_model import PhaseFigures, RepeatFigures, Run
 
 COPY_CLASSES = ("copy", "cat")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A figure: where it stands, its unit, and how to get it from a report (None: not recorded)."""
+    """A figure: where it stands, its unit, and how to get it from a report (None: not recorded).
+
+    Attributes:
+        repeated: the same figure of one unprofiled pass; None for a figure that is not of those.
+        once: measured in the recorded steps alone, so that it varies and nobody knows how much. A figure that is
+            neither is a count, the same in every pass.
+    """
 
     id: str
     group: str
     label: str
     unit: Unit
     value: Callable[[Report], Cell]
+    repeated: Callable[[Run, RepeatFigures], float | None] | None = None
+    once: bool = False
+
+    @property
+    def noise(self) -> Noise:
+        """What the figure's variation is known from."""
+        return "repeats" if self.repeated is not None else "once" if self.once else "exact"
+
+    def samples(self, report: Report) -> list[float]:
+        """The figure of each unprofiled pass; empty where one does not have it."""
+        if self.repeated is None or report.run is None:
+            return []
+        values = [self.repeated(report.run, repeat) for repeat in report.run.repeats]
+        known = [value for value in values if value is not None]
+        return known if len(known) == len(values) else []
 
 
 def _run(value: Callable[[Run], Cell]) -> Callable[[Report], Cell]:
@@ -38,14 +60,23 @@ def _per_molecule(value: Callable[[Run], float | None]) -> Callable[[Report], Ce
     return _run(lambda run: _per(value(run), run.molecules))
 
 
+def _steps_of(run: Run, phase: str) -> int:
+    """Steps that have the phase."""
+    return {"prefill": run.batches, "forward": run.decode_steps}.get(phase, run.steps)
+
+
 def _phase_ns(name: str) -> Callable[[Report], Cell]:
     """Unprofiled time of a phase per step that has it."""
+    return _run(lambda run: _per(run.phases[name].wall_ns, _steps_of(run, name)))
 
-    def value(run: Run) -> Cell:
-        steps = {"prefill": run.batches, "forward": run.decode_steps}.get(name, run.steps)
-        return _per(run.phases[name].wall_ns, steps)
 
-    return _run(value)
+def _phase_of_repeat(name: str) -> Callable[[Run, RepeatFigures], float | None]:
+    return lambda run, repeat: _per(repeat.phases_ns.get(name), _steps_of(run, name))
+
+
+def _setup_of_repeat(run: Run, repeat: RepeatFigures) -> float | None:
+    known = [repeat.phases_ns[name] for name in SETUP_PHASES if name in repeat.phases_ns]
+    return sum(known) if known else None
 
 
 def _window_phase(name: str, figure: Callable[[PhaseFigures], float | None]) -> Callable[[Report], Cell]:
@@ -87,15 +118,23 @@ ROWS = (
     Row("batch_size", "Setup", "batch size", "count", _run(lambda run: run.setup.batch_size)),
     Row("molecules", "Setup", "molecules", "count", _run(lambda run: run.molecules)),
     Row("valid_molecules", "Setup", "valid molecules", "count", _run(lambda run: run.valid_molecules)),
-    Row("wall_ns", "Time, not profiled", "total time (median)", "ns", _run(lambda run: run.wall_ns.median)),
-    Row("wall_low_ns", "Time, not profiled", "  lowest", "ns", _run(lambda run: run.wall_ns.low)),
-    Row("wall_high_ns", "Time, not profiled", "  highest", "ns", _run(lambda run: run.wall_ns.high)),
+    Row(
+        "wall_ns",
+        "Time, not profiled",
+        "total time (median)",
+        "ns",
+        _run(lambda run: run.wall_ns.median),
+        repeated=lambda run, repeat: repeat.wall_ns,
+    ),
+    Row("wall_low_ns", "Time, not profiled", "  lowest", "ns", _run(lambda run: run.wall_ns.low), once=True),
+    Row("wall_high_ns", "Time, not profiled", "  highest", "ns", _run(lambda run: run.wall_ns.high), once=True),
     Row(
         "ns_per_molecule",
         "Time, not profiled",
         "per molecule",
         "ns",
         _per_molecule(lambda run: run.wall_ns.median),
+        repeated=lambda run, repeat: _per(repeat.wall_ns, run.molecules),
     ),
     Row(
         "ns_per_token",
@@ -103,19 +142,56 @@ ROWS = (
         "per generated token",
         "ns",
         _run(lambda run: _per(run.wall_ns.median, run.generated_tokens)),
+        repeated=lambda run, repeat: _per(repeat.wall_ns, run.generated_tokens),
     ),
-    Row("setup_ns", "Time, not profiled", "set-up, total", "ns", _run(_setup_ns)),
-    Row("prefill_ns", "Time, not profiled", "prefill per batch", "ns", _phase_ns("prefill")),
-    Row("forward_ns", "Time, not profiled", "forward per decode step", "ns", _phase_ns("forward")),
-    Row("processor_ns", "Time, not profiled", "processor per step", "ns", _phase_ns("processor")),
-    Row("sampling_ns", "Time, not profiled", "sampling per step", "ns", _phase_ns("sampling")),
-    Row("bookkeeping_ns", "Time, not profiled", "bookkeeping per step", "ns", _phase_ns("bookkeeping")),
+    Row("setup_ns", "Time, not profiled", "set-up, total", "ns", _run(_setup_ns), repeated=_setup_of_repeat),
+    Row(
+        "prefill_ns",
+        "Time, not profiled",
+        "prefill per batch",
+        "ns",
+        _phase_ns("prefill"),
+        repeated=_phase_of_repeat("prefill"),
+    ),
+    Row(
+        "forward_ns",
+        "Time, not profiled",
+        "forward per decode step",
+        "ns",
+        _phase_ns("forward"),
+        repeated=_phase_of_repeat("forward"),
+    ),
+    Row(
+        "processor_ns",
+        "Time, not profiled",
+        "processor per step",
+        "ns",
+        _phase_ns("processor"),
+        repeated=_phase_of_repeat("processor"),
+    ),
+    Row(
+        "sampling_ns",
+        "Time, not profiled",
+        "sampling per step",
+        "ns",
+        _phase_ns("sampling"),
+        repeated=_phase_of_repeat("sampling"),
+    ),
+    Row(
+        "bookkeeping_ns",
+        "Time, not profiled",
+        "bookkeeping per step",
+        "ns",
+        _phase_ns("bookkeeping"),
+        repeated=_phase_of_repeat("bookkeeping"),
+    ),
     Row(
         "profiled_ratio",
         "Time, not profiled",
         "profiled over unprofiled",
         "number",
         _run(lambda run: run.profiled_ratio),
+        once=True,
     ),
     Row(
         "tokens_per_molecule",
@@ -189,14 +265,16 @@ ROWS = (
         "time in the trace",
         "ns",
         _gpu(lambda report: report.counts.kernel_time_ns),
+        once=True,
     ),
-    Row("busy_ratio", "Kernels", "device busy", "ratio", _gpu(_device_ratio)),
+    Row("busy_ratio", "Kernels", "device busy", "ratio", _gpu(_device_ratio), once=True),
     Row(
         "gpu_ns_per_step",
         "Kernels",
         "GPU time per step",
         "ns",
         _run(lambda run: _per(run.window.gpu_ns, run.window.steps)),
+        once=True,
     ),
     Row(
         "copy_kernels_per_step",
@@ -239,6 +317,7 @@ ROWS = (
         "processor GPU time per step",
         "ns",
         _window_phase("processor", lambda phase: phase.gpu_ns),
+        once=True,
     ),
     Row(
         "masking_operators",
@@ -257,14 +336,40 @@ ROWS = (
 )
 
 
-def compared_rows(reports: tuple[Report, ...]) -> tuple[ComparedRow, ...]:
+ROW_OF = {row.id: row for row in ROWS}
+
+
+def compared_rows(reports: Sequence[Report]) -> tuple[ComparedRow, ...]:
     """Every row of `ROWS` for every report, with ratios to the first."""
-    return tuple(_compared(row, [row.value(report) for report in reports]) for row in ROWS)
+    return tuple(_compared(row, reports) for row in ROWS)
 
 
-def _compared(row: Row, values: list[Cell]) -> ComparedRow:
-    ratios = tuple(_number_ratio(value, values[0]) for value in values)
-    return ComparedRow(row.id, row.group, row.label, row.unit, tuple(values), ratios)
+def _compared(row: Row, reports: Sequence[Report]) -> ComparedRow:
+    values = [row.value(report) for report in reports]
+    samples = [row.samples(report) for report in reports]
+    intervals = [None, *(ratio_interval(mine, samples[0]) for mine in samples[1:])]
+    if row.noise == "exact":
+        differs = [None, *(_differs(value, values[0]) for value in values[1:])]
+    else:
+        differs = [significant(interval) for interval in intervals]
+    return ComparedRow(
+        id=row.id,
+        group=row.group,
+        label=row.label,
+        unit=row.unit,
+        values=tuple(values),
+        ratios=tuple(_number_ratio(value, values[0]) for value in values),
+        noise=row.noise,
+        intervals=tuple(median_interval(mine) for mine in samples),
+        ratio_intervals=tuple(intervals),
+        significant=tuple(differs),
+    )
+
+
+def _differs(value: Cell, first: Cell) -> bool | None:
+    if value is None or first is None or isinstance(value, str) or isinstance(first, str):
+        return None
+    return value != first
 
 
 def _number_ratio(value: Cell, first: Cell) -> float | None:

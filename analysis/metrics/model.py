@@ -116,13 +116,25 @@ class Table:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something worth doing, its evidence and the most that it can gain (a ratio of wall time)."""
+    """Something worth doing.
+
+    Attributes:
+        evidence: what the trace shows, with its figures.
+        gain_ratio: the most by which the fix can shrink wall time, as a ratio of it; None where nothing bounds it.
+            Findings overlap: their gains do not add up.
+        explanation: why it costs time.
+        query: what `molprof query` takes to show the evidence: a module's name, or SQL.
+        figures: the numbers of the evidence by name; the suffix is the unit (_ns, _ratio), else a count or mean.
+    """
 
     id: str
     title: str
     evidence: str
     gain_ratio: float | None
     fix: str
+    explanation: str
+    query: str
+    figures: dict[str, int | float]
 
 
 @dataclass(frozen=True)

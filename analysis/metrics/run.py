@@ -11,6 +11,7 @@ from molprof.analysis.metrics.run_model import (
     Marks,
     PhaseBound,
     PhaseFigures,
+    RepeatFigures,
     Run,
     SequenceFigures,
     Setup,
@@ -119,6 +120,10 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         drift=read_drift(engine),
         disagreement=read_disagreement(engine),
         step_times=step_times(manifest.timings.repeats),
+        repeats=tuple(
+            RepeatFigures(repeat.wall_ns, dict(repeat.phases_ns), repeat.compiles, repeat.compile_ns)
+            for repeat in manifest.timings.repeats
+        ),
     )
 
 
@@ -237,6 +242,7 @@ def _setup(manifest: Manifest) -> Setup:
         processor=generation.processor,
         placeholder=generation.placeholder,
         sampling=generation.sampling,
+        sampling_parameters=dict(generation.sampling_parameters),
         cache=generation.cache,
         attention=model.attention,
         dtype=model.dtype,

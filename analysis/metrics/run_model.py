@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from molprof.analysis.drift.model import Disagreement, Drift
 from molprof.analysis.metrics.step_times import StepTime
@@ -33,6 +34,21 @@ class PhaseBound:
     gpu_busy_ns: int
     sync_idle_ns: int
     launch_ns: int
+
+
+@dataclass(frozen=True)
+class RepeatFigures:
+    """One unprofiled pass.
+
+    Attributes:
+        phases_ns: host time by phase; a phase that did not occur is missing.
+        compiles, compile_ns: frames that torch.compile compiled in it, and the time in that; None if not recorded.
+    """
+
+    wall_ns: int
+    phases_ns: dict[str, int]
+    compiles: int | None
+    compile_ns: int | None
 
 
 @dataclass(frozen=True)
@@ -129,6 +145,7 @@ class Setup:
     processor: str | None
     placeholder: str | None
     sampling: str
+    sampling_parameters: dict[str, Any]
     cache: str
     attention: str
     dtype: str
@@ -196,6 +213,7 @@ class Run:
         cut_blocks: malformed blocks that the bound on new tokens cut short; None where not recorded.
         residual_ratio: wall time that is in no phase, over wall time.
         disagreement: None where the run was captured without it.
+        repeats: the unprofiled passes, in order: what intervals are made of.
     """
 
     setup: Setup
@@ -230,6 +248,7 @@ class Run:
     residual_ratio: float | None
     window: WindowFigures
     sequences: tuple[SequenceFigures, ...]
+    repeats: tuple[RepeatFigures, ...]
     drift: Drift | None = None
     disagreement: Disagreement | None = None
     step_times: tuple[StepTime, ...] = ()

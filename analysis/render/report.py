@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from molprof.analysis.metrics import Report
 from molprof.analysis.metrics.model import STACK_CATEGORY, Cell, Check, Table
 from molprof.analysis.render.document import PAIR, Column, Document, Section
+from molprof.analysis.render.findings import findings_sections
 from molprof.analysis.render.run import run_sections
 from molprof.analysis.render.values import (
     NOT_RECORDED,
@@ -28,7 +29,13 @@ _NONE = "none: the trace holds no events with a duration, so nothing was recorde
 
 def report_document(report: Report) -> Document:
     """The document of one report; tables without rows are left out."""
-    sections = [Section("", notes=report_verdict(report)), _trace(report), *_run_sections(report), _counts(report)]
+    sections = [
+        Section("", notes=report_verdict(report)),
+        _trace(report),
+        *_run_sections(report),
+        *findings_sections(report.findings),
+        _counts(report),
+    ]
     sections.extend(_memory_and_devices(report))
     sections.extend(_table(table) for table in report.tables if table.rows)
     sections.append(_checks(report.checks))

@@ -6,12 +6,15 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from molprof.files import check_output, replacing
 from molprof.text import escaped
+
+if TYPE_CHECKING:
+    from molprof.analysis.compare.thresholds import Outcome
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -55,6 +58,28 @@ def result_options(*formats: str) -> Callable[[_F], _F]:
         )
 
     return decorate
+
+
+def fail_if_option(example: str) -> Callable[[_F], _F]:
+    """`--fail-if`: thresholds, whose breaking is exit code 1."""
+    return click.option(
+        "--fail-if",
+        "thresholds",
+        multiple=True,
+        metavar="THRESHOLD",
+        help=f"Exit with 1 where it holds, such as {example}. May be given several times.",
+    )
+
+
+def judged(outcome: Outcome) -> int:
+    """Prints what came of thresholds, one line each; the exit code: 1 broken, 3 one that cannot be told, else 0."""
+    for line in outcome.notes:
+        note(f"not failed: {escaped(line)}")
+    for line in outcome.untold:
+        note(f"cannot be told: {escaped(line)}")
+    for line in outcome.broken:
+        note(f"failed: {escaped(line)}")
+    return 1 if outcome.broken else 3 if outcome.untold else 0
 
 
 def note(text: str) -> None:

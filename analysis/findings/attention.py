@@ -1,0 +1,127 @@
+"""Attention: too small a share for another kernel to matter, or kept from the fastest kernel by a mask."""
+
+from __future__ import annotations
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.findings.operators import read_operators
+from molprof.analysis.findings.scope import LEAST_GAIN, Scope
+from molprof.analysis.metrics.model import Finding, Report
+from molprof.analysis.metrics.rows import query_row
+from molprof.analysis.render.values import count_text, percent_text, time_text
+
+# Below this share an attention kernel of no cost would gain little, however busy the GPU.
+SMALL_SHARE = 0.1
+
+_ANY = ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_*attention*")
+_SLOW = ("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_attention_math")
+_FAST = ("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_cudnn_attention")
+_HALF = ("float16", "bfloat16")
+_TOTAL = """
+SELECT
+  IFNULL(SUM(CASE WHEN class.class = 'attention' THEN work.dur END), 0) AS attention_ns,
+  IFNULL(SUM(CASE WHEN class.class = 'attention' THEN 1 END), 0) AS count,
+  IFNULL(SUM(work.dur), 0) AS all_ns,
+  IFNULL(SUM(class.class = 'attention' AND (LOWER(work.name) GLOB '*bf16*' OR LOWER(work.name) GLOB '*_f16*'
+    OR LOWER(work.name) GLOB '*half*' OR LOWER(work.name) GLOB '*bfloat16*')), 0) AS half
+FROM molprof_gpu_work AS work
+JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
+"""
+_OF_STEPS = """
+JOIN molprof_work_phase AS place ON place.id = work.id
+JOIN molprof_phase AS phase ON phase.id = place.phase_id AND phase.step IS NOT NULL
+"""
+
+
+def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, ...]:
+    """Both."""
+    if scope is None:
+        return ()
+    if not scope.devices:
+        return _small_on_cpu(engine, scope)
+    of_steps = f"INCLUDE PERFETTO MODULE molprof.placement;\n{_TOTAL}{_OF_STEPS if report.run is not None else ''}"
+    totals = query_row(engine, "kernel_classes", f"INCLUDE PERFETTO MODULE molprof.gpu_work;\n{of_steps}")
+    return (*_small(scope, totals), *_masked(engine, report, scope, totals))
+
+
+def _small(scope: Scope, totals: dict[str, int]) -> tuple[Finding, ...]:
+    """Fires where attention kernels take less than SMALL_SHARE of the GPU's work, and so less of the time. Gain: their
+    share of the time, Amdahl's bound of any attention kernel."""
+    gain = scope.gpu_part(totals["attention_ns"] / scope.devices)
+    gpu_ratio = totals["attention_ns"] / totals["all_ns"] if totals["all_ns"] else 0.0
+    if not totals["count"] or gpu_ratio >= SMALL_SHARE:
+        return ()
+    return (
+        _small_finding(
+            gain,
+            f"{count_text(totals['count'])} attention kernels take {time_text(totals['attention_ns'])}: "
+            f"{percent_text(gpu_ratio)} of the GPU's work, {percent_text(gain)} of the time",
+            {"attention_ns": totals["attention_ns"], "gpu_ns": totals["all_ns"], "kernels": totals["count"]},
+        ),
+    )
+
+
+def _small_on_cpu(engine: Engine, scope: Scope) -> tuple[Finding, ...]:
+    """The same of the operators of a trace without GPU: their host time."""
+    operators = read_operators(engine, *_ANY)
+    if scope.run is not None:
+        operators = operators.within(("forward", "prefill"))
+    host_ns = operators.host_ns()
+    gain = scope.host_part(host_ns, "forward")
+    if not len(operators) or gain >= SMALL_SHARE:
+        return ()
+    evidence = f"scaled_dot_product_attention takes {time_text(host_ns)} of {time_text(scope.recorded_ns)} recorded"
+    return (_small_finding(gain, evidence, {"attention_ns": host_ns, "recorded_ns": scope.recorded_ns}),)
+
+
+def _small_finding(gain: float, evidence: str, figures: dict[str, int | float]) -> Finding:
+    return Finding(
+        id="attention_small",
+        title="Another attention kernel cannot matter",
+        evidence=evidence,
+        gain_ratio=gain,
+        fix="none needed: look at the other findings before comparing attention kernels",
+        explanation="Amdahl: an attention of no cost at all would gain this share and no more.",
+        query="attention",
+        figures=figures,
+    )
+
+
+def _masked(engine: Engine, report: Report, scope: Scope, totals: dict[str, int]) -> tuple[Finding, ...]:
+    """Fires where torch was free to choose a kernel (attention `sdpa`, or a trace of other origin), numbers have 16
+    bits, and the efficient or the math kernel ran, never flash or cuDNN: head sizes up to 256 granted, it is a mask
+    that rules those out.
+
+    Gain: the time of the work launched inside those operators, on the GPU.
+    """
+    run = report.run
+    if run is not None and (run.setup.attention != "sdpa" or run.setup.dtype not in _HALF):
+        return ()
+    slow = read_operators(engine, *_SLOW)
+    if not len(slow) or len(read_operators(engine, *_FAST)) or (run is None and not totals["half"]):
+        return ()
+    count, gpu_ns = slow.launched(engine)
+    gain = scope.gpu_part(gpu_ns / scope.devices)
+    if gain < LEAST_GAIN:
+        return ()
+    names = sorted(set(slow.names.tolist()))
+    return (
+        Finding(
+            id="mask_rules_out_flash",
+            title="A mask keeps attention from the flash kernel",
+            evidence=(
+                f"{count_text(len(slow))} calls of {', '.join(names)}, none of flash, with 16-bit numbers and a free "
+                f"choice: {time_text(gpu_ns)} in {count_text(count)} kernels"
+            ),
+            gain_ratio=gain,
+            fix=(
+                "drop the mask where no row is padded (batch by length, is_causal), or pack rows without padding "
+                "(flash_attention_2)"
+            ),
+            explanation=(
+                "SDPA's flash kernel takes no mask but the causal one. A batch padded to one length brings a mask, so "
+                "torch falls back to the efficient or the math kernel."
+            ),
+            query="attention",
+            figures={"calls": len(slow), "kernels": count, "gpu_ns": gpu_ns},
+        ),
+    )

@@ -1,0 +1,97 @@
+"""The GPU waits while the CPU launches: kernels end before the next ones are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.findings.intervals import inside_ns
+from molprof.analysis.findings.scope import Scope
+from molprof.analysis.metrics.model import Finding, Report
+from molprof.analysis.render.values import count_text, percent_text, time_text
+
+# Share of the time in which the GPU waits for launches, from which on a run counts as bound by them.
+LEAST_RATIO = 0.2
+# An operator's way through Python and torch takes 5 to 200 us under the profiler; in a longer gap the CPU does
+# something else.
+LONGEST_GAP_NS = 1_000_000
+
+_GAPS = """
+INCLUDE PERFETTO MODULE molprof.idle_causes;
+INCLUDE PERFETTO MODULE molprof.placement;
+SELECT gap.ts, gap.ts + gap.dur AS ts_end, phase.phase
+FROM molprof_idle_gap AS gap
+JOIN molprof_gpu_work_call AS link ON link.work_id = gap.next_id
+JOIN molprof_gpu_call AS call ON call.id = link.call_id
+LEFT JOIN molprof_work_phase AS place ON place.id = gap.next_id
+LEFT JOIN molprof_phase AS phase ON phase.id = place.phase_id
+WHERE gap.cause = 'cpu_busy' AND call.kind = 'launch' AND gap.dur <= {longest}
+ORDER BY gap.ts
+"""
+
+
+@dataclass(frozen=True)
+class LaunchGaps:
+    """Gaps of the recorded time in which the GPU waited for a launch: the CPU waited for nothing, no graph ended them.
+
+    Attributes:
+        gain_ratio: the most that wall time can shrink if none of them were.
+    """
+
+    count: int
+    time_ns: int
+    gain_ratio: float
+
+
+def launch_gaps(engine: Engine, scope: Scope, phase: str | None = None) -> LaunchGaps:
+    """Those that a launch of `phase` ended, or of any."""
+    columns = engine.query(_GAPS.format(longest=LONGEST_GAP_NS))
+    inside = np.asarray(inside_ns(columns["ts"], columns["ts_end"], scope.stretches))
+    if phase is not None:
+        inside = inside[columns["phase"] == phase]
+    time_ns = int(inside.sum())
+    return LaunchGaps(int((inside > 0).sum()), time_ns, scope.idle_part(time_ns))
+
+
+def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, ...]:
+    """Fires where waits for launches take LEAST_RATIO of the time.
+
+    Gain: the idle time at unprofiled speed, 1 - busy / base, times the part of the recorded idle time that is such
+    gaps. Without them the GPU would work on at once: its own work takes as long as before.
+    """
+    if scope is None or not scope.devices or report.counts.launches == 0:
+        return ()
+    gaps = launch_gaps(engine, scope)
+    if gaps.gain_ratio < LEAST_RATIO * scope.wall_ratio:
+        return ()
+    figures = {
+        "gap_count": gaps.count,
+        "gap_ns": gaps.time_ns,
+        "recorded_ns": scope.recorded_ns,
+        "busy_ratio": scope.busy_ns / (scope.recorded_ns * scope.devices),
+        "launches": report.counts.launches,
+    }
+    return (
+        Finding(
+            id="launch_bound",
+            title="The GPU waits for the CPU to launch kernels",
+            evidence=(
+                f"in {count_text(gaps.count)} gaps, {time_text(gaps.time_ns)} of {time_text(scope.recorded_ns)} "
+                f"recorded, nothing was queued and the CPU was on its way to the next launch; the GPU worked in "
+                f"{percent_text(figures['busy_ratio'])} of that time{scope.caution}"
+            ),
+            gain_ratio=gaps.gain_ratio,
+            fix=(
+                "launch less: graphs (torch.compile with mode='reduce-overhead', static cache), fused kernels, "
+                "larger batches; faster kernels gain nothing here"
+            ),
+            explanation=(
+                "Each small operator costs the CPU more time to issue than the GPU needs to run it, so the queue "
+                "runs empty and the time of a step is the CPU's."
+            ),
+            query="idle_causes",
+            figures=figures,
+        ),
+    )

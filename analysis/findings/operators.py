@@ -1,0 +1,95 @@
+"""Operators by name, the phase that they ran in, and the GPU work that was launched inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from molprof.analysis.engine import Columns, Engine
+from molprof.analysis.findings.intervals import joined, length_ns
+
+_INCLUDES = "INCLUDE PERFETTO MODULE molprof.placement;\nINCLUDE PERFETTO MODULE molprof.gpu_calls;\n"
+# A thread of a process; a slice that got a lane of its own is still its thread's.
+_PLACE = "thread.upid || ' ' || COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid)"
+_OPERATORS = f"""
+SELECT slice.ts, slice.ts + slice.dur AS ts_end, {_PLACE} AS place, slice.name, phase.phase, phase.id AS phase_id
+FROM slice
+JOIN thread_track ON thread_track.id = slice.track_id
+JOIN thread USING (utid)
+LEFT JOIN molprof_call_phase AS inside ON inside.id = slice.id
+LEFT JOIN molprof_phase AS phase ON phase.id = inside.phase_id
+WHERE slice.category = 'cpu_op' AND (%s)
+ORDER BY slice.ts, slice.dur DESC, slice.id
+"""
+_LAUNCHED = f"""
+SELECT slice.ts, {_PLACE} AS place, COUNT() AS count, SUM(work.dur) AS gpu_ns
+FROM molprof_gpu_work_call AS link
+JOIN molprof_gpu_work AS work ON work.id = link.work_id
+JOIN slice ON slice.id = link.call_id
+JOIN thread_track ON thread_track.id = slice.track_id
+JOIN thread USING (utid)
+GROUP BY slice.id
+"""
+
+
+@dataclass(frozen=True)
+class Operators:
+    """Calls of operators, in order of start, the outer before the inner.
+
+    `starts`, `ends`: int64 (n,), ns. `places`, `names`, `phases`: object (n,); the phase is None outside any.
+    """
+
+    starts: np.ndarray
+    ends: np.ndarray
+    places: np.ndarray
+    names: np.ndarray
+    phases: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def where(self, wanted: np.ndarray) -> Operators:
+        """Those for which `wanted`, bool (n,) or places int64 (m,), says so."""
+        return Operators(*(column[wanted] for column in vars(self).values()))
+
+    def within(self, phases: Collection[str]) -> Operators:
+        """Those that ran in one of the phases."""
+        return self.where(np.array([phase in phases for phase in self.phases.tolist()], dtype=bool))
+
+    def host_ns(self) -> int:
+        """Time in them; inside each other counts once, on several threads for each."""
+        return sum(length_ns(joined(self.starts[mine], self.ends[mine])) for mine in self._threads().values())
+
+    def launched(self, engine: Engine) -> tuple[int, int]:
+        """GPU work whose call began inside them: how many pieces, and the sum of their times, ns."""
+        calls: Columns = engine.query(_INCLUDES + _LAUNCHED)
+        count = gpu_ns = 0
+        for place, mine in self._threads().items():
+            there = calls["place"] == place
+            if not there.any():
+                continue
+            stretches = joined(self.starts[mine], self.ends[mine])
+            moments = calls["ts"][there].astype(np.int64)
+            at = np.searchsorted(stretches[:, 0], moments, side="right") - 1
+            inside = (at >= 0) & (moments < stretches[at, 1])
+            count += int(calls["count"][there][inside].sum())
+            gpu_ns += int(calls["gpu_ns"][there][inside].sum())
+        return count, gpu_ns
+
+    def _threads(self) -> dict[str, np.ndarray]:
+        return {place: self.places == place for place in dict.fromkeys(self.places.tolist())}
+
+
+def read_operators(engine: Engine, *patterns: str) -> Operators:
+    """The operators whose names match one of the GLOB patterns."""
+    condition = " OR ".join(f"slice.name GLOB '{pattern}'" for pattern in patterns)
+    columns = engine.query(_INCLUDES + _OPERATORS % condition)
+    return Operators(
+        columns["ts"].astype(np.int64),
+        columns["ts_end"].astype(np.int64),
+        columns["place"],
+        columns["name"],
+        columns["phase"],
+    )

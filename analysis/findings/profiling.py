@@ -1,0 +1,36 @@
+"""The profiler costs so much that its times cannot be trusted."""
+
+from __future__ import annotations
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.findings.scope import Scope
+from molprof.analysis.metrics.model import Finding, Report
+from molprof.analysis.render.values import number_text
+
+# From here on a third of all recorded time is the profiler's.
+LEAST_RATIO = 1.5
+
+
+def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, ...]:
+    """Fires where the recorded steps took LEAST_RATIO of their unprofiled time. No gain: nothing gets faster."""
+    run = report.run
+    if run is None or run.profiled_ratio is None or run.profiled_ratio < LEAST_RATIO:
+        return ()
+    return (
+        Finding(
+            id="profiler_cost",
+            title="The profiler distorts what it shows",
+            evidence=f"the recorded steps take {number_text(run.profiled_ratio)} times their unprofiled time",
+            gain_ratio=None,
+            fix=(
+                "trust counts, times on the GPU and the unprofiled times; read host times as shares; record on a quiet "
+                "machine"
+            ),
+            explanation=(
+                "The profiler adds about the same to each operator and call, so that phases with many short ones seem "
+                "slower than they are, and a GPU seems to wait more than it does."
+            ),
+            query="step_latency",
+            figures={"profiled_ratio": run.profiled_ratio},
+        ),
+    )

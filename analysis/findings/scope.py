@@ -1,0 +1,137 @@
+"""The time that gains are ratios of, and how recorded times become shares of it.
+
+A trace of molprof's records a window of steps under the profiler; its wall time is that of unprofiled repeats. So a
+bound is made in two parts. Time on the GPU is as long with the profiler as without: it is divided by the unprofiled
+time of the recorded steps. Time on the host is stretched by the profiler: its share of its phase's recorded time is
+taken as its share of the phase's unprofiled time. Both assume that the recorded steps stand for all of their kind. A
+trace of other origin has one clock: gains are ratios of its span, profiled as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.findings.intervals import Stretches, inside_ns, joined, length_ns
+from molprof.analysis.metrics.model import Report
+from molprof.analysis.metrics.rows import query_rows
+from molprof.analysis.metrics.run_model import Run
+
+STEP_PHASES = ("forward", "processor", "sampling", "bookkeeping")
+# Less is not worth a finding.
+LEAST_GAIN = 0.01
+
+_STEPS = "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts"
+_SPAN = """
+SELECT ts, ts_end FROM (
+  SELECT MIN(ts) AS ts, MAX(ts + dur) AS ts_end FROM slice
+  WHERE category IN ('cpu_op', 'cuda_runtime', 'cuda_driver', 'kernel', 'gpu_memcpy', 'gpu_memset')
+)
+WHERE ts IS NOT NULL
+"""
+_WORK = "SELECT device, ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Recorded time, and what it stands for.
+
+    Attributes:
+        stretches: the recorded steps, or the whole span of a trace of other origin.
+        steps: recorded steps; None for a trace of other origin.
+        recorded_ns: length of the stretches, profiled.
+        base_ns: the same unprofiled, where known.
+        wall_ratio: share of the run's wall time that steps of the recorded kind take; 1 for other origins.
+        devices: devices with work.
+        busy_ns: time of the stretches in which each device worked, summed over devices.
+        run: the run's figures; None for a trace of other origin.
+    """
+
+    stretches: Stretches
+    steps: int | None
+    recorded_ns: int
+    base_ns: float
+    wall_ratio: float
+    devices: int
+    busy_ns: int
+    run: Run | None
+
+    @property
+    def recorded_idle_ns(self) -> int:
+        """Time of the stretches in which a device did not work, summed over devices."""
+        return self.recorded_ns * self.devices - self.busy_ns
+
+    @property
+    def idle_ratio(self) -> float:
+        """Share of wall time in which a device did not work, at unprofiled speed; mean over devices."""
+        if not self.devices:
+            return 0.0
+        return max(0.0, 1 - self.busy_ns / (self.base_ns * self.devices)) * self.wall_ratio
+
+    @property
+    def caution(self) -> str:
+        """What evidence of idle time in a trace of other origin must add."""
+        return "" if self.run is not None else ", with the profiler's cost on the CPU in it"
+
+    def idle_part(self, part_ns: float) -> float:
+        """Share of wall time of a part of the recorded idle time, as large a part of it unprofiled."""
+        return self.idle_ratio * part_ns / self.recorded_idle_ns if self.recorded_idle_ns > 0 else 0.0
+
+    def gpu_part(self, gpu_ns: float) -> float:
+        """Share of wall time of work of the recorded steps on one device."""
+        return min(1.0, gpu_ns / self.base_ns) * self.wall_ratio
+
+    def host_part(self, host_ns: float, phase: str | None = None) -> float:
+        """Share of wall time of host time in the recorded steps, of one phase where it lies in one."""
+        if self.run is not None and phase is not None:
+            figures, wall_ns = self.run.phases[phase], self.run.wall_ns.median
+            if figures.host_ns and figures.wall_ns is not None and wall_ns:
+                return min(1.0, host_ns / figures.host_ns) * figures.wall_ns / wall_ns
+        return min(1.0, host_ns / self.recorded_ns) * self.wall_ratio
+
+    def part_inside_ns(self, starts: Sequence[int] | np.ndarray, ends: Sequence[int] | np.ndarray) -> int:
+        """How much of some intervals lies in the stretches; time in which several run counts once."""
+        both = joined(starts, ends)
+        return int(inside_ns(both[:, 0], both[:, 1], self.stretches).sum())
+
+
+def read_scope(engine: Engine, report: Report) -> Scope | None:
+    """None where no time is recorded."""
+    run = report.run
+    _, rows = query_rows(engine, "phases", _SPAN if run is None else _STEPS)
+    if not rows:
+        return None
+    stretches = joined([ts for ts, _ in rows], [end for _, end in rows])
+    recorded_ns = length_ns(stretches)
+    if recorded_ns <= 0:
+        return None
+    columns = engine.query(f"INCLUDE PERFETTO MODULE molprof.gpu_work;\n{_WORK}")
+    devices = sorted(set(columns["device"].tolist()))
+    busy_ns = 0
+    for device in devices:
+        mine = columns["device"] == device
+        work = joined(columns["ts"][mine], columns["ts_end"][mine])
+        busy_ns += int(inside_ns(work[:, 0], work[:, 1], stretches).sum())
+    profiled_ratio = run.profiled_ratio if run is not None else None
+    return Scope(
+        stretches=stretches,
+        steps=None if run is None else len(rows),
+        recorded_ns=recorded_ns,
+        base_ns=recorded_ns / profiled_ratio if profiled_ratio and profiled_ratio > 0 else recorded_ns,
+        wall_ratio=1.0 if run is None else _wall_ratio(run),
+        devices=len(devices),
+        busy_ns=busy_ns,
+        run=run,
+    )
+
+
+def _wall_ratio(run: Run) -> float:
+    """Share of unprofiled wall time of the phases that the recorded steps consist of; 1 where it is not timed."""
+    wall_ns = run.wall_ns.median
+    if not wall_ns:
+        return 1.0
+    names = [name for name in (*STEP_PHASES, "prefill") if run.phases[name].host_ns is not None]
+    return min(1.0, sum(run.phases[name].wall_ns or 0 for name in names) / wall_ns)

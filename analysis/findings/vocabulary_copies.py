@@ -1,0 +1,110 @@
+"""Copies of whole logits: batch x vocabulary numbers moved, in the processor or while sampling."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.findings.operators import Operators, read_operators
+from molprof.analysis.findings.scope import LEAST_GAIN, Scope
+from molprof.analysis.metrics.model import Finding, Report
+from molprof.analysis.metrics.rows import query_rows
+from molprof.analysis.metrics.run_model import Run
+from molprof.analysis.render.values import count_text, number_text, short_name, time_text
+
+PHASES = ("processor", "sampling")
+# transformers hands processors and sampling a float32 copy of the last logits.
+_BYTES_PER_LOGIT = 4
+# No memory is faster, so a shorter call cannot have read and written all logits; and no shorter call tells, because
+# even an empty one takes that long.
+_FASTEST_GPU_BYTES_PER_NS, _LEAST_GPU_NS = 8000, 3_000
+_FASTEST_CPU_BYTES_PER_NS, _LEAST_CPU_NS = 500, 50_000
+_LEAST_PER_STEP = 0.5
+
+_COPIES = ("aten::copy_", "aten::clone", "aten::masked_fill", "aten::where", "aten::index", "aten::index_put_")
+_KERNELS = """
+INCLUDE PERFETTO MODULE molprof.placement;
+SELECT work.name, COUNT() AS count, SUM(work.dur) AS time_ns
+FROM molprof_work_phase AS place
+JOIN molprof_gpu_work AS work ON work.id = place.id
+JOIN molprof_phase AS phase ON phase.id = place.phase_id
+JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
+WHERE phase.phase IN ('processor', 'sampling') AND class.class IN ('copy', 'memcpy DtoD') AND work.dur >= {least}
+GROUP BY work.name
+ORDER BY time_ns DESC, work.name
+"""
+_QUERY = (
+    "SELECT phase.phase, slice.name, COUNT() AS calls, SUM(slice.dur) AS time_ns, MAX(slice.dur) AS longest_ns"
+    " FROM molprof_call_phase AS place JOIN molprof_phase AS phase ON phase.id = place.phase_id"
+    " JOIN slice ON slice.id = place.id WHERE phase.phase IN ('processor', 'sampling')"
+    " GROUP BY phase.phase, slice.name ORDER BY time_ns DESC, slice.name"
+)
+
+
+def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, ...]:
+    """Fires where, in every second step or more, a copy in these phases takes at least the time in which the fastest
+    memory reads and writes rows x logits width x 4 bytes. Sizes are not recorded; in these phases nothing else is as
+    large as the logits.
+
+    Gain: the time of those copies on the GPU, and of the operators of that kind on the host.
+    """
+    run = report.run
+    if run is None or scope is None or not scope.steps:
+        return ()
+    moved_bytes = 2 * _rows(run) * run.setup.logits_width * _BYTES_PER_LOGIT
+    operators = read_operators(engine, *_COPIES).within(PHASES)
+    if run.window.gpu_recorded:
+        least_ns = max(_LEAST_GPU_NS, round(moved_bytes / _FASTEST_GPU_BYTES_PER_NS))
+        _, kernels = query_rows(engine, "kernel_classes", _KERNELS.format(least=least_ns))
+        count = sum(row[1] for row in kernels)
+        time_ns = sum(row[2] for row in kernels)
+        name = short_name(kernels[0][0]) if kernels else ""
+    else:
+        least_ns = max(_LEAST_CPU_NS, round(moved_bytes / _FASTEST_CPU_BYTES_PER_NS))
+        operators = operators.where(operators.ends - operators.starts >= least_ns)
+        count, time_ns, name = len(operators), operators.host_ns(), _longest(operators)
+    if count < _LEAST_PER_STEP * scope.steps:
+        return ()
+    gain = _host(operators, scope) + (scope.gpu_part(time_ns) if run.window.gpu_recorded else 0.0)
+    if gain < LEAST_GAIN:
+        return ()
+    figures = {
+        "copies_per_step": count / scope.steps,
+        "copy_ns": time_ns,
+        "least_ns": least_ns,
+        "rows": _rows(run),
+        "logits_width": run.setup.logits_width,
+    }
+    return (
+        Finding(
+            id="vocabulary_copies",
+            title="Whole logits are copied",
+            evidence=(
+                f"{number_text(count / scope.steps)} copies per step in processor and sampling last long enough for "
+                f"{_rows(run)} x {count_text(run.setup.logits_width)} logits ({time_text(least_ns)} or more): "
+                f"{time_text(time_ns)} in all, most of it {name}"
+            ),
+            gain_ratio=min(1.0, gain),
+            fix="mask in place (masked_fill_, index_fill_) in one tensor; no clone, no new tensor of -inf per step",
+            explanation="A copy reads and writes a number per row and vocabulary entry, far more than a mask changes.",
+            query=_QUERY,
+            figures=figures,
+        ),
+    )
+
+
+def _rows(run: Run) -> int:
+    """Rows of a batch."""
+    return min(run.setup.batch_size, run.molecules)
+
+
+def _host(operators: Operators, scope: Scope) -> float:
+    return sum(scope.host_part(operators.within((phase,)).host_ns(), phase) for phase in PHASES)
+
+
+def _longest(operators: Operators) -> str:
+    """The name that takes most of the time."""
+    times: dict[str, int] = {}
+    for name, time_ns in zip(operators.names.tolist(), np.asarray(operators.ends - operators.starts), strict=True):
+        times[name] = times.get(name, 0) + int(time_ns)
+    return max(sorted(times), key=lambda name: times[name], default="")
