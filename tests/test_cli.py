@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -281,3 +282,20 @@ def test_a_trace_without_events_says_so(molprof: Cli, trace: str, tmp_path: Path
     assert "\n  events     none: the trace holds no events with a duration, so nothing was recorded\n" in report.stdout
     assert molprof("compare", trace, "empty.json").stderr == said
     assert molprof("query", "SELECT 1 AS one", "empty.json", trace).stderr == said
+
+
+# Root may read everything, but for a process that gave that right away.
+UNPRIVILEGED = ["capsh", "--drop=cap_dac_override,cap_dac_read_search", "--", "-c", 'exec "$@"', "bash"]
+IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+@pytest.mark.skipif(IS_ROOT and not shutil.which("capsh"), reason="root may read everything, and there is no capsh")
+@pytest.mark.parametrize("command", [("report",), ("compare",), ("query", "launches")])
+def test_a_trace_that_may_not_be_read_exits_3(trace: str, tmp_path: Path, command: tuple[str, ...]) -> None:
+    Path(trace).chmod(0)
+    arguments = [*command, trace, *([trace] if command == ("compare",) else []), "-o", "out.txt"]
+    process = [*(UNPRIVILEGED if IS_ROOT else []), sys.executable, "-m", "molprof", *arguments]
+    result = subprocess.run(process, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (3, "")
+    assert result.stderr == f"molprof: error: cannot read {trace}: Permission denied\n"
+    assert not (tmp_path / "out.txt").exists()

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-TRACE = click.Path(path_type=Path)
+# Whether it can be read is for the reader to find out, whose error has its own exit code.
+TRACE = click.Path(path_type=Path, readable=False)
 
 
 def engine_options(command: _F) -> _F:
