@@ -22,6 +22,8 @@ TEXTS = """\
 [C]<1.0,2.0,3.0>[O]
 CCO
 [C]<1.0,2.0,nan>
+[SMILES]C[/SMILES][CONFORMER][C]<1.0,2.0,3.0>[/CONFORMER]
+[CONFORMER][C]<1.0,2.0,3.0>[N][/CONFORMER]
 """
 WATER = "3\nwater\nO 0.0 0.0 0.1\nH 0.0 0.8 -0.5\nH 0.0 -0.8 -0.5\n"
 
@@ -48,12 +50,18 @@ def test_lines_of_text(tmp_path: Path) -> None:
             Molecule("[C@@H]1([nH])1", ("[C@@H]", "[nH]"), ("", "1(", ")1")),
             ((0.1, 0.2, 0.3), (0.0, 0.0, 0.0)),
         ),
+        Conformer(9, Molecule("[C]", ("[C]",), ("", "")), ((1.0, 2.0, 3.0),)),
     )
     assert found.skipped == (
         Skipped(4, "[C]<1.0,2.0>", "block 1 is not three decimal numbers: <1.0,2.0>"),
         Skipped(6, "[C]<1.0,2.0,3.0>[O]", "character 17: not an atom in brackets with a coordinate block behind it"),
         Skipped(7, "CCO", "character 1: not an atom in brackets with a coordinate block behind it"),
         Skipped(8, "[C]<1.0,2.0,nan>", "block 1 is not three decimal numbers: <1.0,2.0,nan>"),
+        Skipped(
+            10,
+            "[CONFORMER][C]<1.0,2.0,3.0>[N][/CONFORMER]",
+            "character 28: not an atom in brackets with a coordinate block behind it",
+        ),
     )
     assert len(read_conformers(path, 1).conformers) == 1
 

@@ -10,7 +10,7 @@ from molprof.profiler.drift.survey import Distribution, PlaceholderDrift, Survey
 
 _TOKENIZER = Column("tokenizer", "left")
 _PLACEHOLDER = Column("placeholder", "left")
-_RANGE = tuple(map(Column, ("min", "25 %", "median", "75 %", "max", "mean")))
+_RANGE = tuple(map(Column, ("min", "p25", "median", "p75", "max", "mean")))
 
 
 def drift_document(survey: Survey) -> Document:

@@ -18,7 +18,8 @@ from molprof.profiler.training.corpus import conformer, sample_of
 # One conformer per built-in molecule, the same on every machine with the same RDKit.
 SEED = 0
 
-_TAGS = re.compile(r"\[/?CONFORMER\]")
+# The prompt and the tags may stand around the text, as in training data.
+_LINE = re.compile(r"(?:\[SMILES\].*?\[/SMILES\])?(?:\[CONFORMER\])?(.*?)(?:\[/CONFORMER\])?")
 _ATOM_BLOCK = re.compile(r"([^\[\]<>]*)(\[[^\[\]<>]+\])<([^<>]*)>")
 _DECIMAL = re.compile(r"-?[0-9]+\.[0-9]+")
 _SHOWN_CHARACTERS = 60
@@ -119,7 +120,9 @@ def _texts(lines: list[str]) -> Iterator[Found]:
 
 
 def _of_text(line: int, text: str) -> Conformer | str:
-    body = _TAGS.sub("", text)
+    framed = _LINE.fullmatch(text)
+    assert framed is not None  # every part may be absent
+    body = framed.group(1)
     pieces: list[str] = []
     atoms: list[str] = []
     positions: list[Position] = []
@@ -135,7 +138,7 @@ def _of_text(line: int, text: str) -> Conformer | str:
         end = match.end()
     rest = body[end:]
     if not atoms or re.search(r"[\[\]<>]", rest):
-        return f"character {len(text) - len(rest) + 1}: not an atom in brackets with a coordinate block behind it"
+        return f"character {framed.start(1) + end + 1}: not an atom in brackets with a coordinate block behind it"
     bare = "".join(piece + atom for piece, atom in zip(pieces, atoms, strict=True)) + rest
     return Conformer(line, Molecule(bare, tuple(atoms), (*pieces, rest)), tuple(positions))
 
