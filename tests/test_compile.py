@@ -60,13 +60,19 @@ def test_the_processor_is_no_part_of_what_is_compiled(model: LoadedModel) -> Non
     ]
 
 
+def test_a_batch_of_another_shape_is_compiled_again(model: LoadedModel) -> None:
+    run = Runner(model, None, Decoding(), kv_cache="static", loop=EAGER)
+    plans = [dataclasses.replace(plan, spare_rows=0) for plan in run.plan(prompts(*SMILES), 2, 3)]
+    assert [run.run(plans, None).compiles for _ in range(2)] == [2, 0]
+
+
 def test_forced_runs_compile_once_per_width(model: LoadedModel) -> None:
-    found = passes(model, "generic", dataclasses.replace(EAGER, forced_runs=True), 3, None)
+    found = passes(model, "generic", dataclasses.replace(EAGER, forced_runs=True), 2, None)
     # Widths 1, and 4 between blocks: a choice and >[O]<.
-    assert [result.compiles for result in found] == [2, 0, 0]
+    assert [result.compiles for result in found] == [2, 0]
     assert dict(counters["graph_break"]) == {}
-    plain = passes(model, "generic", Loop(compile="off"), 1, None)
-    assert rows(found[2].batches) == rows(plain[0].batches)
+    plain = passes(model, "generic", Loop(compile="off", forced_runs=True), 1, None)
+    assert rows(found[1].batches) == rows(plain[0].batches)
 
 
 def test_a_capture_says_what_was_compiled_when(model: LoadedModel, tmp_path: Path) -> None:
