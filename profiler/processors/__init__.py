@@ -25,6 +25,7 @@ _CONTRACT = "a factory takes a Target and returns a Processor: see molprof/profi
 PROCESSORS = {
     "generic": Entry(f"{_HERE}.generic:Generic", "position template, block-list at FREE positions; any tokenizer"),
     "qwen": Entry(f"{_HERE}.qwen:Qwen", "position template, allow-list of number tokens; single-digit tokenizers"),
+    "vectorized": Entry(f"{_HERE}.vectorized:Vectorized", "the masks of --lp, prepared before the first step"),
 }
 
 
