@@ -25,6 +25,8 @@ from molprof.profiler.processors.rows import Action, Allow, Block, Force
 from molprof.profiler.template import Template
 
 _MASKS: dict[str, type[Generic] | type[Qwen]] = {"generic": Generic, "qwen": Qwen}
+# A copied entry (overwritten at each step), a forced one, and one that is allowed no longer.
+_CONSTANTS = np.array([math.nan, 0.0, -math.inf], dtype=np.float32)
 
 
 class Vectorized:
@@ -118,7 +120,7 @@ class _AllowBatch(_PlannedBatch):
 
     def __init__(self, plan: _Plan, prompt_width: int, device: torch.device) -> None:
         super().__init__(plan, prompt_width)
-        self._out = torch.full(plan.kinds.T.shape[:1] + (plan.width,), -math.inf, device=device)
+        self._out = torch.full((plan.kinds.shape[1], plan.width), -math.inf, device=device)
         self._at = -1
         sources: list[np.ndarray] = []
         targets: list[np.ndarray] = []
@@ -127,7 +129,9 @@ class _AllowBatch(_PlannedBatch):
         begin = 0
         none = np.full(plan.kinds.shape[1], -1)
         for before, kinds in zip([none, *plan.kinds[:-1]], plan.kinds, strict=True):
-            kept, zero, gone = [], [], []
+            kept: list[np.ndarray] = []
+            zero: list[np.ndarray] = []
+            gone: list[np.ndarray] = []
             for row, (had, kind) in enumerate(zip(before.tolist(), kinds.tolist(), strict=True)):
                 (zero if plan.force[kind] else kept).append(row * plan.width + plan.tokens[kind])
                 if had >= 0 and had != kind:
@@ -137,7 +141,7 @@ class _AllowBatch(_PlannedBatch):
             copied, forced, reset = map(len, parts)
             sources.append(parts[0])
             targets.extend(parts)
-            values.append(np.repeat(np.float32([math.nan, 0.0, -math.inf]), (copied, forced, reset)))
+            values.append(np.repeat(_CONSTANTS, (copied, forced, reset)))
             end = begin + copied + forced + reset
             self._spans.append((begin, begin + copied, end))
             begin = end
