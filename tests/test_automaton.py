@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import random
 import re
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ from tiny import ids, loaded, table
 from molprof.errors import UsageError
 from molprof.profiler.kinds import check, classify
 from molprof.profiler.processors import make_processor
-from molprof.profiler.processors.automaton import AutomatonBatch
+from molprof.profiler.processors.automaton import AutomatonBatch, fused_step
 from molprof.profiler.prompts import read_prompts
 from molprof.profiler.smiles import Molecule, molecule
 from molprof.profiler.template import build_template, conformer_text
@@ -94,7 +97,8 @@ def test_every_text_of_the_form_is_accepted(tokenizer: str) -> None:
     "block",
     [
         "0.0,0.0", "0.0,0.0,0.0,0.0", "0.0,0.0,", ",0.0,0.0", "0.0,0.0,0.0abra", "1234.0,0.0,0.0", "0.12345,0.0,0.0",
-        "0,0.0,0.0", ".5,0.0,0.0", "-.5,0.0,0.0", "--1.0,0.0,0.0", "1.,0.0,0.0", "0.0,0.0,-", "", " 0.0,0.0,0.0", "1.0.0,0.0,0.0",
+        "0,0.0,0.0", ".5,0.0,0.0", "-.5,0.0,0.0", "--1.0,0.0,0.0", "1.,0.0,0.0", "0.0,0.0,-", "", " 0.0,0.0,0.0",
+        "1.0.0,0.0,0.0",
     ],
 )  # fmt: skip
 def test_other_blocks_are_not(tokenizer: str, processor: str, block: str) -> None:
@@ -205,3 +209,31 @@ def test_a_vocabulary_that_joins_digits_and_marks_is_refused(processor: str) -> 
     pieces[500] = b"1."
     with pytest.raises(UsageError, match=r"its token b'1\.' joins them"):
         make_processor(processor, replace(target, table=replace(target.table, pieces=tuple(pieces))))
+
+
+def test_the_fused_kernel_writes_what_the_six_operators_write() -> None:
+    """Run by Triton's interpreter, which needs no GPU, in a process of its own: it reads its setting when imported."""
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([*sys.path])}
+    subprocess.run([sys.executable, __file__], check=True, env=environment, timeout=600)
+
+
+def compare_fused() -> None:
+    for tokenizer in TOKENIZERS:
+        items = [molecule("CO"), molecule("c1ccccc1"), molecule("C")]
+        plain, fused = (start(tokenizer, "grammar", items) for _ in range(2))
+        fused._step = fused_step()
+        assert fused._step is not None
+        generator = torch.Generator().manual_seed(4)
+        answer = torch.zeros(3, PROMPT_WIDTH, dtype=torch.int64)
+        for step in range(60):
+            scores = torch.randn(3, loaded(tokenizer).target.logits_width, generator=generator)
+            out = plain(answer, scores)
+            if step % 3 != 1:  # a call may find several new tokens
+                assert torch.equal(fused(answer, scores), out)
+                assert torch.equal(fused._at, plain._at)
+            answer = torch.cat((answer, out.argmax(-1, keepdim=True)), dim=1)
+
+
+if __name__ == "__main__":
+    compare_fused()

@@ -26,6 +26,7 @@ PROCESSORS = {
     "generic": Entry(f"{_HERE}.generic:Generic", "position template, block-list at FREE positions; any tokenizer"),
     "qwen": Entry(f"{_HERE}.qwen:Qwen", "position template, allow-list of number tokens; single-digit tokenizers"),
     "vectorized": Entry(f"{_HERE}.vectorized:Vectorized", "the masks of --lp, prepared before the first step"),
+    "placeholder": Entry(f"{_HERE}.placeholder:Placeholder", "vectorized, with the placeholder that fits the tokenizer"),
     "truncate": Entry(f"{_HERE}.truncate:Truncate", "position template; a coordinate ends where the model closes it"),
     "grammar": Entry(f"{_HERE}.grammar:Grammar", "three decimal numbers per block, in the tokenizer's own tokens"),
 }

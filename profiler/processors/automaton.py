@@ -8,9 +8,10 @@ there. Nothing is read back from the device while text is made.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -188,7 +189,8 @@ class _Builder:
 
     def _connect(self, state: int, onward: dict[int, int]) -> None:
         if len(onward) == 1:
-            self._sole.append((state, *onward.values()))
+            (following,) = onward.values()
+            self._sole.append((state, following))
         else:
             self._edges.extend((state, token, following) for token, following in onward.items())
 
@@ -258,12 +260,24 @@ def trie(paths: Sequence[Path]) -> Node:
     return Node({head: trie([path[1:] for path in paths if path and path[0] == head]) for head in heads}, ends)
 
 
+def fused_step() -> Callable[..., None] | None:
+    """The step as one Triton kernel; None where Triton is not installed."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    return importlib.import_module(f"{__package__}.fused").step  # type: ignore[no-any-return]
+
+
+def kernels_per_step(target: Target) -> int:
+    """Kernels that `AutomatonBatch` starts in each step after the first."""
+    return 1 if target.device.type == "cuda" and fused_step() is not None else 6
+
+
 class AutomatonBatch(LogitsProcessor):
     """A batch's automata, its rows' states on the device.
 
     Allowed scores are copied into a tensor that is -inf everywhere else; it is kept and returned at every step,
-    and valid until the next call. Six kernels per step on `(rows, classes)` and `(rows, k)` elements, whatever the
-    vocabulary; no value is read by the host.
+    and valid until the next call. A step touches `rows x k` elements, whatever the vocabulary, and reads no value
+    back: one kernel on a GPU with Triton, which torch brings along there, else six.
 
     Args:
         prompt_width: columns of the left-padded prompts.
@@ -278,18 +292,23 @@ class AutomatonBatch(LogitsProcessor):
         self._moves = torch.from_numpy(tables.moves).to(device)
         self._columns = torch.from_numpy(tables.columns).to(device)
         self._bias = torch.from_numpy(tables.bias).to(device)
-        self._at = torch.from_numpy(tables.first).to(device)
+        self._at = torch.from_numpy(tables.first.copy()).to(device)
         self._out = torch.full((len(tables.first), self._width), -math.inf, device=device)
+        self._step = fused_step() if device.type == "cuda" else None
         self._called: list[int] = []
         self._ids: Tensor | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        for column in range(self._read, input_ids.shape[1]):
-            kinds = self._classes[input_ids[:, column]]
-            self._at = self._moves[self._at[:, 0], kinds]
-        self._read = input_ids.shape[1]
+        first, self._read = self._read, input_ids.shape[1]
         self._called.append(self._read - self._prompt_width)
         self._ids = input_ids
+        if self._step is not None:
+            tables = self._classes, self._moves, self._at
+            self._step(input_ids, first, *tables, scores, self._columns, self._bias, self._out)
+            return self._out
+        for column in range(first, self._read):
+            kinds = self._classes[input_ids[:, column]]
+            self._at = self._moves[self._at[:, 0], kinds]
         kept = scores.index_select(1, self._columns)
         kept.add_(self._bias.index_select(0, self._at[:, 1]))
         self._out.index_copy_(1, self._columns, kept)

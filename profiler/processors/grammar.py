@@ -22,10 +22,11 @@ from molprof.profiler.processors.automaton import (
     AutomatonBatch,
     Chain,
     Coordinate,
-    Path,
     Node,
+    Path,
     check_vocabulary,
     compile_tables,
+    kernels_per_step,
     longest_path,
     trie,
 )
@@ -56,6 +57,7 @@ class Grammar:
             "whole_digits": WHOLE_DIGITS,
             "decimals": COORDINATE_DECIMALS,
             "coordinate_states": len(self._coordinate.edges),
+            "kernels_per_step": kernels_per_step(target),
         }
 
     def longest(self, template: Template) -> int:
@@ -92,9 +94,7 @@ class Grammar:
         encoded = self._target.tokenizer(
             ["".join(parts) for parts in texts], add_special_tokens=False, return_offsets_mapping=True
         )
-        for (before, text, _), ids, offsets in zip(
-            texts, encoded["input_ids"], encoded["offset_mapping"], strict=True
-        ):
+        for (before, text, _), ids, offsets in zip(texts, encoded["input_ids"], encoded["offset_mapping"], strict=True):
             begin, end = len(before), len(before) + len(text)
             kept = [(token, span) for token, span in zip(ids, offsets, strict=True) if begin <= span[0] < end]
             if not kept or kept[0][1][0] != begin or kept[-1][1][1] != end:

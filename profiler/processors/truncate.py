@@ -20,6 +20,7 @@ from molprof.profiler.processors.automaton import (
     Coordinate,
     check_vocabulary,
     compile_tables,
+    kernels_per_step,
     longest_path,
 )
 from molprof.profiler.processors.base import BatchProcessor, Target
@@ -50,6 +51,7 @@ class Truncate:
             "whole_digits": WHOLE_DIGITS,
             "decimals": COORDINATE_DECIMALS,
             "coordinate_states": len(self._coordinate.edges),
+            "kernels_per_step": kernels_per_step(target),
         }
 
     def longest(self, template: Template) -> int:
