@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from molprof.profiler.generate import BatchPlan, PassResult, Runner
-from molprof.profiler.kinds import check, classify
+from molprof.profiler.kinds import check, classify, plain
 from molprof.profiler.manifest import Generation, Model, MoleculeRun, TemplateCounts
 from molprof.profiler.models import LoadedModel
 from molprof.profiler.settings import CaptureSettings
@@ -18,13 +18,13 @@ def molecule_runs(
     texts: list[list[str]] = []
     for number, (plan, batch) in enumerate(zip(plans, result.batches, strict=True)):
         for row, (prompt, tokens) in enumerate(zip(plan.prompts, batch.rows, strict=True)):
-            found = classify(tokens, loaded.table, loaded.eos)
+            found = (classify if prompt.molecule is not None else plain)(tokens, loaded.table, loaded.eos)
             problem, counts = None, None
             if prompt.molecule is not None:
                 problem = check(found.text, prompt.molecule)
                 if problem is not None and tokens[-1] not in loaded.eos:
                     problem = f"cut off after {len(tokens)} tokens: {problem}"
-                if runner.processor is not None:
+                if getattr(runner.processor, "fixed_length", runner.processor is not None):
                     template = runner.template(prompt.molecule)
                     per_block = template.free_per_block.tolist()
                     counts = TemplateCounts(len(template.ids), sum(per_block), len(per_block), per_block)
@@ -84,5 +84,8 @@ def generation_account(settings: CaptureSettings, runner: Runner, plans: list[Ba
         cache=settings.kv_cache,
         batch_size=settings.batch_size,
         seed=settings.decoding.seed,
+        generations=settings.generations,
+        template_threads=None if processor is None else runner.template_threads,
+        template_cache=None if processor is None else runner.template_cache,
         max_new_tokens=max(plan.max_new_tokens for plan in plans),
     )

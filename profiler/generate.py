@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,14 +14,15 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 
-from molprof.errors import RunError, UsageError
+from molprof.errors import ProcessorError, RunError, UsageError
 from molprof.profiler.marks import Marks, marked
 from molprof.profiler.models import LoadedModel
 from molprof.profiler.processors.base import BatchProcessor, Processor
 from molprof.profiler.prompts import Prompt
 from molprof.profiler.settings import Decoding
 from molprof.profiler.smiles import Molecule
-from molprof.profiler.template import PLACEHOLDER, Template, build_template
+from molprof.profiler.template import PLACEHOLDER, Template
+from molprof.profiler.templates import Templates
 
 _KERNELS = {
     "sdpa-math": SDPBackend.MATH,
@@ -75,6 +77,8 @@ class Runner:
     decoding: Decoding
     attention: str = "sdpa"
     kv_cache: str = "dynamic"
+    template_threads: int = 1
+    template_cache: bool = False
 
     def plan(self, prompts: Sequence[Prompt], batch_size: int, max_new_tokens: int | None = None) -> list[BatchPlan]:
         """Cuts prompts into batches and bounds their answers by their templates, before anything is timed.
@@ -85,6 +89,12 @@ class Runner:
         Raises:
             UsageError: a molecule needs more tokens than the model's context.
         """
+        if getattr(self.processor, "needs_templates", False) and any(prompt.molecule is None for prompt in prompts):
+            assert self.processor is not None
+            raise UsageError(
+                f"the processor {self.processor.name!r} needs molecules: plain text has no skeleton to keep to",
+                hint="--smiles FILE, or a processor of your own: --processor package.module:factory",
+            )
         tokenizer = self.loaded.tokenizer
         widths = [len(tokenizer(prompt.text)["input_ids"]) for prompt in prompts]
         bounds = [self._bound(prompt) if max_new_tokens is None else max_new_tokens for prompt in prompts]
@@ -105,21 +115,32 @@ class Runner:
 
     def template(self, molecule: Molecule) -> Template:
         """The molecule's template with the processor's placeholder."""
-        return build_template(molecule, self.loaded.tokenizer, getattr(self.processor, "placeholder", PLACEHOLDER))
+        return self.templates.build([molecule])[0]
+
+    @functools.cached_property
+    def templates(self) -> Templates:
+        """What builds the templates."""
+        placeholder = getattr(self.processor, "placeholder", PLACEHOLDER)
+        return Templates(self.loaded.tokenizer, placeholder, self.template_threads, self.template_cache)
 
     def run(self, plans: Sequence[BatchPlan], marks: Marks | None, only: int | None = None) -> PassResult:
         """One pass over all batches, or over batch `only`.
 
         Raises:
             RunError: out of memory, or the attention asked for has no kernel here.
+            ProcessorError: a user's processor failed.
         """
         results = []
+        self.templates.clear()
         with self._attention():
             self.synchronize()
             began = time.perf_counter_ns()
             for number, plan in enumerate(plans):
                 if only is None or number == only:
-                    results.append(self._batch(number, plan, marks))
+                    try:
+                        results.append(self._batch(number, plan, marks))
+                    except ProcessorError as problem:
+                        raise problem.in_batch(number) from problem.__cause__
             self.synchronize()
         return PassResult(tuple(results), time.perf_counter_ns() - began)
 
@@ -131,9 +152,11 @@ class Runner:
     def _bound(self, prompt: Prompt) -> int:
         if prompt.molecule is None:
             raise UsageError("a plain-text prompt has no template to bound its answer", hint="--max-new-tokens N")
-        length = len(self.template(prompt.molecule).ids)
+        template = self.template(prompt.molecule)
+        length = len(template.ids)
         if self.processor is not None:
-            return length + 1  # the end token
+            longest = getattr(self.processor, "longest", None)
+            return length + 1 if longest is None else int(longest(template))  # the end token included
         return length + 1 + _SLACK_PER_BLOCK * len(prompt.molecule.atoms) + _SLACK
 
     def _batch(self, number: int, plan: BatchPlan, marks: Marks | None) -> BatchResult:
@@ -141,7 +164,8 @@ class Runner:
         studied: BatchProcessor | None = None
         if self.processor is not None:
             with _setup(marks, "template", number):
-                templates = [self.template(prompt.molecule) for prompt in plan.prompts if prompt.molecule is not None]
+                molecules = [prompt.molecule for prompt in plan.prompts if prompt.molecule is not None]
+                templates = self.templates.build(molecules)
                 studied = self.processor.start(templates, plan.prompt_width)
         with _setup(marks, "tokenize", number):
             encoded = loaded.tokenizer(
@@ -161,7 +185,8 @@ class Runner:
             answers = output[:, plan.prompt_width :].tolist()
             loaded.tokenizer.batch_decode(answers, skip_special_tokens=False)
         rows = tuple(_until_end(answer, loaded.eos) for answer in answers)
-        masked = None if studied is None else tuple(studied.masked_logits)
+        counted = None if studied is None else studied.masked_logits
+        masked = None if counted is None else tuple(counted)
         return BatchResult(rows, len(answers[0]), masked)
 
     def _generate(

@@ -14,6 +14,8 @@ from molprof.errors import TraceError
 
 SCHEMA = 1
 KEY = "molprof"
+# Instead of the manifest, in what was recorded until a capture failed: `problem`, `processor`, `command`.
+INCOMPLETE_KEY = "molprof_incomplete"
 KINDS = ("free", "copy", "junk", "filler", "eos")
 # `setup` is `generate` before the first step (checks, KV cache); `text` moves the answer to the host and
 # decodes it.
@@ -92,6 +94,9 @@ class Generation:
         sampling_parameters: temperature, top_p, top_k where they apply.
         cache: KV cache implementation.
         max_new_tokens: the most tokens that any sequence could get.
+        generations: times that each prompt was generated.
+        template_threads: threads that built templates; None without a processor.
+        template_cache: whether a prompt that came again kept its template; None without a processor.
     """
 
     processor: str | None
@@ -103,6 +108,9 @@ class Generation:
     batch_size: int
     seed: int
     max_new_tokens: int
+    generations: int = 1
+    template_threads: int | None = None
+    template_cache: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -183,7 +191,7 @@ class MoleculeRun:
         problem: why it is not valid, None where it is.
         malformed_blocks: blocks that do not begin with three decimal numbers.
         masked_logits: logits set to -inf for this row, all its row-steps together; None without a processor.
-        template: None without a processor.
+        template: None without a processor, and with one that does not fix the answer's length.
     """
 
     sequence: int

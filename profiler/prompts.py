@@ -69,6 +69,25 @@ def read_prompts(path: Path | None, count: int, strict: bool = False) -> Prompts
     return found
 
 
+def read_texts(path: Path, count: int) -> Prompts:
+    """The first `count` prompts of plain text, one per line; empty lines do not count.
+
+    Raises:
+        UsageError: the file cannot be read or holds no prompt.
+    """
+    lines = enumerate(_lines(path), start=1)
+    prompts = [Prompt(number, "", line, None) for number, line in lines if line.strip()]
+    if not prompts:
+        raise UsageError(f"{path} has no prompts", hint="one prompt of plain text per line")
+    return Prompts(tuple(prompts[:count]), (), str(path), count)
+
+
+def repeated(prompts: Prompts, times: int) -> Prompts:
+    """Every prompt so many times, one after the other."""
+    copies = tuple(prompt for prompt in prompts.prompts for _ in range(times))
+    return Prompts(copies, prompts.skipped, prompts.source, prompts.wanted * times)
+
+
 def short_molecules(count: int) -> list[str]:
     """The first of the built-in molecules with at most `SHORT_ATOMS` atoms, then the others: for a quick look."""
     read = [prompt.molecule for prompt in read_prompts(None, len(_lines(None))).prompts]

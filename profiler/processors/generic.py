@@ -22,6 +22,7 @@ class Generic:
     """
 
     name = "generic"
+    needs_templates = True
     placeholder = PLACEHOLDER
 
     def __init__(self, target: Target) -> None:

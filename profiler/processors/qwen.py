@@ -28,6 +28,7 @@ class Qwen:
     """
 
     name = "qwen"
+    needs_templates = True
     placeholder = "0.000,0.000,0.000"
 
     def __init__(self, target: Target) -> None:
