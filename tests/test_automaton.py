@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -209,6 +210,30 @@ def test_a_vocabulary_that_joins_digits_and_marks_is_refused(processor: str) -> 
     pieces[500] = b"1."
     with pytest.raises(UsageError, match=r"its token b'1\.' joins them"):
         make_processor(processor, replace(target, table=replace(target.table, pieces=tuple(pieces))))
+
+
+@pytest.mark.parametrize(("tokenizer", "processor"), BOTH)
+def test_forced_runs_and_choices_write_what_single_steps_write(tokenizer: str, processor: str) -> None:
+    items = [molecule(smiles) for smiles in ("C", "CC(=O)[O-]")]
+    target = loaded(tokenizer).target
+    width = target.logits_width
+    runs, steps = (start(tokenizer, processor, items) for _ in range(2))
+    written: list[list[int]] = [list(runs.forced(row, 0, None)) for row in range(len(items))]
+    noise = torch.randn(2, 200, width, generator=torch.Generator().manual_seed(8))
+    while open_rows := [row for row, tokens in enumerate(written) if tokens[-1] != target.eos]:
+        scores = torch.stack([noise[row, len(written[row])] for row in open_rows])
+        chosen = runs.mask(scores, SimpleNamespace(rows=tuple(open_rows))).argmax(-1).tolist()
+        for row, token in zip(open_rows, chosen, strict=True):
+            written[row].append(token)
+            written[row].extend(runs.forced(row, len(written[row]), token))
+    answer = torch.zeros(2, PROMPT_WIDTH, dtype=torch.int64)
+    for position in range(max(map(len, written))):
+        out = steps(answer, noise[:, position].contiguous())
+        answer = torch.cat((answer, out.argmax(-1, keepdim=True)), dim=1)
+    for row, tokens in enumerate(written):
+        assert answer[row, PROMPT_WIDTH : PROMPT_WIDTH + len(tokens)].tolist() == tokens
+    single = sum(steps.masked_logits)
+    assert 0 < sum(runs.masked_logits) < single  # forced tokens mask nothing: nothing is chosen there
 
 
 def test_the_fused_kernel_writes_what_the_six_operators_write() -> None:

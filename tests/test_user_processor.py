@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from molprof.errors import ProcessorError, UsageError
 from molprof.profiler.capture import capture, capture_loaded
 from molprof.profiler.processors import PROCESSORS, make_processor
 from molprof.profiler.prompts import Prompts, read_prompts, read_texts
-from molprof.profiler.settings import CaptureSettings
+from molprof.profiler.settings import CaptureSettings, Decoding
 
 WIDTH = 128_256
 
@@ -131,3 +132,16 @@ def test_plain_prompts_need_a_bound_and_exclude_molecules(tmp_path: Path) -> Non
     (tmp_path / "empty.txt").write_text("\n \n")
     with pytest.raises(UsageError, match=r"empty\.txt has no prompts"):
         read_texts(tmp_path / "empty.txt", 3)
+
+
+def test_the_documented_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "processors.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "digits.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    asked = settings(tmp_path, "digits:make", prompts=tmp_path / "ask.txt", max_new_tokens=24)
+    asked = dataclasses.replace(asked, decoding=Decoding("sample", seed=3))
+    result = capture_loaded(asked, loaded("llama"), texts(tmp_path))
+    for run in result.manifest.molecules:
+        assert re.fullmatch(r"\[\d(,\d)*(\]|,)?", run.text)
+    assert any(run.text.endswith("]") for run in result.manifest.molecules)

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -283,6 +284,8 @@ class AutomatonBatch(LogitsProcessor):
         prompt_width: columns of the left-padded prompts.
     """
 
+    reads_tokens = True  # what `forced` returns depends on what was chosen
+
     def __init__(self, tables: Tables, prompt_width: int, target: Target) -> None:
         device = target.device
         self._tables = tables
@@ -297,6 +300,9 @@ class AutomatonBatch(LogitsProcessor):
         self._step = fused_step() if device.type == "cuda" else None
         self._called: list[int] = []
         self._ids: Tensor | None = None
+        # For a decoding loop that appends forced runs at once: its states are on the host, see `forced`.
+        self._host = tables.first.copy()
+        self._masked = np.zeros(len(tables.first), dtype=np.int64)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         first, self._read = self._read, input_ids.shape[1]
@@ -327,7 +333,7 @@ class AutomatonBatch(LogitsProcessor):
         Found by walking the tables along what was written, so that no step has to count.
         """
         if self._ids is None:
-            return [0] * len(self._tables.first)
+            return [int(count) for count in self._masked]
         written = self._ids[:, self._prompt_width :].cpu().numpy()
         at = self._tables.first
         total = np.zeros(len(at), dtype=np.int64)
@@ -338,3 +344,35 @@ class AutomatonBatch(LogitsProcessor):
             if position < written.shape[1]:
                 at = self._tables.moves[at[:, 0], self._tables.classes[written[:, position]]]
         return [int(count) for count in total]
+
+    def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
+        """The tokens from here on for which no choice is left, the end token included.
+
+        Called in order, once before a row's first choice and once after each; the row's state moves past `chosen`
+        (None before the first choice) and past what is returned.
+        """
+        at = self._host[row]
+        if chosen is not None:
+            at = self._tables.moves[at[0], self._tables.classes[chosen]]
+        run: list[int] = []
+        while self._tables.counts[at[1]] == 1:
+            token = int(self._tables.columns[np.isfinite(self._tables.bias[at[1]])][0])
+            run.append(token)
+            if at[0] == _END:
+                break
+            at = self._tables.moves[at[0], self._tables.classes[token]]
+        self._host[row] = at
+        return run
+
+    def mask(self, scores: Tensor, places: Any) -> Tensor:
+        """The masked scores of the rows `places.rows`, each in the state that `forced` left it in.
+
+        Args:
+            scores: float32 (rows, logits_width).
+        """
+        rows = list(places.rows)
+        masks = self._host[rows, 1]
+        self._masked[rows] += self._hidden[masks]
+        kept = scores.index_select(1, self._columns)
+        kept.add_(self._bias.index_select(0, torch.from_numpy(masks).to(scores.device)))
+        return self._out[: len(rows)].index_copy_(1, self._columns, kept)
