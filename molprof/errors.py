@@ -46,6 +46,26 @@ class NotComparableError(MolprofError):
     """Runs whose times are of unlike work."""
 
 
+class ProcessorError(RunError):
+    """A user's logits processor failed, or returned what cannot be scores.
+
+    Args:
+        step: the step it happened in; None: before the first one.
+        batch: the batch; None where that is not known yet.
+    """
+
+    def __init__(
+        self, message: str, hint: str | None = None, *, step: int | None = None, batch: int | None = None
+    ) -> None:
+        super().__init__(message, hint)
+        self.step = step
+        self.batch = batch
+
+    def in_batch(self, batch: int) -> ProcessorError:
+        """The same failure, with its batch named."""
+        return ProcessorError(f"{self}, batch {batch}", self.hint, step=self.step, batch=batch)
+
+
 class MissingExtraError(UsageError):
     """An optional dependency is not installed.
 

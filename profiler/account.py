@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from molprof.profiler.decoding.batches import BatchPlan
 from molprof.profiler.generate import BatchResult, PassResult, Runner
-from molprof.profiler.kinds import check, classify
+from molprof.profiler.kinds import check, classify, plain
 from molprof.profiler.manifest import Disagreement, Generation, Model, MoleculeRun, TemplateCounts
 from molprof.profiler.models import LoadedModel
 from molprof.profiler.needs import needs
@@ -30,7 +30,7 @@ def molecule_runs(
     runs: list[MoleculeRun] = []
     for number, (plan, batch) in enumerate(zip(plans, result.batches, strict=True)):
         for row, (prompt, tokens) in enumerate(zip(plan.prompts, batch.rows, strict=True)):
-            found = classify(tokens, loaded.table, loaded.eos)
+            found = (classify if prompt.molecule is not None else plain)(tokens, loaded.table, loaded.eos)
             disagreement = None
             if watched is not None and watched[number][0].rows[row] == tokens:
                 disagreement = watched[number][1][row]
@@ -39,7 +39,7 @@ def molecule_runs(
                 problem = check(found.text, prompt.molecule)
                 if problem is not None and tokens[-1] not in loaded.eos:
                     problem = f"cut off after {len(tokens)} tokens: {problem}"
-                if runner.processor is not None:
+                if getattr(runner.processor, "fixed_length", runner.processor is not None):
                     template = runner.template(prompt.molecule)
                     per_block = template.free_per_block.tolist()
                     counts = TemplateCounts(len(template.ids), sum(per_block), len(per_block), per_block)
@@ -105,6 +105,9 @@ def generation_account(
         cache=settings.kv_cache,
         batch_size=settings.batch_size,
         seed=settings.decoding.seed,
+        generations=settings.generations,
+        template_threads=None if processor is None else runner.template_threads,
+        template_cache=None if processor is None else runner.template_cache,
         max_new_tokens=max(plan.max_new_tokens for plan in plans),
         sorted=runner.sorts([prompt for plan in plans for prompt in plan.prompts]),
         forced_runs=runner.loop.forced_runs,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from molprof.errors import RunError, UsageError
+from molprof.errors import ProcessorError, RunError, UsageError
 from molprof.files import check_output, scratch_file
 from molprof.profiler.account import generation_account, model_account, molecule_runs
 from molprof.profiler.decoding.batches import BatchPlan
@@ -23,11 +23,13 @@ from molprof.profiler.generate import BatchResult, PassResult, Runner
 from molprof.profiler.manifest import SCHEMA, Disagreement, Manifest, Repeat, Timings, Window
 from molprof.profiler.marks import HostMarks, Marks, mark_cost_ns, signature_cost_ns
 from molprof.profiler.models import LoadedModel, load, resolve_device, resolve_dtype
-from molprof.profiler.processors import find_factory, make_processor
-from molprof.profiler.prompts import Prompts, read_prompts
+from molprof.profiler.processors import PROCESSORS, find_factory, make_processor
+from molprof.profiler.processors.checked import UserProcessor
+from molprof.profiler.prompts import Prompts, read_prompts, read_texts, repeated
 from molprof.profiler.recording import ProfilerMarks
 from molprof.profiler.settings import AUTO, CaptureSettings
-from molprof.profiler.tracefile import Steps, read_steps, write_trace
+from molprof.profiler.templates import default_threads
+from molprof.profiler.tracefile import Steps, incomplete_path, read_steps, write_incomplete, write_trace
 
 WINDOW_FIRST, WINDOW_STEPS = 20, 20
 
@@ -37,7 +39,7 @@ class Progress:
     """Where a capture stands.
 
     Attributes:
-        stage: `load`, `warmup`, `repeat`, `unmarked`, `profile`, `disagreement` or `write`.
+        stage: `load`, `verify`, `warmup`, `repeat`, `unmarked`, `profile`, `disagreement` or `write`.
         number, of: which pass of the stage.
         batch, batches: batches done and in all.
         step: the running step, at most `max_steps`; warm-up and profiled pass only, for nothing is reported
@@ -84,9 +86,11 @@ def capture(settings: CaptureSettings, report: Report = lambda progress: None) -
         RunError: the run or the recording failed; nothing was written.
     """
     check_output(settings.output, settings.force)
-    prompts = read_prompts(settings.smiles, settings.count, settings.strict)
+    prompts = _prompts(settings)
     if settings.processor not in (None, AUTO):
         find_factory(settings.processor)  # a mistyped name is found before a model is loaded for it
+        if settings.processor not in PROCESSORS:
+            check_output(incomplete_path(settings.output), settings.force)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     resolve_dtype(settings.dtype, resolve_device(settings.device))
@@ -102,18 +106,49 @@ def capture(settings: CaptureSettings, report: Report = lambda progress: None) -
     return capture_loaded(settings, loaded, prompts, report)
 
 
+def _prompts(settings: CaptureSettings) -> Prompts:
+    if settings.prompts is not None:
+        found = read_texts(settings.prompts, settings.count)
+    else:
+        found = read_prompts(settings.smiles, settings.count, settings.strict)
+    return repeated(found, settings.generations)
+
+
 def capture_loaded(
     settings: CaptureSettings, loaded: LoadedModel, prompts: Prompts, report: Report = lambda progress: None
 ) -> CaptureResult:
     """`capture` with a model and prompts at hand."""
     name = loaded.default_processor if settings.processor == AUTO else settings.processor
     processor = None if name is None else make_processor(name, loaded.target)
-    runner = Runner(loaded, processor, settings.decoding, settings.attention, settings.kv_cache, settings.loop)
+    runner = Runner(
+        loaded,
+        processor,
+        settings.decoding,
+        settings.attention,
+        settings.kv_cache,
+        settings.loop,
+        settings.template_threads or default_threads(),
+        settings.template_cache,
+    )
     plans = runner.plan(prompts.prompts, settings.batch_size, settings.max_new_tokens)
     if settings.window is not None:
         _check_window(settings.window, plans[0].max_new_tokens)  # before the passes, where that can be told
     passes = _Passes(runner, plans, report)
+    with _scratch(settings.output) as raw:
+        try:
+            return _capture(settings, prompts, passes, raw)
+        except ProcessorError as problem:
+            raise _kept(settings, passes, raw, problem) from problem
 
+
+def _capture(settings: CaptureSettings, prompts: Prompts, passes: _Passes, raw: Path) -> CaptureResult:
+    """The passes, and the trace of them; torch exports to `raw`."""
+    runner, plans, report, loaded = passes.runner, passes.plans, passes.report, passes.runner.loaded
+    if isinstance(runner.processor, UserProcessor):
+        # Looking at every row waits for the device: in a pass of its own, whose time nobody sees.
+        runner.processor.verify = True
+        passes.run("verify", 0, 1, HostMarks(passes.step))
+        runner.processor.verify = False
     warmup = [
         passes.run("warmup", number, settings.warmup, HostMarks(passes.step)) for number in range(settings.warmup)
     ]
@@ -127,43 +162,42 @@ def capture_loaded(
     reference = results[0]
     window = choose_window(settings.window, settings.full, reference)
 
-    with _scratch(settings.output) as raw:
-        profiled, steps = _profile(passes, window, raw)
-        watched = passes.watched() if settings.disagreement else None
-        report(Progress("write"))
-        molecules, texts = molecule_runs(runner, plans, reference, watched)
-        recorded = sum(span.duration_ns for span in steps.values())
-        same = [sum(repeat.steps_ns[batch][step] for batch, step in steps) for repeat in repeats]
-        timings = Timings(
-            warmup_ns=[result.wall_ns for result in warmup],
-            repeats=repeats,
-            mark_ns=mark_cost_ns(),
-            unmarked_wall_ns=unmarked.wall_ns,
-            profiled_steps_ns=recorded,
-            unprofiled_steps_ns=round(statistics.median(same)),
-            signature_ns=None if settings.loop.own else signature_cost_ns(),
-            warmup_compiles=[result.compiles for result in warmup],
-            warmup_compile_ns=[result.compile_ns for result in warmup],
-            profiled_wall_ns=profiled.wall_ns if settings.full else None,
-        )
-        manifest = Manifest(
-            schema=SCHEMA,
-            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            command=list(settings.command),
-            environment=environment(loaded.target.device),
-            model=model_account(settings, loaded),
-            generation=generation_account(settings, runner, plans, reference),
-            timings=timings,
-            window=window,
-            steps_per_batch=[batch.steps for batch in reference.batches],
-            molecules=molecules,
-            skipped=list(prompts.skipped),
-            rows_per_step=[list(batch.rows_per_step) for batch in reference.batches],
-        )
-        try:
-            write_trace(raw, settings.output, manifest, texts, steps)
-        except OSError as problem:
-            raise RunError(f"cannot write {settings.output}: {problem.strerror or problem}") from problem
+    profiled, steps = _profile(passes, window, raw)
+    watched = passes.watched() if settings.disagreement else None
+    report(Progress("write"))
+    molecules, texts = molecule_runs(runner, plans, reference, watched)
+    recorded = sum(span.duration_ns for span in steps.values())
+    same = [sum(repeat.steps_ns[batch][step] for batch, step in steps) for repeat in repeats]
+    timings = Timings(
+        warmup_ns=[result.wall_ns for result in warmup],
+        repeats=repeats,
+        mark_ns=mark_cost_ns(),
+        unmarked_wall_ns=unmarked.wall_ns,
+        profiled_steps_ns=recorded,
+        unprofiled_steps_ns=round(statistics.median(same)),
+        signature_ns=None if settings.loop.own else signature_cost_ns(),
+        warmup_compiles=[result.compiles for result in warmup],
+        warmup_compile_ns=[result.compile_ns for result in warmup],
+        profiled_wall_ns=profiled.wall_ns if settings.full else None,
+    )
+    manifest = Manifest(
+        schema=SCHEMA,
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        command=list(settings.command),
+        environment=environment(loaded.target.device),
+        model=model_account(settings, loaded),
+        generation=generation_account(settings, runner, plans, reference),
+        timings=timings,
+        window=window,
+        steps_per_batch=[batch.steps for batch in reference.batches],
+        molecules=molecules,
+        skipped=list(prompts.skipped),
+        rows_per_step=[list(batch.rows_per_step) for batch in reference.batches],
+    )
+    try:
+        write_trace(raw, settings.output, manifest, texts, steps)
+    except OSError as problem:
+        raise RunError(f"cannot write {settings.output}: {problem.strerror or problem}") from problem
     notes = [*loaded.notes, *_notes(settings, [*results, unmarked], profiled, window)]
     if settings.disagreement and (lost := sum(run.disagreement is None for run in molecules)):
         notes.append(f"the pass for disagreement wrote another text for {lost} molecules: theirs is not recorded")
@@ -203,7 +237,7 @@ class _Passes:
 
     def __init__(self, runner: Runner, plans: list[BatchPlan], report: Report) -> None:
         self.runner, self.plans = runner, plans
-        self._report = report
+        self.report = report
         self._at = Progress("load")
         self._began_ns = 0
 
@@ -236,11 +270,29 @@ class _Passes:
         bound = self.plans[min(batch, len(self.plans) - 1)].max_new_tokens
         elapsed = time.perf_counter_ns() - self._began_ns
         at = self._at
-        self._report(Progress(at.stage, at.number, at.of, batch, at.batches, step, bound, tokens, elapsed))
+        self.report(Progress(at.stage, at.number, at.of, batch, at.batches, step, bound, tokens, elapsed))
 
 
 def _profile(passes: _Passes, window: Window, raw: Path) -> tuple[PassResult, Steps]:
     """The profiled pass, exported to `raw`; a window ends its batch where it ends."""
+    steps_asked = None if window.full else (window.batch, window.first_step, window.last_step)
+    result = _record(passes, steps_asked, raw)
+    steps = read_steps(raw)
+    if window.full:
+        wanted = {(place, step) for place, batch in enumerate(result.batches) for step in range(batch.steps)}
+    else:
+        wanted = {(window.batch, step) for step in range(window.first_step, window.last_step + 1)}
+    if set(steps) != wanted:
+        raise RunError(f"{len(wanted)} steps were to be recorded; the exported trace holds {sorted(steps)}")
+    return result, steps
+
+
+def _record(passes: _Passes, steps: tuple[int, int, int] | None, raw: Path) -> PassResult:
+    """One pass under the profiler, exported to `raw`, also where it fails.
+
+    Args:
+        steps: batch, first and last step to record; None: all.
+    """
     device = passes.runner.loaded.target.device
     # Kineto announces on stderr every start and stop of a recording; it reads this when torch first profiles.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -256,26 +308,51 @@ def _profile(passes: _Passes, window: Window, raw: Path) -> tuple[PassResult, St
         with profile():
             torch.zeros(1, device=device).add_(1)
             passes.runner.synchronize()
-    steps_asked = None if window.full else (window.batch, window.first_step, window.last_step)
-    marks = ProfilerMarks(profile, steps_asked, passes.runner.synchronize, passes.step)
+    marks = ProfilerMarks(profile, steps, passes.runner.synchronize, passes.step)
+    failure: ProcessorError | None = None
     try:
-        result = passes.run("profile", 0, 1, marks, None if window.full else window.batch)
+        result = passes.run("profile", 0, 1, marks, None if steps is None else steps[0])
+    except ProcessorError as problem:
+        failure = problem
     finally:
         marks.finish()
+    if marks.profiler is not None:
+        try:
+            marks.profiler.export_chrome_trace(str(raw))
+        except (OSError, RuntimeError) as problem:
+            raise RunError(f"torch could not export its trace: {problem}", hint="is the disk full?") from problem
+    if failure is not None:
+        raise failure
     if marks.profiler is None:
         raise RunError("the profiled pass ended before its window: the run does not repeat itself")
+    return result
+
+
+def _kept(settings: CaptureSettings, passes: _Passes, raw: Path, problem: ProcessorError) -> ProcessorError:
+    """Keeps what was recorded before a processor failed; what is to be raised, which names the file.
+
+    A failure in the profiled pass leaves a recording. One in an earlier pass does not: the steps up to it are then
+    recorded, as many as a window has, by running its batch once more.
+    """
+    if not raw.stat().st_size and problem.batch is not None and problem.step is not None:
+        steps = problem.batch, max(0, problem.step - WINDOW_STEPS + 1), problem.step
+        with contextlib.suppress(ProcessorError):
+            _record(passes, steps, raw)
+    if not raw.stat().st_size:
+        return problem
+    processor = passes.runner.processor
+    account = {
+        "problem": str(problem),
+        "processor": None if processor is None else processor.name,
+        "command": list(settings.command),
+    }
+    path = incomplete_path(settings.output)
     try:
-        marks.profiler.export_chrome_trace(str(raw))
-    except (OSError, RuntimeError) as problem:
-        raise RunError(f"torch could not export its trace: {problem}", hint="is the disk full?") from problem
-    steps = read_steps(raw)
-    if window.full:
-        wanted = {(place, step) for place, batch in enumerate(result.batches) for step in range(batch.steps)}
-    else:
-        wanted = {(window.batch, step) for step in range(window.first_step, window.last_step + 1)}
-    if set(steps) != wanted:
-        raise RunError(f"{len(wanted)} steps were to be recorded; the exported trace holds {sorted(steps)}")
-    return result, steps
+        write_incomplete(raw, path, account)
+    except OSError as failed:
+        raise RunError(f"cannot write {path}: {failed.strerror or failed}") from problem
+    hint = f"the trace up to there is kept, marked incomplete: {path}"
+    return ProcessorError(str(problem), hint, step=problem.step, batch=problem.batch)
 
 
 def _notes(

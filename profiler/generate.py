@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-from molprof.errors import RunError, UsageError
+from molprof.errors import ProcessorError, RunError, UsageError
 from molprof.profiler.compiles import compiles_so_far
 from molprof.profiler.decoding.batches import BatchPlan, Need, check_context, cut
 from molprof.profiler.decoding.compilation import compile_settings
@@ -25,7 +25,8 @@ from molprof.profiler.processors.base import BatchProcessor, Processor
 from molprof.profiler.prompts import Prompt
 from molprof.profiler.settings import AUTO, Decoding, Loop
 from molprof.profiler.smiles import Molecule
-from molprof.profiler.template import PLACEHOLDER, Template, build_template
+from molprof.profiler.template import PLACEHOLDER, Template
+from molprof.profiler.templates import Templates
 
 _KERNELS = {
     "sdpa-math": SDPBackend.MATH,
@@ -96,6 +97,8 @@ class Runner:
     attention: str = "sdpa"
     kv_cache: str = "dynamic"
     loop: Loop = field(default_factory=Loop)
+    template_threads: int = 1
+    template_cache: bool = False
 
     def plan(self, prompts: Sequence[Prompt], batch_size: int, max_new_tokens: int | None = None) -> list[BatchPlan]:
         """Cuts prompts into batches and bounds their answers by their templates, before anything is timed.
@@ -111,6 +114,12 @@ class Runner:
             check_model(self.loaded, self.attention)
         if self.loop.forced_runs and self.processor is None:
             raise UsageError("without a processor no token is forced", hint="--lp, or leave out --forced-runs")
+        if getattr(self.processor, "needs_templates", False) and any(prompt.molecule is None for prompt in prompts):
+            assert self.processor is not None
+            raise UsageError(
+                f"the processor {self.processor.name!r} needs molecules: plain text has no skeleton to keep to",
+                hint="--smiles FILE, or a processor of your own: --processor package.module:factory",
+            )
         needs = [self._need(prompt, max_new_tokens) for prompt in prompts]
         check_context(prompts, needs, self.loaded.context)
         static = self.kv_cache == "static"
@@ -137,22 +146,33 @@ class Runner:
 
     def template(self, molecule: Molecule) -> Template:
         """The molecule's template with the processor's placeholder."""
-        return build_template(molecule, self.loaded.tokenizer, getattr(self.processor, "placeholder", PLACEHOLDER))
+        return self.templates.build([molecule])[0]
+
+    @functools.cached_property
+    def templates(self) -> Templates:
+        """What builds the templates."""
+        placeholder = getattr(self.processor, "placeholder", PLACEHOLDER)
+        return Templates(self.loaded.tokenizer, placeholder, self.template_threads, self.template_cache)
 
     def run(self, plans: Sequence[BatchPlan], marks: Marks | None, only: int | None = None) -> PassResult:
         """One pass over all batches, or over batch `only`.
 
         Raises:
             RunError: out of memory, or the attention asked for has no kernel here.
+            ProcessorError: a user's processor failed.
         """
         results = []
+        self.templates.clear()
         with self._attention():
             self.synchronize()
             before = compiles_so_far()
             began = time.perf_counter_ns()
             for number, plan in enumerate(plans):
                 if only is None or number == only:
-                    results.append(self._batch(number, plan, marks or NoMarks()))
+                    try:
+                        results.append(self._batch(number, plan, marks or NoMarks()))
+                    except ProcessorError as problem:
+                        raise problem.in_batch(number) from problem.__cause__
             self.synchronize()
             wall_ns = time.perf_counter_ns() - began
         compiled = compiles_so_far().since(before)
@@ -173,6 +193,8 @@ class Runner:
         bound = len(template.ids) + 1  # the end token
         if self.processor is None:
             bound += _SLACK_PER_BLOCK * len(prompt.molecule.atoms) + _SLACK
+        elif (longest := getattr(self.processor, "longest", None)) is not None:
+            bound = int(longest(template))  # the end token included
         # With forced runs a step is a choice.
         steps = int(template.free.sum()) if self.loop.forced_runs else len(template.ids) + 1
         return Need(width, bound if max_new_tokens is None else max_new_tokens, steps)
@@ -181,7 +203,8 @@ class Runner:
         studied: BatchProcessor | None = None
         if self.processor is not None:
             with marks.setup("template", number):
-                templates = [self.template(prompt.molecule) for prompt in plan.row_prompts if prompt.molecule]
+                molecules = [prompt.molecule for prompt in plan.row_prompts if prompt.molecule is not None]
+                templates = self.templates.build(molecules)
                 studied = self.processor.start(templates, plan.prompt_width)
         if self.decoding.sampling != "greedy":
             torch.manual_seed(self.decoding.seed * 1_000_003 + number)
@@ -200,7 +223,7 @@ class Runner:
         return BatchResult(
             rows=tuple(map(tuple, decoded.answers[:count])),
             steps=len(decoded.rows_per_step),
-            masked_logits=None if studied is None else tuple(studied.masked_logits[:count]),
+            masked_logits=_masked(studied, count),
             appended=tuple(map(tuple, decoded.appended[:count])),
             rows_per_step=tuple(decoded.rows_per_step),
             host_reads=decoded.host_reads,
@@ -231,7 +254,7 @@ class Runner:
         return BatchResult(
             rows=tuple(_until_end(answer, loaded.eos) for answer in answers[:count]),
             steps=steps,
-            masked_logits=None if studied is None else tuple(studied.masked_logits[:count]),
+            masked_logits=_masked(studied, count),
             appended=None,
             rows_per_step=(plan.rows,) * steps,
             host_reads=None,
@@ -278,6 +301,12 @@ class Runner:
 
     def _attention(self) -> AbstractContextManager[None]:
         return sdpa_kernel(_KERNELS[self.attention]) if self.attention in _KERNELS else nullcontext()
+
+
+def _masked(studied: BatchProcessor | None, count: int) -> tuple[int, ...] | None:
+    """What the processor counted, of the rows that are prompts; None without one, or with one that does not count."""
+    counted = None if studied is None else studied.masked_logits
+    return None if counted is None else tuple(counted[:count])
 
 
 def _until_end(answer: list[int], eos: frozenset[int]) -> tuple[int, ...]:

@@ -104,6 +104,13 @@ def classify(
     return Classified("".join(kinds), blocks, len(malformed), cut, text, insides)
 
 
+def plain(tokens: Sequence[int], table: TokenBytes, eos: frozenset[int]) -> Classified:
+    """Kinds of an answer to a prompt of plain text: it has no coordinates, so all but the end token is free."""
+    ended = bool(tokens) and tokens[-1] in eos
+    body = tokens[:-1] if ended else tokens
+    return Classified("f" * len(body) + "e" * ended, [-1] * len(tokens), 0, table.join(body))
+
+
 def _span(match: re.Match[bytes], decimals: int) -> _Span:
     start, end = match.span(1)
     prefix = _TRIPLE.match(match.group(1))

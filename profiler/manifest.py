@@ -14,6 +14,8 @@ from molprof.errors import TraceError
 
 SCHEMA = 1
 KEY = "molprof"
+# Instead of the manifest, in what was recorded until a capture failed: `problem`, `processor`, `command`.
+INCOMPLETE_KEY = "molprof_incomplete"
 KINDS = ("free", "copy", "junk", "filler", "eos")
 # `setup` is `generate` before the first step (checks, KV cache); `text` moves the answer to the host and
 # decodes it.
@@ -97,6 +99,9 @@ class Generation:
             the batch. Either means molprof's own decoding loop. None if not recorded.
         compile: as asked by `--compile`; None if not recorded.
         host_reads: times that the own loop read chosen tokens back in one pass; None in `generate`.
+        generations: times that each prompt was generated.
+        template_threads: threads that built templates; None without a processor.
+        template_cache: whether a prompt that came again kept its template; None without a processor.
     """
 
     processor: str | None
@@ -113,6 +118,9 @@ class Generation:
     drop_finished: bool | None = None
     compile: str | None = None
     host_reads: int | None = None
+    generations: int = 1
+    template_threads: int | None = None
+    template_cache: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -219,7 +227,7 @@ class MoleculeRun:
         problem: why it is not valid, None where it is.
         malformed_blocks: blocks that do not begin with three decimal numbers.
         masked_logits: logits set to -inf for this row, all its row-steps together; None without a processor.
-        template: None without a processor.
+        template: None without a processor, and with one that does not fix the answer's length.
         cut_blocks: malformed blocks, 0 or 1, that the bound on new tokens cut short; None where not recorded.
         needed_per_block: tokens that the coordinates of each block need, at least so many of a malformed one that
             can become `x,y,z`; None of any other and of one that was never closed. None if not recorded.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -37,21 +37,25 @@ class Prompts:
     """The first readable prompts of an input, and the lines before them that gave none.
 
     Attributes:
-        wanted: how many were asked for; `len(prompts)` may be fewer.
+        wanted: how many were asked for; there may be fewer.
+        unit: what one of them is.
+        times: how often each stands in `prompts`, one after the other.
     """
 
     prompts: tuple[Prompt, ...]
     skipped: tuple[Skipped, ...]
     source: str
     wanted: int
+    unit: str = "readable molecule"
+    times: int = 1
 
     def notes(self) -> tuple[str, ...]:
         """What the user should know about the input, one line each."""
         notes = [f"{self.source}, line {item.line}: {item.problem}; skipped" for item in self.skipped]
-        count = len(self.prompts)
+        count = len(self.prompts) // self.times
         if count < self.wanted:
             plural = "" if count == 1 else "s"
-            notes.append(f"{self.source}: {count} readable molecule{plural}, {self.wanted} were asked for")
+            notes.append(f"{self.source}: {count} {self.unit}{plural}, {self.wanted} were asked for")
         return tuple(notes)
 
 
@@ -76,6 +80,25 @@ def read_prompts(path: Path | None, count: int, strict: bool = False) -> Prompts
             raise UsageError(f"{source} has no molecule that RDKit can read; line {first.line}: {first.text!r}", hint)
         raise UsageError(f"{source} has no molecules", hint)
     return found
+
+
+def read_texts(path: Path, count: int) -> Prompts:
+    """The first `count` prompts of plain text, one per line; empty lines do not count.
+
+    Raises:
+        UsageError: the file cannot be read or holds no prompt.
+    """
+    lines = enumerate(_lines(path), start=1)
+    prompts = [Prompt(number, "", line, None) for number, line in lines if line.strip()]
+    if not prompts:
+        raise UsageError(f"{path} has no prompts", hint="one prompt of plain text per line")
+    return Prompts(tuple(prompts[:count]), (), str(path), count, "prompt")
+
+
+def repeated(prompts: Prompts, times: int) -> Prompts:
+    """Every prompt so many times, one after the other."""
+    copies = tuple(prompt for prompt in prompts.prompts for _ in range(times))
+    return replace(prompts, prompts=copies, times=times)
 
 
 def short_molecules(count: int) -> list[str]:

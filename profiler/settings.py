@@ -99,7 +99,9 @@ class CaptureSettings:
         tokenizer: preset, folder or hub id; None: the model's own.
         processor: name, `package.module:factory`, `auto` (by tokenizer family), or None: unconstrained.
         smiles: file of molecules; None: those that come with molprof.
+        prompts: file of plain-text prompts instead of molecules.
         count: how many of them; batch_size: how many are generated together.
+        generations: times that each of them is generated.
         strict: refuse an unreadable molecule instead of skipping it.
         dtype: `auto` is bfloat16 on a GPU and float32 on a CPU.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
@@ -110,6 +112,8 @@ class CaptureSettings:
         full: record all steps of all batches.
         disagreement: one more untimed pass, which records what the model would have chosen.
         force: replace an existing output.
+        template_threads: threads that build templates; None: as `templates.default_threads` says.
+        template_cache: keep the template of a molecule that comes again in the same pass.
         threads: CPU threads for torch; None leaves torch's own choice, one per core.
         command: the command line, for the manifest.
     """
@@ -119,8 +123,10 @@ class CaptureSettings:
     tokenizer: str | None = None
     processor: str | None = None
     smiles: Path | None = None
+    prompts: Path | None = None
     count: int = 64
     batch_size: int = 32
+    generations: int = 1
     strict: bool = False
     decoding: Decoding = field(default_factory=Decoding)
     loop: Loop = field(default_factory=Loop)
@@ -136,6 +142,8 @@ class CaptureSettings:
     disagreement: bool = False
     force: bool = False
     trust_remote_code: bool = False
+    template_threads: int | None = None
+    template_cache: bool = False
     threads: int | None = None
     command: tuple[str, ...] = ()
 
@@ -157,6 +165,8 @@ class CaptureSettings:
             ("batch size", self.batch_size, 1),
             ("repeats", self.repeats, 1),
             ("warmup", self.warmup, 0),
+            ("generations", self.generations, 1),
+            ("template threads", 1 if self.template_threads is None else self.template_threads, 1),
             ("threads", 1 if self.threads is None else self.threads, 1),
             ("max new tokens", 1 if self.max_new_tokens is None else self.max_new_tokens, 1),
         ):
@@ -166,6 +176,11 @@ class CaptureSettings:
                 "disagreement is between the model and a logits processor, and this run has none",
                 hint="--lp or --processor NAME",
             )
+        if self.prompts is not None:
+            if self.smiles is not None:
+                raise UsageError("molecules and plain-text prompts exclude each other", hint="leave one of them out")
+            if self.max_new_tokens is None:
+                raise UsageError("plain-text prompts have no template to bound their answers", "--max-new-tokens N")
         if self.window is not None:
             first, last = self.window
             if self.full:

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from molprof.errors import RunError
 from molprof.files import replacing
-from molprof.profiler.manifest import CHOICE_LETTERS, KEY, KIND_LETTERS, Manifest, MoleculeRun
+from molprof.profiler.manifest import CHOICE_LETTERS, INCOMPLETE_KEY, KEY, KIND_LETTERS, Manifest, MoleculeRun
 
 # One number that is neither a process (Linux: at most 2^22) nor a GPU, and that 32 bits hold.
 TOKENS_PID = 1 << 30
@@ -83,6 +83,29 @@ def write_trace(raw: Path, output: Path, manifest: Manifest, texts: Sequence[Seq
         RunError: `raw` does not end as a trace does (a full disk while torch wrote it, or another torch).
         OSError: `output` cannot be written.
     """
+    _write(raw, output, token_events(manifest.molecules, texts, steps), {KEY: manifest.to_json()})
+
+
+def write_incomplete(raw: Path, output: Path, account: dict[str, Any]) -> None:
+    """Writes what was recorded until a capture failed: events without tokens and manifest, marked by a key.
+
+    Args:
+        account: what went wrong and where, as JSON.
+
+    Raises:
+        RunError, OSError: as for `write_trace`.
+    """
+    _write(raw, output, (), {INCOMPLETE_KEY: account})
+
+
+def incomplete_path(output: Path) -> Path:
+    """Where what was recorded goes when a capture to `output` fails: `x.json.gz` gives `x.incomplete.json.gz`."""
+    ending = ".json.gz" if output.name.endswith(".json.gz") else ".json"
+    return output.with_name(f"{output.name.removesuffix(ending)}.incomplete{ending}")
+
+
+def _write(raw: Path, output: Path, events: Iterable[str], keys: dict[str, Any]) -> None:
+    """`raw` with more events and top-level keys."""
     end, tail = _tail(raw)
     tail["traceName"] = output.name
     with replacing(output) as part, _opened(part, output.name) as out:
@@ -92,10 +115,10 @@ def write_trace(raw: Path, output: Path, manifest: Manifest, texts: Sequence[Seq
                 chunk = file.read(min(left, _CHUNK_BYTES))
                 left -= len(chunk)
                 out.write(chunk)
-        for event in token_events(manifest.molecules, texts, steps):
+        for event in events:
             out.write(b",\n" + event.encode())
         out.write(b"\n]")
-        for key, value in (*tail.items(), (KEY, manifest.to_json())):
+        for key, value in (*tail.items(), *keys.items()):
             out.write(f",\n{_json(key)}: {_json(value)}".encode())
         out.write(b"\n}\n")
 

@@ -18,6 +18,7 @@ from molprof.analysis.reader.source import Source, open_source
 from molprof.analysis.reader.survey import Survey, survey
 from molprof.analysis.reader.text import plain_text
 from molprof.errors import EngineError, TraceError
+from molprof.profiler.manifest import INCOMPLETE_KEY
 
 # What the engine holds per event, at most: its text while it is sorted, its rows and args afterwards.
 _EVENT_BYTES = 420
@@ -33,7 +34,8 @@ class TraceInfo:
     path, bytes: the file and its size as it is stored. events_by_category: complete events (ph X)
     in the file by category, 'None' for those without. lost_events: slices that the engine should
     show and does not, counted by querying it. lanes: slices that needed a lane of their own.
-    complete: the whole file could be read; else problem says where it is damaged. stacks: python
+    complete: the whole file could be read, and its capture went through; else problem says where it is damaged, or
+    what failed. stacks: python
     stacks are in the engine (they are in events_by_category in any case). unread_events: events of
     kinds that the trace processor does not know. origin_ns: file time = SQL time + origin_ns, in
     exact ns. manifest: the `molprof` key or None. devices: torch's `deviceProperties`, empty when
@@ -91,6 +93,10 @@ def load_trace(
     manifest = found.keys.pop("molprof", None)
     if manifest is not None and not isinstance(manifest, dict):
         raise TraceError(f"{name}: the key 'molprof' is {type(manifest).__name__}, not an object")
+    problem = None if found.problem is None else str(found.problem)
+    failed = found.keys.get(INCOMPLETE_KEY)
+    if problem is None and isinstance(failed, dict):
+        problem = f"its capture failed: {failed.get('problem')}"
     devices = found.keys.get("deviceProperties")
     if callable(engine):
         engine = engine(len(found.starts_ns) * (_ALL_ARGS_EVENT_BYTES if all_args else _EVENT_BYTES) > _MAX_BYTES)
@@ -101,8 +107,8 @@ def load_trace(
         events_by_category=found.events_by_category,
         lost_events=_lost_events(engine, found, name),
         lanes=int((found.lanes > 0).sum()),
-        complete=found.problem is None,
-        problem=None if found.problem is None else str(found.problem),
+        complete=problem is None,
+        problem=problem,
         stacks=stacks or STACK_CATEGORY not in found.events_by_category,
         unread_events=found.unread_events,
         origin_ns=found.origin_ns,

@@ -52,6 +52,13 @@ class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's s
 @click.option("-n", "count", default=64, show_default=True, metavar="N", help="Molecules to generate.")
 @click.option("--batch-size", default=32, show_default=True, metavar="N", help="Molecules generated together.")
 @click.option("--smiles", type=click.Path(path_type=Path), metavar="FILE", help="One SMILES per line.")
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="One plain-text prompt per line: no molecules.",
+)
+@click.option("--generations", default=1, show_default=True, metavar="K", help="Generate each of them K times.")
 @click.option("--strict", is_flag=True, help="Refuse a SMILES that RDKit cannot read instead of skipping it.")
 @click.option("--sampling", type=click.Choice(SAMPLING), default="greedy", show_default=True)
 @click.option("--temperature", default=1.0, show_default=True)
@@ -85,6 +92,13 @@ class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's s
 @click.option(
     "--disagreement", is_flag=True, help="One more untimed pass: what the model would have chosen, token by token."
 )
+@click.option(
+    "--template-threads",
+    type=int,
+    metavar="N",
+    help="Threads that build templates.  [default: SLURM_CPUS_PER_TASK, else half the cores and 1; at most 8]",
+)
+@click.option("--template-cache", is_flag=True, help="Keep the template of a molecule that comes again.")
 @click.option("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one per core]")
 @click.option("--trust-remote-code", is_flag=True, help="Let a model from the hub bring code of its own.")
 @click.option(
@@ -123,6 +137,7 @@ def command(
       molprof capture --model llama --no-lp -n 16 --batch-size 16 -o llama.json.gz
       molprof capture --model qwen --lp --forced-runs -o qwen-jump.json.gz
       molprof capture --model qwen --processor generic --window 0:9 -o prefill.json.gz
+      molprof capture --model ./my-model --processor my_package:make --prompts ask.txt --max-new-tokens 64 -o ask.json
       molprof capture --model ./my-model --lp --smiles mine.smi --device cuda -o mine.json.gz
     """
     if processor is not None and lp is not None:

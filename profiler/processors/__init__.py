@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from molprof.errors import UsageError
+from molprof.errors import MolprofError, UsageError
 
 if TYPE_CHECKING:
     from molprof.profiler.processors.base import Factory, Processor, Target
@@ -21,10 +21,16 @@ class Entry:
 
 
 _HERE = "molprof.profiler.processors"
-_CONTRACT = "a factory takes a Target and returns a Processor: see molprof/profiler/processors/base.py"
+_CONTRACT = "a factory takes a Target: see molprof/profiler/processors/base.py"
 PROCESSORS = {
     "generic": Entry(f"{_HERE}.generic:Generic", "position template, block-list at FREE positions; any tokenizer"),
     "qwen": Entry(f"{_HERE}.qwen:Qwen", "position template, allow-list of number tokens; single-digit tokenizers"),
+    "vectorized": Entry(f"{_HERE}.vectorized:Vectorized", "the masks of --lp, prepared before the first step"),
+    "placeholder": Entry(f"{_HERE}.placeholder:Placeholder", "vectorized, with a placeholder that fits the tokenizer"),
+    "truncate": Entry(f"{_HERE}.truncate:Truncate", "position template; a coordinate ends where the model closes it"),
+    "grammar": Entry(f"{_HERE}.grammar:Grammar", "three decimal numbers per block, in the tokenizer's own tokens"),
+    "xgrammar": Entry(f"{_HERE}.xgrammar_adapter:make", "the same grammar by XGrammar (extra xgrammar)"),
+    "llguidance": Entry(f"{_HERE}.llguidance_adapter:make", "the same grammar by llguidance (extra llguidance)"),
 }
 
 
@@ -37,8 +43,12 @@ def make_processor(name: str, target: Target) -> Processor:
     factory = find_factory(name)
     if name in PROCESSORS:
         return factory(target)
+    from molprof.profiler.processors.checked import UserProcessor
+
     try:
-        return factory(target)
+        return UserProcessor(name, factory, target)
+    except MolprofError:
+        raise
     except Exception as problem:  # a user's own code may raise anything
         kind = type(problem).__name__
         raise UsageError(f"{name} cannot make a processor: {kind}: {problem}", hint=_CONTRACT) from problem

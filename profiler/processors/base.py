@@ -44,8 +44,9 @@ class BatchProcessor(Protocol):
     """A processor for one batch, called by transformers once per step."""
 
     @property
-    def masked_logits(self) -> list[int]:
-        """Logits set to -inf so far, by row; kept by the host, never read back from the device."""
+    def masked_logits(self) -> list[int] | None:
+        """Logits set to -inf so far, by row; None where they are not counted. Read after the last step, so that
+        no step has to wait for the device to count them."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """The masked scores.
@@ -53,7 +54,8 @@ class BatchProcessor(Protocol):
         Args:
             input_ids: prompt and answer so far, int64 (batch, prompt_width + position).
             scores: float32 (batch, logits_width); transformers hands over a fresh copy, so it may be written
-                to.
+                to. What is returned has the same shape, dtype and device, and need only last until the next
+                call.
         """
 
 
@@ -107,10 +109,21 @@ class ForcedRuns(Protocol):
 class Processor(Protocol):
     """A processor for a whole run: holds what depends on the vocabulary only.
 
+    A user's own (`--processor package.module:factory`) needs `start` alone. Its factory may as well return a
+    transformers `LogitsProcessor`, which is then made anew for each batch, by another call of the factory.
+
     Attributes:
         name: as given to `--processor`.
         placeholder: what the templates write for a coordinate.
         parameters: whatever else decides what it does, for the manifest.
+
+    It may have besides (looked for by name, so that a user's processor need not know of them):
+
+    - `needs_templates`: True where it cannot work with plain-text prompts, for which `start` gets no templates.
+      False if missing.
+    - `fixed_length`: False where an answer need not have its template's length; such a run has no template counts
+      in its manifest, for none of them bound the text. True if missing.
+    - `longest(template)`: most tokens of an answer, end token included. The template's and one more if missing.
     """
 
     name: str
@@ -121,7 +134,7 @@ class Processor(Protocol):
         """The processor of one batch.
 
         Args:
-            templates: one per row.
+            templates: one per row; empty for prompts of plain text, which have none.
             prompt_width: columns of the left-padded prompts; answer position p is column prompt_width + p.
         """
 

@@ -22,6 +22,7 @@ class Generic:
     """
 
     name = "generic"
+    needs_templates = True
     placeholder = PLACEHOLDER
 
     def __init__(self, target: Target) -> None:
@@ -42,9 +43,10 @@ class Generic:
         }
 
     def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
-        return RowProcessor([self._actions(template) for template in templates], prompt_width, self._target.eos)
+        return RowProcessor([self.actions(template) for template in templates], prompt_width, self._target.eos)
 
-    def _actions(self, template: Template) -> list[Action]:
+    def actions(self, template: Template) -> list[Action]:
+        """What is done at each answer position of a row."""
         ids, free = template.ids.tolist(), template.free.tolist()
         actions: list[Action] = []
         for position, token in enumerate(ids):

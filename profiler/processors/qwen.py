@@ -28,6 +28,7 @@ class Qwen:
     """
 
     name = "qwen"
+    needs_templates = True
     placeholder = "0.000,0.000,0.000"
 
     def __init__(self, target: Target) -> None:
@@ -47,13 +48,14 @@ class Qwen:
         self.parameters: dict[str, Any] = {"allowed_tokens": list(ALLOWED), "tail_positions": TAIL_POSITIONS}
 
     def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
-        return RowProcessor([self._actions(template) for template in templates], prompt_width, self._target.eos)
+        return RowProcessor([self.actions(template) for template in templates], prompt_width, self._target.eos)
 
     def _allow(self, without: tuple[str, ...]) -> Allow:
         ids = [index for text, index in self._ids.items() if text not in without]
         return Allow(torch.tensor(ids, dtype=torch.int64, device=self._target.device), len(ids))
 
-    def _actions(self, template: Template) -> list[Action]:
+    def actions(self, template: Template) -> list[Action]:
+        """What is done at each answer position of a row."""
         ids, blocks = template.ids.tolist(), template.blocks.tolist()
         sizes = template.free_per_block.tolist()
         actions: list[Action] = []

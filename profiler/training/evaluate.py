@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from rdkit import Chem
 
 from molprof.profiler.kinds import check
+from molprof.profiler.quality import bond_errors
 from molprof.profiler.smiles import Molecule, parse_positions
 from molprof.profiler.template import prompt_text
 from molprof.profiler.training.corpus import Sample
@@ -129,13 +129,4 @@ def _generate_batch(
 
 def _bond_errors(text: str, sample: Sample) -> list[float]:
     """Absolute bond-length differences in Angstrom; the generated skeleton keeps the prompt's atom order."""
-    positions = parse_positions(text)
-    mol = Chem.MolFromSmiles(sample.molecule.smiles)
-    if positions is None or mol.GetNumAtoms() != len(positions):
-        return []
-    errors = []
-    for bond in mol.GetBonds():
-        a, b = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
-        made = math.dist(positions[a], positions[b])
-        errors.append(abs(made - math.dist(sample.positions[a], sample.positions[b])))
-    return errors
+    return bond_errors(sample.molecule.smiles, parse_positions(text), sample.positions)

@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""What each logits processor costs and does to the text, side by side: writes the table of docs/processors.md.
+
+    python benchmarks/processors.py [-n 16] [--rounds 1] [--models qwen,llama] [--only none,grammar] [--note TEXT]
+
+Same model, molecules, dtype, device and greedy decoding for all; one process. Each round runs every processor once;
+times are ratios to no processor within a round, medians over rounds. On a CPU they are ratios of the process's CPU
+time, which other processes disturb less than they disturb wall time. Not a test: absolute figures hold for one
+machine on one day.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from molprof.errors import MolprofError
+from molprof.files import replacing
+from molprof.profiler.account import molecule_runs
+from molprof.profiler.environment import environment
+from molprof.profiler.generate import Runner
+from molprof.profiler.marks import STEP_PHASES
+from molprof.profiler.models import LoadedModel, load
+from molprof.profiler.processors import PROCESSORS, make_processor
+from molprof.profiler.processors.placeholder import reference_conformers
+from molprof.profiler.prompts import Prompt, read_prompts
+from molprof.profiler.quality import bond_errors, read_positions
+from molprof.profiler.settings import Decoding
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "processors.md"
+BEGIN, END = "<!-- benchmarks/processors.py writes from here -->", "<!-- to here -->"
+COUNTED_STEPS = 40
+HEADINGS = (
+    "processor", "time", "share of a step", "per token", "set-up per molecule", "operators per step", "tokens",
+    "junk", "filler", "malformed", "valid", "bond error (95 %)",
+)  # fmt: skip
+
+
+class Clocks:
+    """Time by phase: the process's CPU time on a CPU, the synchronized host's wall time on a GPU."""
+
+    def __init__(self, synchronize: Callable[[], None] | None) -> None:
+        self.ns: dict[str, int] = {}
+        self._synchronize = synchronize
+        self._phase: str | None = None
+        self._began = 0
+
+    def now(self) -> int:
+        if self._synchronize is None:
+            return time.process_time_ns()
+        self._synchronize()
+        return time.perf_counter_ns()
+
+    def _next(self, phase: str | None) -> None:
+        now = self.now()
+        if self._phase is not None:
+            self.ns[self._phase] = self.ns.get(self._phase, 0) + now - self._began
+        self._phase, self._began = phase, now
+
+    def setup(self, name: str, batch: int) -> AbstractContextManager[None]:
+        self._next(name)
+        return nullcontext()
+
+    def begin(self, batch: int) -> None:
+        self._next("setup")
+
+    def forward(self) -> None:
+        self._next("forward")
+
+    def processor(self) -> None:
+        self._next("processor")
+
+    def sampling(self) -> None:
+        self._next("sampling")
+
+    def bookkeeping(self) -> None:
+        self._next("bookkeeping")
+
+    def end(self) -> None:
+        self._next("text")
+
+    def finish(self) -> None:
+        self._next(None)
+
+    def enough(self) -> bool:
+        return False
+
+
+class Counting(TorchDispatchMode):
+    """Counts operators that compute; views do not. On a GPU each of them launches a kernel, and Triton's kernels
+    come on top."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        self.count += not (func.is_view or name in ("_unsafe_view", "alias"))
+        return func(*args, **(kwargs or {}))
+
+
+class Counted:
+    """A processor whose calls are counted."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner, self.calls, self.operators = inner, 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def start(self, templates: Any, prompt_width: int) -> Any:
+        batch = self._inner.start(templates, prompt_width)
+        outer = self
+
+        class Batch:
+            masked_logits = None
+
+            def __call__(self, input_ids: Any, scores: Any) -> Any:
+                with Counting() as counting:
+                    out = batch(input_ids, scores)
+                outer.calls += 1
+                outer.operators += counting.count
+                return out
+
+        return Batch()
+
+
+@dataclass
+class Result:
+    """Figures of one processor with one model; a ratio per round."""
+
+    name: str
+    total_ns: list[int] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
+    processor_ns_per_token: list[float] = field(default_factory=list)
+    setup_ns_per_molecule: list[float] = field(default_factory=list)
+    operators: float = 0.0
+    runs: list[Any] = field(default_factory=list)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", type=int, default=16, help="molecules, one batch of them")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--models", default="qwen,llama")
+    parser.add_argument("--only", help="processors, comma-separated; none is always run")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--note", help="a sentence on the machine, for the page")
+    parser.add_argument("--dry", action="store_true", help="print the tables, leave the page as it is")
+    options = parser.parse_args()
+    wanted = options.only.split(",") if options.only else list(PROCESSORS)
+    sections = []
+    for name in options.models.split(","):
+        loaded = load(name, device=options.device, dtype=options.dtype)
+        results = measure(loaded, [item for item in wanted if item != "none"], options.n, options.rounds)
+        sections.append(f"### {name}\n\n{table(results)}")
+    where = environment(loaded.target.device)
+    machine = f"{where.gpu or where.cpu}, torch {where.torch}, transformers {where.transformers}"
+    lines = [
+        f"{options.n} molecules in one batch, greedy, {options.rounds} "
+        f"round{'s' if options.rounds > 1 else ''}; {machine}; {datetime.date.today()}.",
+        *([options.note] if options.note else []),
+    ]
+    text = "\n".join(lines) + "\n\n" + "\n\n".join(sections)
+    print(text)
+    if not options.dry:
+        write(text)
+
+
+def measure(loaded: LoadedModel, names: list[str], count: int, rounds: int) -> list[Result]:
+    prompts = read_prompts(None, count).prompts
+    made: dict[str, Any] = {"none": None}
+    for name in names:
+        try:
+            made[name] = make_processor(name, loaded.target)
+        except MolprofError as problem:  # not for this tokenizer, or not installed
+            print(f"{name}: {problem}; left out", file=sys.stderr)
+    results = {name: Result(name) for name in made}
+    for name, processor in made.items():
+        if processor is not None:
+            results[name].operators = count_operators(loaded, processor, prompts)
+    for number in range(rounds):
+        for name, processor in made.items():
+            print(f"{loaded.name} {name}, round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+            one_pass(loaded, processor, prompts, results[name])
+        for result in results.values():
+            result.ratios.append(result.total_ns[-1] / results["none"].total_ns[-1])
+    return list(results.values())
+
+
+def count_operators(loaded: LoadedModel, processor: Any, prompts: tuple[Prompt, ...]) -> float:
+    """Operators per step, over the first steps of one batch, untimed; this also warms the processor up."""
+    counted = Counted(processor)
+    runner = Runner(loaded, counted, Decoding())
+    runner.run(runner.plan(prompts, len(prompts), COUNTED_STEPS), None)
+    return counted.operators / counted.calls
+
+
+def one_pass(loaded: LoadedModel, processor: Any, prompts: tuple[Prompt, ...], result: Result) -> None:
+    runner = Runner(loaded, processor, Decoding())
+    plans = runner.plan(prompts, len(prompts))
+    clocks = Clocks(runner.synchronize if loaded.target.device.type == "cuda" else None)
+    began = clocks.now()
+    done = runner.run(plans, clocks)
+    clocks.finish()
+    result.total_ns.append(clocks.now() - began)
+    if processor is not None:
+        row_steps = sum(batch.steps * len(batch.rows) for batch in done.batches)
+        result.shares.append(clocks.ns["processor"] / sum(clocks.ns[phase] for phase in STEP_PHASES))
+        result.processor_ns_per_token.append(clocks.ns["processor"] / row_steps)
+        result.setup_ns_per_molecule.append(clocks.ns["template"] / len(prompts))
+    result.runs = molecule_runs(runner, plans, done)[0]
+
+
+def table(results: list[Result]) -> str:
+    rows = [HEADINGS, ("---",) * len(HEADINGS), *map(row, results)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+
+
+def row(result: Result) -> tuple[str, ...]:
+    kinds = "".join(run.kinds for run in result.runs)
+    spent = ("-",) * 4
+    if result.name != "none":
+        spent = (
+            f"{statistics.median(result.shares):.1%}",
+            f"{statistics.median(result.processor_ns_per_token) / 1000:.1f} µs",
+            f"{statistics.median(result.setup_ns_per_molecule) / 1e6:.2f} ms",
+            f"{result.operators:.1f}",
+        )
+    return (
+        result.name,
+        f"{statistics.median(result.ratios):.2f}x",
+        *spent,
+        f"{len(kinds):,}",
+        *(f"{kinds.count(letter):,}" for letter in "jl"),
+        f"{sum(run.malformed_blocks for run in result.runs):,}",
+        f"{sum(bool(run.valid) for run in result.runs)} of {len(result.runs)}",
+        quality(result.runs),
+    )
+
+
+def quality(runs: list[Any]) -> str:
+    """Median bond error in Angstrom, with an interval over molecules: 2,000 times drawn with replacement."""
+    reference = dict(reference_conformers())
+    errors = [bond_errors(run.smiles, read_positions(run.text), reference[run.smiles]) for run in runs]
+    found = [item for item in errors if item]
+    if not found:
+        return "-"
+    rng = random.Random(0)
+    draws = sorted(
+        statistics.median(error for item in rng.choices(found, k=len(found)) for error in item) for _ in range(2000)
+    )
+    median = statistics.median(error for item in found for error in item)
+    return f"{median:.3f} Å ({draws[50]:.3f} to {draws[1949]:.3f})"
+
+
+def write(text: str) -> None:
+    """Puts the tables between the page's marks."""
+    page = PAGE.read_text()
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    with replacing(PAGE) as part:
+        part.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""A molecule's grammar as text for other grammar engines, and their masks in a processor: one row, one matcher.
+
+The grammar is that of `grammar`: the skeleton, and per block three decimal numbers. It is given as text over
+characters, so that an engine decides by itself which tokens may follow; unlike `grammar` they allow every cut of a
+text into tokens. Engines treat special tokens as no text, so tags that are single tokens are forced here, and the
+closing one is what the engine takes for its end of text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from molprof.profiler.processors.base import BatchProcessor, Target
+from molprof.profiler.processors.grammar import WHOLE_DIGITS
+from molprof.profiler.smiles import COORDINATE_DECIMALS
+from molprof.profiler.template import PLACEHOLDER, Template
+
+_TAGS = "[CONFORMER]", "[/CONFORMER]"
+_BLOCK = re.compile(r"(?<=<)[^<>]*(?=>)")
+_NUMBER = f'"-"? [0-9]{{1,{WHOLE_DIGITS}}} "." [0-9]{{1,{COORDINATE_DECIMALS}}}'
+_NUMBER_PATTERN = rf"-?[0-9]{{1,{WHOLE_DIGITS}}}\.[0-9]{{1,{COORDINATE_DECIMALS}}}"
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What a row may write.
+
+    Attributes:
+        opening: token that is forced first; None where the tag is ordinary text.
+        texts: what stands before, between and after the coordinates.
+        closing: token that ends the text: the closing tag's, else the end token.
+    """
+
+    opening: int | None
+    texts: tuple[str, ...]
+    closing: int
+
+    def ebnf(self) -> str:
+        """The text between opening and closing, in the notation of GBNF."""
+        return f'root ::= {self._sequence()}\nc ::= n "," n "," n\nn ::= {_NUMBER}\n'
+
+    def lark(self) -> str:
+        """The same in the notation of Lark."""
+        return f'start: {self._sequence()}\nc: N "," N "," N\nN: /{_NUMBER_PATTERN}/\n'
+
+    def _sequence(self) -> str:
+        return " c ".join(json.dumps(text) for text in self.texts)
+
+
+def constraint(template: Template, target: Target) -> Constraint:
+    """The constraint of a template's molecule."""
+    opening, closing = tag_tokens(target)
+    text = template.text
+    if opening is not None:
+        text = text.removeprefix(_TAGS[0]).removesuffix(_TAGS[1])
+    return Constraint(opening, tuple(_BLOCK.split(text)), closing)
+
+
+def tag_tokens(target: Target) -> tuple[int | None, int]:
+    """What a row is forced to write first, and what ends its text: the tags, or nothing and the end token."""
+    vocabulary = target.tokenizer.get_vocab()
+    if all(vocabulary.get(tag) in target.table.special for tag in _TAGS):
+        return vocabulary[_TAGS[0]], vocabulary[_TAGS[1]]
+    return None, target.eos
+
+
+class Engine(ABC):
+    """What an adapter brings: matchers that know which tokens may follow, as bit masks on the host."""
+
+    @abstractmethod
+    def compile(self, constraint: Constraint) -> Any:
+        """A matcher at the beginning of the text."""
+
+    @abstractmethod
+    def accept(self, matcher: Any, token: int) -> None:
+        """Moves a matcher past a token that its mask allowed."""
+
+    @abstractmethod
+    def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
+        """Writes each matcher's bits into its row of `mask`, int32 (rows, ceil(logits_width / 32)), on the host."""
+
+    @abstractmethod
+    def apply(self, scores: Tensor, mask: Tensor) -> None:
+        """Sets the scores whose bit is 0 to -inf, in place."""
+
+
+class EngineProcessor:
+    """A processor that asks an engine. Its compile time is part of the phase `template`, and counted apart.
+
+    Attributes:
+        parameters: compile time per molecule so far, in ns, besides what the adapter states.
+    """
+
+    placeholder = PLACEHOLDER
+    needs_templates = True
+    fixed_length = False
+
+    def __init__(self, name: str, target: Target, engine: Engine, parameters: dict[str, Any]) -> None:
+        self.name = name
+        self._target, self._engine = target, engine
+        self._times_ns: list[int] = []
+        self.parameters = parameters
+
+    def longest(self, template: Template) -> int:
+        """Most tokens of an answer, end token included: one per character, in the worst cut."""
+        number = 1 + WHOLE_DIGITS + 1 + COORDINATE_DECIMALS
+        texts = constraint(template, self._target).texts
+        return sum(map(len, texts)) + (len(texts) - 1) * (3 * number + 2) + 3
+
+    def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
+        rows = [constraint(template, self._target) for template in templates]
+        matchers = []
+        for row in rows:
+            began = time.perf_counter_ns()
+            matchers.append(self._engine.compile(row))
+            self._times_ns.append(time.perf_counter_ns() - began)
+        self.parameters |= {
+            "compile_ns_per_molecule": sum(self._times_ns) // len(self._times_ns),
+            "compiled": len(self._times_ns),
+        }
+        return _EngineBatch(self._engine, rows, matchers, prompt_width, self._target)
+
+
+class _EngineBatch(LogitsProcessor):
+    """A batch's matchers. Each step reads the chosen tokens back, and moves a mask to the device."""
+
+    masked_logits = None  # an engine's masks are not counted: that would cost more than making them
+
+    def __init__(
+        self, engine: Engine, rows: Sequence[Constraint], matchers: list[Any], prompt_width: int, target: Target
+    ) -> None:
+        self._engine, self._rows, self._matchers = engine, rows, matchers
+        self._read = prompt_width
+        self._eos = target.eos
+        # Where each row is forced: its opening token at first, the end token when it has closed.
+        self._forced: list[int | None] = [row.opening for row in rows]
+        pinned = target.device.type == "cuda"
+        words = -(-target.logits_width // 32)
+        self._mask = torch.zeros((len(rows), words), dtype=torch.int32, pin_memory=pinned)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        for tokens in input_ids[:, self._read :].T.tolist():
+            for row, token in enumerate(tokens):
+                self._advance(row, token)
+        self._read = input_ids.shape[1]
+        free = [row for row, token in enumerate(self._forced) if token is None]
+        bits = self._mask.numpy().view(np.uint32)
+        for row, token in enumerate(self._forced):
+            if token is not None:
+                bits[row] = 0
+                bits[row, token // 32] = 1 << (token % 32)
+        if free:
+            self._engine.fill([self._matchers[row] for row in free], free, self._mask)
+        self._engine.apply(scores, self._mask.to(scores.device, non_blocking=True))
+        return scores
+
+    def _advance(self, row: int, token: int) -> None:
+        if self._forced[row] is not None:
+            self._forced[row] = None if token == self._rows[row].opening else self._eos
+        elif token == self._rows[row].closing:
+            self._forced[row] = self._eos
+        else:
+            self._engine.accept(self._matchers[row], token)

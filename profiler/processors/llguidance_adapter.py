@@ -1,0 +1,63 @@
+"""`llguidance`: the molecule's grammar, enforced by the package llguidance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from molprof.errors import MissingExtraError, RunError
+from molprof.profiler.processors.base import Target
+from molprof.profiler.processors.constraint import Constraint, Engine, EngineProcessor, tag_tokens
+
+
+def make(target: Target) -> EngineProcessor:
+    """The processor.
+
+    Raises:
+        MissingExtraError: the package is not installed.
+    """
+    try:
+        import llguidance.hf
+        import llguidance.torch
+    except ImportError as problem:
+        raise MissingExtraError("llguidance", "llguidance", "the processor 'llguidance'") from problem
+    return EngineProcessor("llguidance", target, _LLGuidance(llguidance, target), {"version": version("llguidance")})
+
+
+class _LLGuidance(Engine):
+    def __init__(self, package: Any, target: Target) -> None:
+        self._package = package
+        _, closing = tag_tokens(target)
+        self._tokenizer = package.hf.from_tokenizer(target.tokenizer, n_vocab=target.logits_width, eos_token=closing)
+        self._executor = package.LLExecutor()
+
+    def compile(self, constraint: Constraint) -> Any:
+        matcher = self._package.LLMatcher(self._tokenizer, constraint.lark())
+        self._check(matcher)
+        return matcher
+
+    def accept(self, matcher: Any, token: int) -> None:
+        if not matcher.consume_token(token):
+            self._check(matcher)
+
+    def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
+        pairs = list(zip(matchers, rows, strict=True))
+        self._package.torch.fill_next_token_bitmask_par(self._executor, pairs, mask)
+
+    def apply(self, scores: Tensor, mask: Tensor) -> None:
+        if scores.is_cuda:
+            self._package.torch.apply_token_bitmask_inplace(scores, mask)
+            return
+        # The package's own way is compiled when it first runs, which needs a C++ compiler on a CPU.
+        bits = np.unpackbits(mask.numpy().view(np.uint8), axis=1, count=scores.shape[1], bitorder="little")
+        scores.masked_fill_(torch.from_numpy(bits) == 0, -math.inf)
+
+    def _check(self, matcher: Any) -> None:
+        if matcher.is_error():
+            raise RunError(f"llguidance: {matcher.get_error()}")

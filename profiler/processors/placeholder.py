@@ -1,0 +1,46 @@
+"""`placeholder`: the position template with the placeholder that fits the tokenizer, chosen from real coordinates.
+
+A template gives every coordinate as many tokens as its placeholder has. Too few cut numbers short, too many are
+filled with junk: here as few as hold every coordinate of the packaged conformers. The masks are those of
+`vectorized`; junk gets rarer, and does not end, since real coordinates differ in length.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+from molprof.profiler.placeholders import Position, best_placeholder
+from molprof.profiler.processors.base import Target
+from molprof.profiler.processors.vectorized import Vectorized
+from molprof.profiler.smiles import parse_positions
+
+
+class Placeholder(Vectorized):
+    """`vectorized` with a fitted placeholder."""
+
+    name = "placeholder"
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        coordinates = [position for _, positions in reference_conformers() for position in positions]
+        best = best_placeholder(target.tokenizer, coordinates)
+        self.placeholder = best.text
+        self.parameters |= {
+            "placeholder_tokens": best.tokens,
+            "fitted_to_coordinates": best.coordinates,
+            "mean_drift_tokens": round(best.mean_drift_tokens, 3),
+        }
+
+
+@cache
+def reference_conformers() -> tuple[tuple[str, tuple[Position, ...]], ...]:
+    """The packaged molecules' ETKDG conformers: canonical SMILES, and (x, y, z) per atom in Angstrom, in its order."""
+    lines = resources.files("molprof.profiler").joinpath("conformers.txt").read_text().splitlines()
+    found = []
+    for line in lines:
+        smiles, text = line.split("\t")
+        positions = parse_positions(text)
+        assert positions is not None
+        found.append((smiles, tuple(positions)))
+    return tuple(found)

@@ -1,0 +1,118 @@
+"""`truncate`: the position template, except that a coordinate is as long as the model writes it.
+
+COPY runs are the template's own tokens. Inside a block the tokens of numbers are allowed as far as they keep to
+`x,y,z` (an optional minus, one to three digits, a point, one to four digits), cut in any way that the vocabulary
+has. Once three numbers stand, the template's closing token is allowed too: if the model takes it, the row goes on
+at the next COPY run, instead of filling the placeholder's other positions with junk.
+
+Against `grammar`: no work at the borders of numbers, but also tokens that a tokenizer would not have chosen there
+(`,` and `-` for `,-`), and always the COPY tokens that suit a number without a minus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from molprof.profiler.processors.automaton import (
+    AutomatonBatch,
+    Chain,
+    Coordinate,
+    check_vocabulary,
+    compile_tables,
+    kernels_per_step,
+    longest_path,
+)
+from molprof.profiler.processors.base import BatchProcessor, Target
+from molprof.profiler.smiles import COORDINATE_DECIMALS
+from molprof.profiler.template import PLACEHOLDER, Template
+from molprof.profiler.vocabulary import TokenBytes
+
+WHOLE_DIGITS = 3
+_DIGITS = b"0123456789"
+# Where a number stands: before it, after its minus, in its whole part, after its point, in its fraction.
+_Place = tuple[int, str, int]
+_BEGIN: _Place = (0, "begin", 0)
+
+
+class Truncate:
+    """COPY as in the template; FREE until the model closes a complete coordinate."""
+
+    name = "truncate"
+    placeholder = PLACEHOLDER
+    needs_templates = True
+    fixed_length = False
+
+    def __init__(self, target: Target) -> None:
+        check_vocabulary(self.name, target)
+        self._target = target
+        self._coordinate = number_automaton(target.table)
+        self.parameters: dict[str, Any] = {
+            "whole_digits": WHOLE_DIGITS,
+            "decimals": COORDINATE_DECIMALS,
+            "coordinate_states": len(self._coordinate.edges),
+            "kernels_per_step": kernels_per_step(target),
+        }
+
+    def longest(self, template: Template) -> int:
+        """Most tokens of an answer, end token included."""
+        return _chain(template).longest(self._coordinate)
+
+    def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
+        chains = [_chain(template) for template in templates]
+        return AutomatonBatch(compile_tables(self._coordinate, chains, self._target), prompt_width, self._target)
+
+
+def _chain(template: Template) -> Chain:
+    """The template's COPY runs."""
+    runs: list[list[int]] = [[]]
+    open_block = False
+    for token, free in zip(template.ids.tolist(), template.free.tolist(), strict=True):
+        if free:
+            open_block = True
+            continue
+        if open_block:
+            runs.append([])
+            open_block = False
+        runs[-1].append(token)
+    return Chain(tuple((tuple(run),) for run in runs))
+
+
+def number_automaton(table: TokenBytes) -> Coordinate:
+    """Three decimal numbers, byte by byte, compiled to the vocabulary's tokens."""
+    tokens = [(token, table.of(token)) for token in table.made_of(_DIGITS + b".,-") if token not in table.special]
+    numbers = {_BEGIN: 0}
+    waiting = [_BEGIN]
+    edges: list[dict[int, int]] = []
+    while waiting:
+        place = waiting.pop(0)
+        ways: dict[int, int] = {}
+        for token, piece in tokens:
+            if (after := _read(place, piece)) is not None:
+                if after not in numbers:
+                    numbers[after] = len(numbers)
+                    waiting.append(after)
+                ways[token] = numbers[after]
+        edges.append(ways)
+    closing = frozenset(number for (which, part, _), number in numbers.items() if which == 2 and part == "fraction")
+    return Coordinate(tuple(edges), closing, longest_path(edges))
+
+
+def _read(place: _Place, piece: bytes) -> _Place | None:
+    """Where `piece` leads; None where it may not stand."""
+    for byte in piece:
+        which, part, count = place
+        if byte in _DIGITS:
+            part = {"begin": "whole", "minus": "whole", "point": "fraction"}.get(part, part)
+            place = which, part, count + 1
+            if place[2] > (WHOLE_DIGITS if part == "whole" else COORDINATE_DECIMALS):
+                return None
+        elif byte == ord("-") and part == "begin":
+            place = which, "minus", 0
+        elif byte == ord(".") and part == "whole":
+            place = which, "point", 0
+        elif byte == ord(",") and part == "fraction" and which < 2:
+            place = which + 1, "begin", 0
+        else:
+            return None
+    return place

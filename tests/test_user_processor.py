@@ -1,0 +1,147 @@
+"""Users' own processors: what they need, what is said of one that fails, and what is kept then."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import loaded
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.reader import load_trace
+from molprof.errors import ProcessorError, UsageError
+from molprof.profiler.capture import capture, capture_loaded
+from molprof.profiler.processors import PROCESSORS, make_processor
+from molprof.profiler.prompts import Prompts, read_prompts, read_texts
+from molprof.profiler.settings import CaptureSettings, Decoding
+
+WIDTH = 128_256
+
+
+def molecules(folder: Path) -> Prompts:
+    path = folder / "in.smi"
+    path.write_text("CC=O\nC\nOC=C\n")
+    return read_prompts(path, 3)
+
+
+def texts(folder: Path) -> Prompts:
+    path = folder / "ask.txt"
+    path.write_text("How many?\n\n# not a comment: text  \nAnd now?\n")
+    return read_texts(path, 8)
+
+
+def settings(folder: Path, processor: str, **changes: Any) -> CaptureSettings:
+    base = CaptureSettings("llama", folder / "out.json", processor=processor, batch_size=3, repeats=1, count=3)
+    return dataclasses.replace(base, **changes)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("raises", "raised ValueError: no more ideas, at step 4, rows 0 to 2, batch 0"),
+        ("nothing", "returned a NoneType, not a tensor of scores, at step 4, rows 0 to 2, batch 0"),
+        (
+            "shape",
+            f"returned scores of shape (3, {WIDTH - 1}), not (3, {WIDTH}), at step 4, rows 0 to 2, batch 0",
+        ),
+        ("dtype", "returned scores of dtype torch.float64, not torch.float32, at step 4, rows 0 to 2, batch 0"),
+        ("device", "returned scores of device meta, not cpu, at step 4, rows 0 to 2, batch 0"),
+        ("masks", f"masked all {WIDTH} tokens, at step 4, row 1, batch 0"),
+        ("nan", "returned NaN or +inf among the scores, at step 4, row 1, batch 0"),
+    ],
+)
+def test_what_is_wrong_is_said_and_the_steps_before_it_are_kept(
+    tmp_path: Path, engine: Engine, what: str, message: str
+) -> None:
+    asked = settings(tmp_path, f"users:{what}", command=("molprof", "capture"))
+    with pytest.raises(ProcessorError) as caught:
+        capture_loaded(asked, loaded("llama"), molecules(tmp_path))
+    message = f"the processor 'users:{what}' {message}"
+    assert str(caught.value) == message
+    assert caught.value.exit_code == 3
+    kept = tmp_path / "out.incomplete.json"
+    assert caught.value.hint == f"the trace up to there is kept, marked incomplete: {kept}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.smi", "out.incomplete.json"]
+    trace = json.loads(kept.read_text())
+    assert "molprof" not in trace
+    assert trace["molprof_incomplete"] == {
+        "problem": message,
+        "processor": f"users:{what}",
+        "command": ["molprof", "capture"],
+    }
+    info = load_trace(kept, engine)
+    assert (info.complete, info.problem, info.manifest) == (False, f"its capture failed: {message}", None)
+    rows = engine.query("SELECT name FROM slice WHERE name GLOB 'molprof.step *' ORDER BY ts")
+    assert rows["name"].tolist() == [f"molprof.step batch=0 step={step}" for step in range(5)]
+
+
+def test_a_failure_in_the_recorded_pass_keeps_that_recording(tmp_path: Path) -> None:
+    asked = settings(tmp_path, "users:Late", window=(2, 9), output=tmp_path / "out.json.gz", warmup=1)
+    with pytest.raises(ProcessorError, match="the processor 'late' raised ValueError: no more ideas, at step 4"):
+        capture_loaded(asked, loaded("llama"), molecules(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.smi", "out.incomplete.json.gz"]
+
+
+def test_a_failure_before_the_first_step_leaves_nothing_to_keep(tmp_path: Path) -> None:
+    with pytest.raises(ProcessorError) as caught:
+        capture_loaded(settings(tmp_path, "users:NoStart"), loaded("llama"), molecules(tmp_path))
+    assert str(caught.value) == "the processor 'users:NoStart' failed to start: KeyError: 'templates', batch 0"
+    assert caught.value.hint is None
+    assert [path.name for path in tmp_path.iterdir()] == ["in.smi"]
+
+
+def test_what_an_earlier_failure_left_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "out.incomplete.json").write_text("mine")
+    with pytest.raises(UsageError, match=r"out\.incomplete\.json already exists"):
+        capture(settings(tmp_path, "users:raises"))
+
+
+def test_a_factory_that_makes_no_processor(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="users:number made a int"):
+        make_processor("users:number", loaded("llama").target)
+
+
+def test_plain_prompts_and_a_plain_logits_processor(tmp_path: Path) -> None:
+    asked = settings(tmp_path, "users:Sevens", prompts=tmp_path / "ask.txt", max_new_tokens=5, generations=1)
+    result = capture_loaded(asked, loaded("llama"), texts(tmp_path))
+    runs = result.manifest.molecules
+    assert [run.prompt for run in runs] == ["How many?", "# not a comment: text  ", "And now?"]
+    for run in runs:
+        assert (run.text, run.kinds, run.blocks) == ("77777", "fffff", [-1] * 5)
+        assert (run.smiles, run.valid, run.template, run.masked_logits) == (None, None, None, None)
+    assert result.manifest.generation.processor == "users:Sevens"
+    assert result.manifest.generation.max_new_tokens == 5
+
+
+@pytest.mark.parametrize("name", list(PROCESSORS))
+def test_processors_for_molecules_refuse_plain_prompts(tmp_path: Path, name: str) -> None:
+    asked = settings(tmp_path, name, prompts=tmp_path / "ask.txt", max_new_tokens=5)
+    with pytest.raises(UsageError, match=f"the processor '{name}' needs molecules: plain text has no skeleton"):
+        capture_loaded(asked, loaded("qwen"), texts(tmp_path))
+
+
+def test_plain_prompts_need_a_bound_and_exclude_molecules(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no template to bound"):
+        settings(tmp_path, "users:Sevens", prompts=Path("ask.txt"))
+    with pytest.raises(UsageError, match="exclude each other"):
+        settings(tmp_path, "users:Sevens", prompts=Path("a"), smiles=Path("b"), max_new_tokens=3)
+    (tmp_path / "empty.txt").write_text("\n \n")
+    with pytest.raises(UsageError, match=r"empty\.txt has no prompts"):
+        read_texts(tmp_path / "empty.txt", 3)
+
+
+def test_the_documented_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "processors.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "digits.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    asked = settings(tmp_path, "digits:make", prompts=tmp_path / "ask.txt", max_new_tokens=24)
+    asked = dataclasses.replace(asked, decoding=Decoding("sample", seed=3))
+    result = capture_loaded(asked, loaded("llama"), texts(tmp_path))
+    for run in result.manifest.molecules:
+        assert re.fullmatch(r"\[\d(,\d)*(\]|,)?", run.text)
+    assert any(run.text.endswith("]") for run in result.manifest.molecules)

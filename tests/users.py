@@ -1,0 +1,109 @@
+"""Processors as users write them, right and wrong, for `--processor users:NAME`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from molprof.profiler.processors.base import Target
+
+calls = 0
+
+
+class Wrong(LogitsProcessor):
+    """Does `what` in row 1 at the fifth step it sees."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._seen = what, 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor):
+        self._seen += 1
+        if self._seen < 5:
+            return scores
+        match self._what:
+            case "raises":
+                raise ValueError("no more ideas")
+            case "nothing":
+                return None
+            case "shape":
+                return scores[:, :-1]
+            case "dtype":
+                return scores.double()
+            case "device":
+                return scores.to("meta")
+            case "masks":
+                scores[1] = -math.inf
+            case "nan":
+                scores[1, 7] = math.nan
+        return scores
+
+
+def raises(target: Target) -> Wrong:
+    return Wrong("raises")
+
+
+def nothing(target: Target) -> Wrong:
+    return Wrong("nothing")
+
+
+def shape(target: Target) -> Wrong:
+    return Wrong("shape")
+
+
+def dtype(target: Target) -> Wrong:
+    return Wrong("dtype")
+
+
+def device(target: Target) -> Wrong:
+    return Wrong("device")
+
+
+def masks(target: Target) -> Wrong:
+    return Wrong("masks")
+
+
+def nan(target: Target) -> Wrong:
+    return Wrong("nan")
+
+
+class Late:
+    """Raises when it is started for the fifth time: with one batch, in the recorded pass of a capture that makes one
+    pass to look, one to warm up, one timed with marks, and one without."""
+
+    name = "late"
+
+    def __init__(self, target: Target) -> None:
+        self._started = 0
+
+    def start(self, templates, prompt_width: int) -> LogitsProcessor:
+        self._started += 1
+        return Wrong("raises" if self._started == 5 else "fine")
+
+
+class NoStart:
+    """Fails before the first step."""
+
+    def __init__(self, target: Target) -> None:
+        pass
+
+    def start(self, templates, prompt_width: int):
+        raise KeyError("templates")
+
+
+def number(target: Target) -> int:
+    return 3
+
+
+class Sevens(LogitsProcessor):
+    """Allows one token."""
+
+    def __init__(self, target: Target) -> None:
+        self._token = target.tokenizer("7", add_special_tokens=False)["input_ids"][0]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        out = torch.full_like(scores, -math.inf)
+        out[:, self._token] = scores[:, self._token]
+        return out
