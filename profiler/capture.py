@@ -118,7 +118,7 @@ def capture_loaded(
     for number in range(settings.repeats):
         marks = HostMarks()
         result = passes.run("repeat", number, settings.repeats, marks)
-        repeats.append(Repeat(result.wall_ns, marks.phases_ns(), marks.steps_ns(), result.compiles))
+        repeats.append(Repeat(result.wall_ns, marks.phases_ns(), marks.steps_ns(), result.compiles, result.compile_ns))
         results.append(result)
     unmarked = passes.run("unmarked", 0, 1, None)
     reference = results[0]

@@ -123,13 +123,15 @@ class Repeat:
         wall_ns: from before the first batch's templates to after the last batch's text, device synchronized.
         phases_ns: host time per phase of `PHASES`, summed over batches and steps.
         steps_ns: wall time of each step, batch after batch (step 0 of a batch is its prefill step).
-        compiles: frames that torch compiled during the pass, None if not recorded.
+        compiles: frames that torch.compile compiled during the pass, first or again; None if not recorded.
+        compile_ns: time in that; None as above.
     """
 
     wall_ns: int
     phases_ns: dict[str, int]
     steps_ns: list[list[int]]
     compiles: int | None = None
+    compile_ns: int | None = None
 
 
 @dataclass(frozen=True)
