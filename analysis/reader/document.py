@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 
+from molprof.analysis.reader.part import Part
 from molprof.analysis.reader.unpack import BLOCK_BYTES
 from molprof.errors import TraceError
-
-Event = TypeVar("Event")
 
 # A whole string, a bracket, or a quote whose string does not end within the text at hand.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|"', re.DOTALL)
@@ -28,33 +27,31 @@ _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _PARTIAL_HINT = "read what is whole with --partial"
 
 
-class Document(Generic[Event]):
-    """One pass over a trace: `chunks` of its text, each array of events decoded by `decode`.
+class Document:
+    """One pass over a trace: `chunks` of its text, each array of events read by `read`.
 
-    `blocks` yields lists of decoded events with their text; afterwards `keys` holds the other
+    `parts` yields what `read` makes of its blocks; afterwards `keys` holds the other
     top-level keys, decoded. With partial=True a damaged file ends the events instead of raising,
     and `problem` says what was wrong.
     """
 
-    def __init__(
-        self, name: str, chunks: Iterator[bytes], decode: Callable[[bytes], list[Event]], partial: bool
-    ) -> None:
+    def __init__(self, name: str, chunks: Iterator[bytes], read: Callable[[bytes], Part], partial: bool) -> None:
         self.keys: dict[str, Any] = {}
         self.problem: TraceError | None = None
         self._name = name
         self._chunks = chunks
         self._partial = partial
-        self._decode_events = decode
+        self._read_events = read
         self._data = b""
         self._at = 0  # position in _data up to which all is read
         self._before = 0  # bytes of the text before _data
         self._events = 0
         self._separators: list[bytes] = []
 
-    def blocks(self) -> Iterator[tuple[list[Event], bytes]]:
-        """Yields (events, their JSON text without the brackets) in file order.
+    def parts(self) -> Iterator[Part]:
+        """Yields the parts in file order.
 
-        Raises TraceError with the byte where the text stops to be a trace.
+        Raises TraceError with the byte where the text stops to be a trace, and what `read` raises for a whole event.
         """
         try:
             yield from self._document()
@@ -63,7 +60,7 @@ class Document(Generic[Event]):
                 raise
             self.problem = error
 
-    def _document(self) -> Iterator[tuple[list[Event], bytes]]:
+    def _document(self) -> Iterator[Part]:
         first = self._peek()
         if first == b"[":  # legal Chrome format: nothing but the array
             self._at += 1
@@ -76,7 +73,7 @@ class Document(Generic[Event]):
         if self._peek():
             raise self._error("has more text after the end of the JSON value")
 
-    def _members(self) -> Iterator[tuple[list[Event], bytes]]:
+    def _members(self) -> Iterator[Part]:
         found = False
         more = self._peek() != b"}"
         while more:
@@ -106,15 +103,15 @@ class Document(Generic[Event]):
                 hint="molprof reads traces in Chrome format, as torch.profiler writes them",
             )
 
-    def _array(self) -> Iterator[tuple[list[Event], bytes]]:
+    def _array(self) -> Iterator[Part]:
         """From behind `[` to behind `]`, in blocks."""
         if self._peek() == b"]":
             self._at += 1
             return
         while True:
-            events, text = self._block()
-            self._events += len(events)
-            yield events, text
+            for part in self._block():
+                self._events += part.events
+                yield part
             after = self._peek()
             self._at += 1
             if after == b"]":
@@ -125,7 +122,7 @@ class Document(Generic[Event]):
             if self._peek() == b"]":
                 raise self._error("is malformed: no event after ','")
 
-    def _block(self) -> tuple[list[Event], bytes]:
+    def _block(self) -> list[Part]:
         """The next whole events, as many as are at hand.
 
         `[` + text + `]` is decoded, where the text goes from an event's beginning to a place where
@@ -141,17 +138,17 @@ class Document(Generic[Event]):
                 break
             text = self._data[self._at : place + 1]
             try:
-                events = self._decode(text)
+                part = self._read(text)
             except msgspec.ValidationError:
                 break  # an event with a wrong type: found below
             except _WRONG:
                 limit = place + 1
                 continue
             self._at = place + 1
-            return events, text
+            return [part]
         return self._counted_block()
 
-    def _counted_block(self) -> tuple[list[Event], bytes]:
+    def _counted_block(self) -> list[Part]:
         """The same by counting brackets, for any layout and for the end of the array."""
         # Counting is slow: where the layout is not known yet, a few events are enough to learn it.
         limit = len(self._data) if self._separators else self._at + _LEARN_BYTES
@@ -169,12 +166,11 @@ class Document(Generic[Event]):
         end = ends[-1] if ends else self._data.index(b"]", self._at)
         text = self._data[self._at : end]
         try:
-            events = self._decode(text)
+            parts = [self._read(text)]
         except _WRONG as error:
-            events, end = self._until_wrong(ends, error)
-            text = self._data[self._at : end]
+            parts, end = self._until_wrong(ends, error)
         self._at = end
-        return events, text
+        return parts
 
     def _ends(self, limit: int) -> tuple[list[int], bytes | None, bool]:
         """Where the events at hand end, what separates them, and whether the array ends here."""
@@ -197,32 +193,31 @@ class Document(Generic[Event]):
                 break
         return ends, separator, False
 
-    def _until_wrong(self, ends: list[int], error: Exception) -> tuple[list[Event], int]:
+    def _until_wrong(self, ends: list[int], error: Exception) -> tuple[list[Part], int]:
         """The events before the first that does not decode, and their end; raises if it is the first."""
-        events: list[Event] = []
+        parts: list[Part] = []
         start = self._at
         for end in ends:
             piece = self._data[start:end].lstrip(_SPACES)
-            if events:
+            if parts:
                 if not piece.startswith(b","):
-                    return events, start
+                    return parts, start
                 piece = piece[1:].lstrip(_SPACES)
             try:
-                events += self._decode(piece)
+                parts.append(self._read(piece))
             except _WRONG as wrong:
-                if events:
-                    return events, start
+                if parts:
+                    return parts, start
                 what = f"has a wrong event {self._events + 1}: {_reason(wrong)}"
                 raise self._error(what, position=end - len(piece)) from wrong
             start = end
         raise self._error(f"is malformed: {_reason(error)}", position=start)
 
-    def _decode(self, text: bytes) -> list[Event]:
-        events = self._decode_events(b"[" + text + b"]")
+    def _read(self, text: bytes) -> Part:
         if not text.isascii():
             # Only what has a type is checked by the decoder; the rest reaches the engine as it is.
             text.decode()
-        return events
+        return self._read_events(b"[" + text + b"]")
 
     def _key(self) -> str:
         if self._peek() != b'"':

@@ -13,6 +13,7 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted
 from molprof.analysis.reader.feeding import feed_events
+from molprof.analysis.reader.part import part_reader
 from molprof.analysis.reader.source import Source, open_source
 from molprof.analysis.reader.survey import Survey, survey
 from molprof.analysis.reader.text import plain_text
@@ -83,14 +84,14 @@ def load_trace(
     with open_source(Path(path)) as source:
         if source.is_perfetto:
             return _load_perfetto(source, engine(True) if callable(engine) else engine)
-        document = Document(source.name, source.blocks, wanted.decoder(), partial)
-        found = survey(document, wanted, source.name)
+        document = Document(source.name, source.blocks, part_reader(wanted), partial)
+        found = survey(document.parts(), source.name)
         size = source.stored_bytes()
         name = source.name
-    manifest = found.keys.pop("molprof", None)
+    manifest = document.keys.pop("molprof", None)
     if manifest is not None and not isinstance(manifest, dict):
         raise TraceError(f"{name}: the key 'molprof' is {type(manifest).__name__}, not an object")
-    devices = found.keys.get("deviceProperties")
+    devices = document.keys.get("deviceProperties")
     if callable(engine):
         engine = engine(len(found.starts_ns) * (_ALL_ARGS_EVENT_BYTES if all_args else _EVENT_BYTES) > _MAX_BYTES)
     feed_events(engine, found)
@@ -100,14 +101,14 @@ def load_trace(
         events_by_category=found.events_by_category,
         lost_events=_lost_events(engine, found, name),
         lanes=int((found.lanes > 0).sum()),
-        complete=found.problem is None,
-        problem=None if found.problem is None else str(found.problem),
+        complete=document.problem is None,
+        problem=None if document.problem is None else str(document.problem),
         stacks=stacks or STACK_CATEGORY not in found.events_by_category,
         unread_events=found.unread_events,
         origin_ns=found.origin_ns,
         manifest=manifest,
         devices=[item for item in devices if isinstance(item, dict)] if isinstance(devices, list) else [],
-        keys=found.keys,
+        keys=document.keys,
     )
 
 
