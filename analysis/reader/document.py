@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from molprof.analysis.reader.chunks import Chunks
 from molprof.analysis.reader.part import Part
 from molprof.analysis.reader.unpack import BLOCK_BYTES
+from molprof.analysis.reader.workers import Workers
 from molprof.errors import TraceError
 
 # A whole string, a bracket, or a quote whose string does not end within the text at hand.
@@ -19,34 +22,58 @@ _SPACE = re.compile(rb"[ \t\r\n]*")
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,}\]]+")
 _SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]{0,32}"')
-# What a single value may take in memory: an event, or the value of another top-level key.
 _LEARN_BYTES = 64 * 1024
+# Text read before other processes are started: what takes as long as their start.
+PARALLEL_BYTES = 16 * 1024 * 1024
+# So many blocks that only look as if cut at the end of an event are a kind of trace that is read in one process.
+_MAX_FAILED_BLOCKS = 8
+# What a single value may take in memory: an event, or the value of another top-level key.
 _MAX_VALUE_BYTES = 256 * 1024 * 1024
 # What decoding raises for text that is no JSON, or is nested too deeply.
 _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _PARTIAL_HINT = "read what is whole with --partial"
 
 
+class _Mark(NamedTuple):
+    """A state of reading to which it can return."""
+
+    data: bytes
+    at: int
+    before: int
+    chunks: int
+    problem: TraceError | None
+
+
 class Document:
     """One pass over a trace: `chunks` of its text, each array of events read by `read`.
 
     `parts` yields what `read` makes of its blocks; afterwards `keys` holds the other
-    top-level keys, decoded. With partial=True a damaged file ends the events instead of raising,
-    and `problem` says what was wrong.
+    top-level keys, decoded. With `workers`, other processes read most blocks of
+    a long text. With partial=True a damaged file ends the events instead of raising, and `problem` says what was
+    wrong.
     """
 
-    def __init__(self, name: str, chunks: Iterator[bytes], read: Callable[[bytes], Part], partial: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        chunks: Iterator[bytes],
+        read: Callable[[bytes], Part],
+        partial: bool,
+        workers: Workers | None = None,
+    ) -> None:
         self.keys: dict[str, Any] = {}
         self.problem: TraceError | None = None
         self._name = name
-        self._chunks = chunks
+        self._chunks = Chunks(chunks)
         self._partial = partial
-        self._read_events = read
+        self._read = read
+        self._workers = workers
         self._data = b""
         self._at = 0  # position in _data up to which all is read
         self._before = 0  # bytes of the text before _data
         self._events = 0
         self._separators: list[bytes] = []
+        self._failed_blocks = 0
 
     def parts(self) -> Iterator[Part]:
         """Yields the parts in file order.
@@ -109,6 +136,8 @@ class Document:
             self._at += 1
             return
         while True:
+            if self._workers is not None and self._before >= PARALLEL_BYTES:
+                yield from self._ahead(self._workers)
             for part in self._block():
                 self._events += part.events
                 yield part
@@ -122,6 +151,62 @@ class Document:
             if self._peek() == b"]":
                 raise self._error("is malformed: no event after ','")
 
+    def _ahead(self, workers: Workers) -> Iterator[Part]:
+        """Blocks as `_block` cuts them, read by other processes while more are cut; ends before one that it must read.
+
+        A cut is a guess until the block before it was read: so a block that could not be read ends all that was cut
+        behind it, and reading goes on from there as if nothing had been cut.
+        """
+        marks: deque[_Mark] = deque()
+        more = self._chunks.keep = workers.usable
+        while True:
+            while more and not workers.full:
+                mark = self._mark()
+                try:
+                    self._fill()
+                    place = self._cut(len(self._data))
+                except TraceError:
+                    place = -1
+                more = place >= 0 and workers.give(memoryview(self._data)[self._at : place + 1])
+                if more:
+                    marks.append(mark)
+                    self._at = self._data.index(b"{", place + 1)
+                else:
+                    self._rewind(mark)
+            if not marks:
+                break
+            part = workers.take()
+            mark = marks.popleft()
+            if part is None:
+                workers.drop()
+                self._rewind(mark)
+                self._failed_blocks += 1
+                if self._failed_blocks > _MAX_FAILED_BLOCKS:
+                    self._workers = None
+                break
+            self._chunks.forget(marks[0].chunks if marks else self._chunks.taken)
+            self._events += part.events
+            yield part
+        self._chunks.keep = False
+
+    def _mark(self) -> _Mark:
+        return _Mark(self._data, self._at, self._before, self._chunks.taken, self.problem)
+
+    def _rewind(self, mark: _Mark) -> None:
+        self._data, self._at, self._before, self.problem = mark.data, mark.at, mark.before, mark.problem
+        self._chunks.rewind(mark.chunks)
+
+    def _fill(self) -> None:
+        while len(self._data) - self._at < BLOCK_BYTES and self._more():
+            pass
+
+    def _cut(self, limit: int) -> int:
+        """Where the last event ends, by what separated earlier ones; -1 where that is not found."""
+        place = -1
+        for separator in self._separators:
+            place = max(place, self._data.rfind(separator, max(place, self._at), limit))
+        return place
+
     def _block(self) -> list[Part]:
         """The next whole events, as many as are at hand.
 
@@ -129,16 +214,14 @@ class Document:
         one may end. JSON is read from left to right, so if that succeeds the text was nothing but
         whole events: a wrong guess (a brace in a string or deeper inside) cannot succeed.
         """
-        while len(self._data) - self._at < BLOCK_BYTES and self._more():
-            pass
+        self._fill()
         limit = len(self._data)
         for _ in range(4):
-            place = max((self._data.rfind(text, self._at, limit) for text in self._separators), default=-1)
+            place = self._cut(limit)
             if place < 0:
                 break
-            text = self._data[self._at : place + 1]
             try:
-                part = self._read(text)
+                part = self._read(self._array_of(self._at, place + 1))
             except msgspec.ValidationError:
                 break  # an event with a wrong type: found below
             except _WRONG:
@@ -164,9 +247,8 @@ class Document:
         if separator is not None:
             self._separators = [separator, *(s for s in self._separators if s != separator)][:4]
         end = ends[-1] if ends else self._data.index(b"]", self._at)
-        text = self._data[self._at : end]
         try:
-            parts = [self._read(text)]
+            parts = [self._read(self._array_of(self._at, end))]
         except _WRONG as error:
             parts, end = self._until_wrong(ends, error)
         self._at = end
@@ -204,7 +286,7 @@ class Document:
                     return parts, start
                 piece = piece[1:].lstrip(_SPACES)
             try:
-                parts.append(self._read(piece))
+                parts.append(self._read(b"[" + piece + b"]"))
             except _WRONG as wrong:
                 if parts:
                     return parts, start
@@ -213,11 +295,8 @@ class Document:
             start = end
         raise self._error(f"is malformed: {_reason(error)}", position=start)
 
-    def _read(self, text: bytes) -> Part:
-        if not text.isascii():
-            # Only what has a type is checked by the decoder; the rest reaches the engine as it is.
-            text.decode()
-        return self._read_events(b"[" + text + b"]")
+    def _array_of(self, begin: int, end: int) -> bytes:
+        return b"".join((b"[", memoryview(self._data)[begin:end], b"]"))
 
     def _key(self) -> str:
         if self._peek() != b'"':
@@ -277,7 +356,7 @@ class Document:
         parts = [rest]
         wanted = max(1, len(rest))
         try:
-            while wanted > 0 and (chunk := next(self._chunks, b"")):
+            while wanted > 0 and (chunk := self._chunks.next()):
                 parts.append(chunk)
                 wanted -= len(chunk)
         except TraceError as error:

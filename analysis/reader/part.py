@@ -101,15 +101,18 @@ class _Numbered(dict[Key, int]):
 
 
 def part_reader(wanted: Wanted) -> Callable[[bytes], Part]:
-    """What makes a part of the JSON array of a block.
+    """What makes a part of a block of events, a JSON array.
 
     It raises msgspec.DecodeError, UnicodeDecodeError, RecursionError for text that does not decode, WrongEventError.
     """
-    if wanted.all_args:
-        return lambda text: _part(decode_whole(text), wanted)
     quick = QuickDecoder(wanted.stacks)
 
     def read(text: bytes) -> Part:
+        if not text.isascii():
+            # Only what has a type is checked by the decoder; the rest reaches the engine as it is.
+            text.decode()
+        if wanted.all_args:
+            return _part(decode_whole(text), wanted)
         block = quick.decode(text)
         part = None if block is None else _quick_part(block)
         if part is None:
@@ -127,10 +130,8 @@ def _quick_part(block: QuickBlock) -> Part | None:
     if not events:
         return Part(block.count, stacks)
     phases = [event.ph for event in events]
-    kinds = set(phases)
-    if not kinds <= _PLAIN_PHASES:
-        return None
-    if kinds != {"X"} and any(event.ph != "X" and event.s not in (None, "t") for event in events):
+    complete = phases.count("X") == len(phases)
+    if not complete and any(event.ph != "X" and event.s not in (None, "t") for event in events):
         return None
     try:
         starts = nanoseconds([event.ts for event in events])
@@ -141,29 +142,35 @@ def _quick_part(block: QuickBlock) -> Part | None:
     durations = np.rint(exact)
     if not (np.all(np.abs(exact - durations) < 0.25) and np.all(exact >= 0) and np.all(exact < 2**50)):
         return None
-    if kinds != {"X"}:
+    if not complete:
         durations[[phase != "X" for phase in phases]] = 0
     args = [event.args for event in events]
     correlations = _take_correlations(args)
-    labels: _Numbered[tuple[str, str, str | None, bytes]] = _Numbered()
+    # One look for label and track together; few of either are in a block.
+    pairs: _Numbered[tuple[Any, ...]] = _Numbered()
     keys = zip(
         [event.cat for event in events],
         phases,
         [event.name for event in events],
         _encode_lines(args).split(b"\n"),
-        strict=False,  # the last line has an end, too
+        [event.pid for event in events],
+        [event.tid for event in events],
+        strict=False,  # behind the last line is an empty one
     )
-    label_of = np.array([labels[key] for key in keys], dtype=np.int32)
-    tracks, track_of = _tracks(events)
+    pair_of = np.array([pairs[key] for key in keys], dtype=np.int32)
+    labels: _Numbered[Label] = _Numbered()
+    tracks: _Numbered[tuple[Id, Id]] = _Numbered()
+    label_of_pair = [labels[Label(category, phase, name, text, b"")] for category, phase, name, text, _, _ in pairs]
+    track_of_pair = [tracks[pid, tid] for _, _, _, _, pid, tid in pairs]
     return Part(
         events=block.count,
         stacks=stacks,
-        tracks=tracks,
-        labels=[Label(category, phase, name, args, b"") for category, phase, name, args in labels],
+        tracks=list(tracks),
+        labels=list(labels),
         starts=starts.tobytes(),
         durations=durations.astype(np.int64).tobytes(),
-        track_of=track_of,
-        label_of=label_of.tobytes(),
+        track_of=np.array(track_of_pair, dtype=np.int32)[pair_of].tobytes(),
+        label_of=np.array(label_of_pair, dtype=np.int32)[pair_of].tobytes(),
         correlations=correlations,
     )
 

@@ -7,7 +7,7 @@ import operator
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -28,8 +28,11 @@ _MAX_CATEGORIES = 64
 _PATIENCE, _PAUSE = 8, 16
 
 _NO_ARGS = NeededArgs()
-_FIELDS: list[Any] = [
-    ("ph", str | None, None),
+# Phases are part of the types: an event of another kind is decoded in the ordinary way.
+_STACK: list[Any] = [("ph", Literal["X"])]
+_FLOW: list[Any] = [("ph", Literal["s", "t", "f"])]
+_KEPT: list[Any] = [
+    ("ph", Literal["X", "i", "I", "R"]),
     ("name", str | None, None),
     ("pid", Id, None),
     ("tid", Id, None),
@@ -60,6 +63,7 @@ class QuickDecoder:
         self._stacks = stacks
         self._types: dict[str, Any] = {}
         self._left_out: dict[str, Any] = {}
+        self._left_out_types: frozenset[Any] = frozenset()
         self._decode: Any = None
         self._trust = _PATIENCE
         self._pause = 0
@@ -73,19 +77,11 @@ class QuickDecoder:
             decoded = self._decode(text)
         except msgspec.ValidationError:
             return None
-        left_out = self._left_out.values()
+        left_out = self._left_out_types
         events = [event for event in decoded if event.__class__ not in left_out]
         stacks = 0
-        if len(events) < len(decoded):
-            stack = self._left_out.get(STACK_CATEGORY)
-            phases = [event.ph for event in decoded if event.__class__ is stack]
-            stacks = len(phases)
-            if phases.count("X") != stacks:
-                return None
-            if len(events) + stacks < len(decoded):
-                others = {event.ph for event in decoded if event.__class__ in left_out and event.__class__ is not stack}
-                if not others <= FLOW_PHASES:
-                    return None
+        if len(events) < len(decoded) and (stack := self._left_out.get(STACK_CATEGORY)):
+            stacks = [event.__class__ for event in decoded].count(stack)
         self._trust = min(self._trust + 1, _PATIENCE)
         return QuickBlock(len(decoded), events, stacks)
 
@@ -108,11 +104,14 @@ class QuickDecoder:
             elif category in self._types or before >= _MAX_CATEGORIES:
                 continue
             changed = True
-            if found <= FLOW_PHASES or (category == STACK_CATEGORY and not self._stacks):
-                self._left_out[category] = _type(category, _FIELDS[:1])
+            if category == STACK_CATEGORY and not self._stacks:
+                self._left_out[category] = _type(category, _STACK)
+            elif found <= FLOW_PHASES:
+                self._left_out[category] = _type(category, _FLOW)
             else:
-                self._types[category] = _type(category, _FIELDS)
+                self._types[category] = _type(category, _KEPT)
         if changed:
+            self._left_out_types = frozenset(self._left_out.values())
             types = [*self._types.values(), *self._left_out.values()]
             union = functools.reduce(operator.or_, types)
             self._decode = msgspec.json.Decoder(list[union], float_hook=exact_float).decode  # type: ignore[valid-type]
