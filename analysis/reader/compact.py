@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from molprof.analysis.reader.events import exact_float
+from molprof.analysis.reader.lanes import time_order
 from molprof.analysis.reader.part import NO_NUMBER, Label
 from molprof.analysis.reader.places import HOME_TID, Places
 from molprof.analysis.reader.survey import Survey
@@ -66,20 +67,9 @@ def compact_chunks(found: Survey, places: Places) -> Iterator[bytes]:
     texts = _Texts()
     yield _words(_MAGIC, _INITIALIZATION | 2 << 4, _NS_PER_S)
     yield _named(places, texts)
-    order = time_order(found.starts_ns, found.durations_ns)
+    order = time_order(found.starts_ns, found.starts_ns + found.durations_ns)
     for begin in range(0, len(order), _EVENTS):
         yield _records(found, places, texts, order[begin : begin + _EVENTS])
-
-
-def time_order(starts_ns: np.ndarray, durations_ns: np.ndarray) -> np.ndarray:
-    """Positions by start, of equal starts the longer first, else as they are."""
-    order = np.argsort(starts_ns, kind="stable")
-    ordered = starts_ns[order]
-    same = ordered[1:] == ordered[:-1]
-    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))  # none of its neighbours is far
-    positions = order[tied]
-    order[tied] = positions[np.lexsort((-durations_ns[positions], starts_ns[positions]))]
-    return order
 
 
 def _records(found: Survey, places: Places, texts: _Texts, events: np.ndarray) -> bytes:
