@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
@@ -16,6 +15,7 @@ import msgspec
 from molprof import errors
 from molprof.analysis.cache import decode_report, encode_report
 from molprof.analysis.metrics.model import Report
+from molprof.analysis.reader.workers import processors
 from molprof.analysis.reports import ReportOptions, kept_report, load_report
 
 _OK, _FAILED = b"+", b"-"
@@ -31,10 +31,12 @@ def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
     """
     reports = {path: kept_report(path, options) for path in paths}
     missing = [path for path, report in reports.items() if report is None]
-    workers = min(len(missing), _processors())
+    workers = min(len(missing), processors())
     if workers < 2:
         reports.update({path: load_report(path, options) for path in missing})
     else:
+        # Together they decode with as many processes as there are processors.
+        options = replace(options, processes=max(1, processors() // workers))
         with ThreadPoolExecutor(max_workers=workers) as pool:
             made = pool.map(lambda path: _remote(path, options), missing)
             reports.update(zip(missing, made, strict=True))
@@ -57,10 +59,6 @@ def _remote(path: Path, options: ReportOptions) -> Report:
         f"the process that read {path} ended with code {process.returncode}: {last[0]}",
         hint="it may have run out of memory: read the traces one by one with molprof report",
     )
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def serve() -> None:

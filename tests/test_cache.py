@@ -132,7 +132,7 @@ def test_errors_are_not_kept(folder: Path, tmp_path: Path) -> None:
 
 
 def test_parallel_reports_equal_single_ones(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_processors", lambda: 2)
+    monkeypatch.setattr(parallel, "processors", lambda: 2)
     other = tiny_trace.write(
         trace.with_name("other.json"), {"traceEvents": [tiny_trace.work("kernel", "fmha", 5, 2, 1)]}
     )
@@ -141,7 +141,7 @@ def test_parallel_reports_equal_single_ones(trace: Path, monkeypatch: pytest.Mon
 
 
 def test_an_error_in_a_process_is_the_same_error(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_processors", lambda: 2)
+    monkeypatch.setattr(parallel, "processors", lambda: 2)
     bad = trace.with_name("bad.json")
     bad.write_text('{"traceEvents": [')
     with pytest.raises(TraceError, match=r"bad\.json is truncated inside event 1") as failure:

@@ -21,10 +21,18 @@ _FILES = {False: "trace_processor.wasm", True: "trace_processor_memory64.wasm"}
 _CHECKSUM_BYTES = 4
 
 
+# Addresses set aside for a memory of 64 bits, which take no memory: one that grows out of what is set aside is copied,
+# and there are two of it meanwhile. Those of 32 bits have all their 4 GiB set aside anyway.
+_RESERVED_BYTES = 64 << 30
+
+
 @functools.cache
-def wasm_engine() -> wasmtime.Engine:
-    """The one compiler of this process; modules and stores must share it."""
-    return wasmtime.Engine()
+def wasm_engine(memory64: bool) -> wasmtime.Engine:
+    """The one compiler of this process for a kind of module; modules and stores must share it."""
+    config = wasmtime.Config()
+    if memory64:
+        config.memory_reservation = _RESERVED_BYTES
+    return wasmtime.Engine(config)
 
 
 @functools.cache
@@ -38,10 +46,10 @@ def load_module(memory64: bool) -> wasmtime.Module:
     # name so that two environments with different ones do not replace each other's entry.
     key = f"{hashlib.sha256(wasm).hexdigest()[:32]}-wasmtime-{importlib.metadata.version('wasmtime')}"
     entry = _cache_folder() / f"{key}.cwasm"
-    module = _read_entry(entry)
+    module = _read_entry(entry, memory64)
     if module is None:
         try:
-            module = wasmtime.Module(wasm_engine(), wasm)
+            module = wasmtime.Module(wasm_engine(memory64), wasm)
         except wasmtime.WasmtimeError as error:
             raise EngineError(f"cannot compile {find_wasm(memory64)}: {error}") from error
         _write_entry(entry, bytes(module.serialize()))
@@ -79,7 +87,7 @@ def _cache_folder() -> Path:
     return Path(base if base and os.path.isabs(base) else Path.home() / ".cache") / "molprof" / "wasm"
 
 
-def _read_entry(entry: Path) -> wasmtime.Module | None:
+def _read_entry(entry: Path, memory64: bool) -> wasmtime.Module | None:
     """The cached module; None when there is none that can be trusted and used."""
     try:
         if not _only_mine(entry.parent) or not _only_mine(entry):
@@ -92,7 +100,7 @@ def _read_entry(entry: Path) -> wasmtime.Module | None:
     if zlib.crc32(code).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
         return None
     try:
-        return wasmtime.Module.deserialize(wasm_engine(), code)
+        return wasmtime.Module.deserialize(wasm_engine(memory64), code)
     except wasmtime.WasmtimeError:
         return None
 

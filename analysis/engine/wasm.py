@@ -29,7 +29,7 @@ class WasmTransport:
     def __init__(self, memory64: bool) -> None:
         module = load_module(memory64)
         self._memory64 = memory64
-        self._store = wasmtime.Store(wasm_engine())
+        self._store = wasmtime.Store(wasm_engine(memory64))
         self._replies = bytearray()
         self._messages = bytearray()  # the end of what the engine wrote to stdout and stderr
         imports = [self._import(item.module, item.name or "", item.type) for item in module.imports]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
+from molprof.analysis.reader.chunks import Chunks
+from molprof.analysis.reader.part import Part
 from molprof.analysis.reader.unpack import BLOCK_BYTES
+from molprof.analysis.reader.workers import Workers
 from molprof.errors import TraceError
-
-Event = TypeVar("Event")
 
 # A string. Its text is matched by a look ahead and then taken as it is, so that where its end is missing no shorter one
 # is tried: three times as fast in a string without end.
@@ -24,8 +26,12 @@ _SPACE = re.compile(rb"[ \t\r\n]*")
 _STRING = re.compile(_TEXT, re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,}\]]+")
 _SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]{0,32}"')
-# What a single value may take in memory: an event, or the value of another top-level key.
 _LEARN_BYTES = 64 * 1024
+# Text read before other processes are started: what takes as long as their start.
+PARALLEL_BYTES = 16 * 1024 * 1024
+# So many blocks that only look as if cut at the end of an event are a kind of trace that is read in one process.
+_MAX_FAILED_BLOCKS = 8
+# What a single value may take in memory: an event, or the value of another top-level key.
 _MAX_VALUE_BYTES = 256 * 1024 * 1024
 # More than any decoder takes; counting on would only take time.
 _MAX_DEPTH = 10_000
@@ -34,33 +40,51 @@ _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _PARTIAL_HINT = "read what is whole with --partial"
 
 
-class Document(Generic[Event]):
-    """One pass over a trace: `chunks` of its text, each array of events decoded by `decode`.
+class _Mark(NamedTuple):
+    """A state of reading to which it can return."""
 
-    `blocks` yields lists of decoded events with their text; afterwards `keys` holds the other
-    top-level keys, decoded. With partial=True a damaged file ends the events instead of raising,
-    and `problem` says what was wrong.
+    data: bytes
+    at: int
+    before: int
+    chunks: int
+    problem: TraceError | None
+
+
+class Document:
+    """One pass over a trace: `chunks` of its text, each array of events read by `read`.
+
+    `parts` yields what `read` makes of its blocks; afterwards `keys` holds the other
+    top-level keys, decoded. With `workers`, other processes read most blocks of
+    a long text. With partial=True a damaged file ends the events instead of raising, and `problem` says what was
+    wrong.
     """
 
     def __init__(
-        self, name: str, chunks: Iterator[bytes], decode: Callable[[bytes], list[Event]], partial: bool
+        self,
+        name: str,
+        chunks: Iterator[bytes],
+        read: Callable[[bytes], Part],
+        partial: bool,
+        workers: Workers | None = None,
     ) -> None:
         self.keys: dict[str, Any] = {}
         self.problem: TraceError | None = None
         self._name = name
-        self._chunks = chunks
+        self._chunks = Chunks(chunks)
         self._partial = partial
-        self._decode_events = decode
+        self._read = read
+        self._workers = workers
         self._data = b""
         self._at = 0  # position in _data up to which all is read
         self._before = 0  # bytes of the text before _data
         self._events = 0
         self._separators: list[bytes] = []
+        self._failed_blocks = 0
 
-    def blocks(self) -> Iterator[tuple[list[Event], bytes]]:
-        """Yields (events, their JSON text without the brackets) in file order.
+    def parts(self) -> Iterator[Part]:
+        """Yields the parts in file order.
 
-        Raises TraceError with the byte where the text stops to be a trace.
+        Raises TraceError with the byte where the text stops to be a trace, and what `read` raises for a whole event.
         """
         try:
             yield from self._document()
@@ -69,7 +93,7 @@ class Document(Generic[Event]):
                 raise
             self.problem = error
 
-    def _document(self) -> Iterator[tuple[list[Event], bytes]]:
+    def _document(self) -> Iterator[Part]:
         first = self._peek()
         if first == _BYTE_ORDER_MARK[:1] and self._data.startswith(_BYTE_ORDER_MARK, self._at):
             self._at += len(_BYTE_ORDER_MARK)
@@ -87,7 +111,7 @@ class Document(Generic[Event]):
         if self._peek():
             raise self._error("has more text after the end of the JSON value")
 
-    def _members(self) -> Iterator[tuple[list[Event], bytes]]:
+    def _members(self) -> Iterator[Part]:
         found = False
         more = self._peek() != b"}"
         while more:
@@ -117,15 +141,17 @@ class Document(Generic[Event]):
                 hint="molprof reads traces in Chrome format, as torch.profiler writes them",
             )
 
-    def _array(self) -> Iterator[tuple[list[Event], bytes]]:
+    def _array(self) -> Iterator[Part]:
         """From behind `[` to behind `]`, in blocks."""
         if self._peek() == b"]":
             self._at += 1
             return
         while True:
-            events, text = self._block()
-            self._events += len(events)
-            yield events, text
+            if self._workers is not None and self._before >= PARALLEL_BYTES:
+                yield from self._ahead(self._workers)
+            for part in self._block():
+                self._events += part.events
+                yield part
             after = self._peek()
             self._at += 1
             if after == b"]":
@@ -136,33 +162,87 @@ class Document(Generic[Event]):
             if self._peek() == b"]":
                 raise self._error("is malformed: no event after ','")
 
-    def _block(self) -> tuple[list[Event], bytes]:
+    def _ahead(self, workers: Workers) -> Iterator[Part]:
+        """Blocks as `_block` cuts them, read by other processes while more are cut; ends before one that it must read.
+
+        A cut is a guess until the block before it was read: so a block that could not be read ends all that was cut
+        behind it, and reading goes on from there as if nothing had been cut.
+        """
+        marks: deque[_Mark] = deque()
+        more = self._chunks.keep = workers.usable
+        while True:
+            while more and not workers.full:
+                mark = self._mark()
+                try:
+                    self._fill()
+                    place = self._cut(len(self._data))
+                except TraceError:
+                    place = -1
+                more = place >= 0 and workers.give(memoryview(self._data)[self._at : place + 1])
+                if more:
+                    marks.append(mark)
+                    self._at = self._data.index(b"{", place + 1)
+                else:
+                    self._rewind(mark)
+            if not marks:
+                break
+            part = workers.take()
+            mark = marks.popleft()
+            if part is None:
+                workers.drop()
+                self._rewind(mark)
+                self._failed_blocks += 1
+                if self._failed_blocks > _MAX_FAILED_BLOCKS:
+                    self._workers = None
+                break
+            self._chunks.forget(marks[0].chunks if marks else self._chunks.taken)
+            self._events += part.events
+            yield part
+        self._chunks.keep = False
+
+    def _mark(self) -> _Mark:
+        return _Mark(self._data, self._at, self._before, self._chunks.taken, self.problem)
+
+    def _rewind(self, mark: _Mark) -> None:
+        self._data, self._at, self._before, self.problem = mark.data, mark.at, mark.before, mark.problem
+        self._chunks.rewind(mark.chunks)
+
+    def _fill(self) -> None:
+        while len(self._data) - self._at < BLOCK_BYTES and self._more():
+            pass
+
+    def _cut(self, limit: int) -> int:
+        """Where the last event ends, by what separated earlier ones; -1 where that is not found."""
+        place = -1
+        for separator in self._separators:
+            place = max(place, self._data.rfind(separator, max(place, self._at), limit))
+        return place
+
+    def _block(self) -> list[Part]:
         """The next whole events, as many as are at hand.
 
         `[` + text + `]` is decoded, where the text goes from an event's beginning to a place where
         one may end. JSON is read from left to right, so if that succeeds the text was nothing but
         whole events: a wrong guess (a brace in a string or deeper inside) cannot succeed.
         """
-        while len(self._data) - self._at < BLOCK_BYTES and self._more():
-            pass
+        self._fill()
         limit = len(self._data)
         for _ in range(4):
-            place = max((self._data.rfind(text, self._at, limit) for text in self._separators), default=-1)
+            place = self._cut(limit)
             if place < 0:
                 break
-            text = self._data[self._at : place + 1]
             try:
-                events = self._decode(text)
+                part = self._read(self._array_of(self._at, place + 1))
             except msgspec.ValidationError:
                 break  # an event with a wrong type: found below
             except _WRONG:
                 limit = place + 1
                 continue
             self._at = place + 1
-            return events, text
+            return [part]
         return self._counted_block()
 
-    def _counted_block(self) -> tuple[list[Event], bytes]:
+    def _counted_block(self) -> list[Part]:
         """The same by counting brackets, for any layout and for the end of the array."""
         # Counting is slow: where the layout is not known yet, a few events are enough to learn it.
         limit = len(self._data) if self._separators else self._at + _LEARN_BYTES
@@ -178,14 +258,12 @@ class Document(Generic[Event]):
         if separator is not None:
             self._separators = [separator, *(s for s in self._separators if s != separator)][:4]
         end = ends[-1] if ends else self._data.index(b"]", self._at)
-        text = self._data[self._at : end]
         try:
-            events = self._decode(text)
+            parts = [self._read(self._array_of(self._at, end))]
         except _WRONG as error:
-            events, end = self._until_wrong(ends, error)
-            text = self._data[self._at : end]
+            parts, end = self._until_wrong(ends, error)
         self._at = end
-        return events, text
+        return parts
 
     def _ends(self, limit: int) -> tuple[list[int], bytes | None, bool]:
         """Where the events at hand end, what separates them, and whether the array ends here."""
@@ -212,32 +290,28 @@ class Document(Generic[Event]):
                 break
         return ends, separator, False
 
-    def _until_wrong(self, ends: list[int], error: Exception) -> tuple[list[Event], int]:
+    def _until_wrong(self, ends: list[int], error: Exception) -> tuple[list[Part], int]:
         """The events before the first that does not decode, and their end; raises if it is the first."""
-        events: list[Event] = []
+        parts: list[Part] = []
         start = self._at
         for end in ends:
             piece = self._data[start:end].lstrip(_SPACES)
-            if events:
+            if parts:
                 if not piece.startswith(b","):
-                    return events, start
+                    return parts, start
                 piece = piece[1:].lstrip(_SPACES)
             try:
-                events += self._decode(piece)
+                parts.append(self._read(b"[" + piece + b"]"))
             except _WRONG as wrong:
-                if events:
-                    return events, start
+                if parts:
+                    return parts, start
                 what = f"has a wrong event {self._events + 1}: {_reason(wrong)}"
                 raise self._error(what, position=end - len(piece)) from wrong
             start = end
         raise self._error(f"is malformed: {_reason(error)}", position=start)
 
-    def _decode(self, text: bytes) -> list[Event]:
-        events = self._decode_events(b"[" + text + b"]")
-        if not text.isascii():
-            # Only what has a type is checked by the decoder; the rest reaches the engine as it is.
-            text.decode()
-        return events
+    def _array_of(self, begin: int, end: int) -> bytes:
+        return b"".join((b"[", memoryview(self._data)[begin:end], b"]"))
 
     def _key(self) -> str:
         if self._peek() != b'"':
@@ -299,7 +373,7 @@ class Document(Generic[Event]):
         parts = [rest]
         wanted = max(1, len(rest))
         try:
-            while wanted > 0 and (chunk := next(self._chunks, b"")):
+            while wanted > 0 and (chunk := self._chunks.next()):
                 parts.append(chunk)
                 wanted -= len(chunk)
         except TraceError as error:

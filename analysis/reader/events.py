@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +50,8 @@ class Event(msgspec.Struct, omit_defaults=True, gc=False):
     flow_out: msgspec.Raw = ABSENT
 
 
-RAW_FIELDS = ("args", "id", "id2", "bp", "s", "bind_id", "flow_in", "flow_out")
+# What some phases need besides, as text.
+MORE_FIELDS = ("id", "id2", "bp", "s", "bind_id", "flow_in", "flow_out")
 
 
 class BriefEvent(Event, omit_defaults=True, gc=False):
@@ -64,16 +64,6 @@ def exact_float(text: str) -> float | str:
     """A number of the file; as text where float64 does not hold it, as 1e400: the engine would drop it in silence."""
     value = float(text)
     return text if math.isinf(value) else value
-
-
-_needed_args = msgspec.json.Decoder(NeededArgs | None, float_hook=exact_float)
-
-
-def _shortened(event: Event) -> Event:
-    """The event without the args that no module reads."""
-    if event.args and event.cat not in WHOLE_CATEGORIES:
-        event.args = msgspec.Raw(msgspec.json.encode(_needed_args.decode(event.args)))
-    return event
 
 
 @dataclass(frozen=True)
@@ -93,16 +83,25 @@ class Wanted:
             return [event for event in events if event.ph in phases]
         return [event for event in events if event.cat != STACK_CATEGORY and event.ph in phases]
 
-    def decoder(self) -> Callable[[bytes], list[Event]]:
-        """Decodes a JSON array of events. Raises msgspec.DecodeError, UnicodeDecodeError."""
-        whole = msgspec.json.Decoder(list[Event])
-        if self.all_args:
-            return whole.decode
-        brief = msgspec.json.Decoder(list[BriefEvent], float_hook=exact_float)
 
-        def decode(text: bytes) -> list[Any]:
-            if b'"molprof.' in text and any(mark in text for mark in _WHOLE_MARKS):
-                return [_shortened(event) for event in whole.decode(text)]
-            return brief.decode(text)
+_whole = msgspec.json.Decoder(list[Event])
+_brief = msgspec.json.Decoder(list[BriefEvent], float_hook=exact_float)
+_needed_args = msgspec.json.Decoder(NeededArgs | None, float_hook=exact_float)
 
-        return decode
+
+def decode_whole(text: bytes) -> list[Event]:
+    """The events of a JSON array. Raises msgspec.DecodeError, UnicodeDecodeError."""
+    return _whole.decode(text)
+
+
+def decode_brief(text: bytes) -> list[Any]:
+    """The same without the args that no module reads; those of molprof's own tracks are copied as text."""
+    if b'"molprof.' in text and any(mark in text for mark in _WHOLE_MARKS):
+        return [_shortened(event) for event in _whole.decode(text)]
+    return _brief.decode(text)
+
+
+def _shortened(event: Event) -> Event:
+    if event.args and event.cat not in WHOLE_CATEGORIES:
+        event.args = msgspec.Raw(msgspec.json.encode(_needed_args.decode(event.args)))
+    return event

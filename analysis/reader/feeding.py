@@ -11,14 +11,16 @@ import msgspec
 import numpy as np
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.reader.compact import compact_chunks, fits
+from molprof.analysis.reader.draft import plain_lines
 from molprof.analysis.reader.events import FLOW_PHASES
-from molprof.analysis.reader.places import Places, find_places
+from molprof.analysis.reader.part import NO_NUMBER, Label
+from molprof.analysis.reader.places import HOME_TID, Places, find_places
 from molprof.analysis.reader.survey import Survey
 
-# The key, in the args of a slice on a lane, of the tid of the track that it belongs to.
-HOME_TID = "molprof_tid"
 # Blocks that wait for the engine: enough to keep it busy, few enough to stay small.
 _WAITING_BLOCKS = 4
+_EVENTS = 4096
 _FLOW_DRAFTS = tuple(f'"ph":"{phase}"'.encode() for phase in FLOW_PHASES)
 _encode = msgspec.json.Encoder().encode
 
@@ -28,9 +30,11 @@ def feed_events(engine: Engine, found: Survey) -> None:
 
     The engine works in a thread of its own (it needs no Python there) while this one encodes.
     """
+    places = find_places(found)
+    chunks = compact_chunks(found, places) if fits(found, places) else _chunks(found, places)
     waiting: deque[Future[None]] = deque()
     with ThreadPoolExecutor(max_workers=1) as pool:
-        for chunk in _chunks(found):
+        for chunk in chunks:
             waiting.append(pool.submit(engine.feed, chunk))
             if len(waiting) > _WAITING_BLOCKS:
                 waiting.popleft().result()
@@ -39,31 +43,55 @@ def feed_events(engine: Engine, found: Survey) -> None:
     engine.finish()
 
 
-def _chunks(found: Survey) -> Iterator[bytes]:
-    """The trace as the engine gets it: Chrome JSON, times in us from the earliest event."""
-    places = find_places(found)
+def _chunks(found: Survey, places: Places) -> Iterator[bytes]:
+    """The trace as Chrome JSON, times in us from the earliest event."""
     # An event is its track's head, its times, and its draft; the first needs no comma before it.
     heads = [
         b'},{"pid":%d,"tid":%d,"ts":' % place for place in zip(places.pids.tolist(), places.tids.tolist(), strict=True)
     ]
     yield b'{"traceEvents":[' + _encode(places.names)[1:-2] if places.names else b'{"traceEvents":[{"ph":"M"'
+    complete = found.has_label(label.phase == "X" for label in found.labels)
     done = 0
-    for text in found.texts():
+    for text in found.texts() if found.drafts else _texts(found):
         # A newline stands only between events: inside a text it is an escape. What remains of each is from behind
         # its { to before its }.
         drafts = text[1:-2].split(b"}\n{")
-        yield _filled(drafts, heads, found, places, slice(done, done + len(drafts)))
+        yield _filled(drafts, heads, complete, found, places, slice(done, done + len(drafts)))
         done += len(drafts)
     yield b"}]}"
 
 
-def _filled(drafts: list[bytes], heads: list[bytes], found: Survey, places: Places, span: slice) -> bytes:
+def _texts(found: Survey) -> Iterator[bytes]:
+    """What drafts would be, of events that their labels describe."""
+    beginnings = [_beginning(label) for label in found.labels]
+    for begin in range(0, len(found.label_of), _EVENTS):
+        span = slice(begin, begin + _EVENTS)
+        numbers = found.correlations[span].tolist()
+        lines = []
+        for label, number in zip(found.label_of[span].tolist(), numbers, strict=True):
+            text, args = beginnings[label]
+            if number != NO_NUMBER:
+                args = b'{"correlation":%d%b%b' % (number, b"" if args == b"{}" else b",", args[1:])
+            lines.append(b'%b"args":%b}\n' % (text, args))
+        yield plain_lines(b"".join(lines))
+
+
+def _beginning(label: Label) -> tuple[bytes, bytes]:
+    """The text of an event up to its args, and these."""
+    keys = {"ph": label.phase, "cat": label.category, "name": label.name}
+    text = _encode({key: value for key, value in keys.items() if value is not None})
+    return b",".join(filter(None, [text[:-1], label.more])) + b",", label.args
+
+
+def _filled(
+    drafts: list[bytes], heads: list[bytes], complete: np.ndarray, found: Survey, places: Places, span: slice
+) -> bytes:
     """Joins the events of one block with the times and places that the survey found."""
     tracks = found.tracks[span]
     heads = [heads[track] for track in tracks.tolist()]
     durations = _texts_us(found.durations_ns[span])
     keys = [b',"dur":'] * len(drafts)
-    for position in np.flatnonzero(~found.complete[span]).tolist():
+    for position in np.flatnonzero(~complete[span]).tolist():
         keys[position] = durations[position] = b""
     if places.lane_tids:
         _move(drafts, heads, found, places, span)

@@ -15,10 +15,12 @@ def assign_lanes(tracks: np.ndarray, starts_ns: np.ndarray, ends_ns: np.ndarray)
     are those that Perfetto v51 to v56 drops.
     """
     lanes = np.zeros(len(tracks), dtype=np.int32)
-    # Sorting by all three at once is one pass over memory; a track is then a contiguous range.
-    order = np.lexsort((-ends_ns, starts_ns, tracks))
+    order = time_order(starts_ns, ends_ns)
     if not len(order):
         return lanes
+    # Numbers of 16 bits are sorted in linear time.
+    kind = np.uint16 if tracks.max() < 1 << 16 else tracks.dtype
+    order = order[np.argsort(tracks[order].astype(kind), kind="stable")]
     bounds = np.flatnonzero(np.diff(tracks[order])) + 1
     for members in np.split(order, bounds):
         lane = 0
@@ -29,9 +31,38 @@ def assign_lanes(tracks: np.ndarray, starts_ns: np.ndarray, ends_ns: np.ndarray)
     return lanes
 
 
+def time_order(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
+    """Positions by start, of equal starts the latest end first, else as they are."""
+    order = np.argsort(starts_ns, kind="stable")
+    ordered = starts_ns[order]
+    same = ordered[1:] == ordered[:-1]
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    positions = order[tied]
+    order[tied] = positions[np.lexsort((-ends_ns[positions], starts_ns[positions]))]
+    return order
+
+
+def _nested(starts_ns: np.ndarray, ends_ns: np.ndarray) -> bool:
+    """Whether no two slices partly overlap; input in track order.
+
+    So it is where each slice is as deep when it ends as when it starts: the first to end that is not the innermost
+    is deeper then.
+    """
+    long = ends_ns > starts_ns  # an empty slice overlaps none in part, and makes none deeper
+    starts_ns, ends_ns = starts_ns[long], ends_ns[long]
+    count = len(starts_ns)
+    by_end = count - 1 - np.argsort(ends_ns[::-1], kind="stable")  # of equal ends the inner one, which is behind
+    ordered_ends = ends_ns[by_end]
+    started = np.arange(count) - np.searchsorted(ordered_ends, starts_ns, side="right")
+    ended = np.searchsorted(starts_ns, ordered_ends, side="left") - np.arange(count)
+    return bool(np.array_equal(started[by_end] + 1, ended))
+
+
 def _crossing(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
     """Positions of the slices that partly overlap an earlier one that stays; input in track order."""
     if np.all(starts_ns[1:] >= ends_ns[:-1]):  # as on most GPU streams: nothing even touches
+        return np.empty(0, dtype=np.intp)
+    if _nested(starts_ns, ends_ns):
         return np.empty(0, dtype=np.intp)
     moved = []
     open_ends: list[int] = []

@@ -14,9 +14,11 @@ from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted
 from molprof.analysis.reader.feeding import feed_events
 from molprof.analysis.reader.packets import Packets
+from molprof.analysis.reader.part import part_reader
 from molprof.analysis.reader.source import Source, open_source
 from molprof.analysis.reader.survey import Survey, survey
 from molprof.analysis.reader.text import plain_text
+from molprof.analysis.reader.workers import Workers, processors
 from molprof.errors import EngineError, TraceError
 from molprof.profiler.manifest import INCOMPLETE_KEY
 
@@ -67,6 +69,7 @@ def load_trace(
     stacks: bool = True,
     all_args: bool = True,
     partial: bool = False,
+    processes: int | None = None,
 ) -> TraceInfo:
     """Feeds a trace (Chrome JSON or Perfetto's own, plain, gzip or zstd, by content) to an engine that holds none.
 
@@ -74,7 +77,8 @@ def load_trace(
     4 GiB, which is known once the file was read. stacks: keep python stacks (category
     `python_function`), often most of a trace's events. all_args: keep all args and flow events, not
     only `events.NEEDED_ARGS`, which is all that the package's SQL modules read; slower by far.
-    partial: of a damaged file, take what is whole before the damage.
+    partial: of a damaged file, take what is whole before the damage. processes: how many decode a long file, by default
+    one for each processor.
 
     The file is read once, in blocks: times and tracks of all events must be known before the first
     can be placed, so its events wait in short form. Memory is about 40 bytes per event, besides
@@ -86,18 +90,19 @@ def load_trace(
     with open_source(Path(path)) as source:
         if source.is_perfetto:
             return _load_perfetto(source, engine(True) if callable(engine) else engine, partial)
-        document = Document(source.name, source.blocks, wanted.decoder(), partial)
-        found = survey(document, wanted, source.name)
+        with Workers(wanted, processes or processors()) as workers:
+            document = Document(source.name, source.blocks, part_reader(wanted), partial, workers)
+            found = survey(document.parts(), source.name)
         size = source.stored_bytes()
         name = source.name
-    manifest = found.keys.pop("molprof", None)
+    manifest = document.keys.pop("molprof", None)
     if manifest is not None and not isinstance(manifest, dict):
         raise TraceError(f"{name}: the key 'molprof' is {type(manifest).__name__}, not an object")
-    problem = None if found.problem is None else str(found.problem)
-    failed = found.keys.get(INCOMPLETE_KEY)
+    problem = None if document.problem is None else str(document.problem)
+    failed = document.keys.get(INCOMPLETE_KEY)
     if problem is None and isinstance(failed, dict):
         problem = f"its capture failed: {failed.get('problem')}"
-    devices = found.keys.get("deviceProperties")
+    devices = document.keys.get("deviceProperties")
     if callable(engine):
         engine = engine(len(found.starts_ns) * (_ALL_ARGS_EVENT_BYTES if all_args else _EVENT_BYTES) > _MAX_BYTES)
     feed_events(engine, found)
@@ -114,7 +119,7 @@ def load_trace(
         origin_ns=found.origin_ns,
         manifest=manifest,
         devices=[item for item in devices if isinstance(item, dict)] if isinstance(devices, list) else [],
-        keys=found.keys,
+        keys=document.keys,
     )
 
 

@@ -15,6 +15,8 @@ from molprof.analysis.reader.text import plain_text
 # Ids of the file are kept below this; above are those made up for lanes and for ids that the
 # engine would change: text, negative, huge, and tid 0, which it takes for the thread with tid = pid.
 _FIRST_MADE_UP = 2**31
+# The key, in the args of a slice on a lane, of the tid of the track that it belongs to.
+HOME_TID = "molprof_tid"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,281 @@
+"""What is kept of a block of events: arrays of times and numbers, and what is alike in many events once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+from isal import isal_zlib
+
+from molprof.analysis.reader.draft import draft
+from molprof.analysis.reader.events import (
+    ABSENT,
+    FED_PHASES,
+    MORE_FIELDS,
+    Event,
+    Id,
+    NeededArgs,
+    Wanted,
+    decode_brief,
+    decode_whole,
+)
+from molprof.analysis.reader.quick import QuickBlock, QuickDecoder
+from molprof.analysis.reader.times import nanoseconds
+
+# In `Part.correlations`: the event has none, or one that is no integer of 64 bits and stays among its other args.
+NO_NUMBER = -(2**63)
+_NUMBERS = range(NO_NUMBER + 1, 2**63)
+_ZERO = msgspec.Raw(b"0")
+_ZEROS = (ABSENT, msgspec.Raw(b"null"))
+# The text that waits to be fed repeats itself a lot: it becomes a tenth at 2 GB/s.
+_DRAFT_LEVEL = 1
+# Phases whose events are described by their label alone, besides times, place and correlation number.
+_PLAIN_PHASES = frozenset("XiIR")
+_THREAD_SCOPES = (b"", b"null", b'"t"')
+_NO_ARGS = NeededArgs()
+_encode = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
+Key = TypeVar("Key")
+
+
+class Label(NamedTuple):
+    """What many events have in common.
+
+    args: the JSON text of the args but for the correlation number; more: JSON members, for a phase where they matter.
+    Only category and phase are filled where the events are kept as text.
+    """
+
+    category: str | None
+    phase: str | None
+    name: str | None
+    args: bytes
+    more: bytes
+
+
+class Part(msgspec.Struct, array_like=True, gc=False):
+    """One block of events. The arrays have an entry per event that is fed, as bytes, so that a part can be sent.
+
+    events: all of the block. stacks: complete events left out as Python stacks. unread: of unknown phases.
+    names: kind, pid, tid and text of metadata. starts, durations, correlations: int64; track_of, label_of: int32,
+    indices into tracks and labels. text: the events as JSON lines, compressed; empty where the labels say it all.
+    """
+
+    events: int
+    stacks: int = 0
+    unread: int = 0
+    open_slices: bool = False
+    names: list[tuple[str, Id, Id, str]] = []
+    tracks: list[tuple[Id, Id]] = []
+    labels: list[Label] = []
+    starts: bytes = b""
+    durations: bytes = b""
+    track_of: bytes = b""
+    label_of: bytes = b""
+    correlations: bytes = b""
+    text: bytes = b""
+
+
+class WrongEventError(Exception):
+    """An event that decodes but cannot be right. what: is wrong with it; reason: told after its block's place."""
+
+    def __init__(self, what: str, reason: str | None = None) -> None:
+        super().__init__(what, reason)
+        self.what = what
+        self.reason = reason
+
+    def message(self, events: int) -> str:
+        """What to say where `events` came before its block."""
+        place = f"after event {events}"
+        return ": ".join(filter(None, [", ".join(filter(None, [self.what, self.reason and place])), self.reason]))
+
+
+class _Numbered(dict[Key, int]):
+    """Numbers keys in the order in which they come."""
+
+    def __missing__(self, key: Key) -> int:
+        self[key] = len(self)
+        return self[key]
+
+
+def part_reader(wanted: Wanted) -> Callable[[bytes], Part]:
+    """What makes a part of a block of events, a JSON array.
+
+    It raises msgspec.DecodeError, UnicodeDecodeError, RecursionError for text that does not decode, WrongEventError.
+    """
+    quick = QuickDecoder(wanted.stacks)
+
+    def read(text: bytes) -> Part:
+        if not text.isascii():
+            # Only what has a type is checked by the decoder; the rest reaches the engine as it is.
+            text.decode()
+        if wanted.all_args:
+            return _part(decode_whole(text), wanted)
+        block = quick.decode(text)
+        part = None if block is None else _quick_part(block)
+        if part is None:
+            events = decode_brief(text)
+            quick.learn(events)
+            part = _part(events, wanted)
+        return part
+
+    return read
+
+
+def _quick_part(block: QuickBlock) -> Part | None:
+    """The part of a block all of whose events are of the kinds that nearly all are of; else None."""
+    events, stacks = block.events, block.stacks
+    if not events:
+        return Part(block.count, stacks)
+    phases = [event.ph for event in events]
+    complete = phases.count("X") == len(phases)
+    if not complete and any(event.ph != "X" and event.s not in (None, "t") for event in events):
+        return None
+    try:
+        starts = nanoseconds([event.ts for event in events])
+    except ValueError:
+        return None
+    # Durations are short enough for float64, whose error is far from what rounding to ns decides.
+    exact = np.array([event.dur for event in events], dtype=np.float64) * 1000
+    durations = np.rint(exact)
+    if not (np.all(np.abs(exact - durations) < 0.25) and np.all(exact >= 0) and np.all(exact < 2**50)):
+        return None
+    if not complete:
+        durations[[phase != "X" for phase in phases]] = 0
+    args = [event.args for event in events]
+    correlations = _take_correlations(args)
+    # One look for label and track together; few of either are in a block.
+    pairs: _Numbered[tuple[Any, ...]] = _Numbered()
+    keys = zip(
+        [event.cat for event in events],
+        phases,
+        [event.name for event in events],
+        _encode_lines(args).split(b"\n"),
+        [event.pid for event in events],
+        [event.tid for event in events],
+        strict=False,  # behind the last line is an empty one
+    )
+    pair_of = np.array([pairs[key] for key in keys], dtype=np.int32)
+    labels: _Numbered[Label] = _Numbered()
+    tracks: _Numbered[tuple[Id, Id]] = _Numbered()
+    label_of_pair = [labels[Label(category, phase, name, text, b"")] for category, phase, name, text, _, _ in pairs]
+    track_of_pair = [tracks[pid, tid] for _, _, _, _, pid, tid in pairs]
+    return Part(
+        events=block.count,
+        stacks=stacks,
+        tracks=list(tracks),
+        labels=list(labels),
+        starts=starts.tobytes(),
+        durations=durations.astype(np.int64).tobytes(),
+        track_of=np.array(track_of_pair, dtype=np.int32)[pair_of].tobytes(),
+        label_of=np.array(label_of_pair, dtype=np.int32)[pair_of].tobytes(),
+        correlations=correlations,
+    )
+
+
+def _take_correlations(args: Iterable[Any]) -> bytes:
+    """Takes the correlation numbers out of decoded args."""
+    numbers = []
+    unset = msgspec.UNSET
+    for needed in args:
+        number = needed.correlation
+        if number.__class__ is int and number in _NUMBERS:
+            needed.correlation = unset
+            numbers.append(number)
+        else:
+            numbers.append(NO_NUMBER)
+    return np.array(numbers, dtype=np.int64).tobytes()
+
+
+def _tracks(events: Sequence[Any]) -> tuple[list[tuple[Id, Id]], bytes]:
+    tracks: _Numbered[tuple[Id, Id]] = _Numbered()
+    places = zip([event.pid for event in events], [event.tid for event in events], strict=True)
+    track_of = np.array([tracks[place] for place in places], dtype=np.int32)
+    return list(tracks), track_of.tobytes()
+
+
+def _part(events: list[Event], wanted: Wanted) -> Part:
+    """The part of any events."""
+    phases = Counter([event.ph for event in events])
+    part = Part(
+        events=len(events),
+        unread=sum(count for phase, count in phases.items() if phase not in FED_PHASES and phase != "M"),
+        open_slices=phases["B"] + phases["b"] > 0,
+        names=_names(events) if phases["M"] else [],
+    )
+    chosen = wanted.chosen(events)
+    part.stacks = phases["X"] - sum([event.ph == "X" for event in chosen])
+    if not chosen:
+        return part
+    for event in chosen:
+        event.cat = _category(event)
+    part.starts = _times(chosen, [event.ts for event in chosen], "ts").tobytes()
+    part.durations = _durations(chosen).tobytes()
+    part.tracks, part.track_of = _tracks(chosen)
+    try:
+        if wanted.all_args:
+            keys = [Label(_category(event), event.ph, None, b"", b"") for event in chosen]
+            part.text = isal_zlib.compress(draft(chosen), _DRAFT_LEVEL)
+        else:
+            part.correlations = _take_correlations(
+                event.args if isinstance(event.args, NeededArgs) else _NO_ARGS for event in chosen
+            )
+            keys = [_label(event) for event in chosen]
+    except RecursionError:
+        raise WrongEventError("", "an event is nested too deeply") from None
+    labels: _Numbered[Label] = _Numbered()
+    part.label_of = np.array([labels[key] for key in keys], dtype=np.int32).tobytes()
+    part.labels = list(labels)
+    return part
+
+
+def _label(event: Any) -> Label:
+    args = event.args
+    text = bytes(args) if isinstance(args, msgspec.Raw) else _encode(args) if isinstance(args, NeededArgs) else b""
+    more = b""
+    if event.ph not in _PLAIN_PHASES or (event.ph != "X" and bytes(event.s) not in _THREAD_SCOPES):
+        fields = {field: value for field in MORE_FIELDS if (value := getattr(event, field))}
+        more = _encode(fields)[1:-1]
+    return Label(_category(event), event.ph, event.name, text.replace(b"\n", b" ") or b"{}", more.replace(b"\n", b" "))
+
+
+def _category(event: Event) -> str | None:
+    return str(event.cat) if isinstance(event.cat, int) else event.cat
+
+
+def _times(events: list[Event], texts: list[Any], field: str) -> np.ndarray:
+    try:
+        return nanoseconds(texts)
+    except ValueError as error:
+        reason, position = error.args
+        event = events[position]
+        raise WrongEventError(f"{field} of event {event.name!r} (ph {event.ph!r})", reason) from None
+
+
+def _durations(events: list[Event]) -> np.ndarray:
+    # An X event without dur took no time; other events have none.
+    texts = [event.dur if event.ph == "X" else _ZERO for event in events]
+    if _ZEROS[0] in texts or _ZEROS[1] in texts:
+        texts = [_ZERO if text in _ZEROS else text for text in texts]
+    durations = _times(events, texts, "dur")
+    if durations.min() < 0:
+        worst = events[int(durations.argmin())]
+        raise WrongEventError(f"event {worst.name!r} has a negative dur, {bytes(worst.dur).decode()} us")
+    return durations
+
+
+def _names(events: list[Event]) -> list[tuple[str, Id, Id, str]]:
+    """The names that metadata give: kind, pid, tid, text."""
+    names = []
+    for event in events:
+        if event.ph != "M" or event.name not in ("thread_name", "process_name"):
+            continue
+        try:
+            args = msgspec.json.decode(_encode(event.args), type=dict[str, Any])
+        except msgspec.DecodeError:
+            continue
+        if isinstance(name := args.get("name"), str):
+            names.append((event.name, event.pid, event.tid, name))
+    return names
