@@ -8,7 +8,6 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import tiny_trace
@@ -16,10 +15,10 @@ from conftest import Cli
 from page_data import HOSTILE, foreign, hostile_document, report_of, two_runs
 
 from molprof.analysis.compare import compare
+from molprof.analysis.drift.model import JunkExample
 from molprof.analysis.metrics.model import Check, Finding
 from molprof.analysis.render import render
 from molprof.analysis.render.html.tables import MAX_ROWS, PageCell, _limited, junk_table
-from molprof.analysis.render.verdict import ratio_within_noise
 
 FINDING = Finding(
     "launch_bound", "Launch-bound decode", "the GPU is idle for 80 % of a step", 0.4, "capture the step in a graph"
@@ -193,20 +192,14 @@ def test_damage_and_broken_sums_stand_at_the_top(tmp_path: Path) -> None:
 
 
 def test_examples_of_junk_are_shown(tmp_path: Path) -> None:
-    example = SimpleNamespace(
-        sequence=0, block=3, position=41, text="<1.0,2.0,3.0|<b>abra|>", surplus="<b>abra", blocks=2
-    )
-    run = SimpleNamespace(drift=SimpleNamespace(junk_examples=(example,)))
-    table = junk_table(("llama",), (SimpleNamespace(run=run),))  # type: ignore[arg-type]
+    example = JunkExample(sequence=0, block=3, position=41, text="<1.0,2.0,3.0|<b>abra|>", surplus="<b>abra", blocks=2)
+    report = two_runs(tmp_path).runs[0]
+    assert report.run is not None
+    assert report.run.drift is not None
+    drift = replace(report.run.drift, junk_examples=(example,))
+    table = junk_table(("llama",), (replace(report, run=replace(report.run, drift=drift)),))
     assert [cell.text for cell in table.rows[0]] == ["llama", "<1.0,2.0,3.0|<b>abra|>", "<b>abra", "2", "0", "3", "41"]
     assert junk_table(("foreign",), (foreign(tmp_path),)).rows == ()
-
-
-def test_ratios_within_noise_read_so() -> None:
-    row = SimpleNamespace(noise="repeats", significant=(None, False, True))
-    assert [ratio_within_noise(row, index) for index in (0, 1, 2)] == [False, True, False]  # type: ignore[arg-type]
-    counted = SimpleNamespace(noise="exact", significant=(None, False))
-    assert not ratio_within_noise(counted, 1)  # type: ignore[arg-type]
 
 
 def test_very_long_tables_end_and_say_so() -> None:

@@ -11,7 +11,7 @@ from page_data import foreign, report_of, timed, two_runs
 
 from molprof.analysis.compare import compare
 from molprof.analysis.metrics.run_model import Spread
-from molprof.analysis.render.verdict import comparison_verdict, report_verdict, within_noise
+from molprof.analysis.render.verdict import comparison_verdict, report_verdict
 
 
 def test_what_most_of_the_difference_is(tmp_path: Path) -> None:
@@ -40,19 +40,6 @@ def test_within_noise(tmp_path: Path) -> None:
         "No difference beyond noise between qwen lp:generic and llama lp:generic: 5.380 s against 4.000 s; their "
         "repeats range over 4.680 s to 6.080 s and 3.300 s to 4.700 s.",
     )
-
-
-@pytest.mark.parametrize(
-    ("first", "other", "expected"),
-    [
-        (Spread(10, 9, 11, 3), Spread(12, 11, 13, 3), True),
-        (Spread(10, 9, 11, 3), Spread(13, 12, 14, 3), False),
-        (Spread(13, 12, 14, 3), Spread(10, 9, 11, 3), False),
-        (Spread(None, None, None, 0), Spread(10, 9, 11, 3), False),
-    ],
-)
-def test_ranges(first: Spread, other: Spread, expected: bool) -> None:
-    assert within_noise(first, other) is expected
 
 
 @pytest.mark.parametrize(

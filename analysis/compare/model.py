@@ -46,6 +46,10 @@ class ComparedRow:
     ratio_intervals: tuple[Interval | None, ...]
     significant: tuple[bool | None, ...]
 
+    def within_noise(self, index: int) -> bool:
+        """Noise explains that the run at `index` differs from the first, in a figure that every repeat measures."""
+        return self.noise == "repeats" and self.significant[index] is False
+
 
 @dataclass(frozen=True)
 class Difference:

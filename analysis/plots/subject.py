@@ -33,10 +33,14 @@ class NotRecordedError(TraceError):
         super().__init__(f"not recorded: {what}")
 
 
-def subject_of(item: Report | Comparison | Sequence[Report]) -> Subject:
-    """What the figures of a report, of several or of a comparison are drawn of."""
+def subject_of(item: Report | Comparison | Sequence[Report], anyway: bool = False) -> Subject:
+    """What the figures of a report, of several or of a comparison are drawn of.
+
+    Raises:
+        NotComparableError: several runs whose times are of unlike work, unless `anyway`.
+    """
     if isinstance(item, Report):
         return Subject(run_labels([item]), (item,), (), ())
     if isinstance(item, Comparison):
         return Subject(item.labels, item.runs, item.differences, item.trace_differences)
-    return subject_of(item[0] if len(item) == 1 else compare(item))
+    return subject_of(item[0] if len(item) == 1 else compare(item, anyway=anyway))

@@ -44,17 +44,13 @@ def _group(comparison: Comparison, group: str, rows: list[ComparedRow], chunk: r
         for row in rows
     ]
     for place, index in enumerate(chunk, 2):
-        ratios = ["~" if _within_noise(row, index) else _ratio(row.ratios[index]) for row in rows]
+        ratios = ["~" if row.within_noise(index) else _ratio(row.ratios[index]) for row in rows]
         size = max(len(ratio) for ratio in ratios)
         for row, line, ratio in zip(rows, cells, ratios, strict=True):
             # A ratio stands in the run's own cell, at its right edge, so that values stay aligned.
             if line[place] != NOT_RECORDED and row.unit != "text":
                 line[place] = f"{line[place]} {ratio:>{size}}" if size else line[place]
     return Section(group, columns, tuple(tuple(line) for line in cells))
-
-
-def _within_noise(row: ComparedRow, index: int) -> bool:
-    return row.noise == "repeats" and row.significant[index] is False
 
 
 def _ratio(ratio: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from molprof.analysis.compare import Comparison, report_label
-from molprof.analysis.compare.model import ComparedRow, Difference, TraceDifference
+from molprof.analysis.compare.model import Difference, TraceDifference
 from molprof.analysis.compare.parts import PART_LABELS
 from molprof.analysis.metrics import Report
 from molprof.analysis.metrics.run_model import Run, Spread
@@ -38,7 +38,7 @@ def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
     return tuple(
         _recorded(label, recorded, first_label)
         if recorded is not None
-        else _against(label, report, difference, first_label, first, ratio_within_noise(wall, index))
+        else _against(label, report, difference, first_label, first, wall.within_noise(index))
         for index, (label, report, difference, recorded) in enumerate(
             zip(
                 comparison.labels[1:],
@@ -59,19 +59,6 @@ def report_verdict(report: Report) -> tuple[str, ...]:
     return (_run(report.run), _trace(report)) if report.trace.gpu_recorded else (_run(report.run),)
 
 
-def ratio_within_noise(row: ComparedRow, index: int) -> bool:
-    """Noise explains that the run at `index` differs from the first in a figure that every repeat measures."""
-    significant = getattr(row, "significant", None)
-    return getattr(row, "noise", None) == "repeats" and significant is not None and significant[index] is False
-
-
-def within_noise(first: Spread, other: Spread) -> bool:
-    """The ranges of the repeats overlap."""
-    if first.low is None or first.high is None or other.low is None or other.high is None:
-        return False
-    return first.low <= other.high and other.low <= first.high
-
-
 def _against(
     label: str, report: Report, difference: Difference | None, first_label: str, first: Report, noise: bool
 ) -> str:
@@ -82,7 +69,7 @@ def _against(
         )
     here, there = report.run.wall_ns, first.run.wall_ns
     times = f"{time_text(here.median)} against {time_text(there.median)}"
-    if noise or (within_noise(there, here) and min(here.repeats, there.repeats) > 1):
+    if noise:
         return (
             f"No difference beyond noise between {label} and {first_label}: {times}; their repeats range over "
             f"{_range(here)} and {_range(there)}."

@@ -49,17 +49,21 @@ def _form(context: click.Context, parameter: click.Parameter, output: Path) -> P
     help="File to write; its ending says what: .png, .svg or .pdf.",
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@click.option("--anyway", is_flag=True, help="Compare runs of other molecules or other sampling too.")
 @reading_options
 def command(
     kind: str,
     traces: tuple[Path, ...],
     output: Path,
     force: bool,
+    anyway: bool,
     partial: bool,
     cached: bool,
     trace_processor: str | None,
 ) -> None:
     """Draws the figure KIND of TRACES; the page that --format html makes has all of them.
+
+    A trace may be a stored report instead, as for molprof compare.
 
     \b
     Examples:
@@ -69,9 +73,9 @@ def command(
     if sum(str(trace) == "-" for trace in traces) > 1:
         raise click.UsageError("standard input (-) can be read once only")
     check_output(output, force)
-    from molprof.analysis.parallel import load_reports
+    from molprof.analysis.compare.baseline import load_compared
     from molprof.analysis.plots import plot_file, subject_of
     from molprof.analysis.reports import ReportOptions
 
-    reports = load_reports(traces, ReportOptions(trace_processor, partial=partial, cached=cached))
-    deliver(plot_file(kind, subject_of(reports), output.suffix.removeprefix(".").lower()), output)
+    reports = load_compared(traces, ReportOptions(trace_processor, partial=partial, cached=cached))
+    deliver(plot_file(kind, subject_of(reports, anyway), output.suffix.removeprefix(".").lower()), output)

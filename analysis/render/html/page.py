@@ -92,7 +92,7 @@ def comparison_to_html(comparison: Comparison) -> str:
             verdict=comparison_verdict(comparison),
             warnings=_warnings(labels, reports),
             figures=tuple(page_figures(subject_of(comparison))),
-            notes=tuple(getattr(comparison, "notes", ())),
+            notes=comparison.notes,
             junk=junk_table(labels, reports),
             findings=tuple(
                 (label, finding) for label, report in zip(labels, reports, strict=True) for finding in report.findings

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from molprof.analysis.compare import Comparison
 from molprof.analysis.compare.model import ComparedRow, Difference
 from molprof.analysis.compare.parts import GROUPS, group_of, in_order, part_label
+from molprof.analysis.drift.model import JunkExample
 from molprof.analysis.metrics import Report
 from molprof.analysis.metrics.model import Cell, Check, Table
 from molprof.analysis.render.difference import factors_text
@@ -23,7 +24,6 @@ from molprof.analysis.render.values import (
     signed_percent_text,
     signed_time_text,
 )
-from molprof.analysis.render.verdict import ratio_within_noise
 
 # A page of more rows is slow to open, and nobody reads them; JSON and SQL have all.
 MAX_ROWS = 500
@@ -72,7 +72,7 @@ def figures_table(labels: Sequence[str], rows: Iterable[ComparedRow]) -> PageTab
             continue
         values = [PageCell(by_unit(row.unit, value), value) for value in row.values]
         ratios = [
-            PageCell("~" if ratio_within_noise(row, index) else ratio_text(ratio), ratio)
+            PageCell("~" if row.within_noise(index) else ratio_text(ratio), ratio)
             for index, ratio in enumerate(row.ratios[1:], 1)
         ]
         lines.append((_text(row.group), _text(row.label.strip()), *values, *ratios))
@@ -178,6 +178,10 @@ _RUN = ("run", False)
 _DEVICE_COLUMNS = ("span_ns", "busy_ns", "idle_ns")
 
 
+def _junk_examples(report: Report) -> tuple[JunkExample, ...]:
+    return () if report.run is None or report.run.drift is None else report.run.drift.junk_examples
+
+
 def junk_table(labels: Sequence[str], reports: Sequence[Report]) -> PageTable:
     """Examples of junk in coordinate blocks, the most frequent of each run first; no rows where there are none."""
     lines = [
@@ -187,7 +191,7 @@ def junk_table(labels: Sequence[str], reports: Sequence[Report]) -> PageTable:
             *(_cell(column, getattr(item, column)) for column in ("blocks", "sequence", "block", "position")),
         )
         for label, report in zip(labels, reports, strict=True)
-        for item in getattr(getattr(report.run, "drift", None), "junk_examples", ())
+        for item in _junk_examples(report)
     ]
     columns = [_RUN, ("block's text, junk between bars", False), ("junk", False)]
     columns += [("blocks with it", True), ("sequence", True), ("block", True), ("token", True)]
