@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import os
@@ -15,10 +16,12 @@ import pytest
 from conftest import Cli
 from test_tokenizers import COUNTS, IDS
 from tiny import tokenizer
+from tokenizers import Tokenizer
 
 from molprof.errors import UsageError
 from molprof.profiler.backends import load_backend
-from molprof.profiler.drift.survey import Distribution, distribution
+from molprof.profiler.drift.conformers import Conformers, built_in_conformers, read_conformers
+from molprof.profiler.drift.survey import PLACEHOLDERS, Distribution, distribution, survey
 
 TEXTS = "[C]<-1.2345,0.5,2.0>=[O]<0.1,0.2,0.3>\n[N]<10.5,-0.25,3.1>\n"
 
@@ -29,11 +32,14 @@ def texts(tmp_path: Path) -> str:
     return "texts.txt"
 
 
-def figures(molprof: Cli, *arguments: str) -> dict[str, Any]:
-    result = molprof("drift", "--format", "json", *arguments)
-    assert result.returncode == 0, result.stderr
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+@functools.cache
+def backend(name: str) -> Tokenizer:
+    return load_backend(name)
+
+
+def figures(found: Conformers, *names: str, placeholders: tuple[str, ...] = ()) -> dict[str, Any]:
+    loaded = [(name, backend(name)) for name in names]
+    return survey(loaded, found, (*PLACEHOLDERS, *placeholders)).to_json()
 
 
 def test_distribution() -> None:
@@ -42,7 +48,9 @@ def test_distribution() -> None:
 
 
 def test_the_published_counts_and_ids(molprof: Cli, texts: str) -> None:
-    qwen, llama = figures(molprof, "--conformers", texts)["tokenizers"]
+    result = molprof("drift", "--conformers", texts, "--format", "json")
+    assert result.returncode == 0, result.stderr
+    qwen, llama = json.loads(result.stdout)["tokenizers"]
     found = {
         example["text"]: (example["tokens"], other["tokens"])
         for example, other in zip(qwen["examples"], llama["examples"], strict=True)
@@ -56,12 +64,12 @@ def test_the_published_counts_and_ids(molprof: Cli, texts: str) -> None:
         assert item["placeholders"][0]["tokens"] == {"qwen": 20, "llama": 14}[item["name"]]
 
 
-def test_exact_figures_of_three_coordinates(molprof: Cli, texts: str) -> None:
-    survey = figures(molprof, "--tokenizer", "qwen", "--conformers", texts, "--placeholder", "0.0,0.0,0.00")
-    (qwen,) = survey.pop("tokenizers")
-    assert survey == {
+def test_exact_figures_of_three_coordinates(texts: str, tmp_path: Path) -> None:
+    found = figures(read_conformers(tmp_path / texts), "qwen", placeholders=("0.0,0.0,0.00",))
+    (qwen,) = found.pop("tokenizers")
+    assert found == {
         "schema": 1,
-        "source": "texts.txt",
+        "source": str(tmp_path / texts),
         "molecules": 2,
         "blocks": 3,
         "decimals": 4,
@@ -123,26 +131,25 @@ def test_exact_figures_of_three_coordinates(molprof: Cli, texts: str) -> None:
     assert qwen["answers"]["copy_per_atom"] == pytest.approx(answers / 3 - 13.0)
 
 
-def test_the_built_in_molecules(molprof: Cli) -> None:
-    survey = figures(molprof, "-n", "5")
-    assert survey["molecules"] == 5
-    for item in survey["tokenizers"]:
+def test_the_built_in_molecules() -> None:
+    found = figures(built_in_conformers(5), "qwen", "llama")
+    assert found["molecules"] == 5
+    for item in found["tokenizers"]:
         assert item["best"]["too_short"] == 0
         for placeholder in item["placeholders"]:
             shares = [placeholder[f"{name}_ratio"] for name in ("too_short", "exact", "too_long")]
             assert sum(shares) == pytest.approx(1)
-            assert sum(placeholder["drift_tokens"]["histogram"].values()) == survey["blocks"]
+            assert sum(placeholder["drift_tokens"]["histogram"].values()) == found["blocks"]
             assert placeholder["drift_tokens"]["mean"] == pytest.approx(
                 placeholder["tokens"] - item["needed_tokens"]["mean"]
             )
 
 
-def test_a_tokenizer_in_a_folder_counts_as_the_preset_does(molprof: Cli, texts: str, tmp_path: Path) -> None:
-    backend = load_backend("llama")
-    backend.save(str(tmp_path / "tokenizer.json"))
-    backend.enable_padding(length=99)  # what a folder's file says of padding does not count
-    backend.save(str(tmp_path / "tokenizer.json"))
-    preset, folder = figures(molprof, "--tokenizer", "llama", "--tokenizer", ".", "--conformers", texts)["tokenizers"]
+def test_a_tokenizer_in_a_folder_counts_as_the_preset_does(texts: str, tmp_path: Path) -> None:
+    padding = load_backend("llama")
+    padding.enable_padding(length=99)  # what a folder's file says of padding does not count
+    padding.save(str(tmp_path / "tokenizer.json"))
+    preset, folder = figures(read_conformers(tmp_path / texts), "llama", str(tmp_path))["tokenizers"]
     assert {**folder, "name": "llama"} == preset
 
 
@@ -152,11 +159,15 @@ def test_text_formats(molprof: Cli, texts: str, tmp_path: Path) -> None:
     assert max(map(len, table.stdout.splitlines())) <= 100
     rows = [line.split() for line in table.stdout.splitlines()]
     assert ["qwen", "cuts", "none,", "fewest", "tokens", "-0.00,0.00,0.00", "15", "0", "of", "3", "2", "2"] in rows
-    assert molprof("drift", "--conformers", texts, "--format", "markdown", "-o", "x.md").returncode == 0
+    assert (
+        molprof("drift", "--tokenizer", "qwen", "--conformers", texts, "--format", "markdown", "-o", "x.md").returncode
+        == 0
+    )
     assert "| qwen | 0.0000,0.0000,0.0000 | 20 |" in (tmp_path / "x.md").read_text()
-    lines = list(csv.reader(io.StringIO(molprof("drift", "--conformers", texts, "--format", "csv").stdout)))
+    result = molprof("drift", "--tokenizer", "llama", "--conformers", texts, "--format", "csv")
+    lines = list(csv.reader(io.StringIO(result.stdout)))
     assert ["blocks", "3"] in lines
-    assert ["tokenizers.1.needed_tokens.maximum", "13"] in lines
+    assert ["tokenizers.0.needed_tokens.maximum", "13"] in lines
 
 
 def test_skipped_lines_are_said_and_kept(molprof: Cli, tmp_path: Path) -> None:
@@ -170,11 +181,12 @@ def test_skipped_lines_are_said_and_kept(molprof: Cli, tmp_path: Path) -> None:
 
 def test_xyz_has_coordinates_and_no_texts(molprof: Cli, tmp_path: Path) -> None:
     (tmp_path / "a.xyz").write_text("2\n\nC 1.0 2.0 3.5\nO 0.0 0.0 1.2\n")
-    survey = figures(molprof, "--conformers", "a.xyz")
-    assert [item["answers"] for item in survey["tokenizers"]] == [None, None]
-    assert survey["tokenizers"][0]["placeholders"][0]["tokens_per_molecule"] is None
-    assert survey["tokenizers"][0]["needed_tokens"]["histogram"] == {"11": 2}
-    assert "not recorded: the file holds no bonds" in molprof("drift", "--conformers", "a.xyz").stdout
+    (qwen,) = figures(read_conformers(tmp_path / "a.xyz"), "qwen")["tokenizers"]
+    assert qwen["answers"] is None
+    assert qwen["placeholders"][0]["tokens_per_molecule"] is None
+    assert qwen["needed_tokens"]["histogram"] == {"11": 2}
+    shown = molprof("drift", "--tokenizer", "qwen", "--conformers", "a.xyz").stdout
+    assert "not recorded: the file holds no bonds" in shown
 
 
 @pytest.mark.parametrize(

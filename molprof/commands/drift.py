@@ -73,12 +73,14 @@ def command(
     from molprof.analysis.render.table import to_table
     from molprof.commands.drift_document import drift_document
     from molprof.profiler.backends import load_backend
+    from molprof.profiler.drift.conformers import read_conformers
     from molprof.profiler.drift.survey import PLACEHOLDERS, check_placeholders, survey
 
     wanted = (*PLACEHOLDERS, *placeholders)
     check_placeholders(wanted)
+    found = None if path is None else read_conformers(path, count)
     loaded = [(name, load_backend(name)) for name in dict.fromkeys(tokenizers)]
-    found = _conformers(path, count)
+    found = found or _built_in(count)
     for skipped in found.skipped:
         note(f"line {skipped.line}: {skipped.problem}; skipped")
     result = survey(loaded, found, wanted, decimals)
@@ -90,11 +92,9 @@ def command(
     deliver(to_table(document) if style == "table" else to_markdown(document), output)
 
 
-def _conformers(path: Path | None, count: int | None) -> Conformers:
-    from molprof.profiler.drift.conformers import built_in_conformers, read_conformers
+def _built_in(count: int | None) -> Conformers:
+    from molprof.profiler.drift.conformers import built_in_conformers
 
-    if path is not None:
-        return read_conformers(path, count)
     with click.progressbar(length=1, label="conformers", file=sys.stderr) as bar:
 
         def show(done: int, of: int) -> None:
