@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 """How fast and lean reading a large trace is: molprof against other ways, in one run, as ratios.
 
-    python benchmarks/read.py TRACE.json.gz [--size 1e9] [--only molprof,floor] [--keep DIR]
+    python benchmarks/read.py TRACE.json.gz [--size 1e9] [--only molprof,floor] [--keep DIR] [--peers PYTHON]
 
 Writes a file of the wanted size by repeating a real trace (shifted times, other correlation ids), and reads it in
 turn with everything that is installed, each in a process of its own. Absolute times hold for one machine on one
-day; the ratios are what may be compared.
+day; the ratios are what may be compared: those of CPU time where others use the machine too.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
-import importlib.util
 import json
 import os
 import platform
@@ -76,6 +76,9 @@ TreePerfAnalyzer.from_file(sys.argv[1]).get_df_gpu_timeline()
 """
 
 
+_SAMPLE_S = 0.05
+
+
 @dataclass(frozen=True)
 class Tool:
     """A way to read the file: Python code, or arguments of `python -m molprof`."""
@@ -101,7 +104,7 @@ TOOLS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """One process: wall time and CPU time in seconds, peak memory in bytes, and its exit code."""
+    """One process and those that it started: wall and CPU time in seconds, peak memory in bytes; and its exit code."""
 
     wall_s: float
     cpu_s: float
@@ -166,18 +169,50 @@ def write_trace(source: Path, target: Path, size_bytes: int) -> tuple[int, int]:
     return written, events
 
 
-def measure(tool: Tool, path: Path, cache: Path) -> Measured:
-    """Runs a tool on the file in a process of its own."""
-    command = [sys.executable, "-m", "molprof", *tool.arguments, str(path)]
+def measure(tool: Tool, path: Path, cache: Path, peers: str) -> Measured:
+    """Runs a tool on the file in a process of its own; `peers`: the Python that has the other packages."""
+    python = peers if tool.package else sys.executable
+    command = [python, "-m", "molprof", *tool.arguments, str(path)]
     if tool.code is not None:
-        command = [sys.executable, "-c", tool.code, str(path)]
-    begin = time.monotonic()
+        command = [python, "-c", tool.code, str(path)]
     variables = {**os.environ, "MOLPROF_CACHE": str(cache)}
+    if tool.package:
+        variables.pop("PYTHONPATH", None)
+    begin = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=variables)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+    peak_bytes = 0
+    while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
+        peak_bytes = max(peak_bytes, sum(map(_memory_bytes, _family(process.pid))))
+        time.sleep(_SAMPLE_S)
     wall_s = time.monotonic() - begin
-    return Measured(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, process.returncode)
+    _, status, usage = ended
+    process.returncode = os.waitstatus_to_exitcode(status)
+    peak_bytes = max(peak_bytes, usage.ru_maxrss * 1024)
+    return Measured(wall_s, usage.ru_utime + usage.ru_stime, peak_bytes, process.returncode)
+
+
+def _family(pid: int) -> list[int]:
+    """The process and those that it started."""
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(OSError):
+            for file in Path(f"/proc/{parent}/task").glob("*/children"):
+                found += map(int, file.read_text().split())
+    return found
+
+
+def _memory_bytes(pid: int) -> int:
+    """What the process holds; of what it shares with others, its part."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _has(python: str, package: str) -> bool:
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    return subprocess.run([python, "-c", code], check=False).returncode == 0
 
 
 def environment() -> str:
@@ -194,6 +229,7 @@ def main() -> None:
     parser.add_argument("trace", type=Path)
     parser.add_argument("--size", type=float, default=1e9, help="uncompressed bytes of the file")
     parser.add_argument("--only", default=",".join(TOOLS), help="tools, separated by commas")
+    parser.add_argument("--peers", default=sys.executable, help="Python of an environment that has the other packages")
     parser.add_argument("--keep", type=Path, help="folder for the file, which then stays")
     arguments = parser.parse_args()
     names = ["molprof", *(name for name in arguments.only.split(",") if name != "molprof")]
@@ -205,28 +241,29 @@ def main() -> None:
         cache = Path(folder) / "cache"
         small = Path(folder) / "warm.json"
         small.write_text('{"traceEvents": []}')
-        measure(TOOLS["whole"], small, cache)  # compiles the engine
-        measure(TOOLS["raw"], small, cache)
+        measure(TOOLS["whole"], small, cache, arguments.peers)  # compiles the engine
+        measure(TOOLS["raw"], small, cache, arguments.peers)
         print(f"{environment()}\n")
         print(f"{arguments.trace.name} repeated: {size_bytes / 1e9:.2f} GB, {events / 1e6:.2f} M events\n")
-        print("| read by | wall, s | CPU, s | peak, GB | time ratio | memory ratio |")
-        print("| --- | ---: | ---: | ---: | ---: | ---: |")
+        print("| read by | wall, s | CPU, s | peak, GB | wall ratio | CPU ratio | memory ratio |")
+        print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
         first: Measured | None = None
         for name in names:
             tool = TOOLS[name]
-            if tool.package and importlib.util.find_spec(tool.package) is None:
-                print(f"| {tool.title} | not installed | | | | |")
+            if tool.package and not _has(arguments.peers, tool.package):
+                print(f"| {tool.title} | not installed | | | | | |")
                 continue
             if name == "cached":
-                measure(tool, path, cache)
-            result = measure(tool, path, cache)
+                measure(tool, path, cache, arguments.peers)
+            result = measure(tool, path, cache, arguments.peers)
             first = first or result
             if result.exit_code:
-                print(f"| {tool.title} | failed ({result.exit_code}) | | | | |")
+                print(f"| {tool.title} | failed ({result.exit_code}) | | | | | |")
                 continue
             print(
                 f"| {tool.title} | {result.wall_s:.1f} | {result.cpu_s:.1f} | {result.peak_bytes / 1e9:.2f} |"
-                f" {result.wall_s / first.wall_s:.2f} | {result.peak_bytes / first.peak_bytes:.2f} |",
+                f" {result.wall_s / first.wall_s:.2f} | {result.cpu_s / first.cpu_s:.2f} |"
+                f" {result.peak_bytes / first.peak_bytes:.2f} |",
                 flush=True,
             )
 
