@@ -40,7 +40,7 @@ class Watched(LogitsProcessor):
         self._forbidden: list[Tensor] = []
 
     @property
-    def masked_logits(self) -> list[int]:
+    def masked_logits(self) -> list[int] | None:
         """Of the studied processor."""
         return self._studied.masked_logits
 

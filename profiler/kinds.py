@@ -108,7 +108,7 @@ def plain(tokens: Sequence[int], table: TokenBytes, eos: frozenset[int]) -> Clas
     """Kinds of an answer to a prompt of plain text: it has no coordinates, so all but the end token is free."""
     ended = bool(tokens) and tokens[-1] in eos
     body = tokens[:-1] if ended else tokens
-    return Classified("f" * len(body) + "e" * ended, [-1] * len(tokens), 0, table.join(body))
+    return Classified("f" * len(body) + "e" * ended, [-1] * len(tokens), 0, 0, table.join(body))
 
 
 def _span(match: re.Match[bytes], decimals: int) -> _Span:

@@ -21,7 +21,14 @@ from molprof.analysis.render import render
 from molprof.analysis.render.html.tables import MAX_ROWS, PageCell, _limited, junk_table
 
 FINDING = Finding(
-    "launch_bound", "Launch-bound decode", "the GPU is idle for 80 % of a step", 0.4, "capture the step in a graph"
+    "launch_bound",
+    "Launch-bound decode",
+    "the GPU is idle for 80 % of a step",
+    0.4,
+    "capture the step in a graph",
+    "the CPU issues work more slowly than the GPU does it",
+    "idle_causes",
+    {"idle_ratio": 0.8},
 )
 # Elements without an end.
 VOID = {"meta", "link", "br", "img", "input", "hr"}
