@@ -165,6 +165,8 @@ class Runner:
         self.templates.clear()
         with self._attention():
             self.synchronize()
+            if self.loop.own:
+                _ = self._decoder  # made once per run, in no phase of a pass
             before = compiles_so_far()
             began = time.perf_counter_ns()
             for number, plan in enumerate(plans):

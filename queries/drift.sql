@@ -1,4 +1,4 @@
--- Drift: how far the positions that a template gives each coordinate block are from what its coordinates need.
+-- Drift: positions that a template gives each coordinate block, against what its coordinates need.
 --
 -- Example:
 --   SELECT drift, blocks

@@ -11,6 +11,10 @@ from pathlib import Path
 import fake_shell as shell
 import pytest
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Each worker has a core: with more threads torch waits for the other workers' most of the time. Before torch loads.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from molprof.analysis.engine import Engine, open_engine
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -10,7 +10,7 @@ import tiny_trace
 
 from molprof.analysis.compare import Comparison, compare
 from molprof.analysis.metrics import Report
-from molprof.analysis.metrics.run_model import Spread
+from molprof.analysis.metrics.run_model import RepeatFigures, Spread
 from molprof.analysis.metrics.step_times import StepTime
 from molprof.analysis.reports import load_report
 
@@ -63,7 +63,13 @@ def timed(report: Report, median_ns: int, spread_ns: int, repeats: int = 3) -> R
     }
     points = tuple(StepTime(step, step, 2, 1_000_000 + step, 900_000, 1_200_000) for step in range(60))
     wall = Spread(median_ns, median_ns - spread_ns, median_ns + spread_ns, repeats)
-    return replace(report, run=replace(report.run, wall_ns=wall, phases=phases, step_times=points))
+    # As far apart as the spread says, with the median in the middle.
+    walls = [
+        median_ns + round(spread_ns * (2 * place / (repeats - 1) - 1)) if repeats > 1 else median_ns
+        for place in range(repeats)
+    ]
+    figures = tuple(RepeatFigures(wall_ns, {}, None, None) for wall_ns in walls)
+    return replace(report, run=replace(report.run, wall_ns=wall, phases=phases, step_times=points, repeats=figures))
 
 
 def two_runs(folder: Path, parts: dict[str, int] | None = None, spread_ns: int = 50_000_000) -> Comparison:

@@ -207,7 +207,7 @@ def test_thresholds_at_the_command_line(molprof: Cli, tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "out.json").read_text())["runs"]) == 2
     value = molprof("report", "after.json", "--fail-if", "junk_tokens>0")
     assert (value.returncode, value.stderr) == (1, "failed: junk_tokens>0: junk_tokens is 1\n")
-    assert "molprof report  after.json" in value.stdout
+    assert "molprof report: after.json" in value.stdout
     tiny_trace.write(tmp_path / "theirs.json", FOREIGN)
     untold = molprof("report", "theirs.json", "--fail-if", "junk_tokens>0")
     assert untold.returncode == 3

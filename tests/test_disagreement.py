@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from molprof.errors import UsageError
 from molprof.profiler import account
 from molprof.profiler.capture import Progress, capture_loaded
 from molprof.profiler.disagreement import Watched, disagreement_pass
-from molprof.profiler.generate import BatchResult, Runner
+from molprof.profiler.generate import Runner
 from molprof.profiler.manifest import Disagreement, MoleculeRun
 from molprof.profiler.processors import make_processor
 from molprof.profiler.settings import Decoding
@@ -141,7 +142,7 @@ def test_another_text_is_not_recorded(tmp_path: Path, monkeypatch: pytest.Monkey
 
     def other(runner: Any, plans: Any, result: Any, watched: Any) -> Any:
         (batch, figures), *rest = watched
-        changed = BatchResult((batch.rows[0], (1, 2, 3)), batch.steps, batch.masked_logits)
+        changed = replace(batch, rows=(batch.rows[0], (1, 2, 3)))
         return original(runner, plans, result, [(changed, figures), *rest])
 
     monkeypatch.setattr("molprof.profiler.capture.molecule_runs", other)

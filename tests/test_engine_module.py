@@ -86,7 +86,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch:
     blocker.write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocker))
     compiled._write_entry(compiled._cache_folder() / "x.cwasm", b"code")
-    assert compiled._read_entry(compiled._cache_folder() / "x.cwasm") is None
+    assert compiled._read_entry(compiled._cache_folder() / "x.cwasm", False) is None
     assert blocker.read_text() == ""
 
 

@@ -74,7 +74,7 @@ def test_the_page_of_a_comparison_in_order(tmp_path: Path) -> None:
     sections = [attributes["id"] for tag, attributes in tree.found if tag == "section" and "id" in attributes]
     assert sections == [
         "waterfall", "timeline", "phases", "classes", "latency", "drift",
-        "findings", "predictions", "setting", "checks", "tables",
+        "junk", "findings", "predictions", "setting", "checks", "tables",
     ]  # fmt: skip
     text = tree.text()
     verdict = text.index("qwen lp:generic takes 1.34x the time of llama lp:generic (5.380 s against 4.000 s")
@@ -127,7 +127,7 @@ def digest(page: str, tag: str) -> str:
 def test_hostile_names_stay_text(tmp_path: Path, text: str) -> None:
     plain = Tree(render(report_of(tmp_path, hostile_document("harmless"), "plain"), "html"))
     report = report_of(tmp_path, hostile_document(text), "evil")
-    finding = Finding(text, text, text, 0.5, text)
+    finding = Finding(text, text, text, 0.5, text, text, text, {text: 1.0})
     check = Check(text, text, 1, 2, 0.0, False)
     page = render(replace(report, findings=(finding,), checks=(*report.checks, check)), "html")
     tree = Tree(page)
@@ -164,7 +164,7 @@ def test_cells_carry_the_value_that_they_are_sorted_by(tmp_path: Path) -> None:
 
 
 def test_a_foreign_trace_has_no_run_and_says_what_is_missing(tmp_path: Path) -> None:
-    page = render(foreign(tmp_path), "html")
+    page = render(replace(foreign(tmp_path), findings=()), "html")
     text = Tree(page).text()
     assert "foreign recorded 1 launch, 2 kernels" in text
     assert "Phases of a step: not recorded: unprofiled times of phases" in text

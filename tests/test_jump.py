@@ -256,7 +256,7 @@ class Deaf(Script):
 
 
 def test_what_cannot_be_done_is_refused() -> None:
-    with pytest.raises(UsageError, match="the processor Plain does not say which tokens are forced"):
+    with pytest.raises(UsageError, match="the processor does not say which tokens are forced"):
         batches(runner(JUMP, processor="test_jump:Deaf"), "C")
     with pytest.raises(UsageError, match="without a processor no token is forced"):
         batches(runner(JUMP, processor=None), "C")

@@ -57,6 +57,8 @@ def _label_fits(label: Label) -> bool:
         and len(label.name or "") <= _MAX_NAME_BYTES // 4
         and len(label.category or "") <= _MAX_NAME_BYTES // 4
         and len(label.args) <= _MAX_ARGS_BYTES
+        # Of an array the engine's JSON reader gives every element the array's flat key; here it would be the element's.
+        and b"[" not in label.args
         and label.args.count(b":") <= _MAX_ARGS
         and label.args.count(b",") <= _MAX_ARGS
     )
@@ -137,9 +139,6 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, int | float | str]]:
     if isinstance(value, dict):
         for name, item in value.items():
             yield from _flat(f"{key}.{plain_text(name)}", item)
-    elif isinstance(value, list):
-        for place, item in enumerate(value):
-            yield from _flat(f"{key}[{place}]", item)
     elif isinstance(value, str):
         yield key, plain_text(value)
     elif isinstance(value, int):

@@ -270,7 +270,7 @@ def _names(events: list[Event]) -> list[tuple[str, Id, Id, str]]:
     """The names that metadata give: kind, pid, tid, text."""
     names = []
     for event in events:
-        if event.ph != "M" or event.name not in ("thread_name", "process_name"):
+        if event.ph != "M" or event.args is msgspec.UNSET or event.name not in ("thread_name", "process_name"):
             continue
         try:
             args = msgspec.json.decode(_encode(event.args), type=dict[str, Any])

@@ -109,7 +109,7 @@ class Decoder:
         """
         if studied is not None and not isinstance(studied, ForcedRuns):
             raise UsageError(
-                f"the processor {type(studied).__name__} does not say which tokens are forced",
+                "the processor does not say which tokens are forced",
                 hint="leave out --forced-runs and --drop-finished, or give it the methods of ForcedRuns",
             )
         marks.begin(number)
