@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from molprof.analysis.metrics.checks import _of_unfinished_rows
 from molprof.errors import TraceError
 from molprof.profiler.manifest import (
     KIND_LETTERS,
@@ -107,3 +108,9 @@ def test_a_missing_field_is_named() -> None:
     del broken["molecules"][0]["text"], broken["molecules"][0]["row"]
     with pytest.raises(TraceError, match=r"^manifest: molprof\.molecules\[0\] lacks row, text$"):
         from_json(broken)
+
+
+def test_steps_beyond_every_row_take_no_time() -> None:
+    """A number that a file made up must not be counted to."""
+    endless = dataclasses.replace(MANIFEST, steps_per_batch=[10**15] * len(MANIFEST.steps_per_batch))
+    assert _of_unfinished_rows(endless) == sum(len(molecule.token_ids) for molecule in MANIFEST.molecules)

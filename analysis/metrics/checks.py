@@ -108,7 +108,8 @@ def _of_unfinished_rows(manifest: Manifest) -> int:
     total = 0
     for batch, steps in enumerate(manifest.steps_per_batch):
         rows = [molecule for molecule in manifest.molecules if molecule.batch == batch]
-        for step in range(steps):
+        # Not to `steps`: a manifest may say any number, and beyond these no row is unfinished.
+        for step in range(min(steps, max((molecule.busy_steps for molecule in rows), default=0))):
             going = [molecule for molecule in rows if molecule.busy_steps > step]
             total += sum(1 if molecule.step_tokens is None else molecule.step_tokens[step] for molecule in going)
     return total
