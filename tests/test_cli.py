@@ -173,7 +173,8 @@ def test_an_error_while_writing_names_the_users_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"not json", b"{}", b'{"traceEvents": 3}', gzip.compress(b'{"traceEvents": [')[:-9], b"\xff\xfe"],
+    [b"", b"not json", b"{}", b'{"traceEvents": 3}', gzip.compress(b'{"traceEvents": [', mtime=0)[:-9], b"\xff\xfe"],
+    ids=["empty", "text", "no events", "number", "cut", "utf-16"],
 )
 def test_an_unreadable_trace_exits_3(molprof: Cli, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "bad.json").write_bytes(content)
@@ -187,7 +188,9 @@ def test_an_unreadable_trace_exits_3(molprof: Cli, tmp_path: Path, content: byte
 
 def test_interrupt_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "molprof", "capture", "--model", "llama", "-n", "4", "-o", "out.json.gz"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+    # A job in the background of a shell ignores the signal, and its children inherit that.
+    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, **heard) as process:  # type: ignore[call-overload]
         assert process.stderr is not None
         assert "loading" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
