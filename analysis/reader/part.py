@@ -270,7 +270,9 @@ def _names(events: list[Event]) -> list[tuple[str, Id, Id, str]]:
     """The names that metadata give: kind, pid, tid, text."""
     names = []
     for event in events:
-        if event.ph != "M" or event.args is msgspec.UNSET or event.name not in ("thread_name", "process_name"):
+        if event.ph != "M" or event.name not in ("thread_name", "process_name"):
+            continue
+        if isinstance(event.args, msgspec.UnsetType):  # an event of a category whose args are looked into, without any
             continue
         try:
             args = msgspec.json.decode(_encode(event.args), type=dict[str, Any])
