@@ -234,6 +234,8 @@ def main() -> None:
     arguments = parser.parse_args()
     names = ["molprof", *(name for name in arguments.only.split(",") if name != "molprof")]
     with tempfile.TemporaryDirectory() as folder:
+        if arguments.keep is not None:
+            arguments.keep.mkdir(parents=True, exist_ok=True)
         path = (arguments.keep or Path(folder)) / f"repeated-{arguments.trace.name}"
         # In a process of its own: a child's peak memory cannot read below what its parent had when it started it.
         with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
