@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,32 +33,34 @@ from molprof.profiler.template import prompt_text
 PAGE = Path(__file__).parent.parent / "docs" / "decoding.md"
 BEGIN, END = "<!-- benchmarks/decoding.py -->", "<!-- end -->"
 
-# Name -> (constrained, how). The first is what all others are compared with.
-WAYS = {
-    "no LP": (False, Loop(sort=False)),
-    "no LP, finished rows dropped": (False, Loop(sort=False, drop_finished=True)),
-    "LP, step by step": (True, Loop(sort=False)),
-    "LP, sorted": (True, Loop(sort=True)),
-    "LP, finished rows dropped": (True, Loop(sort=False, drop_finished=True)),
-    "LP, forced runs": (True, Loop(sort=False, forced_runs=True)),
-    "LP, forced runs, sorted": (True, Loop(sort=True, forced_runs=True)),
-    "LP, forced runs, finished rows dropped": (True, Loop(sort=False, forced_runs=True, drop_finished=True)),
+BASE = "no LP"
+LOOPS = {
+    "step by step": Loop(sort=False),
+    "sorted": Loop(sort=True),
+    "finished rows dropped": Loop(sort=False, drop_finished=True),
+    "forced runs": Loop(sort=False, forced_runs=True),
+    "forced runs, sorted": Loop(sort=True, forced_runs=True),
+    "forced runs, finished rows dropped": Loop(sort=False, forced_runs=True, drop_finished=True),
 }
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way of decoding, ready to run."""
+    """One way of decoding, ready to run; `processor` is None for no LP."""
 
-    name: str
+    processor: str | None
+    loop: str
     runner: Runner
     plans: list[BatchPlan]
 
+    @property
+    def name(self) -> str:
+        return f"{self.processor or BASE}, {self.loop}"
+
 
 def ways(arguments: argparse.Namespace, model: str) -> list[Way]:
-    """Every way, with the same loaded model and molecules."""
+    """Every way, with the same loaded model and molecules. The first is what all others are compared with."""
     loaded = load(model, device=arguments.device, dtype=arguments.dtype)
-    processor = make_processor(loaded.default_processor, loaded.target)
     # Longest and shortest in turn, so that unsorted batches are as uneven as a real list.
     by_size = sorted(short_molecules(arguments.count), key=len)
     mixed = [by_size.pop(-1 if place % 2 else 0) for place in range(len(by_size))]
@@ -65,50 +68,50 @@ def ways(arguments: argparse.Namespace, model: str) -> list[Way]:
         Prompt(line, "", prompt_text(read.smiles), read) for line, read in enumerate(map(molecule, mixed), start=1)
     ]
     made = []
-    for name, (constrained, loop) in WAYS.items():
-        runner = Runner(loaded, processor if constrained else None, Decoding(), kv_cache=arguments.kv_cache, loop=loop)
-        made.append(Way(name, runner, runner.plan(prompts, arguments.batch_size)))
+    for name in (None, *(item if item != "lp" else loaded.default_processor for item in arguments.processors)):
+        processor = None if name is None else make_processor(name, loaded.target)
+        for kind, loop in LOOPS.items():
+            if name is None and kind not in ("step by step", "finished rows dropped"):
+                continue  # lengths and forced tokens are known under a constraint only
+            runner = Runner(loaded, processor, Decoding(), kv_cache=arguments.kv_cache, loop=loop)
+            made.append(Way(name, kind, runner, runner.plan(prompts, arguments.batch_size)))
     return made
 
 
 def measure(arguments: argparse.Namespace, model: str) -> list[str]:
     """The rows of one model's table."""
     clock = time.perf_counter_ns if arguments.device.startswith("cuda") else time.process_time_ns
-    times: dict[str, list[int]] = {name: [] for name in WAYS}
-    results: dict[str, PassResult] = {}
     prepared = ways(arguments, model)
+    times: dict[str, list[int]] = {way.name: [] for way in prepared}
+    results: dict[str, PassResult] = {}
     for repeat in range(arguments.repeats + 1):  # the first warms up
         for way in prepared:
+            print(f"{model}: pass {repeat} of {arguments.repeats}, {way.name}", file=sys.stderr, flush=True)
             began = clock()
             results[way.name] = way.runner.run(way.plans, None)
             if repeat:
                 times[way.name].append(clock() - began)
-    first, *_ = WAYS
+    base = prepared[0].name
     lines = []
     for way in prepared:
         batches = results[way.name].batches
         tokens = sum(len(row) for batch in batches for row in batch.rows)
         row_steps = sum(sum(batch.rows_per_step) for batch in batches)
         busy = sum(batch.busy_steps(row) for batch in batches for row in range(len(batch.rows)))
-        ratios = [own / base for own, base in zip(times[way.name], times[first], strict=True)]
-        stepwise = [own / base for own, base in zip(times[way.name], times["LP, step by step"], strict=True)]
+        own = f"{way.processor}, step by step" if way.processor else base
+        forced = f"{1 - busy / tokens:.1%}" if "forced runs" in way.loop else "-"
+        bound = f"{1.05 * busy / tokens:.2f}" if "forced runs" in way.loop else "-"
         lines.append(
-            f"| {model} | {way.name} | {tokens:,} | {sum(batch.steps for batch in batches):,} | {row_steps - busy:,} "
-            f"| {spread(ratios)} | {spread(stepwise)} |"
+            f"| {model} | {way.processor or BASE} | {way.loop} | {tokens:,} "
+            f"| {sum(batch.steps for batch in batches):,} | {row_steps - busy:,} | {forced} "
+            f"| {ratio(times[way.name], times[base])} | {bound} | {ratio(times[way.name], times[own])} |"
         )
-    lines.append(f"| {model} | forced tokens: {forced_ratio(prepared):.3f} of the LP's | | | | | |")
     return lines
 
 
-def forced_ratio(prepared: list[Way]) -> float:
-    """Share of the constrained tokens that no choice is left for, end tokens included."""
-    runner = next(way.runner for way in prepared if way.runner.processor is not None)
-    read = [prompt.molecule for prompt in prepared[0].plans[0].prompts if prompt.molecule is not None]
-    for plan in prepared[0].plans[1:]:
-        read += [prompt.molecule for prompt in plan.prompts if prompt.molecule is not None]
-    templates = [runner.template(item) for item in read]
-    free = sum(int(template.free.sum()) for template in templates)
-    return 1 - free / sum(len(template.ids) + 1 for template in templates)
+def ratio(own: list[int], base: list[int]) -> str:
+    """Median of the ratios of passes that ran one after the other, lowest and highest."""
+    return spread([one / other for one, other in zip(own, base, strict=True)])
 
 
 def spread(values: list[float]) -> str:
@@ -123,12 +126,14 @@ def report(arguments: argparse.Namespace) -> str:
         f"{arguments.count} molecules, batches of {arguments.batch_size}, {arguments.kv_cache} cache, greedy, "
         f"{arguments.dtype} on {here.gpu or here.cpu} ({here.threads} thread{'s' if here.threads > 1 else ''}; "
         f"load of the machine {os.getloadavg()[0]:.0f} on {here.cores} cores), torch {here.torch}, transformers "
-        f"{here.transformers}. Ratios of {what}, median of {arguments.repeats} interleaved passes (lowest to highest)."
+        f"{here.transformers}. Ratios of {what}, median of {arguments.repeats} interleaved passes (lowest to highest). "
+        "Forced: share of the tokens that were appended without a step of their own; target: 1.05 x (1 - that share)."
     )
     rows = [line for model in arguments.models for line in measure(arguments, model)]
     table = [
-        "| preset | way | tokens | steps | idle row-steps | time over no LP | time over LP, step by step |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| preset | LP | way | tokens | steps | idle row-steps | forced | time over no LP | target "
+        "| time over the same LP, step by step |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         *rows,
     ]
     return f"{head}\n\n" + "\n".join(table) + "\n"
@@ -137,6 +142,9 @@ def report(arguments: argparse.Namespace) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["qwen", "llama"])
+    parser.add_argument(
+        "--processors", nargs="+", default=["lp", "grammar"], help="lp: the one that suits the preset's tokenizer"
+    )
     parser.add_argument("-n", dest="count", type=int, default=6)
     parser.add_argument("--batch-size", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=3)

@@ -34,7 +34,7 @@ class Metric:
 METRICS = (
     Metric(
         "steps",
-        "Steps, as the engine that ran them marks them (no tokens: its mark does not tell their number)",
+        "Steps, as the engine that ran them marks them (tokens only where its mark tells their number)",
         "step_launches",
         "SELECT IFNULL(source, '(outside)') AS source, kind, steps, tokens, launches, graph_launches, kernels,"
         " gpu_ns, launches_per_step, launches_per_token"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from molprof.analysis.drift.model import Agreement, Disagreement, Drift
 from molprof.analysis.metrics.run_model import Run
 from molprof.analysis.render.document import Column, Section
-from molprof.analysis.render.values import count_text, number_text, percent_text
+from molprof.analysis.render.values import count_text, counted, number_text, percent_text
 
 _AGREEMENT = tuple(map(Column, ("tokens", "mean p", "median p", "first choice", "forbidden", "surprisal")))
 
@@ -30,7 +30,7 @@ def drift_note(drift: Drift | None) -> list[str]:
         return []
     return [
         f"drift (positions given minus tokens needed): mean {number_text(drift.mean_drift_tokens)}; "
-        f"{count_text(drift.too_short_blocks)} blocks too short, {count_text(drift.exact_blocks)} exact, "
+        f"{counted(drift.too_short_blocks, 'block')} too short, {count_text(drift.exact_blocks)} exact, "
         f"{count_text(drift.too_long_blocks)} too long"
     ]
 

@@ -16,6 +16,7 @@ from molprof.analysis.render.values import (
     bytes_text,
     column_title,
     count_text,
+    counted,
     per,
     percent_text,
     time_text,
@@ -55,7 +56,7 @@ def _trace(report: Report) -> Section:
         rows.append(("", f"{count_text(left_out)} Python stack events left out: no figure needs them"))
     rows.extend(("", line) for line in _categories(trace.events_by_category))
     if trace.lanes is not None:
-        rows.append(("own lanes", f"{count_text(trace.lanes)} events that partly overlap another of their track"))
+        rows.append(("own lanes", f"{counted(trace.lanes, 'event')} partly overlapping another of their track"))
     if not trace.complete:
         rows.append(("DAMAGED", f"only the whole part was read: {trace.problem}"))
     return Section("Trace", PAIR, tuple(rows))

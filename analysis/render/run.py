@@ -8,6 +8,7 @@ from molprof.analysis.render.drift import drift_note, drift_sections
 from molprof.analysis.render.values import (
     NOT_RECORDED,
     count_text,
+    counted,
     number_text,
     per,
     percent_text,
@@ -48,7 +49,7 @@ def _run(run: Run) -> Section:
             f"{time_text(wall.median)} (low {time_text(wall.low)}, high {time_text(wall.high)}, "
             f"{wall.repeats} unprofiled repeat{'s' if wall.repeats != 1 else ''})",
         ),
-        ("recorded", f"{recorded}: {count_text(window.steps)} steps, {count_text(window.tokens)} tokens"),
+        ("recorded", f"{recorded}: {counted(window.steps, 'step')}, {counted(window.tokens, 'token')}"),
         ("profiler", f"recorded steps take {number_text(run.profiled_ratio)} times their unprofiled time"),
         ("marks", _marks(run.marks)),
         ("molecules", _molecule_counts(run)),
@@ -135,10 +136,10 @@ def _block_notes(run: Run) -> list[str]:
     cut = f" ({count_text(run.cut_blocks)} cut)" if run.cut_blocks else ""
     free = "" if run.setup.processor is None else f"; FREE positions {number_text(run.free_positions_per_block)}"
     return [
-        f"{count_text(run.blocks)} coordinate blocks{free}; "
+        f"{counted(run.blocks, 'coordinate block')}{free}; "
         f"tokens that coordinates took {number_text(run.coordinate_tokens_per_block)} (means per block)",
-        f"{count_text(run.junk_tokens)} junk tokens in {count_text(run.junk_blocks)} blocks, "
-        f"{count_text(run.filler_tokens)} filler tokens, {count_text(run.malformed_blocks)} malformed blocks{cut}",
+        f"{counted(run.junk_tokens, 'junk token')} in {counted(run.junk_blocks, 'block')}, "
+        f"{counted(run.filler_tokens, 'filler token')}, {counted(run.malformed_blocks, 'malformed block')}{cut}",
         *drift_note(run.drift),
     ]
 

@@ -62,6 +62,11 @@ def count_text(value: float | None) -> str:
     return NOT_RECORDED if value is None else f"{value:,.0f}"
 
 
+def counted(value: float | None, noun: str) -> str:
+    """A count with its noun, in the singular for one: `1 block`, `1,234 blocks`."""
+    return f"{count_text(value)} {noun}{'' if value == 1 else 's'}"
+
+
 def number_text(value: float | None) -> str:
     """A number with as many decimals as four digits leave room for; none where it is whole."""
     if value is None:
@@ -122,6 +127,8 @@ def by_column(column: str, value: Cell) -> str:
 
 def column_title(column: str) -> str:
     """`mean_delay_ns` as `mean delay`: units stand in the cells."""
+    if column == "gpu_ns":
+        return "GPU time"
     for suffix in ("_ns", "_bytes"):
         column = column.removesuffix(suffix)
     return column.replace("_ratio", " share").replace("_", " ")
