@@ -39,7 +39,7 @@ PLOTS = {
     "phases": Plot("What an unprofiled step spends its time on.", draw_phases),
     "classes": Plot("GPU time by class of kernel.", draw_classes),
     "latency": Plot("Unprofiled time of a step over its position in the sequence.", draw_latency),
-    "drift": Plot("Junk and filler tokens in coordinate blocks.", draw_drift),
+    "drift": Plot("Drift of coordinate blocks, and their junk and filler tokens.", draw_drift),
 }
 
 

@@ -1,78 +1,100 @@
-"""Drift histogram: how many junk and filler tokens the coordinate blocks hold."""
+"""Drift histogram: what the template's positions left over or lacked, and the junk and filler that blocks hold."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from molprof.analysis.metrics import Report
 from molprof.analysis.plots.style import EDGE, caption, colour, hatch, legend_below, new_figure
 from molprof.analysis.plots.subject import NotRecordedError, Subject
-from molprof.analysis.render.values import count_text
+from molprof.analysis.render.values import count_text, counted
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# More tokens than this share the last bar.
+# More tokens than this, or fewer than as many too few, share the last bar.
 _LAST = 20
 # Fewer places would make the bars of runs without drift as wide as the figure.
 _FEWEST = 5
 # Inches that the axis has for all places, and that a count over a bar needs.
 _AXIS_INCHES = 6.5
 _COUNT_INCHES = 0.3
+# Table of the report -> what its first column says; runs without a template have none of the first.
+_PANELS = (
+    ("template_drift", "Drift: FREE positions of the template minus tokens that the coordinates need"),
+    ("drift", "Junk and filler tokens in the blocks that were written"),
+)
 
 
 def draw_drift(subject: Subject) -> Figure:
-    """Share of the blocks by their number of junk and filler tokens, a colour for each run.
+    """Share of the blocks by their drift, and by their junk and filler tokens; a colour for each run.
 
     Raises:
         NotRecordedError: no report has coordinate blocks.
     """
-    runs = [
-        (label, blocks)
+    named = [
+        (label, report)
         for label, report in zip(subject.labels, subject.reports, strict=True)
-        if (blocks := _blocks(report))
+        if _blocks(report, "drift")
     ]
-    if not runs:
+    panels = [(title, [_blocks(report, table) for _, report in named]) for table, title in _PANELS]
+    panels = [(title, series) for title, series in panels if any(series)]
+    if not panels:
         raise NotRecordedError("coordinate blocks, which molprof capture records with the tokens")
-    last = max(_FEWEST, *(max(blocks) for _, blocks in runs))
-    figure, (axis,) = new_figure(2.9)
-    size = 0.84 / len(runs)
-    handles = []
-    for index, (_, blocks) in enumerate(runs):
-        whole = sum(blocks.values())
-        places = [drift - 0.42 + size * (index + 0.5) for drift in range(last + 1)]
-        shares = [100 * blocks.get(drift, 0) / whole for drift in range(last + 1)]
-        handles.append(
-            axis.bar(
-                places, shares, size * 0.94, color=colour(index), edgecolor=EDGE, linewidth=0.5, hatch=hatch(index)
-            )
-        )
-        if size * _AXIS_INCHES / (last + 1) > _COUNT_INCHES:
-            for place, share, drift in zip(places, shares, range(last + 1), strict=True):
-                if drift in blocks:
-                    axis.annotate(
-                        count_text(blocks[drift]), (place, share), (0, 2), textcoords="offset points", ha="center",
-                        fontsize=7.5,
-                    )  # fmt: skip
-    axis.set_xticks(range(last + 1), [f"{drift}" if drift < _LAST else f"{_LAST} or more" for drift in range(last + 1)])
-    axis.set_xlim(-0.6, last + 0.6)
-    axis.set_ylim(0, 1.1 * max(bar.get_height() for group in handles for bar in group))
-    axis.grid(True, axis="y")
-    axis.set_xlabel("junk and filler tokens in a coordinate block")
-    axis.set_ylabel("share of the blocks (%)")
-    legend_below(figure, handles, [f"{caption(label)}: {_counted(blocks)}" for label, blocks in runs], 2)
+    written = panels[-1][1]
+    places = [tokens for _, series in panels for blocks in series for tokens in blocks]
+    first, last = min(0, *places), max(_FEWEST, *places)
+    figure, axes = new_figure(0.6 + 2.3 * len(panels), len(panels))
+    for axis, (title, series) in zip(axes, panels, strict=True):
+        handles = _bars(axis, series, range(first, last + 1))
+        axis.set_title(title)
+    axes[-1].set_xlabel("tokens in a coordinate block")
+    labels = [
+        f"{caption(label)}: {counted(sum(blocks.values()), 'block')}"
+        for (label, _), blocks in zip(named, written, strict=True)
+    ]
+    legend_below(figure, handles, labels, 2)
     return figure
 
 
-def _blocks(report: Report) -> dict[int, int]:
-    """Blocks by number of junk and filler tokens."""
+def _bars(axis: Axes, series: Sequence[dict[int, int]], tokens: range) -> list[Any]:
+    """A group of bars for each number of tokens, one bar per run; what the legend shows of each run."""
+    size = 0.84 / len(series)
+    handles = []
+    for index, blocks in enumerate(series):
+        whole = sum(blocks.values()) or 1
+        places = [number - 0.42 + size * (index + 0.5) for number in tokens]
+        shares = [100 * blocks.get(number, 0) / whole for number in tokens]
+        style = {"color": colour(index), "edgecolor": EDGE, "linewidth": 0.5, "hatch": hatch(index)}
+        handles.append(axis.bar(places, shares, size * 0.94, **style))
+        if size * _AXIS_INCHES / len(tokens) > _COUNT_INCHES:
+            for place, share, number in zip(places, shares, tokens, strict=True):
+                if number in blocks:
+                    axis.annotate(
+                        count_text(blocks[number]), (place, share), (0, 2), textcoords="offset points", ha="center",
+                        fontsize=7.5,
+                    )  # fmt: skip
+    axis.set_xticks(tokens, [_tick(number) for number in tokens])
+    axis.set_xlim(tokens[0] - 0.6, tokens[-1] + 0.6)
+    axis.set_ylim(0, 1.1 * max(bar.get_height() for group in handles for bar in group))
+    axis.grid(True, axis="y")
+    axis.set_ylabel("share of the blocks (%)")
+    return handles
+
+
+def _tick(tokens: int) -> str:
+    if abs(tokens) < _LAST:
+        return f"{tokens}"
+    return f"{_LAST} or more" if tokens > 0 else f"-{_LAST} or less"
+
+
+def _blocks(report: Report, table: str) -> dict[int, int]:
+    """Blocks by number of tokens, as one of the report's tables has them."""
     found: dict[int, int] = {}
-    for drift, blocks in report.table("drift").rows:
-        if isinstance(drift, int) and isinstance(blocks, int):
-            found[min(drift, _LAST)] = found.get(min(drift, _LAST), 0) + blocks
+    for tokens, blocks in report.table(table).rows:
+        if isinstance(tokens, int) and isinstance(blocks, int):
+            place = max(-_LAST, min(tokens, _LAST))
+            found[place] = found.get(place, 0) + blocks
     return found
-
-
-def _counted(blocks: dict[int, int]) -> str:
-    count = sum(blocks.values())
-    return f"{count_text(count)} block{'s' if count != 1 else ''}"

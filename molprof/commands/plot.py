@@ -17,7 +17,7 @@ KINDS = {
     "phases": "What an unprofiled step spends its time on.",
     "classes": "GPU time by class of kernel.",
     "latency": "Unprofiled time of a step over its position in the sequence.",
-    "drift": "Junk and filler tokens in coordinate blocks.",
+    "drift": "Drift of coordinate blocks, and their junk and filler tokens.",
 }
 
 

@@ -50,7 +50,8 @@ _FIGURES = (
     (
         "drift",
         "Drift",
-        "How many junk and filler tokens the coordinate blocks hold; numbers over the bars are blocks.",
+        "Above, for runs with a template: positions that it had for a block and the numbers did not need (left of 0: "
+        "they needed more). Below: the junk and filler tokens that were written. Numbers over the bars are blocks.",
     ),
 )
 
