@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What each logits processor costs and does to the text, side by side: writes the table of docs/processors.md.
 
-    python benchmarks/processors.py [-n 16] [--rounds 1] [--models qwen,llama] [--only none,grammar] [--note TEXT]
+    python benchmarks/processors.py [-n 64] [--batch-size 32] [--rounds 2] [--models qwen,llama] [--only none,grammar]
 
 Same model, molecules, dtype, device and greedy decoding for all; one process. Each round runs every processor once;
 times are ratios to no processor within a round, medians over rounds. On a CPU they are ratios of the process's CPU
@@ -151,8 +151,9 @@ class Result:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-n", type=int, default=16, help="molecules, one batch of them")
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("-n", type=int, default=64, help="molecules")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--models", default="qwen,llama")
     parser.add_argument("--only", help="processors, comma-separated; none is always run")
     parser.add_argument("--device", default="auto")
@@ -164,12 +165,12 @@ def main() -> None:
     sections = []
     for name in options.models.split(","):
         loaded = load(name, device=options.device, dtype=options.dtype)
-        results = measure(loaded, [item for item in wanted if item != "none"], options.n, options.rounds)
+        results = measure(loaded, [item for item in wanted if item != "none"], options)
         sections.append(f"### {name}\n\n{table(results)}")
     where = environment(loaded.target.device)
     machine = f"{where.gpu or where.cpu}, torch {where.torch}, transformers {where.transformers}"
     lines = [
-        f"{options.n} molecules in one batch, greedy, {options.rounds} "
+        f"{options.n} molecules in batches of {options.batch_size}, greedy, {options.rounds} "
         f"round{'s' if options.rounds > 1 else ''}; {machine}; {datetime.date.today()}.",
         *([options.note] if options.note else []),
     ]
@@ -179,8 +180,9 @@ def main() -> None:
         write(text)
 
 
-def measure(loaded: LoadedModel, names: list[str], count: int, rounds: int) -> list[Result]:
-    prompts = read_prompts(None, count).prompts
+def measure(loaded: LoadedModel, names: list[str], options: argparse.Namespace) -> list[Result]:
+    prompts = read_prompts(None, options.n).prompts
+    size, rounds = options.batch_size, options.rounds
     made: dict[str, Any] = {"none": None}
     for name in names:
         try:
@@ -190,11 +192,11 @@ def measure(loaded: LoadedModel, names: list[str], count: int, rounds: int) -> l
     results = {name: Result(name) for name in made}
     for name, processor in made.items():
         if processor is not None:
-            results[name].operators = count_operators(loaded, processor, prompts)
+            results[name].operators = count_operators(loaded, processor, prompts[:size])
     for number in range(rounds):
         for name, processor in made.items():
             print(f"{loaded.name} {name}, round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-            one_pass(loaded, processor, prompts, results[name])
+            one_pass(loaded, processor, prompts, size, results[name])
         for result in results.values():
             result.ratios.append(result.total_ns[-1] / results["none"].total_ns[-1])
     return list(results.values())
@@ -208,9 +210,9 @@ def count_operators(loaded: LoadedModel, processor: Any, prompts: tuple[Prompt, 
     return counted.operators / counted.calls
 
 
-def one_pass(loaded: LoadedModel, processor: Any, prompts: tuple[Prompt, ...], result: Result) -> None:
+def one_pass(loaded: LoadedModel, processor: Any, prompts: tuple[Prompt, ...], size: int, result: Result) -> None:
     runner = Runner(loaded, processor, Decoding())
-    plans = runner.plan(prompts, len(prompts))
+    plans = runner.plan(prompts, size)
     clocks = Clocks(runner.synchronize if loaded.target.device.type == "cuda" else None)
     began = clocks.now()
     done = runner.run(plans, clocks)
