@@ -334,6 +334,9 @@ def test_idle_rows(tmp_path: Path) -> None:
     assert "12 steps instead of 20" in idle.evidence
     one_batch = findings(tmp_path, decoding(lengths=lengths, batch_size=4))["idle_rows"]
     assert "all rows are one batch" in one_batch.evidence
+    sorted_rows = findings(tmp_path, decoding(lengths=[10, 10, 9, 2], batch_size=2))["idle_rows"]
+    assert "need no fewer steps" in sorted_rows.evidence
+    assert "like length" not in sorted_rows.fix
     assert "idle_rows" not in findings(tmp_path, decoding(lengths=[10, 9], batch_size=2))
 
 

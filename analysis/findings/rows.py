@@ -48,12 +48,17 @@ def _idle(run: Run, batches: Sequence[int], lengths: Sequence[int]) -> tuple[Fin
     ordered = sorted(lengths, reverse=True)
     size = max(batches.count(batch) for batch in set(batches))
     by_length = sum(ordered[start] for start in range(0, len(ordered), size))
-    several = len(set(batches)) > 1
-    advice = (
-        f"batches of like length need {count_text(by_length)} steps instead of {count_text(run.steps)}"
-        if several
-        else "all rows are one batch, so only refilling finished rows helps"
-    )
+    # With forced runs a row's steps are fewer than its tokens, and not known by its length.
+    sortable = len(set(batches)) > 1 and not run.setup.forced_runs and by_length < run.steps
+    dropping = "let finished rows leave the batch (--drop-finished), or refill them as servers do"
+    if sortable:
+        advice = f"batches of like length need {count_text(by_length)} steps instead of {count_text(run.steps)}"
+    elif len(set(batches)) == 1:
+        advice = "all rows are one batch, so only dropping or refilling finished rows helps"
+    elif run.setup.forced_runs:
+        advice = "what batches of like length need is not known with forced runs"
+    else:
+        advice = "batches of like length need no fewer steps, so only dropping or refilling finished rows helps"
     return (
         Finding(
             id="idle_rows",
@@ -63,7 +68,9 @@ def _idle(run: Run, batches: Sequence[int], lengths: Sequence[int]) -> tuple[Fin
                 f"are of rows that had finished; {advice}"
             ),
             gain_ratio=ratio * _steps_ratio(run),
-            fix="batch molecules of like length (sort by the template's tokens), or refill finished rows as servers do",
+            fix=f"batch molecules of like length (sort by the template's tokens: --sort); {dropping}"
+            if sortable
+            else dropping,
             explanation="A batch runs until its longest row ends; every step computes all rows.",
             query=(
                 "SELECT batch, MAX(tokens) AS steps, COUNT() AS rows, SUM(tokens) AS tokens FROM molprof_sequence"

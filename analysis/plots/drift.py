@@ -61,24 +61,28 @@ def draw_drift(subject: Subject) -> Figure:
 
 def _bars(axis: Axes, series: Sequence[dict[int, int]], tokens: range) -> list[Any]:
     """A group of bars for each number of tokens, one bar per run; what the legend shows of each run."""
+    from matplotlib.patches import Patch
+
     size = 0.84 / len(series)
+    labelled = size * _AXIS_INCHES / len(tokens) > _COUNT_INCHES
     handles = []
     for index, blocks in enumerate(series):
-        whole = sum(blocks.values()) or 1
-        places = [number - 0.42 + size * (index + 0.5) for number in tokens]
-        shares = [100 * blocks.get(number, 0) / whole for number in tokens]
-        style = {"color": colour(index), "edgecolor": EDGE, "linewidth": 0.5, "hatch": hatch(index)}
-        handles.append(axis.bar(places, shares, size * 0.94, **style))
-        if size * _AXIS_INCHES / len(tokens) > _COUNT_INCHES:
-            for place, share, number in zip(places, shares, tokens, strict=True):
-                if number in blocks:
-                    axis.annotate(
-                        count_text(blocks[number]), (place, share), (0, 2), textcoords="offset points", ha="center",
-                        fontsize=7.5,
-                    )  # fmt: skip
+        whole = sum(blocks.values())
+        places = [number - 0.42 + size * (index + 0.5) for number in blocks]
+        shares = [100 * count / whole for count in blocks.values()]
+        style: dict[str, Any] = {
+            "facecolor": colour(index), "edgecolor": EDGE, "linewidth": 0.5, "hatch": hatch(index),
+        }  # fmt: skip
+        axis.bar(places, shares, size * 0.94, **style)
+        handles.append(Patch(**style))
+        for place, share, count in zip(places, shares, blocks.values(), strict=True):
+            if labelled:
+                axis.annotate(
+                    count_text(count), (place, share), (0, 2), textcoords="offset points", ha="center", fontsize=7.5
+                )
     axis.set_xticks(tokens, [_tick(number) for number in tokens])
     axis.set_xlim(tokens[0] - 0.6, tokens[-1] + 0.6)
-    axis.set_ylim(0, 1.1 * max(bar.get_height() for group in handles for bar in group))
+    axis.set_ylim(0, 1.1 * max(bar.get_height() for bar in axis.patches))
     axis.grid(True, axis="y")
     axis.set_ylabel("share of the blocks (%)")
     return handles
