@@ -66,10 +66,12 @@ def _bars(axis: Axes, series: Sequence[dict[int, int]], tokens: range) -> list[A
     size = 0.84 / len(series)
     labelled = size * _AXIS_INCHES / len(tokens) > _COUNT_INCHES
     handles = []
+    highest = 0.0
     for index, blocks in enumerate(series):
         whole = sum(blocks.values())
         places = [number - 0.42 + size * (index + 0.5) for number in blocks]
         shares = [100 * count / whole for count in blocks.values()]
+        highest = max(highest, *shares, 0.0)
         style: dict[str, Any] = {
             "facecolor": colour(index), "edgecolor": EDGE, "linewidth": 0.5, "hatch": hatch(index),
         }  # fmt: skip
@@ -82,7 +84,7 @@ def _bars(axis: Axes, series: Sequence[dict[int, int]], tokens: range) -> list[A
                 )
     axis.set_xticks(tokens, [_tick(number) for number in tokens])
     axis.set_xlim(tokens[0] - 0.6, tokens[-1] + 0.6)
-    axis.set_ylim(0, 1.1 * max(bar.get_height() for bar in axis.patches))
+    axis.set_ylim(0, 1.1 * highest)
     axis.grid(True, axis="y")
     axis.set_ylabel("share of the blocks (%)")
     return handles
