@@ -125,8 +125,9 @@ def report(arguments: argparse.Namespace) -> str:
     head = (
         f"{arguments.count} molecules, batches of {arguments.batch_size}, {arguments.kv_cache} cache, greedy, "
         f"{arguments.dtype} on {here.gpu or here.cpu} ({here.threads} thread{'s' if here.threads > 1 else ''}; "
-        f"load of the machine {os.getloadavg()[0]:.0f} on {here.cores} cores), torch {here.torch}, transformers "
-        f"{here.transformers}. Ratios of {what}, median of {arguments.repeats} interleaved passes (lowest to highest). "
+        f"{here.cores} core{'s' if here.cores != 1 else ''}, load {os.getloadavg()[0]:.0f}), torch {here.torch}, "
+        f"transformers {here.transformers}. Ratios of {what}, median of "
+        f"{arguments.repeats} interleaved passes (lowest to highest). "
         "Forced: share of the tokens that were appended without a step of their own; target: 1.05 x (1 - that share)."
     )
     rows = [line for model in arguments.models for line in measure(arguments, model)]
