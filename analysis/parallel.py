@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,6 @@ import msgspec
 from molprof import errors
 from molprof.analysis.cache import decode_report, encode_report
 from molprof.analysis.metrics.model import Report
-from molprof.analysis.reader.workers import processors
 from molprof.analysis.reports import ReportOptions, kept_report, load_report
 
 _OK, _FAILED = b"+", b"-"
@@ -35,12 +35,15 @@ def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
     if workers < 2:
         reports.update({path: load_report(path, options) for path in missing})
     else:
-        # Together they decode with as many processes as there are processors.
-        options = replace(options, processes=max(1, processors() // workers))
         with ThreadPoolExecutor(max_workers=workers) as pool:
             made = pool.map(lambda path: _remote(path, options), missing)
             reports.update(zip(missing, made, strict=True))
     return [report for path in paths if (report := reports[path]) is not None]
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _remote(path: Path, options: ReportOptions) -> Report:

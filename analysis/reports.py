@@ -26,7 +26,6 @@ def open_trace(
     stacks: bool = True,
     all_args: bool = True,
     partial: bool = False,
-    processes: int | None = None,
 ) -> Generator[tuple[Engine, TraceInfo], None, None]:
     """An engine that holds the trace at `path`, large enough for it, and what is known of the trace.
 
@@ -39,7 +38,7 @@ def open_trace(
             engines.append(stack.enter_context(open_engine(native_path, memory64=large)))
             return engines[0]
 
-        info = load_trace(path, start, stacks=stacks, all_args=all_args, partial=partial, processes=processes)
+        info = load_trace(path, start, stacks=stacks, all_args=all_args, partial=partial)
         yield engines[0], info
 
 
@@ -52,14 +51,12 @@ class ReportOptions:
         stacks: read Python stacks too; no figure needs them, and they are most of many traces.
         partial: of a damaged file, report what is whole.
         cached: take the report from the user's cache where it is, and keep it there.
-        processes: how many decode a long file; one for each processor by default.
     """
 
     native_path: str | None = None
     stacks: bool = False
     partial: bool = False
     cached: bool = False
-    processes: int | None = None
 
 
 def load_report(path: str | os.PathLike[str], options: ReportOptions | None = None) -> Report:
@@ -78,7 +75,6 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
         stacks=options.stacks,
         all_args=False,
         partial=options.partial,
-        processes=options.processes,
     ) as (engine, info):
         try:
             report = build_report(engine, info)

@@ -1,33 +1,29 @@
 #!/usr/bin/env python3
 """How fast and lean reading a large trace is: molprof against other ways, in one run, as ratios.
 
-    python benchmarks/read.py TRACE.json.gz [--size 1e9] [--only molprof,floor] [--keep DIR] [--peers PYTHON]
+    python benchmarks/read.py TRACE.json.gz [--size 1e9] [--only molprof,json] [--keep DIR] [--peers PYTHON]
 
-Writes a file of the wanted size by repeating a real trace (shifted times, other correlation ids), and reads it in
-turn with everything that is installed, each in a process of its own. Absolute times hold for one machine on one
-day; the ratios are what may be compared: those of CPU time where others use the machine too.
+Writes a file of the wanted size by repeating a real trace (benchmarks/repeat.py), or takes the one that an earlier run
+kept, and reads it in turn with everything that is installed, each in a process of its own. Absolute times hold for one
+machine on one day; the ratios are what may be compared: those of CPU time where others use the machine too. The table
+grows on standard output, row by row, so that what is finished stays when the rest is interrupted; what is going on is
+told on standard error.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import gzip
 import json
 import os
 import platform
-import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from decimal import Decimal
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 _FLOOR = """
 import sys
@@ -75,8 +71,12 @@ from TraceLens import TreePerfAnalyzer
 TreePerfAnalyzer.from_file(sys.argv[1]).get_df_gpu_timeline()
 """
 
-
 _SAMPLE_S = 0.05
+# Looking at the memory of a large process stops it for a while: it may cost this share of the time.
+_SAMPLING_SHARE = 0.005
+_PROGRESS_S = 10
+# Kept free of the memory that is available at the start.
+_FREE_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -103,73 +103,27 @@ TOOLS = {
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What a reader may take: wall time in seconds, memory in bytes with the processes that it starts."""
+
+    wall_s: float
+    memory_bytes: float
+
+
+@dataclass(frozen=True)
 class Measured:
-    """One process and those that it started: wall and CPU time in seconds, peak memory in bytes; and its exit code."""
+    """One process and those that it started: wall and CPU time in seconds, peak memory in bytes.
+
+    failure: why there is no result; the other figures are then those up to its end.
+    """
 
     wall_s: float
     cpu_s: float
     peak_bytes: int
-    exit_code: int
+    failure: str | None
 
 
-def repeated(trace: Path) -> Iterator[tuple[bytes, int]]:
-    """Blocks of JSON text with the number of events in each: the trace over and over, each time later."""
-    with gzip.open(trace) as file:
-        document = json.load(file, parse_float=Decimal)
-    events = document.pop("traceEvents")
-    named = [event for event in events if event.get("ph") == "M"]
-    timed = [event for event in events if event.get("ph") != "M"]
-    starts_ns = [int(Decimal(event["ts"]) * 1000) for event in timed]
-    span_ns = max(starts_ns) - min(starts_ns) + 1_000_000
-    # Numbers that change are marked, so that a repetition is a join of texts.
-    for event, start_ns in zip(timed, starts_ns, strict=True):
-        event["ts"] = f"@T{start_ns}@"
-        if isinstance(event.get("args"), dict):
-            for key in ("correlation", "External id"):
-                if isinstance(event["args"].get(key), int):
-                    event["args"][key] = f"@C{event['args'][key]}@"
-        if event["ph"] in "sft" and isinstance(event.get("id"), int):
-            event["id"] = f"@C{event['id']}@"
-    head = json.dumps(document, default=float)[1:-1]
-    begin = f'{{{head}{", " if head else ""}"traceEvents": [\n'
-    yield "".join([begin, *(_text(event) + ",\n" for event in named)]).encode(), 0
-    pieces = re.split(r'"@([TC])(\d+)@"', ",\n".join(map(_text, timed)))
-    kinds = [(kind == "T", int(value)) for kind, value in zip(pieces[1::3], pieces[2::3], strict=True)]
-    number = 0
-    while True:
-        parts = []
-        for text, (is_time, value) in zip(pieces[::3], kinds, strict=False):
-            if is_time:
-                ns = value + number * span_ns
-                parts += [text, f"{ns // 1000}.{ns % 1000:03d}"]
-            else:
-                parts += [text, str(value + number * 10_000_000 if value > 0 else value)]
-        yield ("".join([*parts, pieces[-1]])).encode(), len(timed)
-        number += 1
-
-
-def _text(event: dict[str, Any]) -> str:
-    return json.dumps(event, default=float)
-
-
-def write_trace(source: Path, target: Path, size_bytes: int) -> tuple[int, int]:
-    """Writes the file; returns its uncompressed bytes and its events."""
-    from isal import igzip
-
-    written = events = 0
-    with igzip.open(target, "wb", compresslevel=1) as file:
-        for block, count in repeated(source):
-            text = block if not events else b",\n" + block
-            file.write(text)
-            written += len(text)
-            events += count
-            if written >= size_bytes:
-                break
-        file.write(b"\n]}\n")
-    return written, events
-
-
-def measure(tool: Tool, path: Path, cache: Path, peers: str) -> Measured:
+def measure(tool: Tool, path: Path, cache: Path, peers: str, limits: Limits) -> Measured:
     """Runs a tool on the file in a process of its own; `peers`: the Python that has the other packages."""
     python = peers if tool.package else sys.executable
     command = [python, "-m", "molprof", *tool.arguments, str(path)]
@@ -178,17 +132,56 @@ def measure(tool: Tool, path: Path, cache: Path, peers: str) -> Measured:
     variables = {**os.environ, "MOLPROF_CACHE": str(cache)}
     if tool.package:
         variables.pop("PYTHONPATH", None)
-    begin = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=variables)
-    peak_bytes = 0
-    while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
-        peak_bytes = max(peak_bytes, sum(map(_memory_bytes, _family(process.pid))))
-        time.sleep(_SAMPLE_S)
-    wall_s = time.monotonic() - begin
-    _, status, usage = ended
-    process.returncode = os.waitstatus_to_exitcode(status)
+    with tempfile.TemporaryFile() as errors:
+        begin = time.monotonic()
+        # A session of its own, so that what it starts can be ended with it.
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=errors, env=variables, start_new_session=True
+        )
+        try:
+            peak_bytes, failure, status, usage = _watched(process.pid, tool.title, begin, limits)
+        except BaseException:
+            _end(process.pid)
+            process.wait()
+            raise
+        wall_s = time.monotonic() - begin
+        process.returncode = os.waitstatus_to_exitcode(status)
+        _end(process.pid)
+        if failure is None and process.returncode:
+            errors.seek(0)
+            lines = errors.read().decode("utf-8", "replace").strip().splitlines() or ["no message"]
+            failure = f"failed ({process.returncode}): {lines[-1][:80]}"
     peak_bytes = max(peak_bytes, usage.ru_maxrss * 1024)
-    return Measured(wall_s, usage.ru_utime + usage.ru_stime, peak_bytes, process.returncode)
+    return Measured(wall_s, usage.ru_utime + usage.ru_stime, peak_bytes, failure)
+
+
+def _watched(pid: int, title: str, begin: float, limits: Limits) -> tuple[int, str | None, int, os.struct_rusage]:
+    """Waits for the process, ending it at a limit: peak memory as seen, failure, status, what it used."""
+    peak_bytes, failure, told = 0, None, begin
+    while not (ended := os.wait4(pid, os.WNOHANG))[0]:
+        before = time.monotonic()
+        now_bytes = _memory_bytes(pid)
+        peak_bytes = max(peak_bytes, now_bytes)
+        after = time.monotonic()
+        if failure is None:
+            if after - begin > limits.wall_s:
+                failure = f"stopped after {limits.wall_s:.0f} s"
+            elif now_bytes > limits.memory_bytes:
+                failure = f"out of memory: more than {limits.memory_bytes / 1e9:.1f} GB after {after - begin:.0f} s"
+            if failure is not None:
+                _end(pid)
+        if after - told > _PROGRESS_S:
+            told = after
+            print(f"{title}: {after - begin:.0f} s, {now_bytes / 1e9:.2f} GB", file=sys.stderr, flush=True)
+        time.sleep(max(_SAMPLE_S, (after - before) / _SAMPLING_SHARE))
+    _, status, usage = ended
+    return peak_bytes, failure, status, usage
+
+
+def _end(pid: int) -> None:
+    """Ends what is left of a session."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _family(pid: int) -> list[int]:
@@ -202,6 +195,16 @@ def _family(pid: int) -> list[int]:
 
 
 def _memory_bytes(pid: int) -> int:
+    """What the process and those that it started hold, what they share counted once."""
+    family = _family(pid)
+    if len(family) == 1:  # the kernel has that number at hand
+        with contextlib.suppress(OSError):
+            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return 0
+    return sum(map(_part_bytes, family))
+
+
+def _part_bytes(pid: int) -> int:
     """What the process holds; of what it shares with others, its part."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -212,7 +215,13 @@ def _memory_bytes(pid: int) -> int:
 
 def _has(python: str, package: str) -> bool:
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
-    return subprocess.run([python, "-c", code], check=False).returncode == 0
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run([python, "-c", code], check=False, env=variables).returncode == 0
+
+
+def _available_bytes() -> int:
+    with open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
 
 
 def environment() -> str:
@@ -224,51 +233,80 @@ def environment() -> str:
     return f"{model}, {cores} cores, Python {platform.python_version()}, load {load:.1f} before the first run"
 
 
+def _file(arguments: argparse.Namespace, folder: Path) -> tuple[Path, int, int]:
+    """The file to read, its uncompressed bytes and its events; one that is kept from an earlier run is taken as it is.
+
+    It is written by another process: a child's peak memory cannot read below what its parent had when it started it.
+    """
+    path = folder / f"{arguments.size:.3g}-{arguments.trace.name}"
+    facts = path.with_suffix(".facts")
+    if not facts.exists():
+        print(f"writing {path}", file=sys.stderr, flush=True)
+        script = Path(__file__).with_name("repeat.py")
+        command = [sys.executable, str(script), str(arguments.trace), str(path), "--size", str(arguments.size)]
+        facts.write_bytes(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    written = json.loads(facts.read_text())
+    return path, written["bytes"], written["events"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", type=Path)
     parser.add_argument("--size", type=float, default=1e9, help="uncompressed bytes of the file")
-    parser.add_argument("--only", default=",".join(TOOLS), help="tools, separated by commas")
+    parser.add_argument(
+        "--only", default=",".join(TOOLS), help="readers, separated by commas; molprof always comes first"
+    )
     parser.add_argument("--peers", default=sys.executable, help="Python of an environment that has the other packages")
-    parser.add_argument("--keep", type=Path, help="folder for the file, which then stays")
+    parser.add_argument("--keep", type=Path, help="folder for the file, which then stays for later runs")
+    parser.add_argument("--limit", type=float, default=1800, help="seconds that a reader may take")
+    parser.add_argument(
+        "--memory", type=float, help="bytes that a reader may take; by default what is available, less 2 GiB"
+    )
     arguments = parser.parse_args()
     names = ["molprof", *(name for name in arguments.only.split(",") if name != "molprof")]
-    with tempfile.TemporaryDirectory() as folder:
+    if unknown := set(names) - set(TOOLS):
+        parser.error(f"--only: no reader {', '.join(sorted(unknown))}; there are {', '.join(TOOLS)}")
+    limits = Limits(arguments.limit, arguments.memory or _available_bytes() - _FREE_BYTES)
+    with tempfile.TemporaryDirectory() as temporary:
         if arguments.keep is not None:
             arguments.keep.mkdir(parents=True, exist_ok=True)
-        path = (arguments.keep or Path(folder)) / f"repeated-{arguments.trace.name}"
-        # In a process of its own: a child's peak memory cannot read below what its parent had when it started it.
-        with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
-            size_bytes, events = pool.submit(write_trace, arguments.trace, path, int(arguments.size)).result()
-        cache = Path(folder) / "cache"
-        small = Path(folder) / "warm.json"
+        path, size_bytes, events = _file(arguments, arguments.keep or Path(temporary))
+        cache = Path(temporary) / "cache"
+        small = Path(temporary) / "warm.json"
         small.write_text('{"traceEvents": []}')
-        measure(TOOLS["whole"], small, cache, arguments.peers)  # compiles the engine
-        measure(TOOLS["raw"], small, cache, arguments.peers)
+        for name in ("whole", "raw"):  # compiles the engine
+            measure(TOOLS[name], small, cache, arguments.peers, limits)
         print(f"{environment()}\n")
         print(f"{arguments.trace.name} repeated: {size_bytes / 1e9:.2f} GB, {events / 1e6:.2f} M events\n")
         print("| read by | wall, s | CPU, s | peak, GB | wall ratio | CPU ratio | memory ratio |")
-        print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+        print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
         first: Measured | None = None
         for name in names:
             tool = TOOLS[name]
             if tool.package and not _has(arguments.peers, tool.package):
-                print(f"| {tool.title} | not installed | | | | | |")
+                print(f"| {tool.title} | not installed | | | | | |", flush=True)
                 continue
             if name == "cached":
-                measure(tool, path, cache, arguments.peers)
-            result = measure(tool, path, cache, arguments.peers)
+                measure(tool, path, cache, arguments.peers, limits)
+            result = measure(tool, path, cache, arguments.peers, limits)
             first = first or result
-            if result.exit_code:
-                print(f"| {tool.title} | failed ({result.exit_code}) | | | | | |")
-                continue
-            print(
-                f"| {tool.title} | {result.wall_s:.1f} | {result.cpu_s:.1f} | {result.peak_bytes / 1e9:.2f} |"
-                f" {result.wall_s / first.wall_s:.2f} | {result.cpu_s / first.cpu_s:.2f} |"
-                f" {result.peak_bytes / first.peak_bytes:.2f} |",
-                flush=True,
-            )
+            print(f"| {tool.title} | {_cells(result, first)} |", flush=True)
+
+
+def _cells(result: Measured, first: Measured) -> str:
+    if result.failure is not None:
+        text = result.failure.replace("|", " ")
+        return f"{text} | | {result.peak_bytes / 1e9:.2f} | | |"
+    return (
+        f"{result.wall_s:.1f} | {result.cpu_s:.1f} | {result.peak_bytes / 1e9:.2f} |"
+        f" {result.wall_s / first.wall_s:.2f} | {result.cpu_s / first.cpu_s:.2f} |"
+        f" {result.peak_bytes / first.peak_bytes:.2f}"
+    )
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\ninterrupted: the rows above are finished", file=sys.stderr)
+        sys.exit(130)

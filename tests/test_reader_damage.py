@@ -19,6 +19,7 @@ from trace_rows import load, x
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.query import find_statement, run_statement
 from molprof.analysis.reader import TraceInfo, document, load_trace
+from molprof.analysis.reader.part import WrongEventError
 from molprof.analysis.reports import load_report
 from molprof.errors import TraceError
 
@@ -266,3 +267,12 @@ def test_a_single_line_is_no_obstacle(engine: Engine, tmp_path: Path) -> None:
     text = json.dumps(events, separators=(",", ":")).encode()
     assert b"\n" not in text
     assert load(engine, tmp_path, text).events_by_category == {"cpu_op": 20_000}
+
+
+def test_a_wrong_event_says_after_which() -> None:
+    assert (
+        WrongEventError("ts of event 'a'", "'x' is no time").message(7)
+        == "ts of event 'a', after event 7: 'x' is no time"
+    )
+    assert WrongEventError("event 'a' has a negative dur").message(7) == "event 'a' has a negative dur"
+    assert WrongEventError("", "nested").message(7) == "after event 7: nested"

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from molprof.analysis.reader.chunks import Chunks
 from molprof.analysis.reader.part import Part
 from molprof.analysis.reader.unpack import BLOCK_BYTES
-from molprof.analysis.reader.workers import Workers
 from molprof.errors import TraceError
 
 # A string. Its text is matched by a look ahead and then taken as it is, so that where its end is missing no shorter one
@@ -27,10 +24,6 @@ _STRING = re.compile(_TEXT, re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,}\]]+")
 _SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]{0,32}"')
 _LEARN_BYTES = 64 * 1024
-# Text read before other processes are started: what takes as long as their start.
-PARALLEL_BYTES = 16 * 1024 * 1024
-# So many blocks that only look as if cut at the end of an event are a kind of trace that is read in one process.
-_MAX_FAILED_BLOCKS = 8
 # What a single value may take in memory: an event, or the value of another top-level key.
 _MAX_VALUE_BYTES = 256 * 1024 * 1024
 # More than any decoder takes; counting on would only take time.
@@ -40,23 +33,12 @@ _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _PARTIAL_HINT = "read what is whole with --partial"
 
 
-class _Mark(NamedTuple):
-    """A state of reading to which it can return."""
-
-    data: bytes
-    at: int
-    before: int
-    chunks: int
-    problem: TraceError | None
-
-
 class Document:
     """One pass over a trace: `chunks` of its text, each array of events read by `read`.
 
     `parts` yields what `read` makes of its blocks; afterwards `keys` holds the other
-    top-level keys, decoded. With `workers`, other processes read most blocks of
-    a long text. With partial=True a damaged file ends the events instead of raising, and `problem` says what was
-    wrong.
+    top-level keys, decoded. With partial=True a damaged file ends the events instead of raising, and `problem` says
+    what was wrong.
     """
 
     def __init__(
@@ -65,21 +47,18 @@ class Document:
         chunks: Iterator[bytes],
         read: Callable[[bytes], Part],
         partial: bool,
-        workers: Workers | None = None,
     ) -> None:
         self.keys: dict[str, Any] = {}
         self.problem: TraceError | None = None
         self._name = name
-        self._chunks = Chunks(chunks)
+        self._chunks = chunks
         self._partial = partial
         self._read = read
-        self._workers = workers
         self._data = b""
         self._at = 0  # position in _data up to which all is read
         self._before = 0  # bytes of the text before _data
         self._events = 0
         self._separators: list[bytes] = []
-        self._failed_blocks = 0
 
     def parts(self) -> Iterator[Part]:
         """Yields the parts in file order.
@@ -147,8 +126,6 @@ class Document:
             self._at += 1
             return
         while True:
-            if self._workers is not None and self._before >= PARALLEL_BYTES:
-                yield from self._ahead(self._workers)
             for part in self._block():
                 self._events += part.events
                 yield part
@@ -161,51 +138,6 @@ class Document:
                 raise self._error("is malformed: no ',' or ']' after an event")
             if self._peek() == b"]":
                 raise self._error("is malformed: no event after ','")
-
-    def _ahead(self, workers: Workers) -> Iterator[Part]:
-        """Blocks as `_block` cuts them, read by other processes while more are cut; ends before one that it must read.
-
-        A cut is a guess until the block before it was read: so a block that could not be read ends all that was cut
-        behind it, and reading goes on from there as if nothing had been cut.
-        """
-        marks: deque[_Mark] = deque()
-        more = self._chunks.keep = workers.usable
-        while True:
-            while more and not workers.full:
-                mark = self._mark()
-                try:
-                    self._fill()
-                    place = self._cut(len(self._data))
-                except TraceError:
-                    place = -1
-                more = place >= 0 and workers.give(memoryview(self._data)[self._at : place + 1])
-                if more:
-                    marks.append(mark)
-                    self._at = self._data.index(b"{", place + 1)
-                else:
-                    self._rewind(mark)
-            if not marks:
-                break
-            part = workers.take()
-            mark = marks.popleft()
-            if part is None:
-                workers.drop()
-                self._rewind(mark)
-                self._failed_blocks += 1
-                if self._failed_blocks > _MAX_FAILED_BLOCKS:
-                    self._workers = None
-                break
-            self._chunks.forget(marks[0].chunks if marks else self._chunks.taken)
-            self._events += part.events
-            yield part
-        self._chunks.keep = False
-
-    def _mark(self) -> _Mark:
-        return _Mark(self._data, self._at, self._before, self._chunks.taken, self.problem)
-
-    def _rewind(self, mark: _Mark) -> None:
-        self._data, self._at, self._before, self.problem = mark.data, mark.at, mark.before, mark.problem
-        self._chunks.rewind(mark.chunks)
 
     def _fill(self) -> None:
         while len(self._data) - self._at < BLOCK_BYTES and self._more():
@@ -373,7 +305,7 @@ class Document:
         parts = [rest]
         wanted = max(1, len(rest))
         try:
-            while wanted > 0 and (chunk := self._chunks.next()):
+            while wanted > 0 and (chunk := next(self._chunks, b"")):
                 parts.append(chunk)
                 wanted -= len(chunk)
         except TraceError as error:

@@ -18,7 +18,6 @@ from molprof.analysis.reader.part import part_reader
 from molprof.analysis.reader.source import Source, open_source
 from molprof.analysis.reader.survey import Survey, survey
 from molprof.analysis.reader.text import plain_text
-from molprof.analysis.reader.workers import Workers, processors
 from molprof.errors import EngineError, TraceError
 from molprof.profiler.manifest import INCOMPLETE_KEY
 
@@ -69,7 +68,6 @@ def load_trace(
     stacks: bool = True,
     all_args: bool = True,
     partial: bool = False,
-    processes: int | None = None,
 ) -> TraceInfo:
     """Feeds a trace (Chrome JSON or Perfetto's own, plain, gzip or zstd, by content) to an engine that holds none.
 
@@ -77,8 +75,7 @@ def load_trace(
     4 GiB, which is known once the file was read. stacks: keep python stacks (category
     `python_function`), often most of a trace's events. all_args: keep all args and flow events, not
     only `events.NEEDED_ARGS`, which is all that the package's SQL modules read; slower by far.
-    partial: of a damaged file, take what is whole before the damage. processes: how many decode a long file, by default
-    one for each processor.
+    partial: of a damaged file, take what is whole before the damage.
 
     The file is read once, in blocks: times and tracks of all events must be known before the first
     can be placed, so its events wait in short form. Memory is about 40 bytes per event, besides
@@ -90,9 +87,8 @@ def load_trace(
     with open_source(Path(path)) as source:
         if source.is_perfetto:
             return _load_perfetto(source, engine(True) if callable(engine) else engine, partial)
-        with Workers(wanted, processes or processors()) as workers:
-            document = Document(source.name, source.blocks, part_reader(wanted), partial, workers)
-            found = survey(document.parts(), source.name)
+        document = Document(source.name, source.blocks, part_reader(wanted), partial)
+        found = survey(document.parts(), source.name)
         size = source.stored_bytes()
         name = source.name
     manifest = document.keys.pop("molprof", None)

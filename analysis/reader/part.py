@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -36,6 +38,7 @@ _DRAFT_LEVEL = 1
 _PLAIN_PHASES = frozenset("XiIR")
 _THREAD_SCOPES = (b"", b"null", b'"t"')
 _NO_ARGS = NeededArgs()
+_none = partial(np.empty, 0, dtype=np.int64)
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 Key = TypeVar("Key")
@@ -55,8 +58,9 @@ class Label(NamedTuple):
     more: bytes
 
 
-class Part(msgspec.Struct, array_like=True, gc=False):
-    """One block of events. The arrays have an entry per event that is fed, as bytes, so that a part can be sent.
+@dataclass(slots=True)
+class Part:
+    """One block of events. The arrays have an entry per event that is fed.
 
     events: all of the block. stacks: complete events left out as Python stacks. unread: of unknown phases.
     names: kind, pid, tid and text of metadata. starts, durations, correlations: int64; track_of, label_of: int32,
@@ -67,14 +71,14 @@ class Part(msgspec.Struct, array_like=True, gc=False):
     stacks: int = 0
     unread: int = 0
     open_slices: bool = False
-    names: list[tuple[str, Id, Id, str]] = []
-    tracks: list[tuple[Id, Id]] = []
-    labels: list[Label] = []
-    starts: bytes = b""
-    durations: bytes = b""
-    track_of: bytes = b""
-    label_of: bytes = b""
-    correlations: bytes = b""
+    names: Sequence[tuple[str, Id, Id, str]] = ()
+    tracks: Sequence[tuple[Id, Id]] = ()
+    labels: Sequence[Label] = ()
+    starts: np.ndarray = field(default_factory=_none)
+    durations: np.ndarray = field(default_factory=_none)
+    track_of: np.ndarray = field(default_factory=_none)
+    label_of: np.ndarray = field(default_factory=_none)
+    correlations: np.ndarray = field(default_factory=_none)
     text: bytes = b""
 
 
@@ -167,15 +171,15 @@ def _quick_part(block: QuickBlock) -> Part | None:
         stacks=stacks,
         tracks=list(tracks),
         labels=list(labels),
-        starts=starts.tobytes(),
-        durations=durations.astype(np.int64).tobytes(),
-        track_of=np.array(track_of_pair, dtype=np.int32)[pair_of].tobytes(),
-        label_of=np.array(label_of_pair, dtype=np.int32)[pair_of].tobytes(),
+        starts=starts,
+        durations=durations.astype(np.int64),
+        track_of=np.array(track_of_pair, dtype=np.int32)[pair_of],
+        label_of=np.array(label_of_pair, dtype=np.int32)[pair_of],
         correlations=correlations,
     )
 
 
-def _take_correlations(args: Iterable[Any]) -> bytes:
+def _take_correlations(args: Iterable[Any]) -> np.ndarray:
     """Takes the correlation numbers out of decoded args."""
     numbers = []
     unset = msgspec.UNSET
@@ -186,14 +190,14 @@ def _take_correlations(args: Iterable[Any]) -> bytes:
             numbers.append(number)
         else:
             numbers.append(NO_NUMBER)
-    return np.array(numbers, dtype=np.int64).tobytes()
+    return np.array(numbers, dtype=np.int64)
 
 
-def _tracks(events: Sequence[Any]) -> tuple[list[tuple[Id, Id]], bytes]:
+def _tracks(events: Sequence[Any]) -> tuple[list[tuple[Id, Id]], np.ndarray]:
     tracks: _Numbered[tuple[Id, Id]] = _Numbered()
     places = zip([event.pid for event in events], [event.tid for event in events], strict=True)
     track_of = np.array([tracks[place] for place in places], dtype=np.int32)
-    return list(tracks), track_of.tobytes()
+    return list(tracks), track_of
 
 
 def _part(events: list[Event], wanted: Wanted) -> Part:
@@ -211,8 +215,8 @@ def _part(events: list[Event], wanted: Wanted) -> Part:
         return part
     for event in chosen:
         event.cat = _category(event)
-    part.starts = _times(chosen, [event.ts for event in chosen], "ts").tobytes()
-    part.durations = _durations(chosen).tobytes()
+    part.starts = _times(chosen, [event.ts for event in chosen], "ts")
+    part.durations = _durations(chosen)
     part.tracks, part.track_of = _tracks(chosen)
     try:
         if wanted.all_args:
@@ -226,7 +230,7 @@ def _part(events: list[Event], wanted: Wanted) -> Part:
     except RecursionError:
         raise WrongEventError("", "an event is nested too deeply") from None
     labels: _Numbered[Label] = _Numbered()
-    part.label_of = np.array([labels[key] for key in keys], dtype=np.int32).tobytes()
+    part.label_of = np.array([labels[key] for key in keys], dtype=np.int32)
     part.labels = list(labels)
     return part
 

@@ -74,11 +74,11 @@ class _Pass:
         self.labels = _Numbered()
         self.stacks = self.unread = self.read = 0
         self.has_open = False
-        self.starts: list[bytes] = []
-        self.durations: list[bytes] = []
+        self.starts: list[np.ndarray] = []
+        self.durations: list[np.ndarray] = []
         self.track_of: list[np.ndarray] = []
         self.label_of: list[np.ndarray] = []
-        self.correlations: list[bytes] = []
+        self.correlations: list[np.ndarray] = []
         self.drafts: list[bytes] = []
         self.thread_names: dict[int, str] = {}
         self.process_names: dict[Id, str] = {}
@@ -105,8 +105,9 @@ class _Pass:
             self.drafts.append(part.text)
 
 
-def _renumbered(numbers: bytes, keys: Iterable[Any], known: _Numbered) -> np.ndarray:
-    return np.array([known[key] for key in keys], dtype=np.int32)[np.frombuffer(numbers, dtype=np.int32)]
+def _renumbered(numbers: np.ndarray, keys: Iterable[Any], known: _Numbered) -> np.ndarray:
+    known_numbers: np.ndarray = np.array([known[key] for key in keys], dtype=np.int32)
+    return np.asarray(known_numbers[numbers])
 
 
 def survey(parts: Iterable[Part], path: str) -> Survey:
@@ -119,8 +120,8 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
         raise TraceError(f"{path}: {error.message(found.read)}") from None
     starts = _joined(found.starts, np.int64)
     durations = _joined(found.durations, np.int64)
-    tracks = np.concatenate(found.track_of) if found.track_of else np.empty(0, dtype=np.int32)
-    label_of = np.concatenate(found.label_of) if found.label_of else np.empty(0, dtype=np.int32)
+    tracks = _joined(found.track_of, np.int32)
+    label_of = _joined(found.label_of, np.int32)
     origin = int(starts.min()) if len(starts) else 0
     _check_span(path, starts, durations, origin)
     starts -= origin
@@ -159,8 +160,8 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
     return result
 
 
-def _joined(parts: list[bytes], kind: Any) -> np.ndarray:
-    joined = np.frombuffer(bytearray().join(parts), dtype=kind)  # of bytes it could not be changed
+def _joined(parts: list[np.ndarray], kind: Any) -> np.ndarray:
+    joined = np.concatenate(parts, dtype=kind) if parts else np.empty(0, dtype=kind)
     parts.clear()
     return joined
 

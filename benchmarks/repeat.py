@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""A large trace made of a real one: the same events over and over, each time later and with other correlation ids.
+
+    python benchmarks/repeat.py TRACE.json.gz LARGE.json.gz [--size 1e9] [--without python_function,...]
+
+Says the uncompressed bytes and the events that it wrote, as JSON on standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from isal import igzip
+
+
+def repeated(trace: Path, without: frozenset[str]) -> Iterator[tuple[bytes, int]]:
+    """Blocks of JSON text with the number of events in each, without those of some categories."""
+    with gzip.open(trace) as file:
+        document = json.load(file, parse_float=Decimal)
+    events = [event for event in document.pop("traceEvents") if event.get("cat") not in without]
+    named = [event for event in events if event.get("ph") == "M"]
+    timed = [event for event in events if event.get("ph") != "M"]
+    starts_ns = [int(Decimal(event["ts"]) * 1000) for event in timed]
+    span_ns = max(starts_ns) - min(starts_ns) + 1_000_000
+    # Numbers that change are marked, so that a repetition is a join of texts.
+    for event, start_ns in zip(timed, starts_ns, strict=True):
+        event["ts"] = f"@T{start_ns}@"
+        if isinstance(event.get("args"), dict):
+            for key in ("correlation", "External id"):
+                if isinstance(event["args"].get(key), int):
+                    event["args"][key] = f"@C{event['args'][key]}@"
+        if event["ph"] in "sft" and isinstance(event.get("id"), int):
+            event["id"] = f"@C{event['id']}@"
+    head = json.dumps(document, default=float)[1:-1]
+    begin = f'{{{head}{", " if head else ""}"traceEvents": [\n'
+    yield "".join([begin, *(_text(event) + ",\n" for event in named)]).encode(), 0
+    pieces = re.split(r'"@([TC])(\d+)@"', ",\n".join(map(_text, timed)))
+    kinds = [(kind == "T", int(value)) for kind, value in zip(pieces[1::3], pieces[2::3], strict=True)]
+    number = 0
+    while True:
+        parts = []
+        for text, (is_time, value) in zip(pieces[::3], kinds, strict=False):
+            if is_time:
+                ns = value + number * span_ns
+                parts += [text, f"{ns // 1000}.{ns % 1000:03d}"]
+            else:
+                parts += [text, str(value + number * 10_000_000 if value > 0 else value)]
+        yield ("".join([*parts, pieces[-1]])).encode(), len(timed)
+        number += 1
+
+
+def _text(event: dict[str, Any]) -> str:
+    return json.dumps(event, default=float)
+
+
+def write_trace(source: Path, target: Path, size_bytes: int, without: frozenset[str]) -> tuple[int, int]:
+    """Writes the file; returns its uncompressed bytes and its events."""
+    written = events = 0
+    with igzip.open(target, "wb", compresslevel=1) as file:
+        for block, count in repeated(source, without):
+            text = block if not events else b",\n" + block
+            file.write(text)
+            written += len(text)
+            events += count
+            if written >= size_bytes:
+                break
+        file.write(b"\n]}\n")
+    return written, events
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--size", type=float, default=1e9, help="uncompressed bytes of the file")
+    parser.add_argument("--without", default="", help="categories left out, separated by commas")
+    arguments = parser.parse_args()
+    without = frozenset(filter(None, arguments.without.split(",")))
+    size_bytes, events = write_trace(arguments.trace, arguments.target, int(arguments.size), without)
+    print(json.dumps({"bytes": size_bytes, "events": events}))
+
+
+if __name__ == "__main__":
+    main()
