@@ -22,16 +22,18 @@ _COUNT_INCHES = 0.3
 
 
 def draw_drift(subject: Subject) -> Figure:
-    """Share of the blocks by their number of junk and filler tokens, a colour for each run.
+    """Share of the blocks by their number of junk and filler tokens, a colour for each run with trained weights.
 
     Raises:
-        NotRecordedError: no report has coordinate blocks.
+        NotRecordedError: no report has coordinate blocks, or only those of random weights.
     """
     runs = [
         (label, blocks)
         for label, report in zip(subject.labels, subject.reports, strict=True)
-        if (blocks := _blocks(report))
+        if (blocks := _blocks(report)) and not (report.run is not None and report.run.setup.random)
     ]
+    if not runs and any(report.run is not None and report.run.setup.random for report in subject.reports):
+        raise NotRecordedError("drift that is meaningful: the weights are random")
     if not runs:
         raise NotRecordedError("coordinate blocks, which molprof capture records with the tokens")
     last = max(_FEWEST, *(max(blocks) for _, blocks in runs))
