@@ -19,7 +19,7 @@ def describe() -> str:
         lines += [f"  {name:<10}{_model(name, architecture)}", f"  {'':<10}{_checkpoint(name)}"]
         lines += [f"  {'':<10}--size {size}: {_shape(shape)}" for size, shape in NAMED[name].items()]
     lines += ["", "logits processors (--processor; --lp takes the one that suits the tokenizer)"]
-    lines += [f"  {name:<10}{entry.summary}" for name, entry in PROCESSORS.items()]
+    lines += [f"  {name:<12}{entry.summary}" for name, entry in PROCESSORS.items()]
     lines += ["  MODULE:FACTORY  your own"]
     count = sum(bool(line.strip()) for line in _molecules())
     lines += ["", "molecules (without --smiles)", f"  {count} held out from training"]
