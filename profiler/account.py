@@ -10,7 +10,7 @@ from molprof.profiler.kinds import check, classify, plain
 from molprof.profiler.manifest import Disagreement, Generation, Model, MoleculeRun, TemplateCounts
 from molprof.profiler.models import LoadedModel
 from molprof.profiler.needs import needs
-from molprof.profiler.settings import CaptureSettings
+from molprof.profiler.settings import PRESETS, CaptureSettings
 
 
 def molecule_runs(
@@ -88,6 +88,10 @@ def model_account(settings: CaptureSettings, loaded: LoadedModel) -> Model:
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         device=str(loaded.target.device),
         attention=settings.attention,
+        size=settings.size,
+        weights=settings.weights if settings.model in PRESETS else None,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        mlp=getattr(config, "intermediate_size", None),
     )
 
 

@@ -1,13 +1,15 @@
-"""The presets' model architectures: real Qwen3 and LLaMA classes of transformers, at a tiny size."""
+"""The presets' model architectures: real Qwen3 and LLaMA classes of transformers, tiny or at any other size."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from molprof.errors import UsageError
+from molprof.errors import RunError, UsageError
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PretrainedConfig, PreTrainedModel
 
 
@@ -33,6 +35,7 @@ class Architecture:
         logits_width: columns of the logits, padding to a multiple of 128 included, as published.
         rope_theta: base of the rotary frequencies.
         context: longest sequence in tokens.
+        tied: the output layer is the embedding.
     """
 
     family: str
@@ -40,6 +43,7 @@ class Architecture:
     logits_width: int
     rope_theta: float = 10_000.0
     context: int = 2048
+    tied: bool = True
 
 
 TINY_GROUPED = Shape(layers=4, hidden=192, heads=6, kv_heads=3, head_dim=32, mlp=512)
@@ -53,7 +57,7 @@ ARCHITECTURES = {
 
 
 def config(architecture: Architecture, vocabulary: int, eos: int, pad: int) -> PretrainedConfig:
-    """The transformers configuration with `vocabulary` rows of tied embeddings."""
+    """The transformers configuration with `vocabulary` rows of embeddings."""
     from transformers import LlamaConfig, Qwen3Config
 
     shape = architecture.shape
@@ -70,7 +74,7 @@ def config(architecture: Architecture, vocabulary: int, eos: int, pad: int) -> P
         head_dim=shape.head_dim,
         max_position_embeddings=architecture.context,
         rope_parameters={"rope_type": "default", "rope_theta": architecture.rope_theta},
-        tie_word_embeddings=True,
+        tie_word_embeddings=architecture.tied,
         bos_token_id=None,
         eos_token_id=eos,
         pad_token_id=pad,
@@ -84,3 +88,46 @@ def build(settings: PretrainedConfig) -> PreTrainedModel:
 
     model: PreTrainedModel = AutoModelForCausalLM.from_config(settings)
     return model
+
+
+def build_empty(settings: PretrainedConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """A model of that configuration in evaluation mode, its weights allocated and not set.
+
+    Raises:
+        RunError: the device has no memory for it.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(settings, dtype=dtype)
+    needed = model.num_parameters() * dtype.itemsize
+    available = _available_bytes(device)
+    if available is not None and needed > available:
+        raise RunError(
+            f"the model's {model.num_parameters() / 1e6:,.0f} M parameters need {needed / 1e9:,.1f} GB as {dtype}; "
+            f"{device} has {available / 1e9:,.1f} GB free",
+            hint="a smaller --size, or --dtype bfloat16",
+        )
+    model.to_empty(device=device)
+    model.tie_weights()
+    # Rotary frequencies are a buffer that no checkpoint holds. They stay float32 whatever the weights are: rounded to
+    # bfloat16 they turn by another angle, off by radians at the far end of a long answer.
+    with device:
+        model.model.rotary_emb = type(model.model.rotary_emb)(settings)
+    model.eval()
+    return model
+
+
+def _available_bytes(device: torch.device) -> int | None:
+    """Free memory of a device; None where the system does not tell."""
+    import torch
+
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None

@@ -39,8 +39,8 @@ class Progress:
     """Where a capture stands.
 
     Attributes:
-        stage: `load`, `verify`, `warmup`, `repeat`, `unmarked`, `profile`, `disagreement` or `write`.
-        number, of: which pass of the stage.
+        stage: `load`, `weights`, `verify`, `warmup`, `repeat`, `unmarked`, `profile`, `disagreement` or `write`.
+        number, of: which pass of the stage; of `weights` which layer.
         batch, batches: batches done and in all.
         step: the running step, at most `max_steps`; warm-up and profiled pass only, for nothing is reported
             from inside a batch whose time counts.
@@ -102,6 +102,9 @@ def capture(settings: CaptureSettings, report: Report = lambda progress: None) -
         settings.device,
         settings.attention,
         settings.trust_remote_code,
+        settings.size,
+        settings.weights,
+        lambda layer, layers: report(Progress("weights", layer, layers)),
     )
     return capture_loaded(settings, loaded, prompts, report)
 

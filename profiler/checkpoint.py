@@ -1,9 +1,9 @@
 """A preset's compact checkpoint and the full-vocabulary model that it stands for.
 
 A preset is trained with one output row per token that occurs and one row for all others (see
-`training/encode.py`); the file holds just those rows. Expanding copies the shared row to every other column
-of the real logits width. Training raised the shared row's logit by log(number of others), so the softmax
-over the full width is exactly the trained distribution.
+`training/encode.py`); the file holds just those rows. Loading copies the shared row to every other column of the real
+logits width, and widening.py spreads all weights where the model is to be larger. Training raised the shared row's
+logit by log(number of others), so the softmax over the full width is exactly the trained distribution.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from molprof.errors import RunError, UsageError
 from molprof.files import replacing
-from molprof.profiler.architecture import ARCHITECTURES, build, config
+from molprof.profiler.architecture import ARCHITECTURES, Architecture, Shape, build, build_empty, config
+from molprof.profiler.sizes import RANDOM, TRAINED
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
     from molprof.profiler.training.encode import CompactVocabulary
+    from molprof.profiler.widening import Report
 
 _METADATA = "molprof"
 _EMBEDDING = "model.embed_tokens.weight"
@@ -109,27 +111,42 @@ def read_header(path: Path) -> Header:
 
 
 def load_preset(
-    preset: str, dtype: torch.dtype, device: torch.device, attention: str = "sdpa", path: Path | None = None
+    preset: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    attention: str = "sdpa",
+    path: Path | None = None,
+    size: Architecture | None = None,
+    weights: str = TRAINED,
+    report: Report = lambda layer, layers: None,
 ) -> PreTrainedModel:
     """A preset's full-vocabulary model, in evaluation mode.
 
     Args:
         attention: transformers' `attn_implementation`.
         path: another checkpoint of the same preset, instead of the packaged one.
+        size: the preset at another size, from `sizes.sized`; None: its own.
+        weights: `trained` or `random`.
+        report: called after each layer with its number, from 1, and their number.
 
     Raises:
         UsageError: no such preset.
-        RunError: the checkpoint is missing or damaged.
+        RunError: the checkpoint is missing or damaged, or the device has no memory for the model.
     """
-    import torch
-
     file = path or checkpoint_path(preset)
     header = read_header(file)
     if header.preset != preset:
         raise RunError(f"{file} holds the preset {header.preset!r}, not {preset!r}", hint=_REINSTALL)
-    width = ARCHITECTURES[preset].logits_width
-    model = _fill(file, config(ARCHITECTURES[preset], width, header.eos, header.pad), header.ids, attention)
-    torch.nn.Module.to(model, device=device, dtype=dtype)
+    wide = size or ARCHITECTURES[preset]
+    settings = config(wide, wide.logits_width, header.eos, header.pad)
+    settings._attn_implementation = attention
+    model = build_empty(settings, dtype, device)
+    if weights == RANDOM:
+        from molprof.profiler.widening import randomize
+
+        randomize(model, report)
+    else:
+        _fill(model, file, header, header.ids, wide.shape, report)
     return model
 
 
@@ -141,39 +158,32 @@ def load_compact(path: Path) -> tuple[PreTrainedModel, Header]:
     Raises:
         RunError: the checkpoint is missing or damaged.
     """
-    header = read_header(path)
-    eos, pad = header.ids.index(header.eos), header.ids.index(header.pad)
-    settings = config(ARCHITECTURES[header.preset], len(header.ids) + 1, eos, pad)
-    return _fill(path, settings, None, "sdpa").float(), header
-
-
-def _fill(path: Path, settings: PretrainedConfig, expand: tuple[int, ...] | None, attention: str) -> PreTrainedModel:
-    """A model of that configuration with the checkpoint's weights, the embedding expanded to all ids or as it is."""
-    from safetensors.torch import load_file
-
-    tensors = load_file(str(path))
-    if expand is not None:
-        tensors[_EMBEDDING] = _expand(tensors[_EMBEDDING], expand, settings.vocab_size)
-    settings._attn_implementation = attention
-    model = build(settings)
-    absent, unexpected = model.load_state_dict(tensors, strict=False)
-    missing = sorted(set(absent) - {_OUTPUT})
-    if unexpected or missing:
-        raise RunError(
-            f"{path} does not fit the architecture: missing {missing}, unexpected {unexpected}",
-            hint=_REINSTALL,
-        )
-    model.tie_weights()
-    model.eval()
-    return model
-
-
-def _expand(rows: torch.Tensor, ids: tuple[int, ...], width: int) -> torch.Tensor:
-    """(len(ids) + 1, hidden) compact rows -> (width, hidden), every id not in `ids` getting the last row."""
     import torch
 
-    if len(ids) + 1 != rows.shape[0]:
-        raise RunError(f"the checkpoint has {rows.shape[0]} embedding rows for {len(ids)} tokens", hint=_REINSTALL)
-    full = rows[-1].expand(width, -1).clone()
-    full[torch.tensor(ids)] = rows[:-1]
-    return full
+    header = read_header(path)
+    eos, pad = header.ids.index(header.eos), header.ids.index(header.pad)
+    own = ARCHITECTURES[header.preset]
+    model = build_empty(config(own, len(header.ids) + 1, eos, pad), torch.float32, torch.device("cpu"))
+    _fill(model, path, header, None, own.shape, lambda layer, layers: None)
+    return model, header
+
+
+def _fill(
+    model: PreTrainedModel, path: Path, header: Header, ids: tuple[int, ...] | None, wide: Shape, report: Report
+) -> None:
+    """Fills a model of shape `wide` with the checkpoint's weights, its embedding expanded by `ids` or as it is."""
+    import torch
+    from safetensors.torch import load_file
+
+    from molprof.profiler.widening import widen
+
+    tensors = load_file(str(path))
+    own = ARCHITECTURES[header.preset]
+    with torch.device("meta"):
+        narrow = build(config(own, len(header.ids) + 1, 0, 0)).state_dict()
+    wanted = {name: tensor.shape for name, tensor in narrow.items() if name != _OUTPUT}  # tied to the embedding
+    found = {name: tensor.shape for name, tensor in tensors.items()}
+    if found != wanted:
+        unlike = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
+        raise RunError(f"{path} does not fit the architecture: unlike in {', '.join(unlike)}", hint=_REINSTALL)
+    widen(model, tensors, ids, own.shape, wide, report)

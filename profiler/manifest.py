@@ -65,6 +65,9 @@ class Model:
         logits_width: columns of the logits, padding included.
         vocabulary: tokens of the tokenizer, added ones included.
         dtype, device, attention: as used.
+        size: of a preset that was not run at its own size, as asked for; None: its own, or not recorded.
+        weights: of a preset `trained` or `random`; None: of another model, or not recorded.
+        head_dim, mlp: width of a head and of the feed-forward part; None if not recorded.
     """
 
     name: str
@@ -80,6 +83,10 @@ class Model:
     dtype: str
     device: str
     attention: str
+    size: str | None = None
+    weights: str | None = None
+    head_dim: int | None = None
+    mlp: int | None = None
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from molprof.profiler.hub import ACCEPTED, only_local
 from molprof.profiler.processors import default_processor
 from molprof.profiler.processors.base import Target
 from molprof.profiler.settings import ATTENTION, DTYPES
+from molprof.profiler.sizes import RANDOM, TRAINED, sized
 from molprof.profiler.tokenizers import TAGS, VOCABULARIES, preset_tokenizer
 from molprof.profiler.vocabulary import TokenBytes, token_bytes
 
@@ -96,14 +98,22 @@ def load(
     device: str = "auto",
     attention: str = "sdpa",
     trust_remote_code: bool = False,
+    size: str | None = None,
+    weights: str = TRAINED,
+    report: Callable[[int, int], None] = lambda layer, layers: None,
 ) -> LoadedModel:
     """A preset (`qwen`, `llama`), or a model that transformers finds by path or hub id.
 
+    Args:
+        size, weights: of a preset; see `sizes.sized`. None: its own size.
+        report: called after each layer of a preset with its number, from 1, and their number.
+
     Raises:
-        UsageError: no such model, tokenizer, device, dtype or attention; or they do not fit each other.
+        UsageError: no such model, size, tokenizer, device, dtype or attention; or they do not fit each other.
         MissingExtraError: a preset's vocabulary is not installed.
-        RunError: the installation lacks the preset's checkpoint.
+        RunError: the installation lacks the preset's checkpoint, or the device has no memory for the model.
     """
+    wide = None if size is None else sized(name, size, weights)
     if attention not in ATTENTION:
         raise UsageError(f"no attention {attention!r}", hint=f"use one of: {', '.join(ATTENTION)}")
     where, kind = resolve_device(device), resolve_dtype(dtype, resolve_device(device))
@@ -117,12 +127,16 @@ def load(
         text = _load_tokenizer(tokenizer_name, trust_remote_code, tokenizer_local)
         if name in ARCHITECTURES:
             try:
-                model = load_preset(name, kind, where, implementation)
+                model = load_preset(name, kind, where, implementation, size=wide, weights=weights, report=report)
             except ImportError as problem:  # transformers: the attention's package is missing
                 raise UsageError(f"the attention {attention!r}: {problem}", hint="--attention sdpa") from problem
         else:
             model = _load_model(name, kind, where, implementation, trust_remote_code, local)
-    return describe(name, tokenizer_name, model, text)
+    loaded = describe(name, tokenizer_name, model, text)
+    if weights == RANDOM:
+        note = "the weights are random: times and launches are real, tokens and drift are not meaningful"
+        return dataclasses.replace(loaded, notes=(*loaded.notes, note))
+    return loaded
 
 
 def describe(name: str, tokenizer_name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> LoadedModel:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from importlib import resources
 
 from molprof.errors import RunError
-from molprof.profiler.architecture import ARCHITECTURES, Architecture
+from molprof.profiler.architecture import ARCHITECTURES, Architecture, Shape
 from molprof.profiler.checkpoint import checkpoint_path, read_header
 from molprof.profiler.processors import PROCESSORS
+from molprof.profiler.sizes import NAMED
 from molprof.profiler.tokenizers import VOCABULARIES
 
 
@@ -16,8 +17,9 @@ def describe() -> str:
     lines = ["models (--model)"]
     for name, architecture in ARCHITECTURES.items():
         lines += [f"  {name:<10}{_model(name, architecture)}", f"  {'':<10}{_checkpoint(name)}"]
+        lines += [f"  {'':<10}--size {size}: {_shape(shape)}" for size, shape in NAMED[name].items()]
     lines += ["", "logits processors (--processor; --lp takes the one that suits the tokenizer)"]
-    lines += [f"  {name:<10}{entry.summary}" for name, entry in PROCESSORS.items()]
+    lines += [f"  {name:<12}{entry.summary}" for name, entry in PROCESSORS.items()]
     lines += ["  MODULE:FACTORY  your own"]
     count = sum(bool(line.strip()) for line in _molecules())
     lines += ["", "molecules (without --smiles)", f"  {count} held out from training"]
@@ -30,6 +32,13 @@ def _model(name: str, architecture: Architecture) -> str:
     return (
         f"{shape.layers} layers, {shape.hidden} wide, {architecture.logits_width:,} logits; tokenizer of "
         f"{vocabulary.distribution}, {vocabulary.digits} digit{'s' if vocabulary.digits > 1 else ''} a token"
+    )
+
+
+def _shape(shape: Shape) -> str:
+    return (
+        f"{shape.layers} layers, {shape.hidden} wide, {shape.heads} heads of {shape.head_dim} in {shape.kv_heads} "
+        f"groups, MLP {shape.mlp}; the same text"
     )
 
 

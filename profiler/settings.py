@@ -9,6 +9,7 @@ from typing import Any
 
 from molprof.errors import UsageError
 from molprof.profiler.architecture import ARCHITECTURES
+from molprof.profiler.sizes import TRAINED, WEIGHTS, sized
 
 PRESETS = tuple(ARCHITECTURES)
 # `sdpa-*` keep torch to one of its scaled-dot-product kernels.
@@ -96,6 +97,8 @@ class CaptureSettings:
     Attributes:
         model: a preset (`qwen`, `llama`), a folder, or a hub id.
         output: the trace, `.json` or `.json.gz`.
+        size: another size of a preset, see `sizes.sized`; None: its own.
+        weights: `trained`, spread over that size, or `random`; of presets only.
         tokenizer: preset, folder or hub id; None: the model's own.
         processor: name, `package.module:factory`, `auto` (by tokenizer family), or None: unconstrained.
         smiles: file of molecules; None: those that come with molprof.
@@ -120,6 +123,8 @@ class CaptureSettings:
 
     model: str
     output: Path
+    size: str | None = None
+    weights: str = TRAINED
     tokenizer: str | None = None
     processor: str | None = None
     smiles: Path | None = None
@@ -150,6 +155,14 @@ class CaptureSettings:
     def __post_init__(self) -> None:
         if not self.model:
             raise UsageError("no model is named", hint=f"use a preset ({', '.join(PRESETS)}), a folder, or a hub id")
+        _one_of("weights", self.weights, WEIGHTS)
+        if self.size is not None:
+            sized(self.model, self.size, self.weights)
+        elif self.weights != TRAINED and self.model not in PRESETS:
+            raise UsageError(
+                f"weights {self.weights!r}: the model {self.model!r} has weights of its own",
+                hint=f"random weights are for the presets: {', '.join(PRESETS)}",
+            )
         if not self.output.name.endswith((".json", ".json.gz")):
             raise UsageError(f"{self.output} ends in neither .json nor .json.gz", hint="e.g. -o trace.json.gz")
         _one_of("attention", self.attention, ATTENTION)

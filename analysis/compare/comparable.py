@@ -13,6 +13,7 @@ from molprof.errors import NotComparableError
 _ANYWAY = "--anyway compares them all the same"
 # Differences that are experiments: what they are called, and how to get them.
 _EXPERIMENTS: tuple[tuple[str, Callable[[Run], Any]], ...] = (
+    ("model size", lambda run: run.setup.size or "its own"),
     ("batch size", lambda run: run.setup.batch_size),
     ("device", lambda run: run.setup.gpu or run.setup.device),
     ("dtype", lambda run: run.setup.dtype),
@@ -51,6 +52,8 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
                 f"{cut} of {run.molecules} molecules of {label} were cut at their bound of tokens: its tokens and "
                 "times are not of whole molecules"
             )
+    if random := [label for label, run in runs if run.setup.random]:
+        notes.append(f"random weights, so that tokens, junk and drift are not meaningful: {', '.join(random)}")
     foreign = [label for label, report in zip(labels, reports, strict=True) if report.run is None]
     if foreign and runs:
         notes.append(

@@ -88,13 +88,13 @@ def _idle(run: Run, batches: Sequence[int], lengths: Sequence[int]) -> tuple[Fin
 
 
 def _junk(run: Run, rows: Iterable[tuple[int, int, int]]) -> tuple[Finding, ...]:
-    """Fires where LEAST_JUNK of the generated tokens are junk or filler.
+    """Fires where LEAST_JUNK of the generated tokens are junk or filler, and the weights are not random.
 
     Gain: the steps that the batches would need without those tokens, as a share of theirs, or the same of their
     row-steps where that is more; times the share of wall time in decode steps.
     """
     drift = run.junk_tokens + run.filler_tokens
-    if not run.generated_tokens or drift < LEAST_JUNK * run.generated_tokens:
+    if run.setup.random or not run.generated_tokens or drift < LEAST_JUNK * run.generated_tokens:
         return ()
     wasted = {item.sequence: item.junk + item.filler for item in run.sequences}
     before: dict[int, list[int]] = {}

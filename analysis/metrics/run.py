@@ -137,8 +137,13 @@ def middle_repeats(repeats: list[Repeat]) -> list[Repeat]:
 
 
 def label(manifest: Manifest) -> str:
-    """A short name for a run, such as `qwen lp:generic`."""
+    """A short name for a run, such as `qwen lp:generic` or `qwen 0.6b random no lp`."""
     model = manifest.model.name.rstrip("/").rsplit("/", 1)[-1]
+    if (size := manifest.model.size) is not None:
+        # Sizes given by numbers are long: the parameters say as much.
+        model += f" {size}" if "=" not in size else f" {manifest.model.parameters / 1e6:.0f}m"
+    if manifest.model.weights == "random":
+        model += " random"
     processor = manifest.generation.processor
     return f"{model} lp:{processor}" if processor else f"{model} no lp"
 
@@ -255,6 +260,8 @@ def _setup(manifest: Manifest) -> Setup:
         forced_runs=generation.forced_runs,
         drop_finished=generation.drop_finished,
         compile=generation.compile,
+        size=model.size,
+        weights=model.weights,
         torch=environment.torch,
         transformers=environment.transformers,
     )

@@ -133,7 +133,12 @@ class SequenceFigures:
 
 @dataclass(frozen=True)
 class Setup:
-    """What ran: enough to label a run and to see whether two are comparable."""
+    """What ran: enough to label a run and to see whether two are comparable.
+
+    Attributes:
+        size: of a preset that was run at another than its own; weights: of a preset `trained` or `random`. None where
+            that does not apply or is not recorded.
+    """
 
     label: str
     model: str
@@ -160,6 +165,13 @@ class Setup:
     forced_runs: bool | None
     drop_finished: bool | None
     compile: str | None
+    size: str | None = None
+    weights: str | None = None
+
+    @property
+    def random(self) -> bool:
+        """The weights are random: what was written, and how it drifted, means nothing."""
+        return self.weights == "random"
 
     @property
     def loop(self) -> str | None:

@@ -29,16 +29,19 @@ _PANELS = (
 
 
 def draw_drift(subject: Subject) -> Figure:
-    """Share of the blocks by their drift, and by their junk and filler tokens; a colour for each run.
+    """Share of the blocks by their drift, and by their junk and filler tokens; a colour for each run with trained
+    weights.
 
     Raises:
-        NotRecordedError: no report has coordinate blocks.
+        NotRecordedError: no report has coordinate blocks, or only those of random weights.
     """
     named = [
         (label, report)
         for label, report in zip(subject.labels, subject.reports, strict=True)
-        if _blocks(report, "drift")
+        if _blocks(report, "drift") and not _random(report)
     ]
+    if not named and any(map(_random, subject.reports)):
+        raise NotRecordedError("drift that is meaningful: the weights are random")
     panels = [(title, [_blocks(report, table) for _, report in named]) for table, title in _PANELS]
     panels = [(title, series) for title, series in panels if any(series)]
     if not panels:
@@ -94,6 +97,10 @@ def _tick(tokens: int) -> str:
     if abs(tokens) < _LAST:
         return f"{tokens}"
     return f"{_LAST} or more" if tokens > 0 else f"-{_LAST} or less"
+
+
+def _random(report: Report) -> bool:
+    return report.run is not None and report.run.setup.random
 
 
 def _blocks(report: Report, table: str) -> dict[int, int]:

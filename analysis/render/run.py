@@ -21,6 +21,9 @@ _SHOWN_MOLECULES = 20
 
 def run_sections(run: Run) -> list[Section]:
     """What ran, its phases, its tokens."""
+    if run.setup.random:
+        meaningless = "drift: not meaningful, the weights are random"
+        return [_run(run), _phases(run), Section("Tokens and drift", PAIR, (), (meaningless,))]
     return [_run(run), _phases(run), *_molecules(run), *drift_sections(run)]
 
 
@@ -36,6 +39,8 @@ def _run(run: Run) -> Section:
             "model",
             f"{setup.model} ({setup.family}, {number_text(setup.parameters / 1e6)} M parameters, {setup.dtype})",
         ),
+        *((("size", setup.size),) if setup.size is not None else ()),
+        *((("weights", "random: tokens and drift are not meaningful"),) if setup.random else ()),
         (
             "tokenizer",
             f"{setup.tokenizer}, {count_text(setup.vocabulary)} tokens, {count_text(setup.logits_width)} logits",

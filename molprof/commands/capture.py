@@ -22,6 +22,9 @@ from molprof.profiler.settings import (
     Decoding,
     Loop,
 )
+from molprof.profiler.sizes import NAMED, TRAINED, WEIGHTS
+
+_SIZES = " or ".join(f"{size} ({preset})" for preset, sizes in NAMED.items() for size in sizes)
 
 
 class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's stubs only since 8.5
@@ -42,6 +45,18 @@ class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's s
 
 @click.command("capture")
 @click.option("--model", required=True, metavar="NAME", help="Preset (qwen, llama), folder, or hub id.")
+@click.option(
+    "--size",
+    metavar="SIZE",
+    help=f"Spread a preset over another size, the same function: {_SIZES}, or numbers, such as layers=8,hidden=512.",
+)
+@click.option(
+    "--weights",
+    type=click.Choice(WEIGHTS),
+    default=TRAINED,
+    show_default=True,
+    help="Of a preset. Random ones take any size; tokens and drift then mean nothing.",
+)
 @click.option("--tokenizer", metavar="NAME", help="Preset, folder or hub id.  [default: the model's own]")
 @click.option(
     "--lp/--no-lp",
@@ -136,6 +151,7 @@ def command(
       molprof capture --model qwen --lp -o qwen-lp.json.gz
       molprof capture --model llama --no-lp -n 16 --batch-size 16 -o llama.json.gz
       molprof capture --model qwen --lp --forced-runs -o qwen-jump.json.gz
+      molprof capture --model qwen --size 0.6b --lp --device cuda -o qwen-0.6b.json.gz
       molprof capture --model qwen --processor generic --window 0:9 -o prefill.json.gz
       molprof capture --model ./my-model --processor my_package:make --prompts ask.txt --max-new-tokens 64 -o ask.json
       molprof capture --model ./my-model --lp --smiles mine.smi --device cuda -o mine.json.gz

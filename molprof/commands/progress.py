@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _STAGES = {
     "load": "loading the model",
+    "weights": "making the weights, layer",
     "verify": "check of the processor",
     "warmup": "warm-up",
     "repeat": "timed pass",

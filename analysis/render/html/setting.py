@@ -12,6 +12,8 @@ from molprof.analysis.render.values import NOT_RECORDED, bytes_text, count_text,
 
 _RUN_ROWS: tuple[tuple[str, Callable[[Run], str]], ...] = (
     ("model", lambda run: f"{run.setup.model} ({run.setup.family})"),
+    ("model size", lambda run: run.setup.size or "its own"),
+    ("weights", lambda run: text(run.setup.weights)),
     ("parameters", lambda run: f"{number_text(run.setup.parameters / 1e6)} M, {run.setup.dtype}"),
     ("tokenizer", lambda run: f"{run.setup.tokenizer}, {count_text(run.setup.vocabulary)} tokens"),
     ("width of the logits", lambda run: count_text(run.setup.logits_width)),

@@ -179,7 +179,9 @@ _DEVICE_COLUMNS = ("span_ns", "busy_ns", "idle_ns")
 
 
 def _junk_examples(report: Report) -> tuple[JunkExample, ...]:
-    return () if report.run is None or report.run.drift is None else report.run.drift.junk_examples
+    if report.run is None or report.run.drift is None or report.run.setup.random:
+        return ()
+    return report.run.drift.junk_examples
 
 
 def junk_table(labels: Sequence[str], reports: Sequence[Report]) -> PageTable:

@@ -1,0 +1,87 @@
+"""Presets at other sizes: captured and labelled, and of random weights no word on drift."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny_trace
+from page_data import report_of
+
+from molprof.analysis.compare import compare
+from molprof.analysis.metrics import Report
+from molprof.analysis.plots import NotRecordedError, plot_svg, subject_of
+from molprof.analysis.render import render
+from molprof.analysis.reports import load_report
+from molprof.profiler.capture import Progress, capture
+from molprof.profiler.settings import CaptureSettings
+
+MEANINGLESS = "drift: not meaningful, the weights are random"
+WIDE = "layers=5,hidden=256,heads=8,kv_heads=4,head_dim=64"
+
+
+def captured(folder: Path, name: str, size: str | None, weights: str) -> tuple[Report, tuple[str, ...], list[Progress]]:
+    molecules = folder / "in.smi"
+    molecules.write_text("C\n")
+    seen: list[Progress] = []
+    asked = CaptureSettings(
+        "qwen", folder / name, smiles=molecules, repeats=1, warmup=0, processor="qwen", device="cpu", size=size,
+        weights=weights,
+    )  # fmt: skip
+    result = capture(asked, seen.append)
+    return load_report(result.path), result.notes, seen
+
+
+def test_captures(tmp_path: Path) -> None:
+    own, notes, _ = captured(tmp_path, "own.json", None, "trained")
+    assert notes == ()
+    wide, notes, seen = captured(tmp_path, "wide.json", WIDE, "trained")
+    assert notes == ()
+    assert [(item.number, item.of) for item in seen if item.stage == "weights"] == [(layer, 5) for layer in range(1, 6)]
+    random, notes, _ = captured(tmp_path, "random.json", "layers=1", "random")
+    assert notes == ("the weights are random: times and launches are real, tokens and drift are not meaningful",)
+    assert own.run is not None
+    assert wide.run is not None
+    assert random.run is not None
+    assert (own.run.setup.size, own.run.setup.weights, own.run.setup.label) == (None, "trained", "qwen lp:qwen")
+    assert (wide.run.setup.size, wide.run.setup.weights, wide.run.setup.label) == (WIDE, "trained", "qwen 43m lp:qwen")
+    assert (random.run.setup.size, random.run.setup.weights) == ("layers=1", "random")
+    assert random.run.setup.label == "qwen 30m random lp:qwen"
+    assert own.run.sequences == wide.run.sequences  # the same tokens, to the last
+    assert own.run.drift == wide.run.drift
+    assert own.run.drift != random.run.drift
+    lines = [line.split() for line in render(wide).splitlines()]
+    assert ["size", WIDE] in lines
+    assert MEANINGLESS not in render(wide)
+    assert MEANINGLESS in render(random)
+    notes = compare([own, wide]).notes
+    assert f"qwen 43m lp:qwen differs from qwen lp:qwen in model size ({WIDE}, not its own)" in notes
+
+
+@pytest.fixture
+def junk(tmp_path: Path) -> tuple[Report, Report]:
+    """The same run with junk in it, of trained and of random weights."""
+    contents = tiny_trace.document(), tiny_trace.document()
+    for content, weights in zip(contents, ("trained", "random"), strict=True):
+        content["molprof"]["model"] |= {"size": "0.6b", "weights": weights}
+    return report_of(tmp_path, contents[0], "trained"), report_of(tmp_path, contents[1], "random")
+
+
+def test_random_weights_have_no_drift_to_report(junk: tuple[Report, Report]) -> None:
+    trained, random = junk
+    assert [item.id for item in trained.findings if item.id == "junk_tokens"] == ["junk_tokens"]
+    assert [item.id for item in random.findings if item.id == "junk_tokens"] == []
+    for form in ("table", "markdown"):
+        assert "Junk coordinates by counting rule" in render(trained, form)
+        assert "Junk coordinates by counting rule" not in render(random, form)
+        assert MEANINGLESS in render(random, form)
+    assert "Junk in coordinates" in render(trained, "html")
+    assert "Junk in coordinates" not in render(random, "html")
+    assert "junk" in plot_svg("drift", subject_of(trained))
+    with pytest.raises(NotRecordedError, match="drift that is meaningful: the weights are random"):
+        plot_svg("drift", subject_of(random))
+    found = compare([trained, random])
+    assert found.labels == ("llama 0.6b lp:generic", "llama 0.6b random lp:generic")
+    expected = "random weights, so that tokens, junk and drift are not meaningful: llama 0.6b random lp:generic"
+    assert expected in found.notes
+    assert "junk" in plot_svg("drift", subject_of(found))
