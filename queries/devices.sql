@@ -7,10 +7,26 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
--- Every piece of work with the latest end of any earlier one on its device.
-CREATE PERFETTO TABLE _molprof_device_work AS
+-- Every piece of work with the latest end of any earlier one on its device, in order of start.
+CREATE PERFETTO TABLE molprof_device_work(
+  -- The kernel, copy or set.
+  id JOINID(slice.id),
+  -- Device number as text.
+  device STRING,
+  -- Stream number; null where not recorded.
+  stream LONG,
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- End, ns since the trace's earliest event.
+  ts_end TIMESTAMP,
+  -- Latest end of any earlier work on the device, ns since the trace's earliest event; null for the first.
+  busy_until TIMESTAMP
+)
+AS
 SELECT
+  id,
   device,
+  stream,
   ts,
   ts + dur AS ts_end,
   MAX(ts + dur) OVER (
@@ -18,7 +34,9 @@ SELECT
     ORDER BY ts, id
     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
   ) AS busy_until
-FROM molprof_gpu_work;
+FROM molprof_gpu_work
+ORDER BY
+  id;
 
 -- Busy and idle time of each device, from its first work's start to its last work's end.
 CREATE PERFETTO VIEW molprof_device(
@@ -42,7 +60,7 @@ WITH
       -- What a piece adds to the union: its part after all earlier ones.
       SUM(MAX(0, ts_end - MAX(ts, IFNULL(busy_until, ts)))) AS busy_ns,
       COUNT() AS count
-    FROM _molprof_device_work
+    FROM molprof_device_work
     GROUP BY
       device
   )
@@ -70,7 +88,7 @@ SELECT
   device,
   busy_until AS ts,
   ts - busy_until AS dur
-FROM _molprof_device_work
+FROM molprof_device_work
 WHERE
   ts > busy_until
 ORDER BY

@@ -7,8 +7,6 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
-INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 INCLUDE PERFETTO MODULE molprof.launches;
 
 -- One row per graph launch, in order of start.
@@ -33,21 +31,6 @@ CREATE PERFETTO TABLE molprof_graph_launch(
   delay DURATION
 )
 AS
-WITH
-  graph AS (
-    SELECT
-      link.call_id,
-      SUM(work.category = 'kernel') AS kernels,
-      SUM(work.category != 'kernel') AS memory_operations,
-      SUM(work.dur) AS gpu_ns,
-      MAX(work.ts + work.dur) - MIN(work.ts) AS span_ns,
-      MIN(link.delay) AS delay
-    FROM molprof_gpu_work_call AS link
-    JOIN molprof_gpu_work AS work
-      ON work.id = link.work_id
-    GROUP BY
-      link.call_id
-  )
 SELECT
   call.id,
   call.ts,
@@ -59,7 +42,7 @@ SELECT
   graph.span_ns,
   graph.delay
 FROM molprof_gpu_call AS call
-LEFT JOIN graph
+LEFT JOIN molprof_call_work AS graph
   ON graph.call_id = call.id
 WHERE
   call.kind = 'graph_launch'

@@ -24,7 +24,7 @@
 --   FROM molprof_idle_cause
 --   ORDER BY device, time_ns DESC, cause;
 
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
+INCLUDE PERFETTO MODULE molprof.devices;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
@@ -32,20 +32,12 @@ INCLUDE PERFETTO MODULE molprof.host_syncs;
 
 INCLUDE PERFETTO MODULE molprof.launches;
 
--- GPU work with the time of its call, the latest end before it, and the earliest call of what starts no earlier.
+-- GPU work with its call, and the earliest call of what starts no earlier on its device.
 CREATE PERFETTO TABLE _molprof_queued_work AS
 SELECT
   work.id,
-  work.device,
-  work.stream,
-  work.ts,
-  call.ts AS call_ts,
-  MAX(work.ts + work.dur) OVER (
-    PARTITION BY work.device
-    ORDER BY work.ts, work.id
-    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-  ) AS busy_until,
-  MIN(call.ts) OVER (
+  link.call_id,
+  MIN(work.ts - link.delay) OVER (
     PARTITION BY work.device
     ORDER BY work.ts DESC, work.id DESC
     ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
@@ -53,50 +45,38 @@ SELECT
 FROM molprof_gpu_work AS work
 LEFT JOIN molprof_gpu_work_call AS link
   ON link.work_id = work.id
-LEFT JOIN molprof_gpu_call AS call
-  ON call.id = link.call_id
 ORDER BY
   work.id;
 
--- Gaps, and the latest end of any waiting call that had begun by the start of each.
+-- Gaps in order of start, so that the engine finds those inside a waiting call by searching.
 CREATE PERFETTO TABLE _molprof_gap AS
-WITH
-  moment AS (
-    SELECT
-      id,
-      busy_until AS ts,
-      NULL AS wait_end
-    FROM _molprof_queued_work
-    WHERE
-      ts > busy_until
-    UNION ALL
-    SELECT
-      NULL AS id,
-      ts,
-      ts + dur AS wait_end
-    FROM molprof_host_sync
-  ),
-  waited AS (
-    SELECT
-      id,
-      MAX(wait_end) OVER (
-        ORDER BY ts, id IS NOT NULL, id
-        ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-      ) AS wait_end
-    FROM moment
-  )
 SELECT
   next.id AS next_id,
   next.device,
   next.stream,
   next.busy_until AS ts,
   next.ts - next.busy_until AS dur,
-  next.call_ts,
-  next.queued_from > next.busy_until AS was_empty,
-  IFNULL(waited.wait_end > next.busy_until, FALSE) AS cpu_waited
-FROM waited
-CROSS JOIN _molprof_queued_work AS next
-  ON next.id = waited.id;
+  queued.call_id IS NOT NULL AS has_call,
+  IFNULL(queued.call_id IS NOT NULL AND queued.queued_from > next.busy_until, FALSE) AS was_empty
+FROM molprof_device_work AS next
+JOIN _molprof_queued_work AS queued
+  ON queued.id = next.id
+WHERE
+  next.ts > next.busy_until
+ORDER BY
+  next.busy_until,
+  next.id;
+
+-- GPU work in order of its end, so that the engine finds what ended when a gap began by searching.
+CREATE PERFETTO TABLE _molprof_work_end AS
+SELECT
+  ts_end,
+  device,
+  stream
+FROM molprof_device_work
+ORDER BY
+  ts_end,
+  id;
 
 -- One row per gap, in order of device and start.
 CREATE PERFETTO TABLE molprof_idle_gap(
@@ -113,32 +93,48 @@ CREATE PERFETTO TABLE molprof_idle_gap(
 )
 AS
 WITH
-  -- Streams of the work that ended when the gap began.
-  last_stream AS (
+  waited AS (
+    SELECT DISTINCT
+      gap.next_id
+    FROM molprof_host_sync AS wait
+    CROSS JOIN _molprof_gap AS gap
+    WHERE
+      gap.ts >= wait.ts AND gap.ts < wait.ts + wait.dur
+  ),
+  -- Gaps that need to know the streams of the work that ended when they began, and whether one is their own.
+  queued AS (
     SELECT
-      device,
-      ts + dur AS ts_end,
-      stream
-    FROM molprof_gpu_work
+      gap.next_id,
+      gap.stream IS NULL OR MAX(last.stream IS NULL OR last.stream = gap.stream) AS on_stream
+    FROM _molprof_gap AS gap
+    CROSS JOIN _molprof_work_end AS last
+    WHERE
+      gap.has_call
+      AND NOT gap.was_empty
+      AND gap.dur >= 5000
+      AND last.ts_end = gap.ts
+      AND last.device = gap.device
+    GROUP BY
+      gap.next_id
   )
 SELECT
   gap.device,
   gap.ts,
   gap.dur,
   CASE
-    WHEN gap.call_ts IS NOT NULL AND gap.was_empty AND gap.cpu_waited THEN 'cpu_waited'
-    WHEN gap.call_ts IS NOT NULL AND gap.was_empty THEN 'cpu_busy'
+    WHEN gap.was_empty AND waited.next_id IS NOT NULL THEN 'cpu_waited'
+    WHEN gap.was_empty THEN 'cpu_busy'
     WHEN gap.dur < 5000 THEN 'short'
-    WHEN gap.call_ts IS NULL THEN 'not_recorded'
-    WHEN gap.stream IS NULL OR SUM(last.stream IS NULL OR last.stream = gap.stream) > 0 THEN 'other'
+    WHEN NOT gap.has_call THEN 'not_recorded'
+    WHEN queued.on_stream THEN 'other'
     ELSE 'other_stream'
   END AS cause,
   gap.next_id
 FROM _molprof_gap AS gap
-JOIN last_stream AS last
-  ON last.device = gap.device AND last.ts_end = gap.ts
-GROUP BY
-  gap.next_id
+LEFT JOIN waited
+  ON waited.next_id = gap.next_id
+LEFT JOIN queued
+  ON queued.next_id = gap.next_id
 ORDER BY
   gap.device,
   gap.ts;

@@ -9,6 +9,8 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
+INCLUDE PERFETTO MODULE molprof.operation_totals;
+
 -- Which call started which GPU work; work whose call was not recorded has no row.
 -- Where several calls carry the number, a launch goes before other calls, then the earliest.
 CREATE PERFETTO TABLE molprof_gpu_work_call(
@@ -45,6 +47,37 @@ JOIN slice AS call
 ORDER BY
   work.id;
 
+-- What each call started; a call that started nothing has no row.
+CREATE PERFETTO TABLE molprof_call_work(
+  -- The call; a graph launch starts many.
+  call_id JOINID(slice.id),
+  -- Kernels.
+  kernels LONG,
+  -- Copies and sets.
+  memory_operations LONG,
+  -- Sum of their times, ns; side by side counts each.
+  gpu_ns DURATION,
+  -- From the first start to the last end of them, ns.
+  span_ns DURATION,
+  -- From the start of the call to the start of the first of them, ns; below 0 only where clocks disagree.
+  delay DURATION
+)
+AS
+SELECT
+  link.call_id,
+  SUM(work.category = 'kernel') AS kernels,
+  SUM(work.category != 'kernel') AS memory_operations,
+  SUM(work.dur) AS gpu_ns,
+  MAX(work.ts + work.dur) - MIN(work.ts) AS span_ns,
+  MIN(link.delay) AS delay
+FROM molprof_gpu_work_call AS link
+JOIN molprof_gpu_work AS work
+  ON work.id = link.work_id
+GROUP BY
+  link.call_id
+ORDER BY
+  link.call_id;
+
 -- Launching calls by name, most calls first.
 CREATE PERFETTO VIEW molprof_launch_summary(
   -- Name of the runtime or driver function.
@@ -62,18 +95,6 @@ CREATE PERFETTO VIEW molprof_launch_summary(
   mean_delay_ns DOUBLE
 )
 AS
-WITH
-  started AS (
-    SELECT
-      link.call_id,
-      SUM(work.category = 'kernel') AS kernels,
-      MIN(link.delay) AS delay
-    FROM molprof_gpu_work_call AS link
-    JOIN molprof_gpu_work AS work
-      ON work.id = link.work_id
-    GROUP BY
-      link.call_id
-  )
 SELECT
   call.name,
   call.kind,
@@ -82,7 +103,7 @@ SELECT
   IFNULL(SUM(started.kernels), 0) AS kernels,
   AVG(started.delay) AS mean_delay_ns
 FROM molprof_gpu_call AS call
-LEFT JOIN started
+LEFT JOIN molprof_call_work AS started
   ON started.call_id = call.id
 WHERE
   call.kind IS NOT NULL
@@ -115,57 +136,58 @@ CREATE PERFETTO VIEW molprof_launch_count(
 )
 AS
 WITH
+  total AS (
+    SELECT
+      IFNULL(SUM(count) FILTER (WHERE category != 'kernel' AND name GLOB '*Launch*Kernel*'), 0) AS launches,
+      IFNULL(SUM(count) FILTER (WHERE category != 'kernel' AND name GLOB '*GraphLaunch*'), 0) AS graph_launches,
+      IFNULL(SUM(count) FILTER (WHERE category = 'kernel'), 0) AS kernels,
+      IFNULL(SUM(time_ns) FILTER (WHERE category = 'kernel'), 0) AS time_ns,
+      COUNT() FILTER (WHERE category = 'kernel') AS names
+    FROM molprof_operation_total
+    WHERE
+      category IN ('kernel', 'cuda_runtime', 'cuda_driver')
+  ),
   -- NOT IN over a set with NULL is never true, so NULL is asked for on its own.
   launch AS (
     SELECT
-      name GLOB '*Launch*Kernel*' AS one,
-      name GLOB '*GraphLaunch*' AS graph,
-      IIF(
-        correlation IS NULL,
-        (SELECT COUNT() FROM molprof_gpu_work WHERE correlation IS NULL) = 0,
-        correlation NOT IN (SELECT correlation FROM molprof_gpu_work WHERE correlation IS NOT NULL)
-      ) AS alone
+      COUNT() AS without_work
     FROM molprof_gpu_call
     WHERE
       kind IS NOT NULL
+      AND name GLOB '*Launch*Kernel*'
+      AND IIF(
+        correlation IS NULL,
+        (SELECT COUNT() FROM molprof_gpu_work WHERE correlation IS NULL) = 0,
+        correlation NOT IN (SELECT correlation FROM molprof_gpu_work WHERE correlation IS NOT NULL)
+      )
   ),
   kernel AS (
     SELECT
-      name,
-      dur,
-      IIF(
-        correlation IS NULL,
-        (SELECT COUNT() FROM molprof_gpu_call WHERE correlation IS NULL) = 0,
-        correlation NOT IN (SELECT correlation FROM molprof_gpu_call WHERE correlation IS NOT NULL)
-      ) AS alone
-    FROM molprof_gpu_work
-    WHERE
-      category = 'kernel'
-  ),
-  launch_count AS (
-    SELECT
-      COUNT() FILTER (WHERE one) AS launches,
-      COUNT() FILTER (WHERE graph) AS graph_launches,
-      COUNT() FILTER (WHERE one AND alone) AS without_work
-    FROM launch
-  ),
-  kernel_count AS (
-    SELECT
-      COUNT() AS kernels,
-      IFNULL(SUM(dur), 0) AS time_ns,
-      COUNT(DISTINCT name) AS names,
       COUNT() FILTER (WHERE NOT alone) AS with_call,
       COUNT() FILTER (WHERE alone) AS without_call
-    FROM kernel
+    FROM (
+      SELECT
+        IIF(
+          work.correlation IS NULL,
+          (SELECT COUNT() FROM molprof_gpu_call WHERE correlation IS NULL) = 0,
+          link.work_id IS NULL
+        ) AS alone
+      FROM molprof_gpu_work AS work
+      LEFT JOIN molprof_gpu_work_call AS link
+        ON link.work_id = work.id
+      WHERE
+        work.category = 'kernel'
+    )
   )
 SELECT
-  launch_count.launches,
-  launch_count.graph_launches,
-  kernel_count.kernels,
-  kernel_count.time_ns AS kernel_time_ns,
-  kernel_count.names AS kernel_names,
-  launch_count.without_work AS launches_without_gpu_work,
-  kernel_count.with_call AS kernels_with_call,
-  kernel_count.without_call AS kernels_without_call
-FROM launch_count
-CROSS JOIN kernel_count;
+  total.launches,
+  total.graph_launches,
+  total.kernels,
+  total.time_ns AS kernel_time_ns,
+  total.names AS kernel_names,
+  launch.without_work AS launches_without_gpu_work,
+  kernel.with_call AS kernels_with_call,
+  kernel.without_call AS kernels_without_call
+FROM total
+CROSS JOIN launch
+CROSS JOIN kernel;

@@ -5,11 +5,7 @@
 --   FROM molprof_phase_summary
 --   ORDER BY phase IS NULL, host_ns DESC, phase;
 
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
-INCLUDE PERFETTO MODULE molprof.gpu_work;
-
-INCLUDE PERFETTO MODULE molprof.host_syncs;
+INCLUDE PERFETTO MODULE molprof.call_facts;
 
 INCLUDE PERFETTO MODULE molprof.operators;
 
@@ -47,22 +43,21 @@ CREATE PERFETTO TABLE molprof_phase_work(
 AS
 WITH
   fact AS (
-    SELECT place.phase_id, call.kind = 'launch' AS launch, call.kind = 'graph_launch' AS graph_launch,
-      0 AS kernel, 0 AS gpu_ns, 0 AS sync, 0 AS sync_ns, 0 AS leaf
-    FROM molprof_gpu_call AS call
+    SELECT
+      place.phase_id,
+      fact.launches,
+      fact.graph_launches,
+      fact.kernels,
+      fact.gpu_ns,
+      fact.syncs,
+      fact.sync_ns,
+      0 AS leaf_operators
+    FROM molprof_call_fact AS fact
     LEFT JOIN molprof_call_phase AS place
-      ON place.id = call.id
-    WHERE call.kind IS NOT NULL
+      ON place.id = fact.call_id
     UNION ALL
-    SELECT place.phase_id, 0, 0, work.category = 'kernel', work.dur, 0, 0, 0
-    FROM molprof_gpu_work AS work
-    JOIN molprof_work_phase AS place
-      ON place.id = work.id
-    UNION ALL
-    SELECT place.phase_id, 0, 0, 0, 0, 1, wait.dur, 0
-    FROM molprof_host_sync AS wait
-    LEFT JOIN molprof_call_phase AS place
-      ON place.id = wait.id
+    SELECT NULL, 0, 0, kernels, gpu_ns, 0, 0, 0
+    FROM molprof_work_without_call
     UNION ALL
     SELECT place.phase_id, 0, 0, 0, 0, 0, 0, 1
     FROM molprof_leaf_operator AS leaf
@@ -76,13 +71,13 @@ WITH
   total AS (
     SELECT
       phase_id,
-      SUM(launch) AS launches,
-      SUM(graph_launch) AS graph_launches,
-      SUM(kernel) AS kernels,
+      SUM(launches) AS launches,
+      SUM(graph_launches) AS graph_launches,
+      SUM(kernels) AS kernels,
       SUM(gpu_ns) AS gpu_ns,
-      SUM(sync) AS syncs,
+      SUM(syncs) AS syncs,
       SUM(sync_ns) AS sync_ns,
-      SUM(leaf) AS leaf_operators
+      SUM(leaf_operators) AS leaf_operators
     FROM fact
     GROUP BY
       phase_id

@@ -7,13 +7,11 @@
 --   FROM molprof_step_launch_summary
 --   ORDER BY source IS NULL, source, kind;
 
+INCLUDE PERFETTO MODULE molprof.call_facts;
+
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
-
-INCLUDE PERFETTO MODULE molprof.host_syncs;
-
-INCLUDE PERFETTO MODULE molprof.launches;
 
 INCLUDE PERFETTO MODULE molprof.operators;
 
@@ -48,34 +46,33 @@ WITH
       EXISTS(SELECT 1 FROM molprof_gpu_call) OR EXISTS(SELECT 1 FROM molprof_gpu_work) AS gpu
   ),
   fact AS (
-    SELECT place.step_id, call.kind = 'launch' AS launch, call.kind = 'graph_launch' AS graph_launch,
-      0 AS kernel, 0 AS gpu_ns, 0 AS sync, 0 AS sync_ns, 0 AS leaf
-    FROM molprof_gpu_call AS call
+    -- Added up before it meets the rest: sorting many wide rows takes longest.
+    SELECT
+      place.step_id,
+      SUM(fact.launches) AS launches,
+      SUM(fact.graph_launches) AS graph_launches,
+      SUM(fact.kernels) AS kernels,
+      SUM(fact.gpu_ns) AS gpu_ns,
+      SUM(fact.syncs) AS syncs,
+      SUM(fact.sync_ns) AS sync_ns,
+      0 AS leaf_operators
+    FROM molprof_call_fact AS fact
     LEFT JOIN molprof_call_step AS place
-      ON place.id = call.id
-    WHERE call.kind IS NOT NULL
+      ON place.id = fact.call_id
+    GROUP BY
+      place.step_id
     UNION ALL
-    SELECT place.step_id, 0, 0, work.category = 'kernel', work.dur, 0, 0, 0
-    FROM molprof_gpu_work AS work
-    LEFT JOIN molprof_gpu_work_call AS link
-      ON link.work_id = work.id
-    LEFT JOIN molprof_call_step AS place
-      ON place.id = link.call_id
-    UNION ALL
-    SELECT place.step_id, 0, 0, 0, 0, 1, wait.dur, 0
-    FROM molprof_host_sync AS wait
-    LEFT JOIN molprof_call_step AS place
-      ON place.id = wait.id
+    SELECT NULL, 0, 0, kernels, gpu_ns, 0, 0, 0
+    FROM molprof_work_without_call
     UNION ALL
     SELECT place.step_id, 0, 0, 0, 0, 0, 0, 1
-    FROM slice
+    -- From the left, so that the operators are computed only where they are asked for.
+    FROM recorded
+    CROSS JOIN molprof_leaf_operator AS leaf
     LEFT JOIN molprof_call_step AS place
-      ON place.id = slice.id
+      ON place.id = leaf.id
     WHERE
-      NOT (SELECT gpu FROM recorded)
-      AND slice.category = 'cpu_op'
-      -- IN and not JOIN, and the plus, so that the view is computed only where the first line is true.
-      AND +slice.id IN (SELECT id FROM molprof_leaf_operator)
+      NOT recorded.gpu
     UNION ALL
     -- So that a step that did nothing has its row too, and so has what lies outside.
     SELECT id, 0, 0, 0, 0, 0, 0, 0
@@ -86,13 +83,13 @@ WITH
   total AS (
     SELECT
       step_id,
-      SUM(launch) AS launches,
-      SUM(graph_launch) AS graph_launches,
-      SUM(kernel) AS kernels,
+      SUM(launches) AS launches,
+      SUM(graph_launches) AS graph_launches,
+      SUM(kernels) AS kernels,
       SUM(gpu_ns) AS gpu_ns,
-      SUM(sync) AS syncs,
+      SUM(syncs) AS syncs,
       SUM(sync_ns) AS sync_ns,
-      SUM(leaf) AS leaf_operators
+      SUM(leaf_operators) AS leaf_operators
     FROM fact
     WHERE
       EXISTS(SELECT 1 FROM molprof_any_step)

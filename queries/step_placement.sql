@@ -66,22 +66,19 @@ JOIN thread
 ORDER BY
   thread_track.id;
 
--- What can be placed, in order of start, so that the engine finds a step's share by searching.
-CREATE PERFETTO TABLE _molprof_placeable AS
+-- Leaf operators in order of start, so that the engine finds a step's share by searching; only where no GPU calls are
+-- recorded.
+CREATE PERFETTO TABLE _molprof_placeable_operator AS
 SELECT
   id,
   ts
-FROM molprof_gpu_call
-UNION ALL
-SELECT
-  id,
-  ts
-FROM slice
-WHERE
-  NOT EXISTS(SELECT 1 FROM molprof_gpu_call)
-  AND category = 'cpu_op'
-  -- IN and not JOIN, and the plus, so that the view is computed only where the first line is true.
-  AND +id IN (SELECT id FROM molprof_leaf_operator)
+FROM (
+  SELECT
+    1
+  WHERE
+    NOT EXISTS(SELECT 1 FROM molprof_gpu_call)
+)
+CROSS JOIN molprof_leaf_operator
 ORDER BY
   ts,
   id;
@@ -94,19 +91,38 @@ CREATE PERFETTO TABLE molprof_call_step(
   step_id JOINID(slice.id)
 )
 AS
+WITH
+  item AS (
+    SELECT
+      lane.id AS step_id,
+      lane.upid,
+      lane.tid,
+      call.id
+    FROM _molprof_step_lane AS lane
+    CROSS JOIN molprof_gpu_call AS call
+    WHERE
+      call.ts >= lane.ts AND call.ts < lane.ts_end
+    UNION ALL
+    SELECT
+      lane.id AS step_id,
+      lane.upid,
+      lane.tid,
+      operator.id
+    FROM _molprof_step_lane AS lane
+    CROSS JOIN _molprof_placeable_operator AS operator
+    WHERE
+      operator.ts >= lane.ts AND operator.ts < lane.ts_end
+  )
 SELECT
   item.id,
-  lane.id AS step_id
-FROM _molprof_step_lane AS lane
-CROSS JOIN _molprof_placeable AS item
+  item.step_id
+FROM item
 CROSS JOIN slice
   ON slice.id = item.id
 CROSS JOIN _molprof_step_track AS track
   ON track.id = slice.track_id
 WHERE
-  item.ts >= lane.ts
-  AND item.ts < lane.ts_end
-  AND track.upid = lane.upid
-  AND (lane.tid IS NULL OR lane.tid = COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), track.tid))
+  track.upid = item.upid
+  AND (item.tid IS NULL OR item.tid = COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), track.tid))
 ORDER BY
   item.id;

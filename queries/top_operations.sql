@@ -44,6 +44,29 @@ ORDER BY
   work.name,
   class.class;
 
+-- Time of the operators that an operator calls, by the operator's name. In a table of its own, as the trace processor
+-- groups the rows of one table much faster than those of a join.
+CREATE PERFETTO TABLE _molprof_called_operator AS
+WITH
+  callee AS (
+    SELECT
+      parent_id,
+      SUM(dur) AS dur
+    FROM slice
+    WHERE
+      category = 'cpu_op' AND parent_id IS NOT NULL
+    GROUP BY
+      parent_id
+  )
+SELECT
+  operator.name,
+  callee.dur
+FROM callee
+JOIN slice AS operator
+  ON operator.id = callee.parent_id
+WHERE
+  operator.category = 'cpu_op';
+
 -- CPU operators by name, longest own time first.
 CREATE PERFETTO VIEW molprof_top_cpu_operation(
   -- Operator, as recorded.
@@ -59,28 +82,13 @@ CREATE PERFETTO VIEW molprof_top_cpu_operation(
 )
 AS
 WITH
-  -- Grouped in two steps: by slice, which the trace processor sorts by itself, then by name.
-  callee AS (
-    SELECT
-      parent_id,
-      SUM(dur) AS dur
-    FROM slice
-    WHERE
-      category = 'cpu_op' AND parent_id IS NOT NULL
-    GROUP BY
-      parent_id
-  ),
   called AS (
     SELECT
-      IFNULL(operator.name, '(no name)') AS name,
-      SUM(callee.dur) AS dur
-    FROM callee
-    JOIN slice AS operator
-      ON operator.id = callee.parent_id
-    WHERE
-      operator.category = 'cpu_op'
+      IFNULL(name, '(no name)') AS name,
+      SUM(dur) AS dur
+    FROM _molprof_called_operator
     GROUP BY
-      operator.name
+      name
   )
 SELECT
   total.name,

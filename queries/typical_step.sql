@@ -18,8 +18,6 @@ INCLUDE PERFETTO MODULE molprof.kernel_classes;
 
 INCLUDE PERFETTO MODULE molprof.launches;
 
-INCLUDE PERFETTO MODULE molprof.operators;
-
 INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.step_placement;
@@ -83,36 +81,34 @@ FROM ranked
 WHERE
   place = (steps + 1) / 2;
 
--- The outermost operator around each leaf operator; only where no GPU calls are recorded.
+-- The outermost operators around what the step placed; only where no GPU calls are recorded, so that leaf operators are
+-- placed.
 CREATE PERFETTO TABLE _molprof_outermost_operator AS
-WITH
-  around AS (
-    SELECT
-      place.id AS leaf_id,
-      ancestor.id,
-      ROW_NUMBER() OVER (PARTITION BY place.id ORDER BY ancestor.depth, ancestor.id) AS place
-    FROM molprof_call_step AS place
-    JOIN molprof_typical_step AS step
-      ON step.id = place.step_id
-    JOIN ancestor_slice(place.id) AS ancestor
-    WHERE
-      ancestor.category = 'cpu_op' AND NOT EXISTS(SELECT 1 FROM molprof_gpu_call)
-  )
-SELECT
-  leaf.id AS leaf_id,
+SELECT DISTINCT
+  top.id,
   top.ts,
   top.dur,
-  top.name,
-  top.id
-FROM molprof_leaf_operator AS leaf
-JOIN molprof_call_step AS placed
-  ON placed.id = leaf.id
+  top.name
+FROM molprof_call_step AS leaf
 JOIN molprof_typical_step AS step
-  ON step.id = placed.step_id
-LEFT JOIN around
-  ON around.leaf_id = leaf.id AND around.place = 1
+  ON step.id = leaf.step_id
 JOIN slice AS top
-  ON top.id = IFNULL(around.id, leaf.id);
+  ON top.id = IFNULL(
+    (
+      SELECT
+        ancestor.id
+      FROM ancestor_slice(leaf.id) AS ancestor
+      WHERE
+        ancestor.category = 'cpu_op'
+      ORDER BY
+        ancestor.depth,
+        ancestor.id
+      LIMIT 1
+    ),
+    leaf.id
+  )
+WHERE
+  NOT EXISTS(SELECT 1 FROM molprof_gpu_call);
 
 -- What happened in it, in order of start.
 CREATE PERFETTO TABLE molprof_step_interval(
@@ -170,12 +166,8 @@ WITH
     JOIN placed
       USING (id)
     UNION ALL
-    SELECT DISTINCT top.id, 'operator', NULL, top.name, top.name, top.ts, top.dur, 1
-    FROM molprof_leaf_operator AS leaf
-    JOIN placed
-      USING (id)
-    JOIN _molprof_outermost_operator AS top
-      ON top.leaf_id = leaf.id
+    SELECT id, 'operator', NULL, name, name, ts, dur, 1
+    FROM _molprof_outermost_operator
     UNION ALL
     SELECT
       work.id,

@@ -114,6 +114,59 @@ def test_graphs_and_their_kernels(tmp_path: Path) -> None:
         assert rows("launch_queue", sql.format("molprof_launch_queue_summary")) == delays
 
 
+def test_what_calls_add_to_where_they_ran(tmp_path: Path) -> None:
+    events = [
+        call("cudaGraphLaunch", 0, 5, 1),
+        call("cudaMemcpy", 10, 30, 2),
+        call("cudaEventQuery", 50, 1, 3),
+        call("cudaLaunchKernel", 60, 5, 4),
+        call("cudaLaunchKernel", 70, 5, 5),
+        work("kernel", "a", 10, 4, 1),
+        work("gpu_memset", "Memset (Device)", 12, 6, 1, bytes=4),
+        work("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 20, 15, 2),
+        work("kernel", "b", 59, 1, 4),
+        work("kernel", "c", 70, 2, 8),
+        work("gpu_memset", "Memset (Device)", 80, 3, 9),
+    ]
+    with events_loaded(tmp_path, events) as rows:
+        sql = "SELECT call.ts, {0}.* FROM {0} JOIN molprof_gpu_call AS call ON call.id = call_id ORDER BY call.ts"
+        # start, kernels, memory operations, GPU time, span, delay
+        assert [row[:1] + row[2:] for row in rows("launches", sql.format("molprof_call_work"))] == [
+            (0, 1, 1, 10_000, 8_000, 10_000),
+            (10_000, 0, 1, 15_000, 15_000, 10_000),
+            (60_000, 1, 0, 1_000, 1_000, -1_000),
+        ]
+        # start, launches, graph launches, kernels, GPU time, waits, time waited
+        assert [row[:1] + row[2:] for row in rows("call_facts", sql.format("molprof_call_fact"))] == [
+            (0, 0, 1, 1, 10_000, 0, 0),
+            (10_000, 0, 0, 0, 15_000, 1, 30_000),
+            (60_000, 1, 0, 1, 1_000, 0, 0),
+            (70_000, 1, 0, 0, 0, 0, 0),
+        ]
+        assert rows("call_facts", "SELECT * FROM molprof_work_without_call") == [(1, 5_000)]
+    with events_loaded(tmp_path, events[:-2]) as rows:
+        assert rows("call_facts", "SELECT * FROM molprof_work_without_call") == []
+
+
+def test_when_a_device_was_busy_before_each_piece_of_work(tmp_path: Path) -> None:
+    events = [
+        work("kernel", "a", 0, 10, 1),
+        work("kernel", "b", 2, 3, 2, tid=8),
+        work("kernel", "c", 12, 0, 3),
+        work("kernel", "d", 20, 1, 4),
+        slice_("kernel", "e", 30, 3, 1, 7, device=1, stream=7, correlation=6),
+    ]
+    with events_loaded(tmp_path, events) as rows:
+        sql = "SELECT ts, ts_end, device, busy_until FROM molprof_device_work"
+        assert rows("devices", sql) == [
+            (0, 10_000, "0", None),
+            (2_000, 5_000, "0", 10_000),
+            (12_000, 12_000, "0", 10_000),
+            (20_000, 21_000, "0", 12_000),
+            (30_000, 33_000, "1", None),
+        ]
+
+
 def test_streams_and_what_runs_side_by_side(tmp_path: Path) -> None:
     events = [
         work("kernel", "a", 0, 10, 1),

@@ -16,19 +16,27 @@ _ANY = ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_*attent
 _SLOW = ("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_attention_math")
 _FAST = ("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_cudnn_attention")
 _HALF = ("float16", "bfloat16")
-_TOTAL = """
-SELECT
-  IFNULL(SUM(CASE WHEN class.class = 'attention' THEN work.dur END), 0) AS attention_ns,
-  IFNULL(SUM(CASE WHEN class.class = 'attention' THEN 1 END), 0) AS count,
-  IFNULL(SUM(work.dur), 0) AS all_ns,
-  IFNULL(SUM(class.class = 'attention' AND (LOWER(work.name) GLOB '*bf16*' OR LOWER(work.name) GLOB '*_f16*'
-    OR LOWER(work.name) GLOB '*half*' OR LOWER(work.name) GLOB '*bfloat16*')), 0) AS half
-FROM molprof_gpu_work AS work
-JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
-"""
+# Names and times of all work, or of the recorded steps' work.
+_ALL = "SELECT category, name, count, time_ns FROM molprof_operation_total"
 _OF_STEPS = """
-JOIN molprof_work_phase AS place ON place.id = work.id
-JOIN molprof_phase AS phase ON phase.id = place.phase_id AND phase.step IS NOT NULL
+  SELECT work.category, work.name, COUNT() AS count, SUM(work.dur) AS time_ns
+  FROM molprof_gpu_work AS work
+  JOIN molprof_work_phase AS place ON place.id = work.id
+  JOIN molprof_phase AS phase ON phase.id = place.phase_id AND phase.step IS NOT NULL
+  GROUP BY work.category, work.name
+"""
+_TOTAL = """
+INCLUDE PERFETTO MODULE molprof.placement;
+SELECT
+  IFNULL(SUM(work.time_ns) FILTER (WHERE class.class = 'attention'), 0) AS attention_ns,
+  IFNULL(SUM(work.count) FILTER (WHERE class.class = 'attention'), 0) AS count,
+  IFNULL(SUM(work.time_ns), 0) AS all_ns,
+  IFNULL(SUM(work.count) FILTER (
+    WHERE class.class = 'attention' AND (LOWER(work.name) GLOB '*bf16*' OR LOWER(work.name) GLOB '*_f16*'
+      OR LOWER(work.name) GLOB '*half*' OR LOWER(work.name) GLOB '*bfloat16*')
+  ), 0) AS half
+FROM ({work}) AS work
+JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
 """
 
 
@@ -38,8 +46,8 @@ def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, 
         return ()
     if not scope.devices:
         return _small_on_cpu(engine, scope)
-    of_steps = f"INCLUDE PERFETTO MODULE molprof.placement;\n{_TOTAL}{_OF_STEPS if report.run is not None else ''}"
-    totals = query_row(engine, "kernel_classes", f"INCLUDE PERFETTO MODULE molprof.gpu_work;\n{of_steps}")
+    sql = _TOTAL.format(work=_ALL if report.run is None else _OF_STEPS)
+    totals = query_row(engine, "kernel_classes", sql)
     return (*_small(scope, totals), *_masked(engine, report, scope, totals))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from molprof.analysis.engine import Columns, Engine
 from molprof.analysis.findings.intervals import joined, length_ns
 
-_INCLUDES = "INCLUDE PERFETTO MODULE molprof.placement;\nINCLUDE PERFETTO MODULE molprof.gpu_calls;\n"
+_INCLUDES = "INCLUDE PERFETTO MODULE molprof.placement;\nINCLUDE PERFETTO MODULE molprof.operation_totals;\n"
 # A thread of a process; a slice that got a lane of its own is still its thread's.
 _PLACE = "thread.upid || ' ' || COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid)"
 _OPERATORS = f"""
@@ -20,7 +20,9 @@ JOIN thread_track ON thread_track.id = slice.track_id
 JOIN thread USING (utid)
 LEFT JOIN molprof_call_phase AS inside ON inside.id = slice.id
 LEFT JOIN molprof_phase AS phase ON phase.id = inside.phase_id
-WHERE slice.category = 'cpu_op' AND (%s)
+WHERE slice.category = 'cpu_op' AND slice.name IN (
+  SELECT name FROM molprof_operation_total WHERE category = 'cpu_op' AND (%s)
+)
 ORDER BY slice.ts, slice.dur DESC, slice.id
 """
 _LAUNCHED = f"""
@@ -84,7 +86,8 @@ class Operators:
 
 def read_operators(engine: Engine, *patterns: str) -> Operators:
     """The operators whose names match one of the GLOB patterns."""
-    condition = " OR ".join(f"slice.name GLOB '{pattern}'" for pattern in patterns)
+    # Few names match: the engine finds those of a name without a look at all others.
+    condition = " OR ".join(f"name GLOB '{pattern}'" for pattern in patterns)
     columns = engine.query(_INCLUDES + _OPERATORS % condition)
     return Operators(
         columns["ts"].astype(np.int64),

@@ -1,0 +1,70 @@
+-- What each call adds to the step or phase that it ran in: launches, their work, waits.
+--
+-- Example:
+--   SELECT call.name, SUM(fact.kernels) AS kernels, SUM(fact.gpu_ns) AS gpu_ns, SUM(fact.sync_ns) AS sync_ns
+--   FROM molprof_call_fact AS fact
+--   JOIN molprof_gpu_call AS call
+--     ON call.id = fact.call_id
+--   GROUP BY call.name
+--   ORDER BY gpu_ns DESC, call.name;
+
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.host_syncs;
+
+INCLUDE PERFETTO MODULE molprof.launches;
+
+-- One row per call that launches, starts work or waits.
+CREATE PERFETTO VIEW molprof_call_fact(
+  -- The call's slice.
+  call_id JOINID(slice.id),
+  -- 1 where it starts a kernel, else 0.
+  launches LONG,
+  -- 1 where it starts a graph, else 0.
+  graph_launches LONG,
+  -- Kernels that it started.
+  kernels LONG,
+  -- Time of the kernels, copies and sets that it started, ns; side by side counts each.
+  gpu_ns DURATION,
+  -- 1 where it made the CPU wait for the GPU, else 0.
+  syncs LONG,
+  -- Time in it where it waited, ns, else 0.
+  sync_ns DURATION
+)
+AS
+SELECT
+  call.id AS call_id,
+  IFNULL(call.kind = 'launch', 0) AS launches,
+  IFNULL(call.kind = 'graph_launch', 0) AS graph_launches,
+  IFNULL(work.kernels, 0) AS kernels,
+  IFNULL(work.gpu_ns, 0) AS gpu_ns,
+  wait.id IS NOT NULL AS syncs,
+  IFNULL(wait.dur, 0) AS sync_ns
+FROM molprof_gpu_call AS call
+LEFT JOIN molprof_call_work AS work
+  ON work.call_id = call.id
+LEFT JOIN molprof_host_sync AS wait
+  ON wait.id = call.id
+WHERE
+  call.kind IS NOT NULL OR work.call_id IS NOT NULL OR wait.id IS NOT NULL;
+
+-- GPU work whose call is not recorded: one row, none where there is no such work.
+CREATE PERFETTO VIEW molprof_work_without_call(
+  -- Kernels.
+  kernels LONG,
+  -- Time of kernels, copies and sets, ns; side by side counts each.
+  gpu_ns DURATION
+)
+AS
+SELECT
+  COUNT() FILTER (WHERE work.category = 'kernel') AS kernels,
+  IFNULL(SUM(work.dur), 0) AS gpu_ns
+FROM molprof_gpu_work AS work
+LEFT JOIN molprof_gpu_work_call AS link
+  ON link.work_id = work.id
+WHERE
+  link.work_id IS NULL
+HAVING
+  COUNT() > 0;
