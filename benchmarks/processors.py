@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import random
 import statistics
 import sys
 import time
@@ -33,9 +32,7 @@ from molprof.profiler.generate import Runner
 from molprof.profiler.marks import STEP_PHASES
 from molprof.profiler.models import LoadedModel, load
 from molprof.profiler.processors import PROCESSORS, make_processor
-from molprof.profiler.processors.placeholder import reference_conformers
 from molprof.profiler.prompts import Prompt, read_prompts
-from molprof.profiler.quality import bond_errors, read_positions
 from molprof.profiler.settings import Decoding
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "processors.md"
@@ -43,7 +40,7 @@ BEGIN, END = "<!-- benchmarks/processors.py writes from here -->", "<!-- to here
 COUNTED_STEPS = 40
 HEADINGS = (
     "processor", "time", "share of a step", "per token", "set-up per molecule", "operators per step", "tokens",
-    "junk", "filler", "malformed", "valid", "bond error (95 %)",
+    "junk", "filler", "malformed", "valid",
 )  # fmt: skip
 
 
@@ -249,23 +246,7 @@ def row(result: Result) -> tuple[str, ...]:
         *(f"{kinds.count(letter):,}" for letter in "jl"),
         f"{sum(run.malformed_blocks for run in result.runs):,}",
         f"{sum(bool(run.valid) for run in result.runs)} of {len(result.runs)}",
-        quality(result.runs),
     )
-
-
-def quality(runs: list[Any]) -> str:
-    """Median bond error in Angstrom, with an interval over molecules: 2,000 times drawn with replacement."""
-    reference = dict(reference_conformers())
-    errors = [bond_errors(run.smiles, read_positions(run.text), reference[run.smiles]) for run in runs]
-    found = [item for item in errors if item]
-    if not found:
-        return "-"
-    rng = random.Random(0)
-    draws = sorted(
-        statistics.median(error for item in rng.choices(found, k=len(found)) for error in item) for _ in range(2000)
-    )
-    median = statistics.median(error for item in found for error in item)
-    return f"{median:.3f} Å ({draws[50]:.3f} to {draws[1949]:.3f})"
 
 
 def write(text: str) -> None:

@@ -129,4 +129,5 @@ def _generate_batch(
 
 def _bond_errors(text: str, sample: Sample) -> list[float]:
     """Absolute bond-length differences in Angstrom; the generated skeleton keeps the prompt's atom order."""
-    return bond_errors(sample.molecule.smiles, parse_positions(text), sample.positions)
+    errors = bond_errors(sample.molecule.smiles, parse_positions(text) or [], sample.positions)
+    return [error for error in errors if error is not None]
