@@ -25,6 +25,10 @@ COMMANDS = {
     "plot": "One figure of a trace or several, as PNG, SVG or PDF.",
     "query": "SQL over one trace or several: a module of the package, a file, or your own.",
     "queries": "The SQL package: its modules, their columns, units and examples.",
+    "sweep": "Captures over a grid of options, here or on a cluster.",
+    "jobs": "What was submitted to a cluster, and how it stands.",
+    "collect": "The results of a job that was submitted to a cluster.",
+    "logs": "What the tasks of a job printed.",
     "presets": "The models, processors and molecules that come with molprof.",
 }
 

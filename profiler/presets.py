@@ -7,23 +7,42 @@ from importlib import resources
 from molprof.errors import RunError
 from molprof.profiler.architecture import ARCHITECTURES, Architecture, Shape
 from molprof.profiler.checkpoint import checkpoint_path, read_header
+from molprof.profiler.cluster.settings import SlurmSettings
 from molprof.profiler.processors import PROCESSORS
+from molprof.profiler.project import ModelAlias, Project
 from molprof.profiler.sizes import NAMED
 from molprof.profiler.tokenizers import VOCABULARIES
 
 
-def describe() -> str:
-    """The models for `--model`, the processors for `--processor`, the molecules used without `--smiles`."""
+def describe(project: Project) -> str:
+    """The models for `--model`, the processors for `--processor`, the molecules used without `--smiles`.
+
+    Args:
+        project: its models and clusters stand beside those that come with molprof.
+    """
     lines = ["models (--model)"]
     for name, architecture in ARCHITECTURES.items():
         lines += [f"  {name:<10}{_model(name, architecture)}", f"  {'':<10}{_checkpoint(name)}"]
         lines += [f"  {'':<10}--size {size}: {_shape(shape)}" for size, shape in NAMED[name].items()]
+    lines += [f"  {name:<10}{_alias(alias)}" for name, alias in project.models.items()]
     lines += ["", "logits processors (--processor; --lp takes the one that suits the tokenizer)"]
     lines += [f"  {name:<12}{entry.summary}" for name, entry in PROCESSORS.items()]
     lines += ["  MODULE:FACTORY  your own"]
     count = sum(bool(line.strip()) for line in _molecules())
     lines += ["", "molecules (without --smiles)", f"  {count} held out from training"]
+    if project.clusters:
+        lines += ["", f"clusters (--submit) of {project.file}"]
+        lines += [f"  {name:<10}{_cluster(settings)}" for name, settings in project.clusters.items()]
     return "\n".join(lines)
+
+
+def _alias(alias: ModelAlias) -> str:
+    others = (("tokenizer", alias.tokenizer), ("--lp", alias.processor))
+    return ", ".join([alias.path, *(f"{what} {value}" for what, value in others if value)])
+
+
+def _cluster(settings: SlurmSettings) -> str:
+    return ", ".join(f"{key} {value}" for key, value in settings.to_json().items()) or "the cluster's own defaults"
 
 
 def _model(name: str, architecture: Architecture) -> str:

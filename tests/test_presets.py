@@ -11,6 +11,7 @@ from molprof.files import cache_dir
 from molprof.profiler.architecture import ARCHITECTURES
 from molprof.profiler.checkpoint import checkpoint_path, load_compact, load_preset
 from molprof.profiler.presets import describe
+from molprof.profiler.project import Project
 from molprof.profiler.prompts import read_prompts
 from molprof.profiler.tokenizers import preset_tokenizer
 from molprof.profiler.training.encode import CompactVocabulary
@@ -54,4 +55,4 @@ def test_the_record_tells_the_training_and_the_score(preset: str) -> None:
     score = header.record["held_out"]
     assert header.record["settings"]["preset"] == preset
     assert 0.8 * score["molecules"] <= score["valid"] <= score["molecules"]
-    assert f"{score['valid']} of {score['molecules']} held-out molecules valid" in describe()
+    assert f"{score['valid']} of {score['molecules']} held-out molecules valid" in describe(Project())

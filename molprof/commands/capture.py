@@ -5,12 +5,22 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from molprof.commands.options import note
 from molprof.commands.progress import Progress
+from molprof.commands.submission import (
+    Submittable,
+    check_submission,
+    config_option,
+    own_arguments,
+    run_on_cluster,
+    submit_options,
+)
 from molprof.files import check_output
+from molprof.profiler.project import Project, find_project
 from molprof.profiler.settings import (
     ATTENTION,
     AUTO,
@@ -43,8 +53,10 @@ class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's s
         return int(first), int(last)
 
 
-@click.command("capture")
-@click.option("--model", required=True, metavar="NAME", help="Preset (qwen, llama), folder, or hub id.")
+@click.command("capture", cls=Submittable)
+@click.option(
+    "--model", required=True, metavar="NAME", help="Preset (qwen, llama), folder, hub id, or molprof.toml's name."
+)
 @click.option(
     "--size",
     metavar="SIZE",
@@ -125,21 +137,19 @@ class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's s
     help="The trace: .json, or .json.gz.",
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@config_option
+@submit_options
+@click.pass_context
 def command(
-    lp: bool | None,
-    processor: str | None,
-    sampling: str,
-    temperature: float,
-    top_p: float,
-    top_k: int,
-    seed: int,
-    sort: bool | None,
-    forced_runs: bool,
-    drop_finished: bool,
-    compiled: str,
+    context: click.Context,
+    /,
     output: Path,
     force: bool,
-    **options: object,
+    config: Path | None,
+    cluster: str | None,
+    overrides: tuple[str, ...],
+    detach: bool,
+    **options: Any,
 ) -> None:
     """Generates, times the generation without the profiler, then records a window of it.
 
@@ -155,19 +165,19 @@ def command(
       molprof capture --model qwen --processor generic --window 0:9 -o prefill.json.gz
       molprof capture --model ./my-model --processor my_package:make --prompts ask.txt --max-new-tokens 64 -o ask.json
       molprof capture --model ./my-model --lp --smiles mine.smi --device cuda -o mine.json.gz
+      molprof capture --model mine --lp --submit h100 --slurm time=2:00:00 -o mine.json.gz
     """
-    if processor is not None and lp is not None:
-        raise click.UsageError("--lp and --no-lp decide on a processor, --processor names one; give one of them")
-    settings = CaptureSettings(
-        output=output,
-        processor=processor or (AUTO if lp else None),
-        decoding=Decoding(sampling, temperature, top_p, top_k, seed),
-        loop=Loop(sort, forced_runs, drop_finished, compiled),
-        force=force,
-        command=("molprof", *sys.argv[1:]),
-        **options,  # type: ignore[arg-type]
-    )
+    check_submission(cluster, overrides, detach)
+    project = find_project(config)
+    settings = capture_settings(project, output=output, force=force, **options)
     check_output(output, force)
+    if cluster is not None:
+        from molprof.profiler.cluster.job import Task
+
+        name = output.name.removesuffix(".gz").removesuffix(".json")
+        task = Task(name, ("capture", *own_arguments(context)), str(output.absolute()))
+        run_on_cluster(project, "capture", [task], cluster, overrides, detach)
+        return
     from molprof.profiler.capture import capture
 
     with Progress() as progress:
@@ -175,3 +185,40 @@ def command(
     for line in result.notes:
         note(line)
     note(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB); next: molprof report {shlex.quote(str(output))}")
+
+
+def capture_settings(
+    project: Project,
+    *,
+    model: str,
+    tokenizer: str | None,
+    lp: bool | None,
+    processor: str | None,
+    sampling: str,
+    temperature: float,
+    top_p: float,
+    top_k: int,
+    seed: int,
+    sort: bool | None,
+    forced_runs: bool,
+    drop_finished: bool,
+    compiled: str,
+    **others: Any,
+) -> CaptureSettings:
+    """The options of the command as what a capture is asked to do; a model's short name stands for its table.
+
+    Raises:
+        UsageError: options that exclude each other, or a value that cannot be.
+    """
+    if processor is not None and lp is not None:
+        raise click.UsageError("--lp and --no-lp decide on a processor, --processor names one; give one of them")
+    alias = project.model(model)
+    return CaptureSettings(
+        model=alias.path,
+        tokenizer=project.tokenizer(tokenizer, alias),
+        processor=processor or ((alias.processor or AUTO) if lp else None),
+        decoding=Decoding(sampling, temperature, top_p, top_k, seed),
+        loop=Loop(sort, forced_runs, drop_finished, compiled),
+        command=("molprof", *sys.argv[1:]),
+        **others,
+    )

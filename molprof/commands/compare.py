@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from molprof.commands.options import (
     note,
     reading_options,
     result_options,
+    sweeps_expanded,
 )
 
 
@@ -31,7 +33,7 @@ from molprof.commands.options import (
 @reading_options
 @result_options("table", "json", "markdown", "csv", "html")
 def command(
-    traces: tuple[Path, ...],
+    traces: Sequence[Path],
     thresholds: tuple[str, ...],
     predictions: Path | None,
     anyway: bool,
@@ -44,7 +46,8 @@ def command(
 ) -> int:
     """Sets TRACES side by side; ratios and differences are against the first.
 
-    A trace may be a stored report instead: molprof report TRACE --format json -o baseline.json. A ratio of times that
+    A trace may be a stored report instead: molprof report TRACE --format json -o baseline.json; the folder of a
+    molprof sweep stands for its traces. A ratio of times that
     noise explains is printed as ~. Thresholds are changes against the first (a sign and %) or values (wall_ns>2s);
     one of a time is broken only where its whole interval is beyond. Exit codes: 1 for a broken one, 3 for one that
     cannot be told.
@@ -56,9 +59,11 @@ def command(
       molprof compare llama.json.gz qwen.json.gz --format html -o comparison.html
       molprof compare baseline.json new.json.gz --fail-if 'launches_per_token>+5%' --fail-if 'wall_ns>+10%'
       molprof compare llama.json.gz qwen.json.gz --predictions mine.toml
+      molprof compare my-sweep
     """
     if sum(str(trace) == "-" for trace in traces) > 1:
         raise click.UsageError("standard input (-) can be read once only")
+    traces = sweeps_expanded(traces)
     if len(traces) < 2:
         raise click.UsageError("compare needs at least two traces; for one: molprof report TRACE")
     check_result(output, force)

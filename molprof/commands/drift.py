@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from molprof.commands.options import check_result, deliver, note, result_options
+from molprof.commands.submission import config_option
 from molprof.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     default=("qwen", "llama"),
     show_default="qwen and llama",
     metavar="NAME",
-    help="Preset, folder with a tokenizer.json, or hub id. May be given several times.",
+    help="Preset, folder with a tokenizer.json, hub id, or model of molprof.toml. May be given several times.",
 )
 @click.option(
     "--conformers",
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     help="Measure this one too, such as 0.000,0.000,0.000. May be given several times.",
 )
 @click.option("--decimals", type=click.IntRange(1, 12), default=4, show_default=True, help="Of the coordinates.")
+@config_option
 @result_options("table", "json", "csv", "markdown")
 def command(
     tokenizers: tuple[str, ...],
@@ -48,6 +50,7 @@ def command(
     count: int | None,
     placeholders: tuple[str, ...],
     decimals: int,
+    config: Path | None,
     style: str,
     output: Path | None,
     force: bool,
@@ -75,11 +78,13 @@ def command(
     from molprof.profiler.backends import load_backend
     from molprof.profiler.drift.conformers import read_conformers
     from molprof.profiler.drift.survey import PLACEHOLDERS, check_placeholders, survey
+    from molprof.profiler.project import find_project
 
+    project = find_project(config)
     wanted = (*PLACEHOLDERS, *placeholders)
     check_placeholders(wanted)
     found = None if path is None else read_conformers(path, count)
-    loaded = [(name, load_backend(name)) for name in dict.fromkeys(tokenizers)]
+    loaded = [(name, load_backend(project.tokenizer(name) or name)) for name in dict.fromkeys(tokenizers)]
     found = found or _built_in(count)
     for skipped in found.skipped:
         note(f"line {skipped.line}: {skipped.problem}; skipped")

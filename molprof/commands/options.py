@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -86,6 +86,20 @@ def judged(outcome: Outcome) -> int:
 def note(text: str) -> None:
     """A remark on stderr; results alone go to stdout."""
     click.echo(escaped(text), err=True)
+
+
+def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
+    """The paths, with the folder or index of a sweep replaced by its traces; a remark for each trace that is not there.
+
+    Raises:
+        UsageError, TraceError: a sweep without traces, or whose index is damaged.
+    """
+    from molprof.profiler.sweep.index import expanded
+
+    found, remarks = expanded(paths)
+    for remark in remarks:
+        note(remark)
+    return found
 
 
 def check_result(output: Path | None, force: bool) -> None:

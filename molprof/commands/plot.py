@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from molprof.commands.options import TRACE, deliver, reading_options
+from molprof.commands.options import TRACE, deliver, reading_options, sweeps_expanded
 from molprof.files import check_output
 
 _FORMATS = ("png", "svg", "pdf")
@@ -53,7 +54,7 @@ def _form(context: click.Context, parameter: click.Parameter, output: Path) -> P
 @reading_options
 def command(
     kind: str,
-    traces: tuple[Path, ...],
+    traces: Sequence[Path],
     output: Path,
     force: bool,
     anyway: bool,
@@ -63,7 +64,7 @@ def command(
 ) -> None:
     """Draws the figure KIND of TRACES; the page that --format html makes has all of them.
 
-    A trace may be a stored report instead, as for molprof compare.
+    A trace may be a stored report or the folder of a sweep instead, as for molprof compare.
 
     \b
     Examples:
@@ -72,6 +73,7 @@ def command(
     """
     if sum(str(trace) == "-" for trace in traces) > 1:
         raise click.UsageError("standard input (-) can be read once only")
+    traces = sweeps_expanded(traces)
     check_output(output, force)
     from molprof.analysis.compare.baseline import load_compared
     from molprof.analysis.plots import plot_file, subject_of

@@ -1,13 +1,22 @@
-"""`molprof presets`: what comes with molprof."""
+"""`molprof presets`: what comes with molprof, and what molprof.toml names."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
+
+from molprof.commands.options import deliver
+from molprof.commands.submission import config_option
+from molprof.text import escaped
 
 
 @click.command("presets")
-def command() -> None:
-    """The models, logits processors and molecules that come with molprof."""
+@config_option
+def command(config: Path | None) -> None:
+    """The models, logits processors and molecules that come with molprof, and what molprof.toml names."""
     from molprof.profiler.presets import describe
+    from molprof.profiler.project import find_project
 
-    click.echo(describe())
+    lines = describe(find_project(config)).splitlines()
+    deliver("\n".join(escaped(line) for line in lines), None)

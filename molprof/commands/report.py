@@ -1,8 +1,10 @@
-"""`molprof report`: what one trace holds."""
+"""`molprof report`: what a trace holds, or each of several."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,17 +17,28 @@ from molprof.commands.options import (
     note,
     reading_options,
     result_options,
+    sweeps_expanded,
 )
+from molprof.commands.submission import check_submission, config_option, run_on_cluster, submit_options
+from molprof.errors import UsageError
+from molprof.files import check_output
+
+if TYPE_CHECKING:
+    from molprof.analysis.metrics import Report
+
+_ENDINGS = {"table": ".txt", "json": ".json", "markdown": ".md", "csv": ".csv", "html": ".html"}
 
 
 @click.command("report")
-@click.argument("trace", type=TRACE)
+@click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
 @click.option("--stacks", is_flag=True, help="Read Python stacks too; no figure needs them.")
 @fail_if_option("'junk_tokens>0' or 'wall_ns>2s'")
 @reading_options
 @result_options("table", "json", "markdown", "csv", "html")
+@config_option
+@submit_options
 def command(
-    trace: Path,
+    traces: Sequence[Path],
     stacks: bool,
     thresholds: tuple[str, ...],
     partial: bool,
@@ -34,11 +47,16 @@ def command(
     style: str,
     output: Path | None,
     force: bool,
+    config: Path | None,
+    cluster: str | None,
+    overrides: tuple[str, ...],
+    detach: bool,
 ) -> int:
     """Launches, kernels, copies, syncs, phases and tokens of TRACE.
 
     TRACE is a torch.profiler trace, recorded by molprof or by any other program, or one in Perfetto's own format;
-    plain, gzip or zstd, told by its content; - for standard input.
+    plain, gzip or zstd, told by its content; - for standard input. The folder of a molprof sweep stands for its
+    traces. Of several traces, OUT is a folder that gets a file each, and JSON on stdout is a list.
 
     \b
     Examples:
@@ -49,15 +67,106 @@ def command(
       molprof report killed-job.json.gz --partial
       zcat trace.json.gz | molprof report -
       molprof report trace.json.gz --fail-if 'junk_tokens>0' --fail-if 'launches_per_token>30'
+      molprof report my-sweep --format json -o reports
+      molprof report my-sweep --format json -o reports --submit slurm
     """
-    check_result(output, force)
-    from molprof.analysis.compare.thresholds import judge_report, parse_threshold
-    from molprof.analysis.render import render
-    from molprof.analysis.reports import ReportOptions, load_report
+    check_submission(cluster, overrides, detach)
+    several = len(traces) > 1 or traces[0].is_dir()
+    traces = sweeps_expanded(traces)
+    if sum(str(trace) == "-" for trace in traces) > 1:
+        raise click.UsageError("standard input (-) can be read once only")
+    outputs: list[Path | None] = [output]
+    if several:
+        outputs = _outputs(traces, output, style, force)
+    else:
+        check_result(output, force)
+    from molprof.analysis.compare.thresholds import parse_threshold
 
     bounds = [parse_threshold(text, relative=False) for text in thresholds]
-    report = load_report(trace, ReportOptions(trace_processor, stacks, partial, cached))
-    for remark in report.trace.remarks:
-        note(remark)
-    deliver(render(report, style), output)
-    return judged(judge_report(report, bounds))
+    if cluster is not None:
+        flags = {"--stacks": stacks, "--partial": partial, "--no-cache": not cached, "--force": force}
+        words = [flag for flag, wanted in flags.items() if wanted] + ["--format", style]
+        words += ["--trace-processor", trace_processor] if trace_processor else []
+        words += [word for threshold in thresholds for word in ("--fail-if", threshold)]
+        _submit(traces, outputs, words, config, cluster, overrides, detach)
+        return 0
+    from molprof.analysis.compare.thresholds import judge_report
+    from molprof.analysis.parallel import load_reports
+    from molprof.analysis.reports import ReportOptions
+
+    reports = load_reports(traces, ReportOptions(trace_processor, stacks, partial, cached))
+    for report in reports:
+        for remark in report.trace.remarks:
+            note(f"{report.trace.path}: {remark}" if several else remark)
+    _deliver(reports, style, outputs)
+    codes = []
+    for report in reports:
+        if several and bounds:
+            note(f"{report.trace.path}:")
+        codes.append(judged(judge_report(report, bounds)))
+    return 1 if 1 in codes else max(codes)
+
+
+def _outputs(traces: Sequence[Path], output: Path | None, style: str, force: bool) -> list[Path | None]:
+    """A file for each of several traces in the folder OUT, which is made; without OUT none.
+
+    Raises:
+        UsageError: OUT is no folder, two traces would share a file, a file is there already, or the format needs OUT.
+    """
+    if output is None:
+        if style in ("csv", "html"):
+            raise UsageError(f"several reports as {style} need a folder", hint="-o DIR")
+        return [None] * len(traces)
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"{output} is not a folder", hint="of several traces, OUT is a folder that gets a file each")
+    output.mkdir(parents=True, exist_ok=True)
+    places: dict[Path, Path] = {}
+    for trace in traces:
+        place = output / (_stem(trace) + _ENDINGS[style])
+        if place in places:
+            raise UsageError(f"{places[place]} and {trace} would share {place}", hint="report them one by one")
+        check_output(place, force)
+        places[place] = trace
+    return list(places)
+
+
+def _stem(trace: Path) -> str:
+    name = trace.name
+    for ending in (".gz", ".zst", ".json"):
+        name = name.removesuffix(ending)
+    return name
+
+
+def _deliver(reports: Sequence[Report], style: str, outputs: Sequence[Path | None]) -> None:
+    """Each report to its file, or all of them to stdout; JSON of several as a list."""
+    from molprof.analysis.render import render
+
+    texts = [render(report, style) for report in reports]
+    if outputs[0] is None and len(texts) > 1:
+        joined = ",\n".join(text.rstrip("\n") for text in texts)
+        deliver(f"[\n{joined}\n]" if style == "json" else "\n".join(texts), None)
+        return
+    for text, place in zip(texts, outputs, strict=True):
+        deliver(text, place)
+
+
+def _submit(
+    traces: Sequence[Path],
+    outputs: Sequence[Path | None],
+    words: Sequence[str],
+    config: Path | None,
+    cluster: str,
+    overrides: tuple[str, ...],
+    detach: bool,
+) -> None:
+    """One task of a cluster for each trace."""
+    from molprof.profiler.cluster.job import Task
+    from molprof.profiler.project import find_project
+
+    tasks = []
+    for trace, place in zip(traces, outputs, strict=True):
+        if place is None or str(trace) == "-":
+            raise UsageError("a report that a cluster makes is of a file and goes to one", hint="-o OUT")
+        arguments = ("report", str(trace), *words, "-o", str(place))
+        tasks.append(Task(_stem(trace), arguments, str(place.absolute())))
+    run_on_cluster(find_project(config), "report", tasks, cluster, overrides, detach)

@@ -1,0 +1,104 @@
+"""`molprof jobs`: what was submitted to a cluster, and how it stands."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from molprof.commands.options import deliver, note
+from molprof.commands.submission import config_option, task_table
+from molprof.errors import UsageError
+from molprof.text import aligned, escaped_json
+
+if TYPE_CHECKING:
+    from molprof.profiler.cluster.status import JobStatus
+
+
+@click.command("jobs")
+@click.argument("name", metavar="[ID]", required=False)
+@click.option("--requeue", "again", is_flag=True, help="Submit those tasks of ID again that did not end well.")
+@click.option("--cancel", "stop", is_flag=True, help="Cancel what of ID still waits or runs.")
+@click.option("--format", "style", type=click.Choice(("table", "json")), default="table", show_default=True)
+@config_option
+def command(name: str | None, again: bool, stop: bool, style: str, config: Path | None) -> None:
+    """Lists what was submitted from this project, or the tasks of the job ID: capture-3, or 3 for short.
+
+    Where the scheduler does not answer, what the tasks wrote themselves is shown.
+
+    \b
+    Examples:
+      molprof jobs
+      molprof jobs sweep-2
+      molprof jobs sweep-2 --requeue
+      molprof jobs capture-3 --cancel
+    """
+    if name is None and (again or stop):
+        raise click.UsageError("--requeue and --cancel need the ID of a job; molprof jobs lists them")
+    if again and stop:
+        raise click.UsageError("--requeue and --cancel exclude each other")
+    from molprof.profiler.cluster.job import all_jobs, find_job, jobs_folder
+    from molprof.profiler.cluster.status import job_statuses
+    from molprof.profiler.cluster.submit import recovered
+    from molprof.profiler.project import find_project
+
+    folder = jobs_folder(find_project(config).folder)
+    jobs = list(all_jobs(folder)) if name is None else [find_job(folder, name)]
+    statuses = job_statuses([recovered(job) for job in jobs])
+    for problem in {status.problem for status in statuses if status.problem}:
+        note(f"Slurm cannot be asked, so what the tasks wrote is all that is known: {problem}")
+    if again:
+        _requeue(statuses[0])
+    elif stop:
+        _cancel(statuses[0])
+    elif style == "json":
+        deliver(escaped_json(json.dumps([_to_json(status) for status in statuses], indent=2)), None)
+    elif name is not None:
+        deliver(task_table(statuses[0]), None)
+    elif statuses:
+        rows = [("ID", "CLUSTER", "CREATED", "TASKS", "")]
+        rows += [(item.job.id, item.job.cluster, item.job.created, item.summary, item.job.cwd) for item in statuses]
+        deliver(aligned(rows), None)
+    else:
+        note(f"no job in {folder}")
+
+
+def _requeue(status: JobStatus) -> None:
+    from molprof.profiler.cluster.submit import requeue
+
+    job, tasks = status.job, status.failed()
+    if not tasks:
+        raise UsageError(f"no task of {job.id} ended otherwise than well: {status.summary}")
+    done = requeue(job, tasks)
+    note(f"submitted {len(tasks)} of {len(job.tasks)} tasks of {job.id} again: Slurm job {done.attempts[-1].slurm_id}")
+
+
+def _cancel(status: JobStatus) -> None:
+    from molprof.profiler.cluster.scheduler import cancel
+    from molprof.profiler.cluster.status import UNFINISHED
+
+    found = [task.slurm_id for task in status.tasks if task.state in UNFINISHED and task.slurm_id]
+    if not found:
+        raise UsageError(f"nothing of {status.job.id} waits or runs: {status.summary}")
+    cancel(found)
+    note(f"cancelled {len(found)} of {len(status.tasks)} tasks of {status.job.id}")
+
+
+def _to_json(status: JobStatus) -> dict[str, Any]:
+    job = status.job
+    return {
+        "id": job.id,
+        "kind": job.kind,
+        "cluster": job.cluster,
+        "created": job.created,
+        "folder": str(job.folder),
+        "finished": status.finished,
+        "problem": status.problem,
+        "tasks": [
+            {**asdict(task), "arguments": list(item.arguments), "output": item.output}
+            for task, item in zip(status.tasks, job.tasks, strict=True)
+        ],
+    }

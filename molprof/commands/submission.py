@@ -1,0 +1,171 @@
+"""What every command has in common that can run on a cluster: its options, submitting, following, collecting."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from molprof.commands.options import note
+from molprof.errors import RunError
+from molprof.text import aligned
+
+if TYPE_CHECKING:
+    from molprof.profiler.cluster.job import Job, Task
+    from molprof.profiler.cluster.status import JobStatus
+    from molprof.profiler.project import Project
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_ARGUMENTS = "molprof.arguments"
+# Options of submission, which the task on the cluster is not given, and how many values each takes.
+_OPTIONS = {"--submit": 1, "--slurm": 1, "--detach": 0}
+# Of commands whose results are not whole when their tasks have ended: what makes them so.
+_FINISH = {"sweep": "molprof.profiler.sweep.index:collected"}
+
+
+class Submittable(click.Command):
+    """A command that remembers its command line, so that a task on a cluster can be given it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
+
+
+def own_arguments(context: click.Context) -> list[str]:
+    """The command line of a `Submittable` without the options of submission."""
+    kept: list[str] = []
+    given = iter(context.meta[_ARGUMENTS])
+    for argument in given:
+        name, equals, _ = argument.partition("=")
+        if name not in _OPTIONS:
+            kept.append(argument)
+        elif _OPTIONS[name] and not equals:
+            next(given, None)
+    return kept
+
+
+def config_option(command: _F) -> _F:
+    """`--config`: another molprof.toml than the nearest."""
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Models and clusters by name.  [default: the nearest molprof.toml here or above]",
+    )(command)
+
+
+def submit_options(command: _F) -> _F:
+    """`--submit`, `--slurm` and `--detach`: run on a cluster instead of here."""
+    command = click.option("--detach", is_flag=True, help="With --submit: print the job's id and leave it.")(command)
+    command = click.option(
+        "--slurm",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="With --submit: instead of the table's, such as time=2:00:00. May be given several times.",
+    )(command)
+    return click.option(
+        "--submit",
+        "cluster",
+        metavar="NAME",
+        help="Run on a cluster: slurm, or a table [slurm.NAME] of molprof.toml.",
+    )(command)
+
+
+def check_submission(cluster: str | None, overrides: tuple[str, ...], detach: bool) -> None:
+    """Refuses options of submission where nothing is submitted."""
+    if cluster is None and (overrides or detach):
+        raise click.UsageError(f"{'--detach' if detach else '--slurm'} is of use with --submit NAME only")
+
+
+def run_on_cluster(
+    project: Project,
+    kind: str,
+    tasks: Sequence[Task],
+    cluster: str,
+    overrides: tuple[str, ...],
+    detach: bool,
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    """Submits `tasks` as one job and follows it to its end, or prints its id.
+
+    Raises:
+        RunError: a task did not end well.
+    """
+    from molprof.profiler.cluster.job import jobs_folder
+    from molprof.profiler.cluster.settings import overridden
+    from molprof.profiler.cluster.submit import submit
+
+    settings = overridden(project.cluster(cluster), overrides)
+    job = submit(jobs_folder(project.folder), kind, tasks, cluster, settings, data)
+    count = f"{len(tasks)} tasks" if len(tasks) > 1 else "1 task"
+    note(f"submitted {job.id}: Slurm job {job.attempts[-1].slurm_id}, {count}; its files: {job.folder}")
+    if detach:
+        note(f"next: molprof collect {job.id}")
+        click.echo(job.id)
+        return
+    settle(follow(job))
+
+
+def follow(job: Job) -> JobStatus:
+    """Says what changes until the job has come to its end; of a single task, its log too."""
+    from molprof.profiler.cluster.follow import LogTail, watch
+
+    said: dict[int, tuple[str, str | None]] = {}
+    problem, tail = None, LogTail()
+    try:
+        for status in watch(job):
+            if status.problem != problem:
+                problem = status.problem
+                note(f"{job.id} goes on, unseen: {problem}" if problem else "Slurm answers again")
+            for line in tail.new_lines(job.log(0)) if len(job.tasks) == 1 else ():
+                note(f"  {line}")
+            for task in status.tasks:
+                if said.get(task.number) == (task.state, task.message) or task.state == "unknown":
+                    continue
+                said[task.number] = (task.state, task.message)
+                where = f" on {task.node}" if task.state == "running" and task.node else ""
+                note(f"{task.name}: {task.state}{where}" + (f": {task.message}" if task.message else ""))
+    except KeyboardInterrupt:
+        note(f"{job.id} goes on; its results: molprof collect {job.id}; its end: molprof jobs {job.id} --cancel")
+        raise
+    return status
+
+
+def settle(status: JobStatus) -> None:
+    """Finishes the results of a job, as far as there are any.
+
+    Raises:
+        RunError: a task did not end well, or not yet.
+    """
+    job = status.job
+    if job.kind in _FINISH:
+        module, _, function = _FINISH[job.kind].partition(":")
+        getattr(importlib.import_module(module), function)(status)
+    note(f"{job.id}: {status.summary}")
+    for task in job.tasks:
+        if task.output is not None and Path(task.output).exists():
+            note(f"  {task.output}")
+    if status.good:
+        return
+    if not status.finished:
+        raise RunError(f"{job.id} has not ended", hint=status.problem or f"molprof collect {job.id} --wait")
+    bad = [status.tasks[number] for number in status.failed()]
+    first = f"{bad[0].name}: {bad[0].state}" + (f": {bad[0].message}" if bad[0].message else "")
+    raise RunError(
+        f"{len(bad)} of {len(status.tasks)} tasks of {job.id} did not end well: {first}",
+        hint=f"molprof logs {job.id} {bad[0].number}; again: molprof jobs {job.id} --requeue",
+    )
+
+
+def task_table(status: JobStatus) -> str:
+    """The tasks of a job, one line each."""
+    rows = [("TASK", "NAME", "STATE", "SLURM", "NODE", "")]
+    for task in status.tasks:
+        rows.append(
+            (str(task.number), task.name, task.state, task.slurm_id or "-", task.node or "-", task.message or "")
+        )
+    return aligned(rows)

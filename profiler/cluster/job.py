@@ -1,0 +1,229 @@
+"""A job's folder: what was asked for, which Slurm jobs that became, and what each task left."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from molprof.errors import RunError, UsageError
+from molprof.files import replacing
+from molprof.profiler.cluster.settings import SlurmSettings
+
+SCHEMA = 1
+VARIABLE = "MOLPROF_JOBS"
+_FILE = "job.json"
+_SEEN = "seen.json"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One command line of molprof.
+
+    Attributes:
+        name: short, for tables.
+        arguments: what follows `molprof`.
+        output: the file that it writes, None if none.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    output: str | None = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One submission, of all tasks or of those that were requeued.
+
+    Attributes:
+        tasks: their numbers; with more than one, the Slurm job is an array in this order.
+        slurm_id: the Slurm job, None where the submission was cut short.
+        submitted: when, in ISO format and UTC.
+    """
+
+    tasks: tuple[int, ...]
+    slurm_id: str | None
+    submitted: str
+
+    def slurm_task_id(self, task: int) -> str | None:
+        """What squeue calls the task."""
+        if self.slurm_id is None or len(self.tasks) == 1:
+            return self.slurm_id
+        return f"{self.slurm_id}_{self.tasks.index(task)}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A list of command lines that runs on a cluster.
+
+    Attributes:
+        folder: `.molprof/jobs/ID`.
+        kind: the command that it came from.
+        cluster: the table's name; slurm: what it and the options said.
+        cwd: folder that the tasks run in.
+        data: what the command that it came from needs to finish its results.
+    """
+
+    folder: Path
+    kind: str
+    cluster: str
+    slurm: SlurmSettings
+    cwd: str
+    created: str
+    tasks: tuple[Task, ...]
+    attempts: tuple[Attempt, ...] = ()
+    data: Mapping[str, Any] | None = None
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    def attempt_of(self, task: int) -> int | None:
+        """The number, from 0, of the task's latest attempt; None: never submitted."""
+        return max((number for number, item in enumerate(self.attempts) if task in item.tasks), default=None)
+
+    def slurm_task_id(self, task: int) -> str | None:
+        """What squeue calls the latest attempt of a task; None where it has none."""
+        number = self.attempt_of(task)
+        return None if number is None else self.attempts[number].slurm_task_id(task)
+
+    def attempt_folder(self, number: int) -> Path:
+        """Where submitit keeps its script, its pickles and the logs of an attempt."""
+        return self.folder / f"attempt-{number + 1}"
+
+    def record_path(self, task: int) -> Path:
+        """What the task writes about itself."""
+        return self.folder / "tasks" / f"{task}.json"
+
+    def log(self, task: int) -> Path | None:
+        """The log of the latest attempt of a task; None where nothing has been written yet."""
+        number, slurm_id = self.attempt_of(task), self.slurm_task_id(task)
+        if number is None or slurm_id is None:
+            return None
+        path = self.attempt_folder(number) / f"{slurm_id}_0_log.out"
+        return path if path.is_file() else None
+
+    def save(self) -> None:
+        """Writes the job's file."""
+        content = asdict(self) | {"schema": SCHEMA, "slurm": self.slurm.to_json()}
+        del content["folder"]
+        write_json(self.folder / _FILE, content)
+
+    def seen(self) -> dict[str, dict[str, str]]:
+        """What the scheduler once said about tasks that have ended, by Slurm's ids; it forgets them, this does not."""
+        return read_json(self.folder / _SEEN) or {}
+
+    def save_seen(self, seen: Mapping[str, Mapping[str, str]]) -> None:
+        """Keeps what the scheduler said."""
+        write_json(self.folder / _SEEN, seen)
+
+
+def new_job_folder(jobs: Path, kind: str) -> Path:
+    """A new folder `KIND-NUMBER`, the number above all there are, also where somebody else makes one right now.
+
+    Raises:
+        UsageError: none can be made there.
+    """
+    try:
+        jobs.mkdir(parents=True, exist_ok=True)
+        number = max((_number(path.name) for path in jobs.iterdir()), default=0) + 1
+        while True:
+            folder = jobs / f"{kind}-{number}"
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                number += 1
+                continue
+            (folder / "tasks").mkdir()
+            return folder
+    except OSError as error:
+        raise UsageError(
+            f"cannot keep jobs in {jobs}: {error.strerror}",
+            hint=f"{VARIABLE} names another folder; the cluster's nodes must see it",
+        ) from error
+
+
+def _number(name: str) -> int:
+    digits = name.rpartition("-")[2]
+    return int(digits) if digits.isdigit() else 0
+
+
+def jobs_folder(project: Path) -> Path:
+    """Where jobs are kept: `MOLPROF_JOBS`, else `.molprof/jobs` in the project's folder."""
+    named = os.environ.get(VARIABLE)
+    return Path(named).absolute() if named else project / ".molprof" / "jobs"
+
+
+def find_job(jobs: Path, name: str) -> Job:
+    """The job `capture-3`, or `3` for short.
+
+    Raises:
+        UsageError: there is none of that name.
+        RunError: its file cannot be read.
+    """
+    known = [path.name for path in _folders(jobs)]
+    found = [item for item in known if item == name or (name.isdigit() and _number(item) == int(name))]
+    if not found:
+        shown = ", ".join(known[-5:])
+        raise UsageError(f"no job {name!r} in {jobs}", hint=f"the latest: {shown}" if shown else "none was submitted")
+    return read_job(jobs / found[0])
+
+
+def all_jobs(jobs: Path) -> Iterator[Job]:
+    """Every job, oldest first."""
+    for folder in _folders(jobs):
+        yield read_job(folder)
+
+
+def _folders(jobs: Path) -> list[Path]:
+    if not jobs.is_dir():
+        return []
+    return sorted((path for path in jobs.iterdir() if (path / _FILE).is_file()), key=lambda path: _number(path.name))
+
+
+def read_job(folder: Path) -> Job:
+    """The job that is kept in a folder.
+
+    Raises:
+        RunError: its file is damaged, or of a newer molprof.
+    """
+    path = folder / _FILE
+    content = read_json(path)
+    if content is None:
+        raise RunError(f"{path} cannot be read", hint="its Slurm job, if any, goes on; submit again for another")
+    if not isinstance(content.get("schema"), int) or content["schema"] > SCHEMA:
+        raise RunError(f"{path} is of schema {content.get('schema')!r}; this molprof reads up to {SCHEMA}")
+    try:
+        return Job(
+            folder=folder,
+            kind=content["kind"],
+            cluster=content["cluster"],
+            slurm=SlurmSettings.from_json(content["slurm"]),
+            cwd=content["cwd"],
+            created=content["created"],
+            tasks=tuple(Task(item["name"], tuple(item["arguments"]), item["output"]) for item in content["tasks"]),
+            attempts=tuple(
+                Attempt(tuple(item["tasks"]), item["slurm_id"], item["submitted"]) for item in content["attempts"]
+            ),
+            data=content["data"],
+        )
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{path} is not a whole job: {error}") from error
+
+
+def write_json(path: Path, content: Mapping[str, Any] | Sequence[Any]) -> None:
+    """Writes a file whole."""
+    with replacing(path) as part:
+        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None where there is no such file or it holds something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None

@@ -1,0 +1,148 @@
+"""What Slurm says, asked through its own commands with a time limit: a scheduler that died hangs nobody."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from molprof.errors import MolprofError
+
+# Slurm's commands try for ten seconds and more before they give up on a controller.
+TIME_LIMIT_S = 20.0
+LIVE = frozenset(
+    {
+        *("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", "REQUEUE_HOLD"),
+        *("REQUEUE_FED", "RESIZING", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT"),
+    }
+)
+
+
+class SchedulerError(MolprofError):
+    """Slurm does not answer, or refuses."""
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What the scheduler says about a task.
+
+    Attributes:
+        state: Slurm's own word, such as `PENDING`, `TIMEOUT`.
+        reason: why it waits or ended, `None` where Slurm gives none.
+    """
+
+    state: str
+    reason: str = "None"
+
+    @property
+    def live(self) -> bool:
+        """The task has not come to its end."""
+        return self.state in LIVE
+
+
+def available() -> bool:
+    """Slurm's commands are installed."""
+    return shutil.which("sbatch") is not None and shutil.which("squeue") is not None
+
+
+def check_reachable() -> None:
+    """Asks the controller whether it lives.
+
+    Raises:
+        SchedulerError: no Slurm here, or its controller does not answer.
+    """
+    if not available():
+        raise SchedulerError(
+            "there is no Slurm here: sbatch and squeue are not found", hint="run it on the cluster's login node"
+        )
+    text = _ask(["scontrol", "ping"])
+    if " UP" not in text:
+        raise SchedulerError(f"Slurm's controller does not answer: {_line(text)}", hint="scontrol ping shows its state")
+
+
+def sightings(slurm_ids: Collection[str]) -> dict[str, Sighting]:
+    """What Slurm knows of jobs and their array tasks, by the task's id; what it has forgotten is not in it.
+
+    squeue remembers tasks for minutes after their end; where accounting is on, sacct knows the rest.
+
+    Args:
+        slurm_ids: of whole jobs.
+
+    Raises:
+        SchedulerError: it does not answer.
+    """
+    if not slurm_ids:
+        return {}
+    found: dict[str, Sighting] = {}
+    wanted = ",".join(sorted(slurm_ids))
+    try:
+        text = _ask(["squeue", "--noheader", "--array", "--states=all", f"--jobs={wanted}", "--format=%i|%T|%r"])
+    except SchedulerError as error:
+        if "Invalid job id" not in str(error):
+            raise
+        text = ""
+    for line in text.splitlines():
+        name, state, reason = (*line.strip().split("|", 2), "", "")[:3]
+        if state:
+            found[name] = Sighting(state, reason)
+    forgotten = [name for name in slurm_ids if not any(key.split("_")[0] == name for key in found)]
+    return {**_accounted(forgotten), **found}
+
+
+def _accounted(slurm_ids: Sequence[str]) -> dict[str, Sighting]:
+    """The same by accounting, which many clusters keep and a small one may not."""
+    if not slurm_ids or shutil.which("sacct") is None:
+        return {}
+    command = ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={','.join(slurm_ids)}"]
+    try:
+        text = _ask([*command, "--format=JobID,State"])
+    except SchedulerError:
+        return {}  # accounting is off or down: nothing is known, which is what an empty answer says
+    found = {}
+    for line in text.splitlines():
+        name, _, state = line.partition("|")
+        if state:
+            found[name] = Sighting(state.split()[0])  # CANCELLED by 1000
+    return found
+
+
+def job_fields(slurm_id: str) -> Mapping[str, str] | None:
+    """`scontrol show job` as words; None where the scheduler does not answer."""
+    try:
+        text = _ask(["scontrol", "--oneliner", "show", "job", slurm_id], time_limit_s=5.0)
+    except SchedulerError:
+        return None
+    return dict(word.partition("=")[::2] for word in text.split() if "=" in word)
+
+
+def cancel(slurm_ids: Sequence[str]) -> None:
+    """Cancels jobs or array tasks.
+
+    Raises:
+        SchedulerError: Slurm does not answer or refuses.
+    """
+    if slurm_ids:
+        _ask(["scancel", *slurm_ids])
+
+
+def _ask(command: list[str], time_limit_s: float = TIME_LIMIT_S) -> str:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=time_limit_s, check=False
+        )
+    except FileNotFoundError as error:
+        raise SchedulerError(f"{command[0]} is not found", hint="run it on the cluster's login node") from error
+    except subprocess.TimeoutExpired as error:
+        raise SchedulerError(
+            f"Slurm does not answer: {command[0]} took more than {time_limit_s:g} s", hint="scontrol ping"
+        ) from error
+    if done.returncode != 0:
+        raise SchedulerError(f"{command[0]}: {_line(done.stderr or done.stdout)}", hint="scontrol ping")
+    return done.stdout
+
+
+def _line(text: str) -> str:
+    """The last line that says something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"

@@ -1,0 +1,180 @@
+"""What a Slurm job asks for: a `[slurm.NAME]` table, options that override it, and submitit's words for both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from molprof.errors import UsageError
+from molprof.profiler.toml_file import TomlFile, unknown
+
+_TIME = re.compile(r"(?:(\d+)-)?(\d+(?::\d+){0,2})")
+_MEMORY = re.compile(r"\d+[KMGT]")
+_GPUS = re.compile(r"(?:[\w.-]+:)?\d+")
+
+
+@dataclass(frozen=True)
+class SlurmSettings:
+    """What one task of a job gets; None leaves it to the cluster.
+
+    Attributes:
+        gpus: `2`, or with their type `a100:2`.
+        time_minutes: limit of a task.
+        memory: as sbatch takes it, such as `64G`.
+        cpus: cores of a task.
+        parallel: tasks of the job that may run at the same time.
+        setup: shell lines before the task, such as `module load cuda`.
+        sbatch: any other option of sbatch, by its long name; True for one without a value.
+    """
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gpus: str | None = None
+    cpus: int | None = None
+    time_minutes: int | None = None
+    memory: str | None = None
+    parallel: int | None = None
+    setup: tuple[str, ...] = ()
+    sbatch: Mapping[str, str | int | bool] = field(default_factory=dict)
+
+    def parameters(self) -> dict[str, Any]:
+        """The same as `submitit.SlurmExecutor.update_parameters` takes it."""
+        given = {
+            "partition": self.partition,
+            "account": self.account,
+            "qos": self.qos,
+            "constraint": self.constraint,
+            "gpus_per_node": self.gpus,
+            "cpus_per_task": self.cpus,
+            "time": self.time_minutes,
+            "mem": self.memory,
+            "setup": list(self.setup) or None,
+        }
+        # Left out, `time` would be submitit's own default of five minutes.
+        found = {name: value for name, value in given.items() if value is not None or name == "time"}
+        return found | ({"array_parallelism": self.parallel} if self.parallel else {})
+
+    def to_json(self) -> dict[str, Any]:
+        """What is set, by name."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, (), {})}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> SlurmSettings:
+        """What `to_json` wrote."""
+        return cls(**{**content, "setup": tuple(content.get("setup", ()))})
+
+
+class _WrongError(ValueError):
+    """A value that a key cannot have; its text is what was expected."""
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise _WrongError("text on one line")
+    return value
+
+
+def _number(value: object) -> int:
+    number = int(value) if isinstance(value, str) and value.isdigit() else value
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise _WrongError("a whole number from 1 on")
+    return number
+
+
+def _gpus(value: object) -> str | None:
+    text = str(value)
+    if isinstance(value, bool) or not _GPUS.fullmatch(text):
+        raise _WrongError("a number of GPUs, or TYPE:NUMBER such as 'a100:2'")
+    return None if text == "0" else text
+
+
+def _time(value: object) -> int:
+    """Minutes of `90`, `90:00` (minutes and seconds), `1:30:00`, `1-12` or `1-12:00:00`: what sbatch reads them as."""
+    match = _TIME.fullmatch(str(value))
+    if isinstance(value, bool) or match is None:
+        raise _WrongError("minutes, or a time such as '1:30:00' or '2-12:00:00'")
+    days, numbers = int(match[1] or 0), [int(part) for part in match[2].split(":")]
+    if match[1] is None and len(numbers) < 3:
+        numbers = [0, *numbers]  # without hours
+    hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    total = (days * 24 + hours) * 60 + minutes + (seconds > 0)
+    if total < 1:
+        raise _WrongError("at least a minute")
+    return total
+
+
+def _memory(value: object) -> str:
+    if not isinstance(value, str) or not _MEMORY.fullmatch(value):
+        raise _WrongError("a whole number with K, M, G or T, such as '64G'")
+    return value
+
+
+def _setup(value: object) -> tuple[str, ...]:
+    lines = [value] if isinstance(value, str) else value
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise _WrongError("shell lines, such as ['module load cuda']")
+    return tuple(lines)
+
+
+def _sbatch(value: object) -> dict[str, str | int | bool]:
+    if not isinstance(value, dict) or not all(isinstance(item, str | int) for item in value.values()):
+        raise _WrongError("options of sbatch by their long names, such as { reservation = 'mine' }")
+    return {key.removeprefix("--"): item for key, item in value.items() if item is not False}
+
+
+# Key of the file -> attribute and what makes its value.
+_KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
+    "partition": ("partition", _text),
+    "account": ("account", _text),
+    "qos": ("qos", _text),
+    "constraint": ("constraint", _text),
+    "gpus": ("gpus", _gpus),
+    "cpus": ("cpus", _number),
+    "time": ("time_minutes", _time),
+    "memory": ("memory", _memory),
+    "parallel": ("parallel", _number),
+    "setup": ("setup", _setup),
+    "sbatch": ("sbatch", _sbatch),
+}
+
+
+def slurm_table(file: TomlFile, name: str) -> SlurmSettings:
+    """The table `[slurm.NAME]` of a file.
+
+    Raises:
+        UsageError: an unknown key or a value that cannot be; names the line.
+    """
+    where = ["slurm", name]
+    found = {}
+    for key, value in file.check_keys(file.content["slurm"][name], where, _KEYS).items():
+        attribute, convert = _KEYS[key]
+        try:
+            found[attribute] = convert(value)
+        except _WrongError as wrong:
+            file.refuse(f"{key} is {value!r}, expected {wrong}", [*where, key])
+    return SlurmSettings(**found)
+
+
+def overridden(settings: SlurmSettings, options: Sequence[str]) -> SlurmSettings:
+    """`settings` with `KEY=VALUE` options in the place of theirs.
+
+    Raises:
+        UsageError: an option that is none of the kind, names an unknown key or a value that cannot be.
+    """
+    found = {}
+    accepted = [key for key in _KEYS if key != "sbatch"]
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or key not in accepted:
+            problem = unknown(f"--slurm {key}", key, accepted) if equals else f"--slurm {option!r} is not KEY=VALUE"
+            raise UsageError(problem, hint="e.g. --slurm partition=gpu --slurm time=2:00:00")
+        attribute, convert = _KEYS[key]
+        try:
+            found[attribute] = convert(value)
+        except _WrongError as wrong:
+            raise UsageError(f"--slurm {key} is {value!r}, expected {wrong}") from wrong
+    return replace(settings, **found)

@@ -1,0 +1,124 @@
+"""Hands a list of molprof command lines to Slurm as one job array, and again those that did not end well."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from molprof.errors import MissingExtraError, UsageError
+from molprof.profiler.cluster.job import Attempt, Job, Task, new_job_folder
+from molprof.profiler.cluster.scheduler import SchedulerError, check_reachable
+from molprof.profiler.cluster.settings import SlurmSettings
+from molprof.profiler.cluster.worker import run_task
+
+_SCRIPT = re.compile(r"(\d+)_submission\.sh")
+
+
+def submit(
+    jobs: Path,
+    kind: str,
+    tasks: Sequence[Task],
+    cluster: str,
+    slurm: SlurmSettings,
+    data: Mapping[str, Any] | None = None,
+) -> Job:
+    """Runs `molprof ARGUMENTS` of every task on the cluster, in the current folder; returns when Slurm has them.
+
+    Args:
+        jobs: folder of jobs, which the cluster's nodes see too.
+        kind: the command that this comes from; `cluster`: the table's name, for messages.
+        data: what that command needs to finish its results.
+
+    Raises:
+        MissingExtraError: submitit is not installed.
+        SchedulerError: there is no Slurm, it does not answer, or it refuses; nothing is left.
+        UsageError: there is nothing to run, or the job's folder cannot be made.
+    """
+    if not tasks:
+        raise UsageError("there is nothing to submit")
+    _check_installed()
+    check_reachable()
+    folder = new_job_folder(jobs, kind)
+    job = Job(folder, kind, cluster, slurm, str(Path.cwd()), _now(), tuple(tasks), data=data)
+    try:
+        return _attempt(job, tuple(range(len(tasks))))
+    except SchedulerError:
+        shutil.rmtree(folder)
+        raise
+
+
+def requeue(job: Job, tasks: Sequence[int]) -> Job:
+    """Submits tasks of a job once more, as one array; their records of the last time are gone, their logs stay.
+
+    Raises:
+        MissingExtraError, SchedulerError: as for `submit`; the job is as it was.
+        UsageError: another process requeues it at this moment.
+    """
+    _check_installed()
+    check_reachable()
+    return _attempt(job, tuple(tasks))
+
+
+def recovered(job: Job) -> Job:
+    """The job with the Slurm id of an attempt whose submission was cut short after Slurm had taken it."""
+    attempts = []
+    for number, attempt in enumerate(job.attempts):
+        scripts = [_SCRIPT.fullmatch(path.name) for path in _files(job.attempt_folder(number))]
+        found = [match[1] for match in scripts if match]
+        attempts.append(replace(attempt, slurm_id=found[0]) if attempt.slurm_id is None and found else attempt)
+    return replace(job, attempts=tuple(attempts))
+
+
+def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
+    """The job with one more attempt, whose file is written before Slurm is asked and again with Slurm's id."""
+    import submitit
+
+    folder = job.attempt_folder(len(job.attempts))
+    try:
+        folder.mkdir()
+    except FileExistsError as error:
+        raise UsageError(f"{job.id} is being requeued by another process", hint=f"molprof jobs {job.id}") from error
+    started = replace(job, attempts=(*job.attempts, Attempt(tasks, None, _now())))
+    started.save()
+    executor = submitit.SlurmExecutor(folder=folder)
+    parameters = job.slurm.parameters()
+    executor.update_parameters(
+        **parameters,
+        job_name=f"molprof-{job.id}",
+        stderr_to_stdout=True,
+        signal_delay_s=0,  # nothing is resumed in the middle: SIGTERM at the limit says all
+        wckey=None,
+        # Not the current folder, whose files Python would import before its packages.
+        additional_parameters={**job.slurm.sbatch, "chdir": str(folder)},
+    )
+    try:
+        sent = executor.map_array(run_task, [str(job.folder)] * len(tasks), tasks)
+    except (submitit.core.utils.UncompletedJobError, submitit.core.utils.FailedSubmissionError, OSError) as error:
+        shutil.rmtree(folder)
+        job.save()
+        reason = " ".join(str(error).split()).removeprefix("sbatch: error: ") or type(error).__name__
+        raise SchedulerError(f"Slurm refused the job: {reason}", hint="sinfo lists partitions and limits") from error
+    done = replace(started.attempts[-1], slurm_id=sent[0].job_id.split("_")[0])
+    submitted = replace(started, attempts=(*job.attempts, done))
+    submitted.save()
+    return submitted
+
+
+def _check_installed() -> None:
+    try:
+        import submitit  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("submitit", "slurm", "submitting to Slurm") from error
+
+
+def _files(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,150 @@
+"""`molprof.toml`: clusters and models of a project by short names, found in the current folder or above it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from molprof.errors import UsageError
+from molprof.profiler.architecture import ARCHITECTURES
+from molprof.profiler.cluster.settings import SlurmSettings, slurm_table
+from molprof.profiler.toml_file import TomlFile, read_toml, unknown
+
+NAME = "molprof.toml"
+VARIABLE = "MOLPROF_CONFIG"
+_EXAMPLE = """\
+[slurm.h100]
+partition = "gpu"
+gpus = 1
+time = "2:00:00"
+[models.mine]
+path = "checkpoints/mine"
+tokenizer = "qwen"
+processor = "generic\""""
+_MODEL_KEYS = ("path", "tokenizer", "processor")
+# `--submit slurm` needs no table: the cluster's own defaults.
+DEFAULT_CLUSTER = "slurm"
+
+
+@dataclass(frozen=True)
+class ModelAlias:
+    """A model by a short name.
+
+    Attributes:
+        path: folder or hub id; a folder is relative to the file.
+        tokenizer: preset, folder or hub id; None: the model's own.
+        processor: what `--lp` means for it; None: what suits the tokenizer.
+    """
+
+    path: str
+    tokenizer: str | None = None
+    processor: str | None = None
+
+
+@dataclass(frozen=True)
+class Project:
+    """What the file says; all empty where there is none.
+
+    Attributes:
+        file: where it is, None without one.
+    """
+
+    file: Path | None = None
+    clusters: Mapping[str, SlurmSettings] = field(default_factory=dict)
+    models: Mapping[str, ModelAlias] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        """Where the project's jobs are kept: beside the file, or in the current folder."""
+        return Path.cwd() if self.file is None else self.file.parent.absolute()
+
+    def cluster(self, name: str) -> SlurmSettings:
+        """The table of that name; of `slurm`, which may have none, the cluster's own defaults.
+
+        Raises:
+            UsageError: there is no such table.
+        """
+        if name not in self.clusters and name != DEFAULT_CLUSTER:
+            known = [DEFAULT_CLUSTER, *(key for key in self.clusters if key != DEFAULT_CLUSTER)]
+            where = f"in {self.file}" if self.file else f"and no {NAME} here or above"
+            raise UsageError(f"{unknown(f'cluster {name!r}', name, known)} ({where})", hint=_EXAMPLE)
+        return self.clusters.get(name, SlurmSettings())
+
+    def model(self, name: str) -> ModelAlias:
+        """The model of that name; of any other name, the name itself as a path."""
+        return self.models.get(name, ModelAlias(name))
+
+    def tokenizer(self, name: str | None, of: ModelAlias | None = None) -> str | None:
+        """The tokenizer that `name` means: that of the model of this name, or itself; without a name, that of `of`."""
+        if name is None:
+            return None if of is None else of.tokenizer
+        alias = self.models.get(name)
+        return name if alias is None else alias.tokenizer or alias.path
+
+
+def find_project(given: Path | None = None) -> Project:
+    """The file that was given, `MOLPROF_CONFIG`, or the nearest one in the current folder and those above it.
+
+    Raises:
+        UsageError: the file that was given is not there, or holds a mistake; names the line.
+    """
+    if given is None and (named := os.environ.get(VARIABLE)):
+        given = Path(named)
+    if given is not None:
+        return read_project(given)
+    here = Path.cwd()
+    found = next((folder / NAME for folder in (here, *here.parents) if (folder / NAME).is_file()), None)
+    return Project() if found is None else read_project(found)
+
+
+def read_project(path: Path) -> Project:
+    """The file at `path`.
+
+    Raises:
+        UsageError: it cannot be read or holds a mistake; names the line.
+    """
+    file = read_toml(path, _EXAMPLE)
+    file.check_keys(file.content, [], ("slurm", "models"))
+    clusters = {name: slurm_table(file, name) for name in _tables(file, "slurm")}
+    models = {name: _model(file, name) for name in _tables(file, "models")}
+    return Project(path, clusters, models)
+
+
+def _tables(file: TomlFile, kind: str) -> dict[str, Any]:
+    """`[kind.NAME]`, by name."""
+    tables = file.content.get(kind, {})
+    if not isinstance(tables, dict):
+        file.refuse(f"{kind} is {tables!r}, expected tables [{kind}.NAME]", [kind])
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            file.refuse(f"{kind}.{name} is {table!r}, expected a table [{kind}.NAME]", [kind, name])
+    return tables
+
+
+def _model(file: TomlFile, name: str) -> ModelAlias:
+    where = ["models", name]
+    table = file.check_keys(file.content["models"][name], where, _MODEL_KEYS)
+    if name in ARCHITECTURES:
+        file.refuse(f"the name {name!r} is taken by a preset", where)
+    if "path" not in table:
+        file.refuse(f"the model {name!r} has no path", where)
+    for key, value in table.items():
+        if not isinstance(value, str) or not value:
+            file.refuse(f"{key} is {value!r}, expected text", [*where, key])
+    folder = file.path.parent
+    return ModelAlias(
+        _beside(folder, table["path"]),
+        _beside(folder, table["tokenizer"]) if "tokenizer" in table else None,
+        table.get("processor"),
+    )
+
+
+def _beside(folder: Path, name: str) -> str:
+    """The path of a name that is a folder beside the file, or can be nothing but one; any other name as it is."""
+    path = Path(name).expanduser()
+    if path.is_absolute() or name.startswith((".", "~")) or (name not in ARCHITECTURES and (folder / path).is_dir()):
+        return str((folder / path).absolute())
+    return name

@@ -1,0 +1,153 @@
+"""The cases of a sweep: every combination of a grid of capture options, from a TOML file."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from molprof.profiler.toml_file import TomlFile, read_toml, unknown
+
+MOST_CASES = 10_000
+EXAMPLE = """\
+[options]            # of every capture
+n = 16
+[grid]               # every combination
+model = ["qwen", "llama"]
+processor = ["none", "lp"]
+batch-size = [1, 8, 32]
+[[exclude]]          # but not these
+model = "llama"
+batch-size = 32"""
+# A processor that is no processor, and the one that suits the tokenizer.
+_PROCESSORS = {"none": "--no-lp", "lp": "--lp"}
+_UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of `molprof capture` as its command line has it.
+
+    Attributes:
+        on: the option.
+        off: its opposite, None where leaving it out is that.
+        takes_value: a value follows it.
+    """
+
+    on: str
+    off: str | None = None
+    takes_value: bool = True
+
+
+@dataclass(frozen=True)
+class Case:
+    """One capture of a sweep.
+
+    Attributes:
+        name: of its trace, without ending.
+        options: the grid's choice.
+        arguments: its command line after `molprof capture`, without an output.
+    """
+
+    name: str
+    options: Mapping[str, Value]
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A file and its cases, in the order of the file: the last key of the grid changes fastest."""
+
+    file: TomlFile
+    cases: tuple[Case, ...]
+
+    def place(self, key: str) -> list[str]:
+        """Where a capture option is set, for messages."""
+        return ["grid" if key in self.file.content["grid"] else "options", key]
+
+
+def read_sweep(path: Path, known: Mapping[str, Option]) -> Sweep:
+    """The cases that a file describes.
+
+    Args:
+        known: capture's options by name, without dashes.
+
+    Raises:
+        UsageError: it cannot be read, names an unknown option, or describes no case; names the line.
+    """
+    file = read_toml(path, EXAMPLE)
+    content = file.check_keys(file.content, [], ("options", "grid", "exclude"))
+    common = file.check_keys(content.get("options", {}), ["options"], known)
+    grid = file.check_keys(content.get("grid", {}), ["grid"], known)
+    if not grid:
+        file.refuse("there is no [grid]", [])
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            file.refuse(f"{key} is {values!r}, expected a list of values", ["grid", key])
+        if key in common:
+            file.refuse(f"{key} is in [options] too", ["grid", key])
+    excluded = _excluded(file, grid)
+    count = math.prod(len(values) for values in grid.values())
+    if count > MOST_CASES:
+        file.refuse(f"the grid has {count:,} cases, more than {MOST_CASES:,}", ["grid"])
+    shared = [word for key, value in common.items() for word in _words(file, ["options", key], known[key], value)]
+    cases: dict[str, Case] = {}
+    for values in itertools.product(*grid.values()):
+        chosen = dict(zip(grid, values, strict=True))
+        if any(all(chosen[key] == value for key, value in rule.items()) for rule in excluded):
+            continue
+        words = [word for key, value in chosen.items() for word in _words(file, ["grid", key], known[key], value)]
+        name = _name(chosen, grid)
+        while name in cases:  # paths that end alike
+            name += "_"
+        cases[name] = Case(name, chosen, (*shared, *words))
+    if not cases:
+        file.refuse("every case of the grid is excluded", ["exclude"])
+    return Sweep(file, tuple(cases.values()))
+
+
+def _excluded(file: TomlFile, grid: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rules = file.content.get("exclude", [])
+    if not isinstance(rules, list):
+        file.refuse("exclude is a table, expected [[exclude]]", ["exclude"])
+    for number, rule in enumerate(rules):
+        file.check_keys(rule, ["exclude", number], grid)
+        for key, value in rule.items():
+            if value not in grid[key]:
+                problem = unknown(f"value {value!r} of {key}", str(value), [str(item) for item in grid[key]])
+                file.refuse(problem, ["exclude", number, key])
+    return [rule for rule in rules if rule]
+
+
+def _words(file: TomlFile, where: list[str], option: Option, value: object) -> Iterator[str]:
+    """An option as words of a command line."""
+    key = where[-1]
+    if not isinstance(value, str | int | float):
+        file.refuse(f"{key} has the value {value!r}, expected text, a number, true or false", where)
+    if isinstance(value, bool) == option.takes_value:
+        expected = "a value" if option.takes_value else "true or false"
+        file.refuse(f"{key} is {value!r}, expected {expected}", where)
+    if key == "processor" and value in _PROCESSORS:
+        yield _PROCESSORS[str(value)]
+    elif option.takes_value:
+        yield from (option.on, str(value))
+    elif value:
+        yield option.on
+    elif option.off is not None:
+        yield option.off
+
+
+def _name(chosen: Mapping[str, Value], grid: Mapping[str, list[Value]]) -> str:
+    """A file's name of the values that differ between cases; models and processors speak for themselves."""
+    parts = []
+    for key, value in chosen.items():
+        if len(grid[key]) == 1 and len(grid) > 1:
+            continue
+        text = Path(str(value)).name if key in ("model", "tokenizer", "smiles", "prompts") else str(value).lower()
+        parts.append(text if key in ("model", "processor") else f"{key}={text}".replace("=", "-"))
+    return _UNSAFE.sub("-", "-".join(parts) or str(next(iter(chosen.values())))).strip("-.") or "case"

@@ -1,0 +1,111 @@
+"""The folder of a sweep: its index, which says what each trace is and what became of each case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from molprof.errors import TraceError, UsageError
+from molprof.profiler.cluster.job import read_json, write_json
+
+if TYPE_CHECKING:
+    from molprof.profiler.cluster.status import JobStatus
+
+SCHEMA = 1
+INDEX = "index.json"
+KIND = "molprof sweep"
+# Before anything was tried.
+WAITING = "waiting"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One case of a sweep.
+
+    Attributes:
+        trace: its file, in the folder.
+        options: what the grid chose.
+        arguments: the capture's command line, without its output.
+        state: `waiting`, `unsupported` (the options exclude each other), `ok`, `failed`, or as a cluster's task ended.
+        message: why it did not end well.
+        seconds: that it took with loading and warm-up; None where it was not measured.
+    """
+
+    name: str
+    trace: str
+    options: Mapping[str, Any]
+    arguments: tuple[str, ...]
+    state: str = WAITING
+    message: str | None = None
+    seconds: float | None = None
+
+
+def write_index(folder: Path, entries: Sequence[Entry]) -> None:
+    """Writes the index of a sweep whole."""
+    write_json(folder / INDEX, {"schema": SCHEMA, "kind": KIND, "cases": [asdict(entry) for entry in entries]})
+
+
+def read_index(folder: Path) -> tuple[Entry, ...] | None:
+    """The index that the folder holds; None where it holds none.
+
+    Raises:
+        TraceError: it is damaged, or of a newer molprof.
+    """
+    path = folder / INDEX
+    content = read_json(path)
+    if content is None or content.get("kind") != KIND:
+        return None
+    if not isinstance(content.get("schema"), int) or content["schema"] > SCHEMA:
+        raise TraceError(f"{path} is of schema {content.get('schema')!r}; this molprof reads up to {SCHEMA}")
+    try:
+        entries = [Entry(**{**item, "arguments": tuple(item["arguments"])}) for item in content["cases"]]
+    except (KeyError, TypeError) as error:
+        raise TraceError(f"{path} is not a whole index: {error}", hint="molprof sweep FILE --resume") from error
+    for entry in entries:
+        if not isinstance(entry.trace, str) or Path(entry.trace).name != entry.trace:
+            raise TraceError(f"{path} names a trace outside its folder: {entry.trace!r}")
+    return tuple(entries)
+
+
+def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The paths, with the folder or index of a sweep replaced by its traces, in the order of its cases.
+
+    Returns:
+        the traces, and a remark for each case that has none.
+
+    Raises:
+        UsageError: a sweep has no trace at all.
+        TraceError: an index is damaged.
+    """
+    found: list[Path] = []
+    remarks: list[str] = []
+    for path in paths:
+        folder = path if path.is_dir() else path.parent
+        entries = read_index(folder) if path.is_dir() or path.name == INDEX else None
+        if entries is None:
+            found.append(path)
+            continue
+        there = [folder / entry.trace for entry in entries if (folder / entry.trace).is_file()]
+        if not there:
+            raise UsageError(f"the sweep {folder} has no trace yet", hint="molprof sweep FILE --resume")
+        found += there
+        for entry in entries:
+            if not (folder / entry.trace).is_file():
+                reason = f"{entry.state}: {entry.message}" if entry.message else entry.state
+                remarks.append(f"{folder}: no trace of {entry.name} ({reason})")
+    return found, remarks
+
+
+def collected(status: JobStatus) -> None:
+    """Puts the states of a cluster's tasks into the index of the sweep that submitted them."""
+    folder = Path((status.job.data or {})["folder"])
+    tasks = {task.name: task for task in status.tasks}
+    entries = list(read_index(folder) or ())
+    for number, entry in enumerate(entries):
+        if (folder / entry.trace).is_file():  # traces are written whole, by this job or by another
+            entries[number] = replace(entry, state="ok", message=None)
+        elif entry.name in tasks:
+            entries[number] = replace(entry, state=tasks[entry.name].state, message=tasks[entry.name].message)
+    write_index(folder, entries)

@@ -1,0 +1,49 @@
+"""A sweep on this machine: case after case, each in a process of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from molprof.profiler.cluster.child import run_child
+from molprof.profiler.sweep.index import Entry, write_index
+
+LOGS = "logs"
+Report = Callable[[int, Entry], None]
+
+
+def run_cases(
+    folder: Path,
+    entries: Sequence[Entry],
+    chosen: Sequence[int],
+    command: Callable[[Entry], Sequence[str]],
+    limit_s: float | None = None,
+    report: Report = lambda number, entry: None,
+) -> tuple[Entry, ...]:
+    """Captures the cases of the given numbers, one after the other; one that fails or hangs does not stop the rest.
+
+    The index is written after each, so that an interrupt leaves what is done. What a case prints is in
+    `logs/NAME.log` of the folder.
+
+    Args:
+        command: the command line of a case, after `molprof`.
+        limit_s: seconds until a case is stopped; None: no limit.
+        report: is told of each case before it starts (state `running`) and after its end.
+
+    Returns:
+        all entries with their new states.
+    """
+    known = list(entries)
+    (folder / LOGS).mkdir(exist_ok=True)
+    for number in chosen:
+        report(number, replace(known[number], state="running"))
+        begin = time.monotonic()
+        with (folder / LOGS / f"{known[number].name}.log").open("wb") as log:
+            ending = run_child(command(known[number]), Path.cwd(), log, limit_s)
+        seconds = round(time.monotonic() - begin, 1)
+        known[number] = replace(known[number], state=ending.state, message=ending.message, seconds=seconds)
+        write_index(folder, known)
+        report(number, known[number])
+    return tuple(known)
