@@ -90,9 +90,7 @@ def load_trace(
     with open_source(Path(path)) as source:
         if source.is_perfetto:
             return _load_perfetto(source, engine(True) if callable(engine) else engine, partial)
-        with Workers(wanted, processes or processors()) as workers:
-            document = Document(source.name, source.blocks, part_reader(wanted), partial, workers)
-            found = survey(document.parts(), source.name)
+        document, found = survey_source(source, wanted, partial, processes)
         size = source.stored_bytes()
         name = source.name
     manifest = document.keys.pop("molprof", None)
@@ -121,6 +119,15 @@ def load_trace(
         devices=[item for item in devices if isinstance(item, dict)] if isinstance(devices, list) else [],
         keys=document.keys,
     )
+
+
+def survey_source(
+    source: Source, wanted: Wanted, partial: bool, processes: int | None = None
+) -> tuple[Document, Survey]:
+    """Reads a trace in Chrome format to its end; arguments and errors as for `load_trace`."""
+    with Workers(wanted, processes or processors()) as workers:
+        document = Document(source.name, source.blocks, part_reader(wanted), partial, workers)
+        return document, survey(document.parts(), source.name)
 
 
 def _load_perfetto(source: Source, engine: Engine, partial: bool) -> TraceInfo:
