@@ -31,6 +31,7 @@ class Page:
         requests: every address that it and its workers asked for since `open`, and how that ended: `sent`, or the
             reason for which the browser refused it.
         console: what was written to its console, as (level, text), errors of the browser among it.
+        dialogs: what scripts said in boxes that a user must close, as `alert` does.
     """
 
     def __init__(self, write: int, read: int) -> None:
@@ -41,6 +42,7 @@ class Page:
         self._urls: dict[str, str] = {}
         self.requests: dict[str, str] = {}
         self.console: list[tuple[str, str]] = []
+        self.dialogs: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         # Workers are targets of their own, whose requests are told to whoever is attached to them.
@@ -52,6 +54,7 @@ class Page:
         """Shows the page at `url`, loaded to its end; forgets what an earlier one asked for and wrote."""
         self.requests.clear()
         self.console.clear()
+        self.dialogs.clear()
         self.call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
 
@@ -132,6 +135,10 @@ class Page:
         elif kind == "Network.requestWillBeSent":
             url = self._urls[found["requestId"]] = found["request"]["url"]
             self.requests.setdefault(url, "sent")
+        elif kind == "Page.javascriptDialogOpening":
+            self.dialogs.append(found["message"])
+            self._number += 1
+            self._send(self._number, "Page.handleJavaScriptDialog", {"accept": True}, self._session)
         elif kind == "Network.webSocketCreated":
             self.requests[found["url"]] = "sent"
         elif kind == "Network.loadingFailed" and found["requestId"] in self._urls:

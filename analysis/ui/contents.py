@@ -35,12 +35,14 @@ _CAUSES = {
 }
 _SEQUENCES = """
 SELECT EXTRACT_ARG(slice.arg_set_id, 'args.sequence') AS sequence, EXTRACT_ARG(slice.arg_set_id, 'args.batch') AS batch,
-  thread.name AS name, slice.ts AS ts, slice.dur AS dur
+  process.pid AS pid, thread.tid AS tid, slice.ts AS ts, slice.dur AS dur
 FROM slice
 JOIN thread_track
   ON thread_track.id = slice.track_id
 JOIN thread
   USING (utid)
+JOIN process
+  USING (upid)
 WHERE slice.category = 'molprof.sequence'
 ORDER BY sequence, slice.id
 """
@@ -90,11 +92,11 @@ class Strip:
 
 @dataclass(frozen=True)
 class Sequence:
-    """A token track: its sequence's number and batch, the name of its thread, and what its recorded steps span."""
+    """A token track: its sequence's number and batch, its process and thread, and what its recorded steps span."""
 
     number: int
     batch: int
-    name: str
+    track: tuple[int, int]
     span: Span
 
 
@@ -157,7 +159,7 @@ def read_contents(engine: Engine, path: str, place: Place) -> Contents:
         for device in sorted({gap[3] for gap in gaps})
     ]
     _, rows = query_rows(engine, "tokens", _SEQUENCES)
-    sequences = [Sequence(number, batch, name or "", Span(ts, dur)) for number, batch, name, ts, dur in rows]
+    sequences = [Sequence(number, batch, (pid, tid), Span(ts, dur)) for number, batch, pid, tid, ts, dur in rows]
     zoom, batch = _zoom(engine, path, place, sequences)
     shown = [item for item in sequences if item.number == place.molecule]
     shown += [item for item in sequences if item not in shown and batch in (None, item.batch)]

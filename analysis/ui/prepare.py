@@ -134,8 +134,10 @@ def _pack(chunks: Iterable[bytes], output: Path) -> None:
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
-    """Short names that tell files apart: their own, with their folder where these are alike, else numbered."""
-    names = [path.name for path in paths]
+    """Short names that tell files apart: their own, with ending or folder where these are alike, else numbered."""
+    names = [re.sub(r"(\.json)?(\.gz|\.zst)?$", "", path.name) for path in paths]
+    if len(set(names)) < len(names):
+        names = [path.name for path in paths]
     if len(set(names)) < len(names):
         names = [f"{path.resolve().parent.name}/{path.name}" for path in paths]
     if len(set(names)) < len(names):
@@ -155,7 +157,6 @@ def _notes(looks: list[tuple[Contents, TraceInfo]], view: View) -> tuple[str, ..
         if not info.complete:
             notes.append(f"{info.path} is damaged, and only its whole part is shown: {info.problem}")
         if info.lanes:
-            notes.append(
-                f"{info.path}: {info.lanes} events partly overlap another of their track: look for 'overlapping'"
-            )
+            what = "events partly overlap another of their track: they are on 'overlapping' ones beside it"
+            notes.append(f"{info.path}: {info.lanes} {what}")
     return (*notes, *view.notes)

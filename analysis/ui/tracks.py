@@ -28,14 +28,14 @@ class Tracks:
         places: their numbers and names, for the writer.
         pids: all process numbers of the file there.
         gpu: names, as the UI shows them, of the tracks with GPU work; a lane follows the track that it came from.
-        sequences: the same of token tracks, by the name of their thread in the file.
+        sequences: the same of token tracks, by the process and thread number that the reader gives them.
         hosts: the same of processes with operators.
     """
 
     places: Places
     pids: frozenset[int]
     gpu: tuple[str, ...]
-    sequences: dict[str, str]
+    sequences: dict[tuple[int, int], str]
     hosts: tuple[str, ...]
 
     @classmethod
@@ -61,7 +61,7 @@ def arrange_tracks(found: Survey, label: str = "", taken: frozenset[int] = froze
     on_gpu = _tracks_of(found, *GPU_WORK)
     with_tokens = _tracks_of(found, _SEQUENCE)
     gpu: list[tuple[int, int, int, str]] = []
-    sequences: dict[str, str] = {}
+    sequences: dict[tuple[int, int], str] = {}
     names: list[dict[str, Any]] = []
     for track, (pid, tid) in enumerate(zip(base.pids.tolist(), base.tids.tolist(), strict=True)):
         home = given.get(("thread_name", pid, tid), "")
@@ -71,8 +71,8 @@ def arrange_tracks(found: Survey, label: str = "", taken: frozenset[int] = froze
             shown = home.removesuffix(f" {tid}")  # which the UI adds
             gpu.append((pid, tid, 0, ui_name(shown, tid)))
         elif track in with_tokens:
-            shown = f"{before}{home}, track"
-            sequences[home] = ui_name(shown, tid)
+            shown = f"{before}{home or 'sequence'}, track"
+            sequences[pid, tid] = ui_name(shown, tid)
         names.append(_name("thread_name", pids[pid], tid, shown))
         for lane in range(1, 1 + lane_count[track]):
             shown = f"{home or f'thread {tid}'} (overlapping {lane + 1}), track"

@@ -100,7 +100,8 @@ def build_view(title: str, files: Sequence[FileView], whole: Span) -> View:
         contents = file.contents
         for strip in contents.before:
             builder.add_strip(strip, before, file.shift_ns)
-        known = [file.tracks.sequences[item.name] for item in contents.sequences if item.name in file.tracks.sequences]
+        names = file.tracks.sequences
+        known = [names[item.track] for item in contents.sequences if item.track in names]
         builder.pin(known[:MAX_SEQUENCES])
         for strip in contents.tokens:
             builder.add_strip(strip, before, file.shift_ns)
