@@ -23,6 +23,7 @@ COMMANDS = {
     "compare": "Two or more traces side by side, and where the difference comes from.",
     "drift": "What coordinates need in tokens and what placeholders give; no model needed.",
     "plot": "One figure of a trace or several, as PNG, SVG or PDF.",
+    "open": "One trace, or two side by side, in the Perfetto UI on this machine.",
     "query": "SQL over one trace or several: a module of the package, a file, or your own.",
     "queries": "The SQL package: its modules, their columns, units and examples.",
     "sweep": "Captures over a grid of options, here or on a cluster.",

@@ -31,7 +31,7 @@ def feed_events(engine: Engine, found: Survey) -> None:
     The engine works in a thread of its own (it needs no Python there) while this one encodes.
     """
     places = find_places(found)
-    chunks = compact_chunks(found, places) if fits(found, places) else _chunks(found, places)
+    chunks = compact_chunks(found, places) if fits(found, places) else json_chunks((found, places))
     waiting: deque[Future[None]] = deque()
     with ThreadPoolExecutor(max_workers=1) as pool:
         for chunk in chunks:
@@ -43,13 +43,24 @@ def feed_events(engine: Engine, found: Survey) -> None:
     engine.finish()
 
 
-def _chunks(found: Survey, places: Places) -> Iterator[bytes]:
-    """The trace as Chrome JSON, times in us from the earliest event."""
+def json_chunks(*traces: tuple[Survey, Places]) -> Iterator[bytes]:
+    """Traces as one in Chrome JSON, times in us from the earliest event; their surveys' drafts are gone afterwards."""
+    opening = b'{"traceEvents":['
+    for found, places in traces:
+        events = _events(found, places)
+        yield opening + next(events)  # the engine tells the format by the first piece
+        yield from events
+        opening = b","
+    yield b"]}"
+
+
+def _events(found: Survey, places: Places) -> Iterator[bytes]:
+    """The events without what stands before the first and behind the last."""
     # An event is its track's head, its times, and its draft; the first needs no comma before it.
     heads = [
         b'},{"pid":%d,"tid":%d,"ts":' % place for place in zip(places.pids.tolist(), places.tids.tolist(), strict=True)
     ]
-    yield b'{"traceEvents":[' + _encode(places.names)[1:-2] if places.names else b'{"traceEvents":[{"ph":"M"'
+    yield _encode(places.names)[1:-2] if places.names else b'{"ph":"M"'
     complete = found.has_label(label.phase == "X" for label in found.labels)
     done = 0
     for text in found.texts() if found.drafts else _texts(found):
@@ -58,7 +69,7 @@ def _chunks(found: Survey, places: Places) -> Iterator[bytes]:
         drafts = text[1:-2].split(b"}\n{")
         yield _filled(drafts, heads, complete, found, places, slice(done, done + len(drafts)))
         done += len(drafts)
-    yield b"}]}"
+    yield b"}"
 
 
 def _texts(found: Survey) -> Iterator[bytes]:

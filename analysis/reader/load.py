@@ -87,8 +87,7 @@ def load_trace(
     with open_source(Path(path)) as source:
         if source.is_perfetto:
             return _load_perfetto(source, engine(True) if callable(engine) else engine, partial)
-        document = Document(source.name, source.blocks, part_reader(wanted), partial)
-        found = survey(document.parts(), source.name)
+        document, found = survey_source(source, wanted, partial)
         size = source.stored_bytes()
         name = source.name
     manifest = document.keys.pop("molprof", None)
@@ -117,6 +116,12 @@ def load_trace(
         devices=[item for item in devices if isinstance(item, dict)] if isinstance(devices, list) else [],
         keys=document.keys,
     )
+
+
+def survey_source(source: Source, wanted: Wanted, partial: bool) -> tuple[Document, Survey]:
+    """Reads a trace in Chrome format to its end; arguments and errors as for `load_trace`."""
+    document = Document(source.name, source.blocks, part_reader(wanted), partial)
+    return document, survey(document.parts(), source.name)
 
 
 def _load_perfetto(source: Source, engine: Engine, partial: bool) -> TraceInfo:

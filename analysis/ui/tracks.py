@@ -1,0 +1,149 @@
+"""Tracks as a person reads them in the UI: lanes beside the track they came from, names that say what they are.
+
+The UI puts the threads of a process in order of their number, and shows the number behind the name.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from molprof.analysis.reader.places import Places, find_places
+from molprof.analysis.reader.survey import Survey
+from molprof.analysis.reader.text import plain_text
+
+GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+_SEQUENCE = "molprof.sequence"
+
+
+@dataclass(frozen=True)
+class Tracks:
+    """Where the tracks of a file go in the UI.
+
+    Attributes:
+        places: their numbers and names, for the writer.
+        pids: all process numbers of the file there.
+        gpu: names, as the UI shows them, of the tracks with GPU work; a lane follows the track that it came from.
+        sequences: the same of token tracks, by the process and thread number that the reader gives them.
+        hosts: the same of processes with operators.
+    """
+
+    places: Places
+    pids: frozenset[int]
+    gpu: tuple[str, ...]
+    sequences: dict[tuple[int, int], str]
+    hosts: tuple[str, ...]
+
+    @classmethod
+    def unknown(cls) -> Tracks:
+        """Of a trace that the UI reads by itself."""
+        nothing = np.empty(0, dtype=np.int64)
+        return cls(Places(nothing, nothing, {}, {}, []), frozenset(), (), {}, ())
+
+
+def arrange_tracks(found: Survey, label: str = "", taken: frozenset[int] = frozenset()) -> Tracks:
+    """Gives every track and lane its numbers and its name.
+
+    Args:
+        label: put before the names of processes, GPU streams and token tracks, to tell two files apart.
+        taken: process numbers that another file has.
+    """
+    base = find_places(found)
+    given = {(item["name"], item["pid"], item["tid"]): item["args"]["name"] for item in base.names}
+    before = f"{label}: " if label else ""
+    pids = _free_pids(base.pids.tolist(), taken)
+    lanes = _beside(base)
+    lane_count = Counter(track for track, _ in lanes)
+    on_gpu = _tracks_of(found, *GPU_WORK)
+    with_tokens = _tracks_of(found, _SEQUENCE)
+    gpu: list[tuple[int, int, int, str]] = []
+    sequences: dict[tuple[int, int], str] = {}
+    names: list[dict[str, Any]] = []
+    for track, (pid, tid) in enumerate(zip(base.pids.tolist(), base.tids.tolist(), strict=True)):
+        home = given.get(("thread_name", pid, tid), "")
+        shown = home
+        if track in on_gpu:
+            home = f"{before}GPU {pid} {home.strip() or f'stream {tid}'}"
+            shown = home.removesuffix(f" {tid}")  # which the UI adds
+            gpu.append((pid, tid, 0, ui_name(shown, tid)))
+        elif track in with_tokens:
+            shown = f"{before}{home or 'sequence'}, track"
+            sequences[pid, tid] = ui_name(shown, tid)
+        names.append(_name("thread_name", pids[pid], tid, shown))
+        for lane in range(1, 1 + lane_count[track]):
+            shown = f"{home or f'thread {tid}'} (overlapping {lane + 1}), track"
+            names.append(_name("thread_name", pids[pid], lanes[track, lane], shown))
+            if track in on_gpu:
+                gpu.append((pid, tid, lane, ui_name(shown, lanes[track, lane])))
+    host_pids = {int(base.pids[track]) for track in _tracks_of(found, "cpu_op")}
+    hosts = []
+    gpu_pids = {int(base.pids[track]) for track in on_gpu}
+    for pid, new in pids.items():
+        name = given.get(("process_name", pid, pid), "")
+        if pid in gpu_pids:
+            name = (
+                "GPU" if new == pid else f"GPU {pid}, process"
+            )  # torch's number of a device's process is the device's
+        shown = f"{before}{name or 'process'}" if name or before else ""
+        names.append(_name("process_name", new, new, shown))
+        if pid in host_pids:
+            hosts.append(f"{shown or 'Process'} {new}")
+    places = Places(
+        np.array([pids[pid] for pid in base.pids.tolist()], dtype=np.int64),
+        base.tids,
+        lanes,
+        base.lane_starts,
+        [item for item in names if item["args"]["name"]],
+    )
+    return Tracks(places, frozenset(pids.values()), tuple(name for *_, name in sorted(gpu)), sequences, tuple(hosts))
+
+
+def ui_name(thread_name: str, tid: int) -> str:
+    """The name under which the UI shows the track of a thread."""
+    return f"{thread_name} {tid}" if thread_name else f"Thread {tid}"
+
+
+def _tracks_of(found: Survey, *categories: str) -> set[int]:
+    return set(
+        np.unique(found.tracks[found.has_label(label.category in categories for label in found.labels)]).tolist()
+    )
+
+
+def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": {"name": plain_text(name)}}
+
+
+def _free_pids(pids: list[int], taken: frozenset[int]) -> dict[int, int]:
+    """Each process number to itself or, where another file has it, to one that nobody has."""
+    used = taken | set(pids)
+    chosen: dict[int, int] = {}
+    for pid in sorted(set(pids)):
+        chosen[pid] = pid
+        if pid in taken:
+            chosen[pid] = next(number for number in itertools.count(pid + 1) if number not in used)
+            used |= {chosen[pid]}
+    return chosen
+
+
+def _beside(base: Places) -> dict[tuple[int, int], int]:
+    """A thread number for each lane that stands next to its track's in the order of the process."""
+    homes: dict[int, list[int]] = {}
+    for pid, tid in zip(base.pids.tolist(), base.tids.tolist(), strict=True):
+        homes.setdefault(pid, []).append(tid)
+    used = {pid: set(tids) for pid, tids in homes.items()}
+    chosen = {}
+    for track, lane in sorted(base.lane_tids):
+        pid, tid = int(base.pids[track]), int(base.tids[track])
+        following = min((other for other in homes[pid] if other > tid), default=None)
+        before = max((other for other in homes[pid] if other < tid), default=0)
+        number = next(number for number in itertools.count(tid + 1) if number not in used[pid])
+        if following is not None and number > following:
+            # No number is left between the two threads; perhaps before the first.
+            number = next((free for free in range(tid - 1, before, -1) if free not in used[pid]), number)
+        used[pid].add(number)
+        chosen[track, lane] = number
+    return chosen

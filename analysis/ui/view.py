@@ -1,0 +1,171 @@
+"""The view that the UI is asked to open with: pinned tracks in order, strips of slices above them, and a zoom."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from molprof.analysis.ui.contents import Contents, Span, Strip
+from molprof.analysis.ui.tracks import Tracks
+from molprof.queries import PACKAGE, modules
+
+# The module of the package that holds the strips, made for the trace at hand.
+MODULE = f"{PACKAGE}.view"
+MAX_SEQUENCES = 6
+MAX_STREAMS = 16
+# Of what is looked at, on either side.
+_MARGIN_RATIO = 0.04
+
+
+@dataclass(frozen=True)
+class FileView:
+    """One file of the view: what there is to show, where its tracks are, and what its times were shifted by."""
+
+    contents: Contents
+    tracks: Tracks
+    label: str = ""
+    shift_ns: int = 0
+
+
+@dataclass(frozen=True)
+class View:
+    """What the page needs to know.
+
+    Attributes:
+        title: for the window.
+        commands: what the UI runs when the trace is loaded, as (id, arguments).
+        modules: SQL modules to register in the UI, key to text.
+        visible: what to zoom to; None: everything.
+        pinned: names of the pinned rows, in order.
+        notes: what is not shown, for the user.
+    """
+
+    title: str
+    commands: tuple[tuple[str, tuple[str, ...]], ...]
+    modules: dict[str, str]
+    visible: Span | None
+    pinned: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """For the page's script."""
+        visible = None
+        if self.visible is not None:
+            visible = [str(self.visible.start_ns), str(self.visible.end_ns)]  # JavaScript's numbers are too short
+        return {
+            "title": self.title,
+            "commands": [{"id": name, "args": list(arguments)} for name, arguments in self.commands],
+            "package": {"name": PACKAGE, "modules": [{"name": key, "sql": sql} for key, sql in self.modules.items()]},
+            "visible": visible,
+            "last": self.pinned[-1] if self.pinned else None,
+        }
+
+
+class _Builder:
+    """Commands and strips in the order in which they are to stand."""
+
+    def __init__(self) -> None:
+        self.strips: list[tuple[Strip, int]] = []
+        self.commands: list[tuple[str, tuple[str, ...]]] = []
+        self.pinned: list[str] = []
+
+    def add_strip(self, strip: Strip, before: str, shift_ns: int) -> None:
+        sql = f"SELECT ts, dur, name FROM molprof_view WHERE strip = {len(self.strips)}"
+        self.strips.append((strip, shift_ns))
+        self.commands.append(("dev.perfetto.AddDebugSliceTrack", (sql, before + strip.title)))
+        self.pinned.append(before + strip.title)
+
+    def pin(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.commands.append(("dev.perfetto.PinTracksByRegex", (f"^{_pattern(name)}$",)))
+            self.pinned.append(name)
+
+    def expand(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.commands.append(("dev.perfetto.ExpandTracksByRegex", (f"^{_pattern(name)}$",)))
+
+
+def build_view(title: str, files: Sequence[FileView], whole: Span) -> View:
+    """The view of one file, or of several in one trace whose times span `whole`.
+
+    The first file says what to zoom to. molprof's SQL package goes with a single file: of two, its tables would mix
+    what belongs to either.
+    """
+    builder = _Builder()
+    notes: list[str] = []
+    for file in files:
+        before = f"{file.label}: " if file.label else ""
+        contents = file.contents
+        for strip in contents.before:
+            builder.add_strip(strip, before, file.shift_ns)
+        names = file.tracks.sequences
+        known = [names[item.track] for item in contents.sequences if item.track in names]
+        builder.pin(known[:MAX_SEQUENCES])
+        for strip in contents.tokens:
+            builder.add_strip(strip, before, file.shift_ns)
+        builder.pin(file.tracks.gpu[:MAX_STREAMS])
+        for strip in contents.idle:
+            builder.add_strip(strip, before, file.shift_ns)
+        builder.expand(file.tracks.hosts)
+        for what, there, shown in (
+            ("token tracks", len(known), MAX_SEQUENCES),
+            ("GPU streams", len(file.tracks.gpu), MAX_STREAMS),
+        ):
+            if there > shown:
+                notes.append(f"{before}{shown} of {there} {what} are pinned; the others stand in their process below")
+        notes += [
+            f"{before}{strip.title}: {strip.left_out:,} shorter ones are not shown"
+            for strip in (*contents.before, *contents.tokens, *contents.idle)
+            if strip.left_out
+        ]
+    package = modules() if len(files) == 1 else {}
+    if builder.strips:
+        builder.commands.insert(0, ("dev.perfetto.RunQuery", (f"INCLUDE PERFETTO MODULE {MODULE};",)))
+        package[MODULE] = _strips_sql(builder.strips)
+    zoom = files[0].contents.zoom
+    return View(
+        title=title,
+        commands=tuple(builder.commands),
+        modules=package,
+        visible=None if zoom is None else _visible(zoom, files[0].shift_ns, whole),
+        pinned=tuple(builder.pinned),
+        notes=tuple(notes),
+    )
+
+
+def _visible(zoom: Span, shift_ns: int, whole: Span) -> Span | None:
+    """The zoom with a margin, inside the trace; None where no time passes in it."""
+    margin = round(zoom.dur_ns * _MARGIN_RATIO)
+    start = max(whole.start_ns, zoom.start_ns + shift_ns - margin)
+    end = min(whole.end_ns, zoom.end_ns + shift_ns + margin)
+    return Span(start, end - start) if end > start else None
+
+
+def _pattern(name: str) -> str:
+    """A pattern of JavaScript that matches the text alone."""
+    return re.sub(r"[\\^$.*+?()\[\]{}|/-]", r"\\\g<0>", name)
+
+
+def _strips_sql(strips: Sequence[tuple[Strip, int]]) -> str:
+    rows = ",\n".join(
+        f"({number},{ts + shift_ns},{dur},{_quoted(name)})"
+        for number, (strip, shift_ns) in enumerate(strips)
+        for ts, dur, name in strip.slices
+    )
+    return (
+        "CREATE PERFETTO TABLE molprof_view AS\n"
+        f"WITH item(strip, ts, dur, name) AS (VALUES\n{rows}\n)\n"
+        "SELECT strip, ts, dur, name FROM item ORDER BY strip, ts;\n"
+    )
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''").replace("\0", "") + "'"
+
+
+def script(view: View, template: str, remote: bool) -> str:
+    """The page's script: JSON is JavaScript, but for two line separators that older browsers take for line ends."""
+    data = json.dumps({**view.to_json(), "remote": remote})  # ASCII
+    return template.replace("/* VIEW */ null", data)

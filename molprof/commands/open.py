@@ -1,0 +1,102 @@
+"""`molprof open`: a trace, or two side by side, in the Perfetto UI on this machine."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from molprof.commands.options import TRACE, engine_options, note
+from molprof.text import escaped
+
+
+@click.command("open")
+@click.argument("trace", type=TRACE)
+@click.argument("other", type=TRACE, required=False)
+@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Zoom to this step, not to a typical one.")
+@click.option("--molecule", type=click.IntRange(min=0), metavar="N", help="Zoom to this sequence, its track first.")
+@click.option(
+    "--token", type=click.IntRange(min=0), metavar="N", help="Zoom to this token of the molecule, by position."
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="[default: any that is free]")
+@click.option("--no-browser", is_flag=True, help="Print the address; open no browser.")
+@click.option("--no-stacks", is_flag=True, help="Leave out Python stacks, often most of a trace's events.")
+@click.option("--partial", is_flag=True, help="Of a damaged trace, take what is whole.")
+@engine_options
+def command(
+    trace: Path,
+    other: Path | None,
+    step: int | None,
+    molecule: int | None,
+    token: int | None,
+    port: int,
+    no_browser: bool,
+    no_stacks: bool,
+    partial: bool,
+    trace_processor: str | None,
+) -> None:
+    """Shows TRACE in the Perfetto UI, which runs in your browser and is served from this machine alone.
+
+    Steps, phases, tokens, GPU streams, idle time and host syncs are pinned on top, zoomed to a typical step. With
+    OTHER, both stand in one timeline, their first steps at the same time. Nothing is sent to any other machine. Ends
+    with Ctrl-C.
+
+    \b
+    Examples:
+      molprof open trace.json.gz
+      molprof open trace.json.gz --step 12
+      molprof open trace.json.gz --molecule 3 --token 40
+      molprof open before.json.gz after.json.gz
+      molprof open trace.json.gz --no-browser --port 8080
+    """
+    paths = [path for path in (trace, other) if path is not None]
+    if any(str(path) == "-" for path in paths):
+        raise click.UsageError("the trace is read more than once: name a file, not standard input (-)")
+    if token is not None and step is not None:
+        raise click.UsageError("--token and --step name two places: give one of them")
+    from molprof.analysis.ui.contents import Place
+    from molprof.analysis.ui.prepare import Settings, prepare
+    from molprof.analysis.ui.server import UiServer
+
+    settings = Settings(Place(step, token, molecule), not no_stacks, partial, trace_processor)
+    with tempfile.TemporaryDirectory(prefix="molprof-open-") as folder:
+        note(f"reading {' and '.join(str(path) for path in paths)}")
+        prepared = prepare(paths, Path(folder), settings)
+        for line in prepared.notes:
+            note(line)
+        with UiServer(prepared, port) as server:
+            click.echo(escaped(server.address))
+            sys.stdout.flush()
+            if connection := os.environ.get("SSH_CONNECTION"):
+                note(f"on your own machine: {_forwarding(connection, server.port)}, then open the address there")
+            elif not no_browser and not _opened(server.address):
+                note("no browser could be started here: open the address in one")
+            note("Ctrl-C ends it")
+            try:
+                server.serve_forever()
+            except KeyboardInterrupt:
+                note("ended")
+
+
+def _forwarding(connection: str, port: int) -> str:
+    """The command that brings the port to the machine that the user sits at.
+
+    Args:
+        connection: the variable SSH_CONNECTION: address and port of the client, then of the server.
+    """
+    parts = connection.split()
+    host = parts[2] if len(parts) > 2 else "HOST"
+    return f"ssh -N -L {port}:127.0.0.1:{port} {shlex.quote(f'{getpass.getuser()}@{host}')}"
+
+
+def _opened(address: str) -> bool:
+    """Whether a browser with windows was started; one for terminals would take this one away."""
+    import webbrowser
+
+    has_display = sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    return has_display and webbrowser.open(address)

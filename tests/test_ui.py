@@ -1,0 +1,360 @@
+"""What the UI is served: the trace as the reader kept it, its tracks, its view, and nothing to anybody else."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+import tiny_trace
+from conftest import Cli
+from trace_rows import SLICES, rows, x
+from ui_server import serving
+
+from molprof.analysis.engine import Engine, open_engine
+from molprof.analysis.ui.contents import MAX_SLICES, Place, Span, _longest
+from molprof.analysis.ui.prepare import Prepared, Settings, prepare
+from molprof.analysis.ui.server import UiServer
+from molprof.analysis.ui.view import View
+from molprof.errors import UsageError
+
+NAME_TRACKS = """
+    SELECT DISTINCT thread.name AS name, thread.tid AS tid, process.name AS process, process.pid AS pid
+    FROM slice JOIN thread_track ON thread_track.id = slice.track_id JOIN thread USING (utid) JOIN process USING (upid)
+    ORDER BY process.pid, thread.tid
+"""
+
+
+def prepared(tmp_path: Path, *documents: Any, place: Place = Place(), **options: Any) -> Prepared:  # noqa: B008
+    """What is served of documents, or of lists of events."""
+    paths = []
+    for number, content in enumerate(documents):
+        document = {"traceEvents": content} if isinstance(content, list) else content
+        paths.append(tiny_trace.write(tmp_path / f"run{number}.json", document))
+    return prepare(paths, tmp_path, Settings(place, **options))
+
+
+def served(result: Prepared) -> Engine:
+    engine = open_engine()
+    engine.feed(result.trace.read_bytes())
+    engine.finish()
+    for name, sql in result.view.modules.items():
+        engine.register_package(name.partition(".")[0], {name: sql})
+    engine.register_package("molprof", result.view.modules)
+    return engine
+
+
+def strips(result: Prepared) -> dict[str, list[tuple[Any, ...]]]:
+    """Slices of the strips that the view adds, by title, as the engine of the UI answers."""
+    found = {}
+    with served(result) as engine:
+        for command, arguments in result.view.commands:
+            if command == "dev.perfetto.RunQuery":
+                engine.query(arguments[0])
+            elif command == "dev.perfetto.AddDebugSliceTrack":
+                found[arguments[1]] = rows(engine.query(arguments[0]), "ts", "dur", "name")
+    return found
+
+
+def test_a_captured_run_is_pinned_in_order_and_zoomed_to_its_typical_step(tmp_path: Path) -> None:
+    result = prepared(tmp_path, tiny_trace.document())
+    assert result.view.pinned == (
+        "steps", "phases", "host syncs", "sequence, track 1", "sequence, track 2", "junk tokens",
+        "GPU 0 stream 7", "GPU 0 stream 8", "GPU 0 idle",
+    )  # fmt: skip
+    # Of the two decode steps the shorter, 100 to 180 us, with a margin that ends where the trace does.
+    assert result.view.visible == Span(96_800, 83_200)
+    assert result.notes == ()
+    found = strips(result)
+    assert found["steps"] == [(0, 100_000, "step 1 (decode)"), (100_000, 80_000, "step 2 (decode)")]
+    assert found["phases"][:2] == [(0, 60_000, "forward"), (60_000, 20_000, "processor")]
+    assert len(found["phases"]) == 8
+    assert found["host syncs"] == [
+        (81_000, 2_000, "cudaMemcpyAsync in aten::_local_scalar_dense"),
+        (84_000, 6_000, "cudaStreamSynchronize in aten::_local_scalar_dense"),
+    ]
+    assert found["junk tokens"] == [(100_000, 80_000, "abra (sequence 0)")]
+    assert [row[:2] for row in found["GPU 0 idle"]] == [
+        (70_000, 2_000), (80_000, 5_000), (87_000, 1_000), (89_000, 26_000), (130_000, 48_000),
+    ]  # fmt: skip
+    assert {row[2] for row in found["GPU 0 idle"]} <= {
+        "the CPU waited for the GPU, nothing queued", "the CPU had queued nothing", "between two pieces of work",
+        "cause not recorded", "queued, not started", "waits for another stream",
+    }  # fmt: skip
+
+
+def test_everything_that_the_reader_kept_is_served_with_its_args(tmp_path: Path) -> None:
+    document = tiny_trace.document()
+    complete = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    with served(prepared(tmp_path, document)) as engine:
+        found = rows(engine.query("SELECT name, ts + 1000000 AS ts, dur FROM slice"))
+        assert sorted(found) == sorted((e["name"], round(e["ts"] * 1000), e["dur"] * 1000) for e in complete)
+        bytes_ = engine.query("SELECT EXTRACT_ARG(arg_set_id, 'args.bytes') AS b FROM slice WHERE name GLOB 'Memcpy*'")
+        assert bytes_["b"].tolist() == [16]
+        # molprof's own tables can be asked for in the UI.
+        launches = engine.query("INCLUDE PERFETTO MODULE molprof.launches; SELECT launches FROM molprof_launch_count")
+        assert launches["launches"].tolist() == [4]
+
+
+def test_lanes_stand_beside_the_track_that_they_came_from(tmp_path: Path) -> None:
+    def work(name: str, ts: float, dur: float, tid: int, pid: int = 0) -> dict[str, Any]:
+        return x(name, ts, dur, pid=pid, tid=tid, cat="kernel", args={"device": pid, "stream": tid})
+
+    events = [
+        x("launch", 0, 1, pid=50, tid=50, cat="cuda_runtime"),
+        work("a", 0, 10, 7), work("b", 5, 10, 7), work("c", 7, 10, 7),
+        work("d", 0, 10, 20), work("e", 5, 10, 20),
+        work("f", 0, 10, 21),
+        work("g", 0, 10, 7, pid=1),
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": 7, "args": {"name": "stream 7"}},
+        {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "python"}},
+    ]  # fmt: skip
+    result = prepared(tmp_path, events)
+    assert [name for name in result.view.pinned if "stream" in name] == [
+        "GPU 0 stream 7", "GPU 0 stream 7 (overlapping 2), track 8", "GPU 0 stream 7 (overlapping 3), track 9",
+        "GPU 0 stream 20", "GPU 0 stream 20 (overlapping 2), track 19", "GPU 0 stream 21", "GPU 1 stream 7",
+    ]  # fmt: skip
+    with served(result) as engine:
+        assert rows(engine.query(NAME_TRACKS)) == [
+            ("GPU 0 stream", 7, "GPU", 0),
+            ("GPU 0 stream 7 (overlapping 2), track", 8, "GPU", 0),
+            ("GPU 0 stream 7 (overlapping 3), track", 9, "GPU", 0),
+            ("GPU 0 stream 20 (overlapping 2), track", 19, "GPU", 0),
+            ("GPU 0 stream", 20, "GPU", 0),
+            ("GPU 0 stream", 21, "GPU", 0),
+            ("GPU 1 stream", 7, "GPU", 1),
+            (None, 50, None, 50),
+        ]
+        assert [row[:6] for row in rows(engine.query(SLICES), "name", "ts", "dur", "tid", "home_tid", "depth")] == [
+            ("a", 0, 10000, 7, None, 0), ("d", 0, 10000, 20, None, 0), ("f", 0, 10000, 21, None, 0),
+            ("g", 0, 10000, 7, None, 0), ("launch", 0, 1000, 50, None, 0), ("b", 5000, 10000, 8, 7, 0),
+            ("e", 5000, 10000, 19, 20, 0), ("c", 7000, 10000, 9, 7, 0),
+        ]  # fmt: skip
+    assert result.notes[0].endswith(
+        "3 events partly overlap another of their track: they are on 'overlapping' ones beside it"
+    )
+
+
+def test_two_files_have_processes_of_their_own_and_start_together(tmp_path: Path) -> None:
+    first, second = tiny_trace.document(), tiny_trace.document()
+    for document in (first, second):
+        for number, (start, end) in enumerate([(1010, 1030), (1035, 1072)], 1):
+            flow = {"cat": "ac2g", "name": "ac2g", "id": number}
+            document["traceEvents"] += [
+                {"ph": "s", "pid": 100, "tid": 100, "ts": start, **flow},
+                {"ph": "f", "bp": "e", "pid": 0, "tid": 7, "ts": end, **flow},
+            ]
+    # The second begins with something else, 500 us before its first step.
+    second["traceEvents"].insert(0, tiny_trace.slice_("cpu_op", "before", 500, 10))
+    result = prepared(tmp_path, first, second)
+    assert [name for name in result.view.pinned if "GPU" in name or "steps" in name] == [
+        "run0: steps", "run0: GPU 0 stream 7", "run0: GPU 0 stream 8", "run0: GPU 0 idle",
+        "run1: steps", "run1: GPU 0 stream 7", "run1: GPU 0 stream 8", "run1: GPU 0 idle",
+    ]  # fmt: skip
+    found = strips(result)
+    assert found["run0: steps"] == found["run1: steps"] == [
+        (500_000, 100_000, "step 1 (decode)"), (600_000, 80_000, "step 2 (decode)"),
+    ]  # fmt: skip
+    assert result.view.visible == Span(596_800, 83_200)
+    assert set(result.view.modules) == {"molprof.view"}  # the package's tables would mix the files
+    with served(result) as engine:
+        processes = engine.query("SELECT pid, name FROM process WHERE name IS NOT NULL ORDER BY pid")
+        assert rows(processes) == [
+            (0, "run0: GPU"), (1, "run1: GPU 0, process"), (100, "run0: process"), (101, "run1: process"),
+            (900, "run0: molprof tokens"), (901, "run1: molprof tokens"),
+        ]  # fmt: skip
+        flows = engine.query(
+            "SELECT a.ts, b.ts AS to_ts, b.name, p.name AS process FROM flow JOIN slice AS a ON a.id = slice_out"
+            " JOIN slice AS b ON b.id = slice_in JOIN thread_track AS t ON t.id = b.track_id JOIN thread USING (utid)"
+            " JOIN process AS p USING (upid) ORDER BY a.ts, p.name"
+        )
+        assert rows(flows) == [
+            (510_000, 530_000, "sm90_xmma_gemm_bf16", "run0: GPU"),
+            (510_000, 530_000, "sm90_xmma_gemm_bf16", "run1: GPU 0, process"),
+            (535_000, 572_000, "fmha_cutlassF_bf16", "run0: GPU"),
+            (535_000, 572_000, "fmha_cutlassF_bf16", "run1: GPU 0, process"),
+        ]
+
+
+def test_times_are_right_where_python_stacks_begin_earlier(tmp_path: Path) -> None:
+    document = tiny_trace.document()
+    document["traceEvents"].append(tiny_trace.slice_("python_function", "main", 900, 300))
+    assert strips(prepared(tmp_path, document))["steps"][0][0] == 100_000
+    assert strips(prepared(tmp_path, document, stacks=False))["steps"][0][0] == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "start_ns", "dur_ns", "first"),
+    [
+        pytest.param(Place(step=1), 0, 104_000, "sequence, track 1", id="step"),
+        pytest.param(Place(token=2), 96_800, 83_200, "sequence, track 1", id="token"),
+        pytest.param(Place(token=1, molecule=1), 0, 104_000, "sequence, track 2", id="token-of-molecule"),
+        pytest.param(Place(molecule=1), 0, 180_000, "sequence, track 2", id="molecule"),
+    ],
+)
+def test_the_zoom_is_where_the_user_asks(tmp_path: Path, place: Place, start_ns: int, dur_ns: int, first: str) -> None:
+    view = prepared(tmp_path, tiny_trace.document(), place=place).view
+    assert view.visible == Span(start_ns, dur_ns)
+    assert next(name for name in view.pinned if name.startswith("sequence")) == first
+
+
+@pytest.mark.parametrize(
+    ("place", "message", "hint"),
+    [
+        pytest.param(Place(step=9), "has no recorded step 9", "give --step one from 1 to 2", id="step"),
+        pytest.param(
+            Place(token=0), "has no recorded token 0 of molecule 0", "give --token one from 1 to 2", id="token"
+        ),
+        pytest.param(Place(molecule=2), "has no recorded molecule 2", "give --molecule one from 0 to 1", id="molecule"),
+    ],
+)
+def test_a_place_that_is_not_recorded_is_refused(tmp_path: Path, place: Place, message: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"run0.json {message}$") as error:
+        prepared(tmp_path, tiny_trace.document(), place=place)
+    assert error.value.hint == hint
+
+
+def test_a_trace_without_steps_is_shown_whole(tmp_path: Path) -> None:
+    view = prepared(tmp_path, [x("op", 0, 5)]).view
+    assert (view.visible, view.pinned) == (None, ())
+    with pytest.raises(UsageError, match="has no recorded steps to zoom to"):
+        prepared(tmp_path, [x("op", 0, 5)], place=Place(step=0))
+
+
+def test_of_too_many_slices_the_longest_are_kept() -> None:
+    strip = _longest("idle", [(ts, 1 + (ts == 7), "x") for ts in range(MAX_SLICES + 3)])
+    assert (strip.title, strip.left_out, len(strip.slices)) == ("idle (longest 50,000)", 3, MAX_SLICES)
+    assert (7, 2, "x") in strip.slices
+    assert [row[0] for row in strip.slices] == list(range(MAX_SLICES))
+
+
+def test_names_reach_the_script_as_text(tmp_path: Path) -> None:
+    document = tiny_trace.document()
+    hostile = "</script>'); DROP TABLE slice; --\u2028\" \\ ${1}"
+    document["traceEvents"] += [tiny_trace.slice_("user_annotation", f"molprof.{hostile} batch=0 step=1", 1000, 100)]
+    result = prepared(tmp_path, document)
+    assert any(hostile.split()[0] in name for _, _, name in strips(result)["phases"])
+    with serving(result) as server:
+        text = get(server, "view.js")[2].decode()
+    assert "\u2028" not in text
+    data = text.split("const view = ", 1)[1].split(";\n", 1)[0]
+    assert json.loads(data)["visible"] == ["96800", "180000"]
+
+
+def get(
+    server: UiServer, path: str, method: str = "GET", host: str | None = None, token: str | None = None
+) -> tuple[int, dict[str, str], bytes]:
+    headers = {"Host": host} if host is not None else {}
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
+        connection.request(method, f"/{server.token if token is None else token}/{path}", headers=headers)
+        with connection.getresponse() as response:
+            return response.status, dict(response.getheaders()), response.read()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[UiServer]:
+    trace = tmp_path / "trace.gz"
+    trace.write_bytes(gzip.compress(b'{"traceEvents":[]}'))
+    view = View("run.json.gz", (), {}, None, (), ())
+    with serving(Prepared(trace, view, ())) as server:
+        yield server
+
+
+def test_the_page_and_its_parts_are_served_with_a_policy(server: UiServer) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+    status, headers, page = get(server, "")
+    assert status == 200
+    version = next(iter(server.assets)).split("/")[0]
+    assert f'src="{version}/frontend_bundle.js"'.encode() in page
+    policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert policy["connect-src"] == policy["worker-src"] == "'self'"
+    assert policy["script-src"] == "'self' 'wasm-unsafe-eval'"
+    assert (headers["X-Content-Type-Options"], headers["Cache-Control"]) == ("nosniff", "no-store")
+    status, headers, _ = get(server, f"{version}/trace_processor.wasm")
+    assert (status, headers["Content-Type"]) == (200, "application/wasm")
+    assert "Content-Security-Policy" in headers
+    status, _, body = get(server, "trace/run.json.gz")
+    assert (status, gzip.decompress(body)) == (200, b'{"traceEvents":[]}')
+
+
+@pytest.mark.parametrize(
+    ("path", "changes"),
+    [
+        pytest.param("", {"token": "x" * 32}, id="wrong-token"),
+        pytest.param("", {"token": ""}, id="no-token"),
+        pytest.param("", {"token": "%C3%A9"}, id="token-not-ascii"),
+        pytest.param("", {"host": "evil.example"}, id="other-host"),
+        pytest.param("", {"host": "127.0.0.1.evil.example:80"}, id="host-that-looks-alike"),
+        pytest.param("", {"host": ""}, id="no-host"),
+        pytest.param("../../../../etc/passwd", {}, id="parent"),
+        pytest.param("%2e%2e/index.html", {}, id="parent-escaped"),
+        pytest.param("index.html", {}, id="not-listed"),
+    ],
+)
+def test_everything_else_is_not_found(server: UiServer, path: str, changes: dict[str, str]) -> None:
+    status, _, body = get(server, path, **changes)  # type: ignore[arg-type]
+    assert (status, body) == (404, b"not found\n")
+
+
+def test_a_forwarded_port_is_this_machine_too(server: UiServer) -> None:
+    assert get(server, "", host="localhost:8080")[0] == 200
+    assert get(server, "", method="POST")[0] == 501
+
+
+def test_a_port_in_use_is_told(server: UiServer) -> None:
+    view = View("run", (), {}, None, (), ())
+    with pytest.raises(UsageError, match=f"cannot listen on port {server.port} of 127.0.0.1"):
+        UiServer(Prepared(Path("x"), view, ()), server.port)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_prints_the_address_and_ends_with_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
+    environment = {**os.environ, "SSH_CONNECTION": "10.0.0.1 5 10.0.0.2 22", "TMPDIR": str(tmp_path / "scratch")}
+    (tmp_path / "scratch").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "molprof", "open", str(trace), "--step", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    with urlopen(address, timeout=30) as response:
+        assert response.status == 200
+    os.kill(process.pid, number)
+    rest, errors = process.communicate(timeout=60)
+    port = address.split(":")[2].split("/")[0]
+    assert (process.returncode, rest) == (0, "")
+    assert f"ssh -N -L {port}:127.0.0.1:{port} " in errors
+    assert "@10.0.0.2, then open the address there" in errors
+    assert errors.endswith("Ctrl-C ends it\nended\n")
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["-"], "name a file, not standard input", id="stdin"),
+        pytest.param(["a.json", "--step", "1", "--token", "2"], "name two places", id="two-places"),
+        pytest.param(["a.json"], "cannot read a.json", id="missing"),
+    ],
+)
+def test_wrong_use_is_one_line(molprof: Cli, arguments: list[str], message: str) -> None:
+    result = molprof("open", *arguments)
+    assert result.returncode in (2, 3)
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
