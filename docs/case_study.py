@@ -1,0 +1,180 @@
+"""Writes docs/case-study.md and the list traces/README.md: texts from their templates, figures from the traces.
+
+python docs/case_study.py
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from molprof.analysis.compare import Comparison, compare
+from molprof.analysis.compare.parts import PART_LABELS
+from molprof.analysis.metrics import Report
+from molprof.analysis.parallel import load_reports
+from molprof.analysis.render.values import by_unit, number_text, percent_text, time_text
+from molprof.analysis.reports import ReportOptions
+from molprof.files import replacing
+
+FOLDER = Path(__file__).parent
+TRACES = FOLDER.parent / "traces"
+PREFIX = "cpu"
+# Smaller parts of a difference share a row.
+LEAST_PART = 0.01
+
+
+class Study:
+    """The recorded runs by name, and what the page says of them."""
+
+    def __init__(self, reports: Mapping[str, Report]) -> None:
+        self._reports = dict(reports)
+
+    def run(self, name: str) -> Any:
+        """The figures of one run."""
+        return self._reports[name].run
+
+    def figures(self, names: Sequence[str], rows: Sequence[str]) -> str:
+        """A table of compared rows by their ids, a column for each run."""
+        comparison = self._compared(names)
+        known = {row.id: row for row in comparison.rows}
+        body = [
+            (known[name].label, *(by_unit(known[name].unit, value) for value in known[name].values)) for name in rows
+        ]
+        return _table(("", *comparison.labels), body)
+
+    def ratio(self, first: str, other: str, row: str = "wall_ns") -> str:
+        """A row of `other` over that of `first`; ~ where noise explains it."""
+        comparison = self._compared((first, other))
+        found = next(item for item in comparison.rows if item.id == row)
+        value = found.ratios[1]
+        if value is None:
+            return "not recorded"
+        return f"{value:.2f}x{' (within noise)' if found.within_noise(1) else ''}"
+
+    def parts(self, first: str, other: str) -> str:
+        """How the difference of two runs splits: a row for each part of 1 % of it or more."""
+        comparison = self._compared((first, other))
+        split = comparison.differences[0]
+        assert split is not None
+        whole = abs(split.wall_ns) or 1
+        large = {part: ns for part, ns in split.parts.items() if abs(ns) >= LEAST_PART * whole}
+        rest_ns = sum(split.parts.values()) - sum(large.values())
+        body = [
+            *((PART_LABELS[part], _signed(ns), percent_text(ns / split.wall_ns)) for part, ns in large.items()),
+            ("smaller parts together", _signed(rest_ns), percent_text(rest_ns / split.wall_ns)),
+            ("in no part", _signed(split.residual_ns), percent_text(split.residual_ns / split.wall_ns)),
+            ("**all**", _signed(split.wall_ns), percent_text(1.0)),
+        ]
+        return _table((f"{comparison.labels[1]} against {comparison.labels[0]}", "time", "share"), body)
+
+    def part(self, first: str, other: str, *names: str) -> str:
+        """Parts of the difference of two runs together, with their sign."""
+        split = self._compared((first, other)).differences[0]
+        assert split is not None
+        return _signed(sum(split.parts[name] for name in names))
+
+    def difference(self, first: str, other: str) -> str:
+        """Wall time of `other` minus that of `first`."""
+        split = self._compared((first, other)).differences[0]
+        assert split is not None
+        return _signed(split.wall_ns)
+
+    def residual(self) -> str:
+        """The largest residual of all pairs that the page splits, as a share of the difference."""
+        return percent_text(max(abs(item) for item in self._residuals))
+
+    @property
+    def _residuals(self) -> list[float]:
+        found = []
+        for first, other in (("llama", "llama-generic"), ("qwen", "qwen-qwen"), ("llama-generic", "qwen-qwen")):
+            split = self._compared((first, other)).differences[0]
+            assert split is not None
+            found.append(split.residual_ratio or 0.0)
+        return found
+
+    def _compared(self, names: Sequence[str]) -> Comparison:
+        return compare([self._reports[name] for name in names])
+
+
+def _signed(value_ns: float) -> str:
+    return f"{'-' if value_ns < 0 else '+'}{time_text(abs(value_ns))}"
+
+
+def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    rows = [head, ["---", *["---:"] * (len(head) - 1)], *body]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def case_study() -> str:
+    """docs/case-study.md."""
+    paths = sorted(TRACES.glob(f"{PREFIX}-*.json.gz"))
+    names = [path.name.removeprefix(f"{PREFIX}-").removesuffix(".json.gz") for path in paths]
+    study = Study(dict(zip(names, load_reports(paths, ReportOptions()), strict=True)))
+    return _rendered(
+        FOLDER / "case-study.md.jinja", study=study, run=study.run, time=time_text, number=number_text,
+        percent=percent_text, prefix=PREFIX,
+    )  # fmt: skip
+
+
+def trace_list() -> str:
+    """traces/README.md."""
+    manifests = {path: _manifest(path) for path in sorted(TRACES.glob("*.json.gz"))}
+    body = [
+        (
+            path.name,
+            f"{path.stat().st_size / 1000:,.0f} kB",
+            f"`{shlex.join(_short(word) for word in manifest['command'])}`",
+        )
+        for path, manifest in manifests.items()
+    ]
+    machines = {
+        (
+            f"{where['gpu'] or where['cpu']}, {where['cores']} cores, {where['threads']} threads; torch "
+            f"{where['torch']}, transformers {where['transformers']}, Python {where['python']}, "
+            f"molprof {where['molprof']}",
+            manifest["created"][:10],
+        ): None
+        for manifest in manifests.values()
+        for where in (manifest["environment"],)
+    }
+    return _rendered(
+        TRACES / "README.md.jinja", machines=list(machines), table=_table(("trace", "size", "command"), body)
+    )
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        found: dict[str, Any] = json.load(file)["molprof"]
+    return found
+
+
+def _short(word: str) -> str:
+    """An argument of a command, without the folders of a path."""
+    return Path(word).name if word.startswith("/") else word
+
+
+def _rendered(template: Path, **values: Any) -> str:
+    setting = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template.parent), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
+    )
+    return setting.get_template(template.name).render(**values)
+
+
+PAGES = {FOLDER / "case-study.md": case_study, TRACES / "README.md": trace_list}
+
+
+def main() -> None:
+    """Writes both pages."""
+    for path, page in PAGES.items():
+        with replacing(path) as part:
+            part.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""The recorded traces: small, whole, listed with their command, and the case study says what they say."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from molprof.analysis.reports import load_report
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "traces"
+TRACES = sorted(FOLDER.glob("*.json.gz"))
+MOST_BYTES, MOST_BYTES_TOGETHER = 3_000_000, 20_000_000
+
+
+def test_there_are_runs_of_both_presets_with_and_without_a_processor() -> None:
+    names = {path.name for path in TRACES}
+    assert {f"cpu-{name}.json.gz" for name in ("llama", "llama-generic", "llama-grammar")} <= names
+    assert {f"cpu-{name}.json.gz" for name in ("qwen", "qwen-qwen", "qwen-generic", "qwen-grammar")} <= names
+
+
+def test_they_are_small() -> None:
+    sizes = {path.name: path.stat().st_size for path in TRACES}
+    assert max(sizes.values()) <= MOST_BYTES, sizes
+    assert sum(sizes.values()) <= MOST_BYTES_TOGETHER
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
+def test_each_is_whole_and_its_sums_hold(path: Path) -> None:
+    report = load_report(path)
+    assert report.run is not None
+    assert report.trace.lost_events == 0
+    assert [check for check in report.checks if not check.holds] == []
+
+
+@pytest.mark.parametrize("path", [ROOT / "docs" / "case-study.md", FOLDER / "README.md"], ids=["study", "list"])
+def test_pages_are_what_the_traces_say(path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("case_study", ROOT / "docs" / "case_study.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert path.read_text(encoding="utf-8") == module.PAGES[path](), "run python docs/case_study.py"
