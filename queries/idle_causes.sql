@@ -8,6 +8,9 @@
 --
 -- cpu_busy: nothing was queued when the gap began, so the device waited for the CPU.
 --
+-- Both end with the first call of what comes next. Where the device lets that work wait for longer than the queue was
+-- empty, and for more than 100000 ns, which no launch takes, the gap counts as one with work queued.
+--
 -- short: work was queued, or its call is not recorded, and the gap is below 5000 ns: the device's own time from one
 -- piece of work to the next.
 --
@@ -57,7 +60,12 @@ SELECT
   next.busy_until AS ts,
   next.ts - next.busy_until AS dur,
   queued.call_id IS NOT NULL AS has_call,
-  IFNULL(queued.call_id IS NOT NULL AND queued.queued_from > next.busy_until, FALSE) AS was_empty
+  IFNULL(
+    queued.call_id IS NOT NULL
+    AND queued.queued_from > next.busy_until
+    AND next.ts - queued.queued_from <= MAX(100000, queued.queued_from - next.busy_until),
+    FALSE
+  ) AS was_empty
 FROM molprof_device_work AS next
 JOIN _molprof_queued_work AS queued
   ON queued.id = next.id

@@ -5,6 +5,8 @@
 --   FROM molprof_phase
 --   ORDER BY ts, id;
 
+INCLUDE PERFETTO MODULE molprof.annotations;
+
 -- One row per phase: template and tokenize of each batch, then prefill or forward, processor, sampling and
 -- bookkeeping of each recorded step. Empty for traces of other origin.
 CREATE PERFETTO TABLE molprof_phase(
@@ -29,19 +31,15 @@ AS
 WITH
   annotation AS (
     SELECT
-      slice.id,
-      slice.ts,
-      slice.dur,
-      slice.name || ' ' AS name,
-      thread.upid,
-      COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid) AS tid
-    FROM slice
-    JOIN thread_track
-      ON slice.track_id = thread_track.id
-    JOIN thread
-      USING (utid)
+      id,
+      ts,
+      dur,
+      name || ' ' AS name,
+      upid,
+      tid
+    FROM molprof_annotation
     WHERE
-      slice.category = 'user_annotation' AND slice.name GLOB 'molprof.*'
+      name GLOB 'molprof.*'
   )
 SELECT
   id,
@@ -80,9 +78,9 @@ SELECT
   dur,
   CAST(SUBSTR(name, INSTR(name, ' batch=') + 7) AS INT) AS batch,
   CAST(SUBSTR(name, INSTR(name, ' step=') + 6) AS INT) AS step
-FROM slice
+FROM molprof_annotation
 WHERE
-  category = 'user_annotation' AND name GLOB 'molprof.step batch=* step=*'
+  name GLOB 'molprof.step batch=* step=*'
 ORDER BY
   ts,
   id;

@@ -11,6 +11,8 @@
 --   GROUP BY source, kind
 --   ORDER BY source, kind;
 
+INCLUDE PERFETTO MODULE molprof.annotations;
+
 INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.tokens;
@@ -20,28 +22,23 @@ CREATE PERFETTO TABLE _molprof_step_annotation AS
 WITH
   annotation AS (
     SELECT
-      slice.id,
-      slice.ts,
-      slice.dur,
-      slice.name,
+      id,
+      ts,
+      dur,
+      name,
       CASE
-        WHEN slice.name GLOB 'molprof.step batch=* step=*' THEN 1
-        WHEN slice.name GLOB 'step[[][A-Z]*]' THEN 2
-        WHEN slice.name GLOB 'execute_*context_[0-9]*_generation_[0-9]*' THEN 2
-        WHEN slice.name GLOB 'ProfilerStep#[0-9]*' THEN 3
+        WHEN name GLOB 'molprof.step batch=* step=*' THEN 1
+        WHEN name GLOB 'step[[][A-Z]*]' THEN 2
+        WHEN name GLOB 'execute_*context_[0-9]*_generation_[0-9]*' THEN 2
+        WHEN name GLOB 'ProfilerStep#[0-9]*' THEN 3
       END AS choice,
-      slice.name GLOB 'step[[]*' AS is_sglang,
-      thread.upid,
-      COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid) AS tid
-    FROM slice
-    JOIN thread_track
-      ON slice.track_id = thread_track.id
-    JOIN thread
-      USING (utid)
+      name GLOB 'step[[]*' AS is_sglang,
+      upid,
+      tid
+    FROM molprof_annotation
     WHERE
-      slice.category = 'user_annotation'
       -- No count has 16 digits, and sums of such would overflow.
-      AND slice.name NOT GLOB '*[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]*'
+      name NOT GLOB '*[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]*'
   ),
   chosen AS (
     SELECT

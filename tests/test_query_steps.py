@@ -39,6 +39,21 @@ def captured(tmp_path: Path) -> Iterator[Rows]:
         yield lambda module, sql: rows(engine, module, sql)
 
 
+def test_annotations_keep_their_thread_on_a_lane(tmp_path: Path) -> None:
+    events = [
+        annotation("a", 0, 10),
+        annotation("b", 5, 10),
+        annotation("c", 20, 1, tid=101),
+        slice_("cpu_op", "d", 0, 1),
+    ]
+    with events_loaded(tmp_path, events) as rows:
+        assert rows("annotations", "SELECT name, ts, dur, tid FROM molprof_annotation") == [
+            ("a", 0, 10_000, 100),
+            ("b", 5_000, 10_000, 100),
+            ("c", 20_000, 1_000, 101),
+        ]
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -98,8 +98,8 @@ def test_more_texts_than_the_format_can_number(tmp_path: Path, engine: Engine, m
     [
         x("n" * 40_000, 1, 1),
         x("many", 1, 1, cat="molprof.token", args={f"a{i}": i for i in range(40)}),
-        x("long", 1, 1, args={"name": "n" * 40_000}),
-        x("array", 1, 1, args={"device": [3, {"a": 4}]}),
+        x("long", 1, 1, cat="kernel", args={"name": "n" * 40_000}),
+        x("array", 1, 1, cat="kernel", args={"device": [3, {"a": 4}]}),
         {"ph": "B", "name": "begin", "cat": "c", "ts": 1, **BASE},
         {"ph": "b", "id": "0x1", "name": "async", "cat": "c", "ts": 1, **BASE},
         {"ph": "n", "id": "0x1", "name": "async", "cat": "c", "ts": 1, **BASE},
@@ -107,7 +107,9 @@ def test_more_texts_than_the_format_can_number(tmp_path: Path, engine: Engine, m
     ids=["name", "args", "arg", "array", "begin", "asynchronous", "point"],
 )
 def test_what_does_not_fit_goes_as_json(tmp_path: Path, engine: Engine, event: dict[str, Any]) -> None:
-    info = load(engine, tmp_path, [x("a", 0, 9, args={"correlation": 5, "stream": 2}), event], all_args=False)
+    info = load(
+        engine, tmp_path, [x("a", 0, 9, cat="kernel", args={"correlation": 5, "stream": 2}), event], all_args=False
+    )
     assert info.lost_events == 0
     assert engine.query("SELECT name FROM slice ORDER BY ts")["name"].tolist() == ["a", event["name"]]
     assert rows(engine.query(ARGS), "name", "key", "int_value")[:2] == [

@@ -20,6 +20,9 @@ FED_PHASES = SLICE_PHASES | FLOW_PHASES | frozenset("EeC")
 NEEDED_ARGS = ("correlation", "device", "stream", "bytes", "name")
 # Categories whose args are kept whole: molprof's own token tracks.
 WHOLE_CATEGORIES = ("molprof.sequence", "molprof.token")
+# Categories of which no module reads any arg: operators and Python stacks, most of all events.
+ARGLESS_CATEGORIES = frozenset({"cpu_op", STACK_CATEGORY})
+_ARGLESS_PHASES = frozenset("XiIR")
 _WHOLE_MARKS = tuple(f'"{category}"'.encode() for category in WHOLE_CATEGORIES)
 
 Id = int | str | None
@@ -97,8 +100,13 @@ def decode_whole(text: bytes) -> list[Event]:
 def decode_brief(text: bytes) -> list[Any]:
     """The same without the args that no module reads; those of molprof's own tracks are copied as text."""
     if b'"molprof.' in text and any(mark in text for mark in _WHOLE_MARKS):
-        return [_shortened(event) for event in _whole.decode(text)]
-    return _brief.decode(text)
+        events: list[Any] = [_shortened(event) for event in _whole.decode(text)]
+    else:
+        events = _brief.decode(text)
+    for event in events:
+        if event.cat in ARGLESS_CATEGORIES and event.ph in _ARGLESS_PHASES:
+            event.args = msgspec.UNSET
+    return events
 
 
 def _shortened(event: Event) -> Event:

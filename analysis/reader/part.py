@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ from molprof.analysis.reader.events import (
     decode_brief,
     decode_whole,
 )
-from molprof.analysis.reader.quick import QuickBlock, QuickDecoder
+from molprof.analysis.reader.quick import LEFT_OUT, QuickBlock, QuickDecoder
 from molprof.analysis.reader.times import nanoseconds
 
 # In `Part.correlations`: the event has none, or one that is no integer of 64 bits and stays among its other args.
@@ -36,9 +37,12 @@ _ZEROS = (ABSENT, msgspec.Raw(b"null"))
 _DRAFT_LEVEL = 1
 # Phases whose events are described by their label alone, besides times, place and correlation number.
 _PLAIN_PHASES = frozenset("XiIR")
+# The args of an event without any, as they are encoded.
+_NO_ARGS_TEXT = b"{}"
 _THREAD_SCOPES = (b"", b"null", b'"t"')
 _NO_ARGS = NeededArgs()
 _none = partial(np.empty, 0, dtype=np.int64)
+_kind = attrgetter("cat", "ph", "name", "pid", "tid")
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 Key = TypeVar("Key")
@@ -148,24 +152,23 @@ def _quick_part(block: QuickBlock) -> Part | None:
         return None
     if not complete:
         durations[[phase != "X" for phase in phases]] = 0
-    args = [event.args for event in events]
-    correlations = _take_correlations(args)
+    # Most events are of a kind whose args are left out.
+    having = [position for position, event in enumerate(events) if event.args is not LEFT_OUT]
+    args = [events[position].args for position in having]
+    correlations = np.full(len(events), NO_NUMBER, dtype=np.int64)
+    correlations[having] = _take_correlations(args)
+    texts = [_NO_ARGS_TEXT] * len(events)
+    for position, text in zip(
+        having, _encode_lines(args).split(b"\n"), strict=False
+    ):  # an empty one is behind the last
+        texts[position] = text
     # One look for label and track together; few of either are in a block.
-    pairs: _Numbered[tuple[Any, ...]] = _Numbered()
-    keys = zip(
-        [event.cat for event in events],
-        phases,
-        [event.name for event in events],
-        _encode_lines(args).split(b"\n"),
-        [event.pid for event in events],
-        [event.tid for event in events],
-        strict=False,  # behind the last line is an empty one
-    )
-    pair_of = np.array([pairs[key] for key in keys], dtype=np.int32)
+    pairs: _Numbered[tuple[tuple[Any, ...], bytes]] = _Numbered()
+    pair_of = np.array(list(map(pairs.__getitem__, zip(map(_kind, events), texts, strict=True))), dtype=np.int32)
     labels: _Numbered[Label] = _Numbered()
     tracks: _Numbered[tuple[Id, Id]] = _Numbered()
-    label_of_pair = [labels[Label(category, phase, name, text, b"")] for category, phase, name, text, _, _ in pairs]
-    track_of_pair = [tracks[pid, tid] for _, _, _, _, pid, tid in pairs]
+    label_of_pair = [labels[Label(category, phase, name, text, b"")] for (category, phase, name, _, _), text in pairs]
+    track_of_pair = [tracks[pid, tid] for (_, _, _, pid, tid), _ in pairs]
     return Part(
         events=block.count,
         stacks=stacks,
@@ -242,7 +245,9 @@ def _label(event: Any) -> Label:
     if event.ph not in _PLAIN_PHASES or (event.ph != "X" and bytes(event.s) not in _THREAD_SCOPES):
         fields = {field: value for field in MORE_FIELDS if (value := getattr(event, field))}
         more = _encode(fields)[1:-1]
-    return Label(_category(event), event.ph, event.name, text.replace(b"\n", b" ") or b"{}", more.replace(b"\n", b" "))
+    return Label(
+        _category(event), event.ph, event.name, text.replace(b"\n", b" ") or _NO_ARGS_TEXT, more.replace(b"\n", b" ")
+    )
 
 
 def _category(event: Event) -> str | None:

@@ -13,6 +13,7 @@ import msgspec
 
 from molprof.analysis.reader.events import (
     ABSENT,
+    ARGLESS_CATEGORIES,
     FLOW_PHASES,
     STACK_CATEGORY,
     WHOLE_CATEGORIES,
@@ -27,7 +28,8 @@ _MAX_CATEGORIES = 64
 # So many blocks more may fail than succeed before only one in so many is tried.
 _PATIENCE, _PAUSE = 8, 16
 
-_NO_ARGS = NeededArgs()
+# The args of events whose args are left out, or that have none.
+LEFT_OUT = NeededArgs()
 # Phases are part of the types: an event of another kind is decoded in the ordinary way.
 _STACK: list[Any] = [("ph", Literal["X"])]
 _FLOW: list[Any] = [("ph", Literal["s", "t", "f"])]
@@ -38,9 +40,9 @@ _KEPT: list[Any] = [
     ("tid", Id, None),
     ("ts", msgspec.Raw, ABSENT),
     ("dur", float, 0.0),
-    ("args", NeededArgs, msgspec.field(default_factory=lambda: _NO_ARGS)),
     ("s", str | None, None),
 ]
+_KEPT_WITH_ARGS = [*_KEPT, ("args", NeededArgs, msgspec.field(default_factory=lambda: LEFT_OUT))]
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class QuickDecoder:
             elif found <= FLOW_PHASES:
                 self._left_out[category] = _type(category, _FLOW)
             else:
-                self._types[category] = _type(category, _KEPT)
+                self._types[category] = _type(category, _KEPT if category in ARGLESS_CATEGORIES else _KEPT_WITH_ARGS)
         if changed:
             self._left_out_types = frozenset(self._left_out.values())
             types = [*self._types.values(), *self._left_out.values()]
@@ -118,4 +120,6 @@ class QuickDecoder:
 
 
 def _type(category: str, fields: list[Any]) -> Any:
-    return msgspec.defstruct("QuickEvent", fields, namespace={"cat": category}, tag_field="cat", tag=category, gc=False)
+    # What is no field is the same for all.
+    alike = {"cat": category} if fields is _KEPT_WITH_ARGS else {"cat": category, "args": LEFT_OUT}
+    return msgspec.defstruct("QuickEvent", fields, namespace=alike, tag_field="cat", tag=category, gc=False)

@@ -1,0 +1,42 @@
+-- What programs annotate: named stretches of the host's time, with their process and thread.
+--
+-- Example:
+--   SELECT name, COUNT() AS count, SUM(dur) AS time_ns
+--   FROM molprof_annotation
+--   GROUP BY name
+--   ORDER BY time_ns DESC, name
+--   LIMIT 20;
+
+-- One row per slice of category user_annotation, in order of start.
+CREATE PERFETTO TABLE molprof_annotation(
+  -- The slice.
+  id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time on the host, profiler's cost included, ns.
+  dur DURATION,
+  -- Name as recorded.
+  name STRING,
+  -- Process that it ran in.
+  upid JOINID(process.id),
+  -- Thread number that it ran on, also where its slice got a lane of its own.
+  tid LONG
+)
+AS
+SELECT
+  slice.id,
+  slice.ts,
+  slice.dur,
+  slice.name,
+  thread.upid,
+  COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid) AS tid
+FROM slice
+JOIN thread_track
+  ON slice.track_id = thread_track.id
+JOIN thread
+  USING (utid)
+WHERE
+  slice.category = 'user_annotation'
+ORDER BY
+  slice.ts,
+  slice.id;
