@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from molprof.analysis.bench.results import OK, Results
-from molprof.analysis.bench.summary import GENERATE, SDPA, Measured, environment_text, summed, varying
+from molprof.analysis.bench.summary import GENERATE, SDPA, Measured, environment_text, short_message, summed, varying
 from molprof.analysis.render.document import Column, Document, Section
 from molprof.analysis.render.values import bytes_text, count_text, number_text, percent_text, ratio_text, time_text
 
@@ -42,8 +42,8 @@ def bench_document(results: Results, title: str) -> Document:
     sections = [Section("", notes=results.notes)] if results.notes else []
     for name in dict.fromkeys(item.environment for item in measured):
         mine = [item for item in measured if item.environment == name]
-        head = f"Environment {name}: {environment_text(results.environments.get(name))}"
-        sections.append(Section(head, notes=(_counts(mine),)))
+        where = environment_text(results.environments.get(name))
+        sections.append(Section(f"Environment {name}", notes=(where, _counts(mine))))
         sections += _generation([item for item in mine if item.kind == GENERATE])
         sections += _sdpa([item for item in mine if item.kind == SDPA])
         sections += _not_ok(mine)
@@ -117,10 +117,7 @@ def _generation(items: Sequence[Measured]) -> list[Section]:
         Column("case", "left"),
         Column("tokens/s"),
         Column("range"),
-        Column("pass"),
-        Column("first pass, more"),
-        Column("of it compiling"),
-        Column("recom- piled"),
+        Column("time of a pass"),
         Column("peak memory"),
         Column("KV cache"),
         Column("valid"),
@@ -131,9 +128,6 @@ def _generation(items: Sequence[Measured]) -> list[Section]:
             number_text(round(item.tokens_per_s or 0, 1)),
             _speed_range(item),
             time_text(item.wall_ns()),
-            time_text(item.first_extra_ns()),
-            _or_none(item.compile_ns(), time_text),
-            _or_none(item.recompiles(), count_text),
             _or_none(item.median("peak_memory_bytes"), bytes_text),
             _or_none(item.median("kv_cache_bytes"), bytes_text),
             _valid(item),
@@ -149,8 +143,30 @@ def _generation(items: Sequence[Measured]) -> list[Section]:
         for shares in [item.phase_ratios()]
     )  # fmt: skip
     phase_columns = (Column("case", "left"), *map(Column, _PHASES), Column("other"))
+    before_columns = (
+        Column("case", "left"),
+        Column("loading"),
+        Column("first pass, more than a timed one"),
+        Column("of it compiling"),
+        Column("frames compiled"),
+        Column("compiled again in timed passes"),
+        Column("graph breaks"),
+    )
+    before_rows = tuple(
+        (
+            short(item, names),
+            _or_none(item.median("load_ns"), time_text),
+            _or_none(item.first_extra_ns(), time_text),
+            _or_none(item.compile_ns(), time_text),
+            _or_none(item.first_compiles(), count_text),
+            _or_none(item.recompiles(), count_text),
+            _or_none(item.median("graph_breaks"), count_text),
+        )
+        for item in ordered
+    )
     return [
         Section("Whole generation", columns, rows, notes),
+        Section("Before the steady state", before_columns, before_rows, detail=True),
         Section(
             "Shares of a pass by phase", phase_columns, phase_rows,
             ("host time; in `bookkeeping` the host waits for the GPU",), detail=True,
@@ -207,14 +223,15 @@ def _not_ok(items: Sequence[Measured]) -> list[Section]:
     bad = [item for item in items if item.status != OK]
     if not bad:
         return []
-    ordered = sorted(bad, key=lambda item: (item.status, item.message or "", item.label))
-    notes = []
-    for item in ordered:
-        line = f"{item.status}: {item.label}: {item.message or ''}"
+    names = varying(items)
+    why: dict[tuple[str, str], list[str]] = {}
+    for item in bad:
+        message = short_message(item.message)
         if item.largest_batch is not None:
-            line += f"; {'the' if item.fit_exact else 'a'} largest batch that fits: {item.largest_batch}"
-        notes.append(line)
-    return [Section("Not ok", notes=tuple(notes))]
+            message += f"; {'the' if item.fit_exact else 'a'} largest batch that fits: {item.largest_batch}"
+        why.setdefault((item.status, message), []).append(short(item, names))
+    notes = tuple(f"{status}: {message}: {'; '.join(cases)}" for (status, message), cases in sorted(why.items()))
+    return [Section("Not ok", notes=notes)]
 
 
 def _backend(item: Measured) -> str:
@@ -249,4 +266,3 @@ def _valid(item: Measured) -> str:
 
 def _or_none(value: float | None, text: Callable[[float | None], str]) -> str:
     return _NONE if value is None else text(value)
-

@@ -19,6 +19,8 @@ from molprof.analysis.bench.results import (
 from molprof.analysis.compare.statistics import Interval, median_interval
 
 GENERATE, SDPA = "generate", "sdpa"
+# Of a message in a table or a list; JSON has it whole.
+_SHORT_CHARACTERS = 150
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,11 @@ class Measured:
         known = [value for value in sums if value is not None]
         return statistics.median(known) if known else None
 
+    def first_compiles(self) -> float | None:
+        """Frames compiled before the timed passes; median over processes. None where torch does not tell."""
+        known = [value for item in self.generation if (value := _sum(item.warmup_compiles)) is not None]
+        return statistics.median(known) if known else None
+
     def recompiles(self) -> int | None:
         """Frames compiled in timed passes, of all processes: each is time that is not steady state."""
         sums = [_sum(item.compiles) for item in self.generation]
@@ -148,15 +155,21 @@ def _measured(runs: Sequence[Result]) -> Measured:
     )
 
 
+def short_message(text: str | None) -> str:
+    """A message as far as a list has room for it."""
+    found = text or ""
+    return found if len(found) <= _SHORT_CHARACTERS else f"{found[:_SHORT_CHARACTERS]}..."
+
+
 def environment_text(environment: dict[str, Any] | None) -> str:
     """Hardware and versions that matter most, in a line."""
     if environment is None:
         return "an environment that the file does not describe"
     known = {name: str(value) for name, value in environment.items() if value is not None}
-    cores = f", {known['cores']} cores, {known['threads']} threads" if {"cores", "threads"} <= known.keys() else ""
+    cores = f", cores: {known['cores']}, threads: {known['threads']}" if {"cores", "threads"} <= known.keys() else ""
     where = known.get("gpu") or known.get("cpu", "unknown hardware") + cores
-    software = [f"{name} {known[name]}" for name in ("torch", "transformers", "cuda", "cudnn", "driver") if name in known]
-    return f"{where}; {', '.join(software)}"
+    names = ("torch", "transformers", "cuda", "cudnn", "driver")
+    return f"{where}; {', '.join(f'{name} {known[name]}' for name in names if name in known)}"
 
 
 def varying(items: Iterable[Measured]) -> list[str]:

@@ -62,18 +62,50 @@ def _require_output(running: Running) -> None:
 
 
 @command.command("sdpa")
-@click.option("--shape", "shapes", type=Values(read=read_shape, name="BxHxKxSxD"), metavar="BxHxKxSxD,...",
-              help="Batch, heads, KV heads, sequence, head size, e.g. 4x16x16x2048x64.  [default: by device]")
-@click.option("--backend", "backends", type=Values(BACKENDS), default=",".join(BACKENDS), show_default=True,
-              metavar="A,B,...", help="Kernels; auto leaves the choice to torch.")
-@click.option("--phase", "phases", type=Values(PHASES), default=",".join(PHASES), show_default=True, metavar="A,B",
-              help="As many queries as keys, or one.")
-@click.option("--mask", "masks", type=Values(MASKS), default="none,padding", show_default=True, metavar="A,B",
-              help="none (a prefill is causal then), or a tensor as a padded batch brings one.")
+@click.option(
+    "--shape",
+    "shapes",
+    type=Values(read=read_shape, name="BxHxKxSxD"),
+    metavar="BxHxKxSxD,...",
+    help="Batch, heads, KV heads, sequence, head size, e.g. 4x16x16x2048x64.  [default: by device]",
+)
+@click.option(
+    "--backend",
+    "backends",
+    type=Values(BACKENDS),
+    default=",".join(BACKENDS),
+    show_default=True,
+    metavar="A,B,...",
+    help="Kernels; auto leaves the choice to torch.",
+)
+@click.option(
+    "--phase",
+    "phases",
+    type=Values(PHASES),
+    default=",".join(PHASES),
+    show_default=True,
+    metavar="A,B",
+    help="As many queries as keys, or one.",
+)
+@click.option(
+    "--mask",
+    "masks",
+    type=Values(MASKS),
+    default="none,padding",
+    show_default=True,
+    metavar="A,B",
+    help="none (a prefill is causal then), or a tensor as a padded batch brings one.",
+)
 @dtype_option
 @running_options
-def sdpa(shapes: tuple[Any, ...] | None, backends: tuple[str, ...], phases: tuple[str, ...], masks: tuple[str, ...],
-         dtype: str, **options: Any) -> int:
+def sdpa(
+    shapes: tuple[Any, ...] | None,
+    backends: tuple[str, ...],
+    phases: tuple[str, ...],
+    masks: tuple[str, ...],
+    dtype: str,
+    **options: Any,
+) -> int:
     """The attention kernel alone: time by device events, TFLOP/s, GB/s, error.
 
     \b
@@ -128,9 +160,18 @@ def _generation_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def _generation(name: str, benchmark: Benchmark) -> click.Command:
     """The command of a benchmark of whole generation: all have the same options, each its own grid."""
 
-    def invoke(tokenizer: str | None, count: int | None, smiles: Path | None, prompts: Path | None, dtype: str,
-               max_new_tokens: int | None, warmup: int, passes: int, trust_remote_code: bool, **options: Any) -> int:
-        # fmt: skip
+    def invoke(
+        tokenizer: str | None,
+        count: int | None,
+        smiles: Path | None,
+        prompts: Path | None,
+        dtype: str,
+        max_new_tokens: int | None,
+        warmup: int,
+        passes: int,
+        trust_remote_code: bool,
+        **options: Any,
+    ) -> int:
         grids = {dimension: options.pop(dimension) for dimension in DIMENSIONS}
         running = Running(**options)
         _require_output(running)

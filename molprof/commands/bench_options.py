@@ -89,7 +89,8 @@ def running_options(command: _F) -> _F:
                          help="Resident memory of a case, such as 12G.  [default: 80 % of what is free]"),
             click.option("--no-bisect", "bisect", flag_value=False, default=True,
                          help="Do not look for the largest batch where a case is out of memory."),
-            click.option("--device", default=AUTO, show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N."),
+            click.option("--device", default=AUTO, show_default=True, metavar="NAME",
+                         help="auto, cpu, cuda or cuda:N."),
             click.option("--threads", type=click.IntRange(1), metavar="N",
                          help="CPU threads for torch.  [default: one per core]"),
         ]

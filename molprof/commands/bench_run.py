@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -42,9 +41,9 @@ class Running:
     threads: int | None
 
 
-def run(cases: Sequence[Case], facts: Facts, running: Running) -> int:
-    """Runs the cases, or lists them; the exit code."""
-    from molprof.profiler.bench.isolate import Limits
+def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | None = None) -> int:
+    """Runs the cases, or lists them; the exit code. `worker`: another module than molprof's own that runs a case."""
+    from molprof.profiler.bench.isolate import WORKER, Limits
     from molprof.profiler.bench.records import Results
     from molprof.profiler.bench.schedule import Plan, default_memory, run_plan
 
@@ -61,6 +60,7 @@ def run(cases: Sequence[Case], facts: Facts, running: Running) -> int:
         cases=tuple(cases), repeats=running.repeats, seed=running.seed,
         limits=Limits(running.limit, running.memory_limit or default_memory()), resume=running.resume,
         retry=running.retry, bisect=running.bisect, command=("molprof", *sys.argv[1:]),
+        worker=worker or WORKER,
     )  # fmt: skip
     lines = Lines()
     try:
@@ -126,7 +126,7 @@ class Lines:
         if step.rest_s:
             text += f", about {duration(step.rest_s)} left"
         if step.message:
-            text += f"{os.linesep}{' ' * (2 * width + 4)}{escaped(step.message)}"
+            text += f"\n{' ' * (2 * width + 4)}{escaped(step.message)}"
         self._stream.write(text + "\n")
         self._stream.flush()
 

@@ -13,7 +13,7 @@ _FIGURE_FORMATS = ("png", "svg", "pdf")
 KINDS = {
     "batch": "Speed by batch size, a line for each configuration.",
     "cache": "Static against dynamic KV cache, first pass and steady state.",
-    "heat": "Speed of every pair of settings, the best of all else.",
+    "heat": "Speed of every configuration at every batch size.",
     "sdpa": "Time of the attention kernel by backend.",
 }
 
@@ -29,7 +29,7 @@ def show(file: Path, kind: str | None, style: str, output: Path | None, force: b
     Figures (--plot):
       batch  speed by batch size, a line for each configuration
       cache  static against dynamic KV cache, first pass and steady state
-      heat   speed of every pair of settings, the best of all else
+      heat   speed of every configuration at every batch size
       sdpa   time of the attention kernel by backend
 
     \b

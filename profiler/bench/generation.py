@@ -47,7 +47,7 @@ def measure_generation(case: GenerateCase) -> Answer:
         raise UnsupportedError(str(problem), problem.hint) from problem
     cache = CacheSize()
     with cache.watch(loaded.model):
-        warm = [_warmed(case, runner, plans, first=not number) for number in range(case.warmup)]
+        warm = [_warmed(runner, plans, first=not number) for number in range(case.warmup)]
     peak = Peak(loaded.target.device)
     results, phases = [], []
     for _ in range(case.passes):
@@ -115,11 +115,12 @@ def _prepared(case: GenerateCase, loaded: LoadedModel) -> tuple[Runner, list[Bat
     return runner, padded(plans, case.padding_multiple, loaded.context)
 
 
-def _warmed(case: GenerateCase, runner: Runner, plans: list[BatchPlan], first: bool) -> PassResult:
+def _warmed(runner: Runner, plans: list[BatchPlan], first: bool) -> PassResult:
     """A pass before the timed ones; the first of them tells whether the attention has a kernel."""
-    watched = warnings.catch_warnings(record=True) if first else contextlib.nullcontext([])
-    with watched as said:
+    with contextlib.ExitStack() as stack:
+        said: list[Any] | None = None
         if first:
+            said = stack.enter_context(warnings.catch_warnings(record=True))
             warnings.simplefilter("always")
         try:
             return runner.run(plans, HostMarks())

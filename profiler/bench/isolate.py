@@ -107,9 +107,7 @@ def run_isolated(request: Mapping[str, Any], limits: Limits, worker: str = WORKE
 _STREAMS = (("request", "rb"), ("answer", "wb"), ("errors", "wb"))
 
 
-def _watch(
-    process: subprocess.Popen[bytes], limits: Limits, stacks: Path, began: float
-) -> tuple[str, str] | None:
+def _watch(process: subprocess.Popen[bytes], limits: Limits, stacks: Path, began: float) -> tuple[str, str] | None:
     """Waits for the end; status and message where a limit is reached first."""
     found: set[int] = set()
     looked = float("-inf")

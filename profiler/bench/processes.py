@@ -33,7 +33,7 @@ def members(root: int, cookie: str | None = None) -> set[int]:
             if state in "ZX":
                 continue
             parents[pid] = int(parent)
-            if int(session) == root or pid == root or (cookie is not None and _carries(entry, cookie)):
+            if int(session) == root or pid == root or (cookie and _carries(entry, cookie)):
                 found.add(pid)
     grown = True
     while grown:
@@ -63,10 +63,11 @@ def proportional_bytes(pids: set[int]) -> int:
     return total
 
 
-def end(root: int, cookie: str) -> bool:
-    """Kills them all and waits until none is left; False where one cannot be killed (stuck in the kernel)."""
+def end(root: int, cookie: str, spared: int | None = None) -> bool:
+    """Kills them all, but for one that is `spared`, and waits until none is left; False where one cannot be killed
+    (stuck in the kernel)."""
     until = time.monotonic() + _GONE_S
-    while left := members(root, cookie):
+    while left := members(root, cookie) - {spared}:
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from molprof.errors import RunError, UsageError
+from molprof.profiler.bench.answers import FACTS, NO_MEMORY, OK, UNSUPPORTED
 from molprof.profiler.bench.cases import Case, GenerateCase, case_id, to_json
 from molprof.profiler.bench.facts import Facts, facts_from, unsupported
 from molprof.profiler.bench.fit import largest_fit
-from molprof.profiler.bench.answers import FACTS, NO_MEMORY, OK, UNSUPPORTED
 from molprof.profiler.bench.isolate import WORKER, Ended, Limits, run_isolated
 from molprof.profiler.bench.processes import available_bytes
 from molprof.profiler.bench.records import Results
@@ -121,9 +121,13 @@ def run_plan(
         }
     )  # fmt: skip
     names = {case: case_id(case) for case in plan.cases}
+    reasons = {case: unsupported(case, facts) for case in plan.cases}
     waiting = [
         (repeat, case)
-        for repeat, case in order(plan)
+        for repeat, case in [
+            *((0, case) for case in plan.cases if reasons[case] is not None),
+            *((repeat, case) for repeat, case in order(plan) if reasons[case] is None),
+        ]
         if not (plan.resume and results.done.has(names[case], environment, repeat, plan.retry))
     ]
     took: dict[Case, list[float]] = {}
@@ -133,12 +137,13 @@ def run_plan(
         repeat, case = waiting.pop(0)
         number += 1
         begin(case, number, number + len(waiting))
-        ended, extra = _one(case, plan, facts, fits)
+        ended, extra = _one(case, plan, reasons[case], fits)
         if ended.status != OK:
             waiting = [item for item in waiting if item[1] != case]
         elif (key := _without_batch(case)) is not None:
             fits[key] = max(fits.get(key, 0), case.rows)
-        took.setdefault(case, []).append(ended.wall_s)
+        if ended.status != UNSUPPORTED:
+            took.setdefault(case, []).append(ended.wall_s)
         own = ended.answer.get("environment")
         results.write(
             {
@@ -158,8 +163,7 @@ def run_plan(
         )
 
 
-def _one(case: Case, plan: Plan, facts: Facts, fits: dict[str, int]) -> tuple[Ended, dict[str, Any]]:
-    reason = unsupported(case, facts)
+def _one(case: Case, plan: Plan, reason: str | None, fits: dict[str, int]) -> tuple[Ended, dict[str, Any]]:
     if reason is not None:
         return Ended(UNSUPPORTED, reason, None, {}, 0.0), {}
     ended = run_isolated(to_json(case), plan.limits, plan.worker)
@@ -198,5 +202,3 @@ def _rest(took: dict[Case, list[float]], waiting: Sequence[tuple[int, Case]]) ->
 
 def _now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-
-

@@ -205,8 +205,7 @@ def _chosen(case: SdpaCase, query: Tensor, key: Tensor, value: Tensor, mask: Ten
         return None
     grouped = case.kv_heads != case.heads
     chosen = choose(query, key, value, mask, 0.0, case.mask == "causal", enable_gqa=grouped)
-    names = {int(kernel): name for name, kernel in _KERNELS.items()}
-    return names.get(int(chosen))
+    return next((name for name, kernel in _KERNELS.items() if kernel.value == int(chosen)), None)
 
 
 def _error(

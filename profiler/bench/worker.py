@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from molprof.errors import MissingExtraError, MolprofError
+from molprof.profiler.bench import processes
 from molprof.profiler.bench.answers import FACTS, FAILED, NO_MEMORY, OK, UNSUPPORTED, Answer, UnsupportedError
 
 _MEMORY = (
@@ -36,8 +37,8 @@ _MEMORY = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "std::bad_alloc",
 )
-_MESSAGE_CHARACTERS = 1000
-_FRAMES = 12
+_MESSAGE_CHARACTERS = 300
+_STACK_LINES, _LINE_CHARACTERS = 40, 400
 
 
 def serve(run: Callable[[dict[str, Any]], Answer]) -> None:
@@ -91,10 +92,16 @@ def out_of_memory(problem: BaseException | None) -> bool:
 
 
 def _failed(status: str, message: str, problem: BaseException | None) -> Answer:
-    stack = None if problem is None else traceback.format_tb(problem.__traceback__)[-_FRAMES:]
-    lines = None if stack is None else [line for item in stack for line in item.rstrip().splitlines()]
-    text = " ".join(message.split())[:_MESSAGE_CHARACTERS]
-    return {"status": status, "message": text, "stack": lines, "figures": None}
+    """`message` as a few words; the whole of it stands at the end of the stack."""
+    lines = None
+    if problem is not None:
+        text = "".join(traceback.format_exception(problem))
+        lines = [line[:_LINE_CHARACTERS] for line in text.splitlines()][-_STACK_LINES:]
+    # Compilers say in the first paragraph what is wrong, and then a whole command.
+    said = " ".join(message.strip().split("\n\n")[0].split())
+    if len(said) > _MESSAGE_CHARACTERS:
+        said = said[:_MESSAGE_CHARACTERS] + "..."
+    return {"status": status, "message": said, "stack": lines, "figures": None}
 
 
 def run_case(request: dict[str, Any]) -> Answer:
@@ -116,22 +123,29 @@ def run_case(request: dict[str, Any]) -> Answer:
 
 
 def _guard(lifeline: int) -> None:
-    """Forks; returns in the child, which runs the case. The parent waits, does nothing that can hang, and kills the
-    whole process group when the pipe is closed. It passes on SIGUSR1 to the child, and the child's end to its own."""
+    """Forks; returns in the child, which runs the case. The parent waits, does nothing that can hang, and kills all
+    processes of the case when the pipe is closed. It passes on SIGUSR1 to the child, and the child's end to its own."""
     child = os.fork()
     if not child:
         os.close(lifeline)
         return
 
+    ending = threading.Event()
+
     def watch() -> None:
         with contextlib.suppress(OSError):
             while os.read(lifeline, 1):
                 pass
+        ending.set()
+        processes.end(os.getpid(), os.environ.get(processes.COOKIE, ""), spared=os.getpid())
         os.killpg(0, signal.SIGKILL)
 
     signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(child, number))
-    threading.Thread(target=watch, daemon=True).start()
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if ending.is_set():
+        watcher.join()  # it has more to kill than the child, and ends this process last
     if code < 0:
         signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(os.getpid(), -code)
