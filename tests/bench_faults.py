@@ -65,12 +65,14 @@ def run(request: dict[str, Any]) -> Answer:
         except RuntimeError as problem:
             raise ValueError("the model does not fit") from problem
     elif fault == "leave":
-        print("last words", file=sys.stderr, flush=True)
+        sys.stderr.write("last words\n")
+        sys.stderr.flush()
         os._exit(3)
     elif fault == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault == "talk":
-        print("this is no answer", flush=True)
+        sys.stdout.write("this is no answer\n")
+        sys.stdout.flush()
         os.system("echo nor is this")
     elif fault.startswith("wait "):
         time.sleep(float(fault.removeprefix("wait ")))

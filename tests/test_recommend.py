@@ -10,10 +10,12 @@ import pytest
 import tiny_trace
 from bench_data import ran, result, write
 from conftest import Cli
-from page_data import timed as timed_run
 
+from molprof.analysis.bench.bounds import read_bounds
 from molprof.analysis.bench.recommend import Advice, recommend
 from molprof.analysis.bench.results import read_results
+from molprof.analysis.findings.scope import STEP_PHASES
+from molprof.analysis.reports import load_report
 from molprof.errors import TraceError
 from molprof.profiler.bench.cases import GenerateCase
 
@@ -117,10 +119,46 @@ def test_the_command_says_it_in_100_columns_and_in_json(molprof: Cli, tmp_path: 
 
 
 def test_a_trace_bounds_what_each_change_can_gain(molprof: Cli, tmp_path: Path) -> None:
-    file = write(tmp_path / "x.jsonl", *ran(PLAIN, [1000]), *ran(STATIC, [500]), *ran(EAGER, [900]))
-    trace = tmp_path / "trace.json"
-    trace.write_text(json.dumps(tiny_trace.document()))
-    shown = molprof("recommend", str(file), "--trace", str(trace), "--format", "json")
+    model = replace(PLAIN, model="llama", processor="generic")
+    file = write(
+        tmp_path / "x.jsonl",
+        *ran(model, [1000]),
+        *ran(replace(model, attention="eager"), [900]),
+        *ran(PLAIN, [1000]),
+        *ran(EAGER, [900]),
+    )
+    trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
+    raw = json.loads(molprof("recommend", str(file), "--trace", str(trace), "--format", "json").stdout)
+    found = {bound["lever"]: bound["gain_ratio"] for bound in raw["bounds"]["bounds"]}
+    assert list(found) == ["attention", "kv_cache", "compile", "processor", "tf32"]
+    # Nothing in that trace is concatenated, so that its cache is not told.
+    assert found["kv_cache"] is None
+    assert all(0 < found[name] < 1 for name in ("attention", "compile", "processor", "tf32"))
+    shown = molprof("recommend", str(file), "--trace", str(trace))
     assert shown.returncode == 0, shown.stderr
-    bounds = {bound["lever"]: bound["gain_ratio"] for bound in json.loads(shown.stdout)["bounds"]["bounds"]}
-    assert set(bounds) >= {"attention", "kv_cache", "compile", "processor"}
+    lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
+    assert f"attention eager 1.111x too few repeats {1 / (1 - found['attention']):.3f}x" in lines
+    # The trace is of llama with a processor.
+    assert (
+        lines.count("the trace is of another model, or of a run with another use of a processor: no bounds from it")
+        == 1
+    )
+
+
+def test_the_bound_of_attention_is_its_share_of_the_time(tmp_path: Path) -> None:
+    """By hand from the trace: the attention kernels' time in the recorded steps, over the steps' unprofiled time."""
+    trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
+    document = tiny_trace.document()
+    kernels_ns = sum(
+        1000 * event["dur"] for event in document["traceEvents"]
+        if event.get("cat") == "kernel" and ("fmha" in event["name"] or "attention" in event["name"].lower())
+    )  # fmt: skip
+    timings = document["molprof"]["timings"]
+    run = load_report(trace).run
+    assert run is not None
+    assert run.wall_ns.median is not None
+    steps_ns = sum(run.phases[name].wall_ns or 0 for name in (*STEP_PHASES, "prefill"))
+    bound = read_bounds(trace).of("attention")
+    assert bound is not None
+    expected = kernels_ns / timings["unprofiled_steps_ns"] * steps_ns / run.wall_ns.median
+    assert bound.gain_ratio == pytest.approx(expected, rel=0.02)

@@ -95,6 +95,9 @@ def _confidence(item: Advice) -> str:
 
 def _details(item: Advice, bounds: Bounds | None) -> list[Section]:
     notes = []
+    if bounds is not None and not bounds.same_work(item.shared.get("model"), item.shared.get("processor") is not None):
+        notes.append("the trace is of another model, or of a run with another use of a processor: no bounds from it")
+        bounds = None
     if item.alike:
         shown = "; ".join(settings_text(settings) for settings in item.alike[:_ALIKE_SHOWN])
         more = f"; and {len(item.alike) - _ALIKE_SHOWN} more" if len(item.alike) > _ALIKE_SHOWN else ""

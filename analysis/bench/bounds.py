@@ -41,6 +41,12 @@ class Bounds:
     settings: dict[str, str | int | None]
     bounds: tuple[Bound, ...]
 
+    def same_work(self, model: object, constrained: bool) -> bool:
+        """Whether the trace is of that model, with a logits processor or without; a trace that does not say is."""
+        if not self.settings:
+            return True
+        return self.settings["model"] == model and (self.settings["processor"] is not None) == constrained
+
     def of(self, lever: str) -> Bound | None:
         """The bound of a lever, None where there is none."""
         return next((bound for bound in self.bounds if bound.lever == lever), None)

@@ -94,6 +94,12 @@ def short(item: Measured, names: Sequence[str]) -> str:
     return " ".join(parts) or item.label
 
 
+def _telling(items: Sequence[Measured]) -> list[str]:
+    """The settings in which cases of a kind differ; how many prompts, only where the batch does not tell it."""
+    names = varying(items)
+    return [name for name in names if name != "count" or _BATCH not in names]
+
+
 def _counts(items: Sequence[Measured]) -> str:
     found = Counter(item.status for item in items)
     levels = sorted({interval.level for item in items if (interval := item.interval) is not None})
@@ -110,8 +116,7 @@ def _generation(items: Sequence[Measured]) -> list[Section]:
     done = [item for item in items if item.times_ns]
     if not done:
         return []
-    names = varying(items)
-    names = [name for name in names if name != "count" or _BATCH not in names]
+    names = _telling(items)
     ordered = sorted(done, key=lambda item: (item.settings.get(_BATCH, 0), item.median_ns or 0, item.case))
     columns = (
         Column("case", "left"),
@@ -223,13 +228,13 @@ def _not_ok(items: Sequence[Measured]) -> list[Section]:
     bad = [item for item in items if item.status != OK]
     if not bad:
         return []
-    names = varying(items)
+    names = {kind: _telling([item for item in items if item.kind == kind]) for kind in {item.kind for item in items}}
     why: dict[tuple[str, str], list[str]] = {}
     for item in bad:
         message = short_message(item.message)
         if item.largest_batch is not None:
             message += f"; {'the' if item.fit_exact else 'a'} largest batch that fits: {item.largest_batch}"
-        why.setdefault((item.status, message), []).append(short(item, names))
+        why.setdefault((item.status, message), []).append(short(item, names[item.kind]))
     notes = tuple(f"{status}: {message}: {'; '.join(cases)}" for (status, message), cases in sorted(why.items()))
     return [Section("Not ok", notes=notes)]
 
