@@ -51,9 +51,20 @@ def commands_page() -> str:
     for name in COMMANDS:
         command = cli.get_command(parent, name)
         assert command is not None
-        context = click.Context(command, parent, name, terminal_width=WIDTH)
-        blocks.append(f"## {name}\n\n```text\n{command.get_help(context)}\n```\n")
+        blocks += _command_blocks(command, parent, name, name, 2)
     return "\n".join(blocks)
+
+
+def _command_blocks(command: click.Command, parent: click.Context, name: str, title: str, level: int) -> list[str]:
+    """A command's help, and those of its own commands below it."""
+    context = click.Context(command, parent, name, terminal_width=WIDTH)
+    blocks = [f"{'#' * level} {title}\n\n```text\n{command.get_help(context)}\n```\n"]
+    if isinstance(command, click.Group):
+        for own in command.list_commands(context):
+            found = command.get_command(context, own)
+            assert found is not None
+            blocks += _command_blocks(found, context, own, f"{title} {own}", level + 1)
+    return blocks
 
 
 PAGES = {"queries.md": queries_page, "commands.md": commands_page}

@@ -22,6 +22,8 @@ COMMANDS = {
     "report": "What one trace holds: launches, kernels, phases, tokens.",
     "compare": "Two or more traces side by side, and where the difference comes from.",
     "drift": "What coordinates need in tokens and what placeholders give; no model needed.",
+    "bench": "Measure configurations of attention, cache, batch, compiling and processors, case by case.",
+    "recommend": "The fastest valid configuration that a benchmark measured, and what it gains.",
     "plot": "One figure of a trace or several, as PNG, SVG or PDF.",
     "open": "One trace, or two side by side, in the Perfetto UI on this machine.",
     "query": "SQL over one trace or several: a module of the package, a file, or your own.",

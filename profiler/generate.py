@@ -23,7 +23,7 @@ from molprof.profiler.marks import Marks, NoMarks, marked
 from molprof.profiler.models import LoadedModel
 from molprof.profiler.processors.base import BatchProcessor, Processor
 from molprof.profiler.prompts import Prompt
-from molprof.profiler.settings import AUTO, Decoding, Loop
+from molprof.profiler.settings import AUTO, STATIC_CACHES, Decoding, Loop
 from molprof.profiler.smiles import Molecule
 from molprof.profiler.template import PLACEHOLDER, Template
 from molprof.profiler.templates import Templates
@@ -34,6 +34,8 @@ _KERNELS = {
     "sdpa-efficient": SDPBackend.EFFICIENT_ATTENTION,
     "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION,
 }
+# What torch says where the only kernels that it may take cannot run: on a GPU, on a CPU.
+NO_KERNEL = ("No available kernel", "No viable backend")
 # Without a processor a coordinate may be longer than its placeholder: a minus that merges with nothing, or a
 # second digit before the point, for each of three numbers; and a few tokens more, so that only a text that
 # went astray is cut.
@@ -122,7 +124,7 @@ class Runner:
             )
         needs = [self._need(prompt, max_new_tokens) for prompt in prompts]
         check_context(prompts, needs, self.loaded.context)
-        static = self.kv_cache == "static"
+        static = self.kv_cache in STATIC_CACHES
         return cut(prompts, needs, batch_size, self.sorts(prompts), one_width=static, full_rows=self.compiled)
 
     def sorts(self, prompts: Sequence[Prompt]) -> bool:
@@ -140,7 +142,7 @@ class Runner:
     def compiled(self) -> bool:
         """Whether the forward of a decode step is compiled."""
         on_gpu = self.loaded.target.device.type == "cuda"
-        if self.loop.drop_finished or self.kv_cache != "static":
+        if self.loop.drop_finished or self.kv_cache not in STATIC_CACHES:
             return False
         return on_gpu if self.loop.compile == AUTO else self.loop.compile != "off"
 
@@ -330,7 +332,7 @@ def _explained(plan: BatchPlan, attention: str) -> Iterator[None]:
             hint="a smaller --batch-size",
         ) from problem
     except RuntimeError as problem:
-        if "No available kernel" not in str(problem):
+        if not any(words in str(problem) for words in NO_KERNEL):
             raise
         raise RunError(
             f"the attention {attention!r} has no kernel for this model, mask, dtype and device: {problem}",

@@ -12,10 +12,22 @@ from molprof.profiler.architecture import ARCHITECTURES
 from molprof.profiler.sizes import TRAINED, WEIGHTS, sized
 
 PRESETS = tuple(ARCHITECTURES)
-# `sdpa-*` keep torch to one of its scaled-dot-product kernels.
-ATTENTION = ("eager", "sdpa", "sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "flash_attention_2")
+# `sdpa-*` keep torch to one of its scaled-dot-product kernels; the others are transformers' names.
+ATTENTION = (
+    "eager",
+    "sdpa",
+    "sdpa-math",
+    "sdpa-flash",
+    "sdpa-efficient",
+    "sdpa-cudnn",
+    "flash_attention_2",
+    "flash_attention_3",
+    "flex_attention",
+)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-KV_CACHES = ("dynamic", "static")
+# transformers' names; the static ones have one shape, which a compiled forward needs.
+KV_CACHES = ("dynamic", "static", "offloaded", "offloaded_static", "quantized")
+STATIC_CACHES = ("static", "offloaded_static")
 SAMPLING = ("greedy", "sample", "top_p", "top_k")
 AUTO = "auto"
 # `auto`: as transformers decides (a static cache on a GPU); `eager`: traced, not compiled; the others are the modes
@@ -41,15 +53,15 @@ class Decoding:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _one_of("sampling", self.sampling, SAMPLING)
+        one_of("sampling", self.sampling, SAMPLING)
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise UsageError(
                 f"temperature {self.temperature} is not a number above 0", hint="--sampling greedy takes the top"
             )
         if not 0 < self.top_p <= 1:
             raise UsageError(f"top_p {self.top_p} is not in (0, 1]", hint="0.9 keeps 90 % of the mass")
-        _at_least("top_k", self.top_k, 1)
-        _at_least("seed", self.seed, 0)
+        at_least("top_k", self.top_k, 1)
+        at_least("seed", self.seed, 0)
 
     def parameters(self) -> dict[str, Any]:
         """What applies, by name."""
@@ -77,7 +89,7 @@ class Loop:
     compile: str = AUTO
 
     def __post_init__(self) -> None:
-        _one_of("compile", self.compile, COMPILE)
+        one_of("compile", self.compile, COMPILE)
         if self.drop_finished and self.compile not in (AUTO, "off"):
             raise UsageError(
                 f"rows that leave the batch change the shape that compile {self.compile!r} is made for",
@@ -165,10 +177,15 @@ class CaptureSettings:
             )
         if not self.output.name.endswith((".json", ".json.gz")):
             raise UsageError(f"{self.output} ends in neither .json nor .json.gz", hint="e.g. -o trace.json.gz")
-        _one_of("attention", self.attention, ATTENTION)
-        _one_of("kv-cache", self.kv_cache, KV_CACHES)
-        _one_of("dtype", self.dtype, DTYPES)
-        if self.loop.compile not in (AUTO, "off") and self.kv_cache != "static":
+        one_of("attention", self.attention, ATTENTION)
+        one_of("kv-cache", self.kv_cache, KV_CACHES)
+        one_of("dtype", self.dtype, DTYPES)
+        if self.loop.own and self.kv_cache not in ("dynamic", "static"):
+            raise UsageError(
+                f"kv-cache {self.kv_cache!r} is transformers' own, which forced runs and dropped rows do without",
+                hint="--kv-cache dynamic or static",
+            )
+        if self.loop.compile not in (AUTO, "off") and self.kv_cache not in STATIC_CACHES:
             raise UsageError(
                 f"compile {self.loop.compile!r} needs a cache of fixed shape, not {self.kv_cache!r}",
                 hint="--kv-cache static",
@@ -183,7 +200,7 @@ class CaptureSettings:
             ("threads", 1 if self.threads is None else self.threads, 1),
             ("max new tokens", 1 if self.max_new_tokens is None else self.max_new_tokens, 1),
         ):
-            _at_least(name, value, least)
+            at_least(name, value, least)
         if self.disagreement and self.processor is None:
             raise UsageError(
                 "disagreement is between the model and a logits processor, and this run has none",
@@ -205,11 +222,13 @@ class CaptureSettings:
                 )
 
 
-def _one_of(name: str, value: str, accepted: tuple[str, ...]) -> None:
+def one_of(name: str, value: str, accepted: tuple[str, ...]) -> None:
+    """Raises UsageError where `value` is none of `accepted`."""
     if value not in accepted:
         raise UsageError(f"no {name} {value!r}", hint=f"use one of: {', '.join(accepted)}")
 
 
-def _at_least(name: str, value: int, least: int) -> None:
+def at_least(name: str, value: int, least: int) -> None:
+    """Raises UsageError where `value` is below `least`."""
     if value < least:
         raise UsageError(f"{name} {value} is below {least}", hint=f"{name}: a whole number from {least} on")

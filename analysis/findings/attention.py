@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.findings.operators import read_operators
+from molprof.analysis.findings.operators import Operators, read_operators
 from molprof.analysis.findings.scope import LEAST_GAIN, Scope
 from molprof.analysis.metrics.model import Finding, Report
 from molprof.analysis.metrics.rows import query_row
@@ -46,9 +46,27 @@ def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, 
         return ()
     if not scope.devices:
         return _small_on_cpu(engine, scope)
-    sql = _TOTAL.format(work=_ALL if report.run is None else _OF_STEPS)
-    totals = query_row(engine, "kernel_classes", sql)
+    totals = _totals(engine, scope)
     return (*_small(scope, totals), *_masked(engine, report, scope, totals))
+
+
+def attention_ratio(engine: Engine, scope: Scope) -> float | None:
+    """Share of the time in attention: the most that another attention kernel can gain (Amdahl). None where the trace
+    has no attention that can be told: no kernel of that class on a GPU, no scaled_dot_product_attention without one."""
+    if scope.devices:
+        totals = _totals(engine, scope)
+        return scope.gpu_part(totals["attention_ns"] / scope.devices) if totals["count"] else None
+    operators = _host_operators(engine, scope)
+    return scope.host_part(operators.host_ns(), "forward") if len(operators) else None
+
+
+def _totals(engine: Engine, scope: Scope) -> dict[str, int]:
+    return query_row(engine, "kernel_classes", _TOTAL.format(work=_ALL if scope.run is None else _OF_STEPS))
+
+
+def _host_operators(engine: Engine, scope: Scope) -> Operators:
+    operators = read_operators(engine, *_ANY)
+    return operators if scope.run is None else operators.within(("forward", "prefill"))
 
 
 def _small(scope: Scope, totals: dict[str, int]) -> tuple[Finding, ...]:
@@ -70,9 +88,7 @@ def _small(scope: Scope, totals: dict[str, int]) -> tuple[Finding, ...]:
 
 def _small_on_cpu(engine: Engine, scope: Scope) -> tuple[Finding, ...]:
     """The same of the operators of a trace without GPU: their host time."""
-    operators = read_operators(engine, *_ANY)
-    if scope.run is not None:
-        operators = operators.within(("forward", "prefill"))
+    operators = _host_operators(engine, scope)
     host_ns = operators.host_ns()
     gain = scope.host_part(host_ns, "forward")
     if not len(operators) or gain >= SMALL_SHARE:

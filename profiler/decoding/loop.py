@@ -52,7 +52,7 @@ def check_model(loaded: LoadedModel, attention: str) -> None:
         UsageError: the attention takes no such mask, or the model's layers do not see all that came before.
     """
     asked = "forced runs and dropped rows"
-    if attention == "flash_attention_2":
+    if attention in ("flash_attention_2", "flash_attention_3", "flex_attention"):
         raise UsageError(f"{asked} need an attention that takes a mask", hint="--attention sdpa")
     config = loaded.model.config.get_text_config(decoder=True)
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])

@@ -1,0 +1,1 @@
+"""Results of `molprof bench`: read, summed up, shown, drawn, and turned into advice. Nothing here needs torch."""

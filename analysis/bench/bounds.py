@@ -1,0 +1,112 @@
+"""The most that each lever of a configuration can gain, from a trace: Amdahl's bound of the part that it acts on."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.findings import find_all
+from molprof.analysis.findings.attention import attention_ratio
+from molprof.analysis.findings.scope import Scope, read_scope
+from molprof.analysis.metrics import Report, build_report
+from molprof.analysis.metrics.run_model import Run
+from molprof.analysis.reports import open_trace
+from molprof.errors import QueryError, TraceError
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Amdahl's bound of one lever.
+
+    Attributes:
+        gain_ratio: share of the time that a perfect value of the lever could save; None where the trace does not tell.
+        why: what part of the time it acts on.
+    """
+
+    lever: str
+    gain_ratio: float | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a trace says about levers, and what it is a trace of.
+
+    Attributes:
+        settings: model, processor, batch size, attention and cache of the run; empty for a trace of other origin.
+    """
+
+    trace: str
+    settings: dict[str, str | int | None]
+    bounds: tuple[Bound, ...]
+
+    def same_work(self, model: object, constrained: bool) -> bool:
+        """Whether the trace is of that model, with a logits processor or without; a trace that does not say is."""
+        if not self.settings:
+            return True
+        return self.settings["model"] == model and (self.settings["processor"] is not None) == constrained
+
+    def of(self, lever: str) -> Bound | None:
+        """The bound of a lever, None where there is none."""
+        return next((bound for bound in self.bounds if bound.lever == lever), None)
+
+
+def read_bounds(path: str | os.PathLike[str], native_path: str | None = None) -> Bounds:
+    """The bounds that the trace at `path` gives.
+
+    Raises:
+        TraceError: the file cannot be read or trusted.
+        EngineError: the trace processor cannot be had, or failed.
+    """
+    with open_trace(path, native_path=native_path, stacks=False, all_args=False) as (engine, info):
+        try:
+            report = build_report(engine, info)
+            scope = read_scope(engine, report)
+            if scope is None:
+                raise TraceError(f"{path} records no time", hint="molprof capture makes a trace")
+            return Bounds(str(path), _settings(report.run), _bounds(engine, report, scope))
+        except QueryError as problem:
+            raise TraceError(f"{path}: {problem}") from problem
+
+
+def _bounds(engine: Engine, report: Report, scope: Scope) -> tuple[Bound, ...]:
+    gains = {finding.id: finding.gain_ratio for finding in find_all(engine, report)}
+    found = [Bound("attention", attention_ratio(engine, scope), "share of the time in attention")]
+    cache = gains.get("cache_concatenation")
+    found.append(Bound("kv_cache", cache, "copying the dynamic cache for each token"))
+    if report.run is not None:
+        run = report.run
+        found.append(
+            Bound("compile", _phases(run, ("forward",)), "share of decode steps' forward, all that is compiled")
+        )
+        processor = _phases(run, ("processor",)) if run.setup.processor is not None else None
+        found.append(Bound("processor", processor, "share of the logits processor; its tokens are counted apart"))
+        if run.window.classes is not None and run.window.steps:
+            matmul = run.window.classes.get("matmul")
+            gain = scope.gpu_part(matmul.time_ns / max(1, scope.devices)) if matmul is not None else 0.0
+            found.append(Bound("tf32", gain, "share of the time in matrix products on the GPU"))
+    launches = max((gains.get(name) or 0.0 for name in ("launch_bound", "graphs_unused")), default=0.0)
+    if launches:
+        found.append(Bound("CUDA graphs", launches, "the GPU waits for launches"))
+    return tuple(found)
+
+
+def _phases(run: Run, names: tuple[str, ...]) -> float | None:
+    wall_ns = run.wall_ns.median
+    if not wall_ns:
+        return None
+    return min(1.0, sum(run.phases[name].wall_ns or 0 for name in names if name in run.phases) / wall_ns)
+
+
+def _settings(run: Run | None) -> dict[str, str | int | None]:
+    if run is None:
+        return {}
+    setup = run.setup
+    return {
+        "model": setup.model,
+        "processor": setup.processor,
+        "batch_size": setup.batch_size,
+        "attention": setup.attention,
+        "kv_cache": setup.cache,
+    }

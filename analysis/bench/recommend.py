@@ -1,0 +1,183 @@
+"""Advice from measurement: the fastest valid configuration for each batch size, how sure, and what it gains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from molprof.analysis.bench.results import OK, Results
+from molprof.analysis.bench.summary import GENERATE, Measured, short_message, summed
+from molprof.analysis.compare.statistics import Interval, ratio_interval, significant
+from molprof.errors import TraceError
+
+# What may be changed without changing what is generated, and what molprof capture takes where nothing is said.
+DEFAULTS: dict[str, Any] = {
+    "attention": "sdpa",
+    "kv_cache": "dynamic",
+    "compile": "off",
+    "tf32": False,
+    "cudnn_benchmark": False,
+    "padding_multiple": 1,
+}
+_HOW_MEASURED = ("warmup", "passes", "kind")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Time per token of a configuration over that of another one.
+
+    Attributes:
+        interval: None with too few repeats of either.
+    """
+
+    value: float
+    interval: Interval | None
+
+    @property
+    def certain(self) -> bool | None:
+        """Whether they certainly differ; None with too few repeats."""
+        return significant(self.interval)
+
+
+@dataclass(frozen=True)
+class Lever:
+    """One setting changed and all else as it is by default."""
+
+    name: str
+    value: Any
+    ratio: Ratio
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A configuration that is no candidate, and why."""
+
+    settings: dict[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What is fastest for one model, processor and batch size in one environment.
+
+    Attributes:
+        shared: the settings that all candidates have in common.
+        best: its settings of `DEFAULTS`; tokens_per_s, peak_memory_bytes: of it.
+        default_tokens_per_s: None where the default was not measured, or did not run.
+        over_default: time per token of the best over that of the default; None as above.
+        alike: settings of configurations that cannot be told from the best, the fastest first.
+        levers: single changes from the default, the largest gain first.
+        candidates: configurations that were compared.
+    """
+
+    environment: str
+    shared: dict[str, Any]
+    batch_size: int
+    best: dict[str, Any]
+    tokens_per_s: float
+    peak_memory_bytes: float | None
+    default_tokens_per_s: float | None
+    over_default: Ratio | None
+    alike: tuple[dict[str, Any], ...]
+    levers: tuple[Lever, ...]
+    rejected: tuple[Rejected, ...]
+    candidates: int
+
+
+def recommend(results: Results) -> tuple[Advice, ...]:
+    """Advice for every environment, model, processor and batch size that was measured.
+
+    A configuration is valid where each of its processes was ok and where it wrote at least as many valid molecules as
+    the default. The fastest has the least median time per token.
+
+    Raises:
+        TraceError: no whole generation was measured, or figures are not what they should be.
+    """
+    measured = [item for item in summed(results) if item.kind == GENERATE]
+    if not any(item.status == OK for item in measured):
+        raise TraceError(
+            "the file holds no whole generation that ran", hint="molprof bench matrix -o FILE, or attention, cache, ..."
+        )
+    groups: dict[str, list[Measured]] = {}
+    for item in measured:
+        groups.setdefault(repr((item.environment, sorted(_shared(item).items(), key=str))), []).append(item)
+    found = [advice for items in groups.values() if (advice := _advice(items)) is not None]
+    return tuple(
+        sorted(found, key=lambda item: (item.environment, _text(item.shared, "model"), _text(item.shared, "processor"),
+                                        item.batch_size))
+    )  # fmt: skip
+
+
+def _advice(items: Sequence[Measured]) -> Advice | None:
+    default = next((item for item in items if _levers(item) == DEFAULTS), None)
+    valid: list[Measured] = []
+    rejected: list[Rejected] = []
+    for item in items:
+        reason = _invalid(item, default)
+        if reason is None:
+            valid.append(item)
+        else:
+            rejected.append(Rejected(_levers(item), reason))
+    if not valid:
+        return None
+    ordered = sorted(valid, key=lambda item: (item.median_ns or 0.0, item.case))
+    best, *others = ordered
+    if default is not None and not default.times_ns:
+        default = None
+    first = ordered[0]
+    return Advice(
+        environment=first.environment,
+        shared=_shared(first),
+        batch_size=int(first.settings.get("batch_size") or 0),
+        best=_levers(best),
+        tokens_per_s=best.tokens_per_s or 0.0,
+        peak_memory_bytes=best.median("peak_memory_bytes"),
+        default_tokens_per_s=None if default is None else default.tokens_per_s,
+        over_default=None if default is None else _ratio(best, default),
+        alike=tuple(_levers(item) for item in others if not _ratio(item, best).certain),
+        levers=() if default is None else _single_changes(valid, default),
+        rejected=tuple(rejected),
+        candidates=len(valid),
+    )
+
+
+def _invalid(item: Measured, default: Measured | None) -> str | None:
+    if item.status != OK or not item.times_ns:
+        return f"{item.status}: {short_message(item.message)}" if item.message else item.status
+    valid = item.median("valid_molecules")
+    least = default.median("valid_molecules") if default is not None and default.times_ns else None
+    if valid is not None and least is not None and valid < least:
+        return f"{valid:.0f} valid molecules, {least:.0f} by default"
+    return None
+
+
+def _single_changes(valid: Sequence[Measured], default: Measured) -> tuple[Lever, ...]:
+    found = []
+    for item in valid:
+        changed = {name: value for name, value in _levers(item).items() if value != DEFAULTS[name]}
+        # A forward is compiled with a static cache only, so that these two change together.
+        if len(changed) == 1:
+            (name,) = changed
+            found.append(Lever(name, changed[name], _ratio(item, default)))
+        elif set(changed) == {"kv_cache", "compile"}:
+            text = f"{changed['compile']}, {changed['kv_cache']} cache"
+            found.append(Lever("compile", text, _ratio(item, default)))
+    return tuple(sorted(found, key=lambda lever: lever.ratio.value))
+
+
+def _ratio(item: Measured, base: Measured) -> Ratio:
+    return Ratio((item.median_ns or 0.0) / (base.median_ns or 1.0), ratio_interval(item.times_ns, base.times_ns))
+
+
+def _levers(item: Measured) -> dict[str, Any]:
+    return {name: item.settings.get(name, default) for name, default in DEFAULTS.items()}
+
+
+def _shared(item: Measured) -> dict[str, Any]:
+    left_out = {*DEFAULTS, *_HOW_MEASURED}
+    return {name: value for name, value in item.settings.items() if name not in left_out}
+
+
+def _text(settings: dict[str, Any], name: str) -> str:
+    return str(settings.get(name) or "")

@@ -1,0 +1,138 @@
+"""Running a benchmark's cases: the list, a line for each as it ends, and what is said when it is interrupted."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from molprof.commands.options import deliver, note
+from molprof.text import escaped
+
+if TYPE_CHECKING:
+    from molprof.profiler.bench.cases import Case
+    from molprof.profiler.bench.facts import Facts
+    from molprof.profiler.bench.schedule import Step
+
+INTERRUPTED = 130
+_LABEL_LENGTH = 52
+_MINUTE, _HOUR = 90.0, 5400.0
+
+
+@dataclass(frozen=True)
+class Running:
+    """What `running_options` gave."""
+
+    output: Path | None
+    resume: bool
+    retry: bool
+    dry_run: bool
+    repeats: int
+    seed: int
+    limit: float
+    memory_limit: int | None
+    bisect: bool
+    device: str
+    threads: int | None
+
+
+def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | None = None) -> int:
+    """Runs the cases, or lists them; the exit code. `worker`: another module than molprof's own that runs a case."""
+    from molprof.profiler.bench.isolate import WORKER, Limits
+    from molprof.profiler.bench.records import Results
+    from molprof.profiler.bench.schedule import Plan, default_memory, run_plan
+
+    if running.dry_run:
+        deliver(listed(cases, facts, running.repeats), None)
+        return 0
+    assert running.output is not None
+    if running.retry and not running.resume:
+        raise click.UsageError("--retry says what --resume runs again; give both")
+    results = Results(running.output)
+    if results.done.results and not running.resume:
+        note(f"adding to the {results.done.results} results in {running.output}; --resume leaves out what is done")
+    plan = Plan(
+        cases=tuple(cases), repeats=running.repeats, seed=running.seed,
+        limits=Limits(running.limit, running.memory_limit or default_memory()), resume=running.resume,
+        retry=running.retry, bisect=running.bisect, command=("molprof", *sys.argv[1:]),
+        worker=worker or WORKER,
+    )  # fmt: skip
+    lines = Lines()
+    try:
+        run_plan(plan, facts, results, lines, lines.begin)
+    except KeyboardInterrupt:
+        lines.clear()
+        argument = [] if running.resume else ["--resume"]
+        note(f"interrupted; {lines.done} results are in {running.output}; go on with:")
+        note(f"  {shlex.join(['molprof', *sys.argv[1:], *argument])}")
+        return INTERRUPTED
+    finally:
+        results.close()
+    if not lines.done:
+        note(f"nothing left to run: {running.output} has it all")
+    note(f"next: molprof bench show {shlex.quote(str(running.output))}")
+    return 0
+
+
+def listed(cases: Sequence[Case], facts: Facts, repeats: int) -> str:
+    """The cases as a table, with the reasons of those that cannot run here."""
+    from molprof.analysis.render.document import Column, Document, Section
+    from molprof.analysis.render.table import to_table
+    from molprof.profiler.bench.cases import case_id
+    from molprof.profiler.bench.facts import unsupported
+
+    reasons = [unsupported(case, facts) for case in cases]
+    able = reasons.count(None)
+    rows = tuple(
+        (case_id(case), case.label(), "" if reason is None else reason)
+        for case, reason in zip(cases, reasons, strict=True)
+    )
+    where = facts.environment.get("gpu") or facts.environment.get("cpu") or facts.device
+    note_line = f"{able} of {len(cases)} cases can run on {facts.device} ({where}), each in {repeats} processes"
+    columns = (Column("case", "left"), Column("what", "left"), Column("unsupported here", "left"))
+    return to_table(Document("Benchmark cases", (Section("", columns, rows, (note_line,)),)))
+
+
+class Lines:
+    """A line on stderr for each case that has ended, and on a terminal one for the case that runs."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._live = self._stream.isatty()
+        self.done = 0
+
+    def begin(self, case: Case, number: int, of: int) -> None:
+        """A case is about to run."""
+        if self._live:
+            self._stream.write(f"\r\x1b[2K[{number}/{of}] running {escaped(case.label())}")
+            self._stream.flush()
+
+    def clear(self) -> None:
+        """Takes away the line of the running case."""
+        if self._live:
+            self._stream.write("\r\x1b[2K")
+
+    def __call__(self, step: Step) -> None:
+        self.done += 1
+        self.clear()
+        width = len(str(step.of))
+        label = escaped(step.case.label())
+        text = f"[{step.number:>{width}}/{step.of}] {step.status:<13} {label:<{_LABEL_LENGTH}} {duration(step.seconds)}"
+        if step.rest_s:
+            text += f", about {duration(step.rest_s)} left"
+        if step.message:
+            text += f"\n{' ' * (2 * width + 4)}{escaped(step.message)}"
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that suits."""
+    if seconds < _MINUTE:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < _HOUR else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,161 @@
+"""What a benchmark measures: one case is a few settings, JSON either way, and an id made of them. Imports no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+from molprof.errors import UsageError
+from molprof.profiler.settings import ATTENTION, COMPILE, DTYPES, KV_CACHES, at_least, one_of
+
+BACKENDS = ("auto", "math", "flash", "efficient", "cudnn", "flash-attn", "flash-attn-3", "flex")
+MASKS = ("none", "causal", "padding")
+_ID_LETTERS = 12
+
+
+@dataclass(frozen=True)
+class SdpaCase:
+    """The attention kernel alone.
+
+    Attributes:
+        backend: one of `BACKENDS`; `auto` leaves the choice to torch.
+        queries: tokens that ask, per row: the sequence in a prefill, 1 in a decode step; keys: tokens that are seen.
+        mask: `causal` by the kernel's own argument, `padding`: a boolean tensor (batch, 1, queries, keys), as a
+            left-padded batch brings one.
+        threads: CPU threads for torch; None leaves torch's own choice.
+    """
+
+    kind: ClassVar[str] = "sdpa"
+
+    backend: str
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    head_dim: int
+    mask: str = "none"
+    dtype: str = "auto"
+    device: str = "auto"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        one_of("backend", self.backend, BACKENDS)
+        one_of("mask", self.mask, MASKS)
+        one_of("dtype", self.dtype, DTYPES)
+        for name in ("batch", "heads", "kv_heads", "queries", "keys", "head_dim"):
+            at_least(name.replace("_", " "), getattr(self, name), 1)
+        if self.heads % self.kv_heads:
+            raise UsageError(f"{self.heads} heads cannot share {self.kv_heads} KV heads", "a divisor of the heads")
+        if self.mask == "causal" and self.queries != self.keys:
+            raise UsageError(
+                f"a causal mask of {self.queries} queries over {self.keys} keys has no agreed meaning",
+                hint="as many queries as keys, or mask 'none' for a decode step",
+            )
+
+    @property
+    def rows(self) -> int:
+        """Rows computed together."""
+        return self.batch
+
+    def label(self) -> str:
+        """The case in a few words."""
+        shape = f"{self.batch}x{self.heads}x{self.kv_heads} {self.queries}:{self.keys} d{self.head_dim}"
+        return f"{self.backend} {shape} {self.mask} {self.dtype}"
+
+
+@dataclass(frozen=True)
+class GenerateCase:
+    """Whole generation. Names and meanings are those of `molprof capture`, but for these.
+
+    Attributes:
+        processor: a name, `package.module:factory`, or None: unconstrained.
+        smiles, prompts: paths; None: the molecules that come with molprof.
+        tf32: float32 products in TF32; cudnn_benchmark: cuDNN tries its kernels out.
+        padding_multiple: prompts are padded to a multiple of so many tokens.
+        warmup: passes before the timed ones, none less than 1; passes: timed ones.
+    """
+
+    kind: ClassVar[str] = "generate"
+
+    model: str
+    tokenizer: str | None = None
+    processor: str | None = None
+    batch_size: int = 8
+    attention: str = "sdpa"
+    kv_cache: str = "dynamic"
+    compile: str = "off"
+    tf32: bool = False
+    cudnn_benchmark: bool = False
+    padding_multiple: int = 1
+    count: int = 8
+    smiles: str | None = None
+    prompts: str | None = None
+    max_new_tokens: int | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    warmup: int = 1
+    passes: int = 1
+    threads: int | None = None
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        one_of("attention", self.attention, ATTENTION)
+        one_of("kv-cache", self.kv_cache, KV_CACHES)
+        one_of("compile", self.compile, COMPILE)
+        one_of("dtype", self.dtype, DTYPES)
+        for name in ("batch_size", "count", "warmup", "passes", "padding_multiple"):
+            at_least(name.replace("_", " "), getattr(self, name), 1)
+        if self.prompts is not None and self.max_new_tokens is None:
+            raise UsageError("plain-text prompts have no template to bound their answers", "--max-new-tokens N")
+
+    @property
+    def rows(self) -> int:
+        """Rows computed together."""
+        return self.batch_size
+
+    def label(self) -> str:
+        """The case in a few words: what differs from the plainest run."""
+        parts = [self.model, self.processor or "no LP", f"b{self.batch_size}", self.attention, self.kv_cache]
+        parts += [f"compile {self.compile}"] if self.compile != "off" else []
+        parts += ["tf32"] if self.tf32 else []
+        parts += ["cudnn benchmark"] if self.cudnn_benchmark else []
+        parts += [f"pad {self.padding_multiple}"] if self.padding_multiple > 1 else []
+        return " ".join(parts)
+
+
+Case = SdpaCase | GenerateCase
+_KINDS: dict[str, type[SdpaCase] | type[GenerateCase]] = {kind.kind: kind for kind in (SdpaCase, GenerateCase)}
+
+
+def to_json(case: Case) -> dict[str, Any]:
+    """The case as a JSON object, which `from_json` turns back into an equal case."""
+    return {"kind": case.kind, **asdict(case)}
+
+
+def from_json(raw: Mapping[str, Any]) -> Case:
+    """A case from its JSON object.
+
+    Raises:
+        UsageError: an unknown kind or setting, a setting that is missing, or a value that none of them takes.
+    """
+    kind = raw.get("kind")
+    if kind not in _KINDS:
+        raise UsageError(f"no kind of case {kind!r}", hint=f"use one of: {', '.join(_KINDS)}")
+    made = _KINDS[kind]
+    unknown = sorted(set(raw) - {"kind"} - {item.name for item in fields(made)})
+    if unknown:
+        raise UsageError(f"a case of kind {kind!r} has no setting {unknown[0]!r}")
+    try:
+        return made(**{name: value for name, value in raw.items() if name != "kind"})
+    except TypeError as problem:  # a setting is missing, or of a type that cannot be compared
+        raise UsageError(f"not a case of kind {kind!r}: {problem}") from problem
+
+
+def case_id(case: Case) -> str:
+    """Twelve hexadecimal digits that stand for the settings: equal for equal cases, wherever they are made."""
+    text = json.dumps(to_json(case), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_ID_LETTERS]

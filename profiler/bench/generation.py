@@ -1,0 +1,166 @@
+"""Whole generation: warmed, unprofiled passes over the same prompts, with everything that is not steady state apart."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from molprof.errors import RunError, UsageError
+from molprof.profiler.account import molecule_runs
+from molprof.profiler.bench.answers import Answer, UnsupportedError
+from molprof.profiler.bench.cases import GenerateCase
+from molprof.profiler.bench.memory import CacheSize, Peak
+from molprof.profiler.decoding.batches import BatchPlan
+from molprof.profiler.environment import environment
+from molprof.profiler.generate import NO_KERNEL, PassResult, Runner
+from molprof.profiler.marks import HostMarks
+from molprof.profiler.models import LoadedModel, load
+from molprof.profiler.processors import make_processor
+from molprof.profiler.prompts import Prompt, read_prompts, read_texts
+from molprof.profiler.settings import AUTO, Decoding, Loop
+
+_DIGEST_LETTERS = 12
+
+
+def measure_generation(case: GenerateCase) -> Answer:
+    """The figures of one case, and its environment.
+
+    Raises:
+        UnsupportedError: the settings do not go together, or the attention has no kernel here; torch's own reason.
+        RunError: the model cannot be loaded, or the run failed.
+    """
+    _switches(case)
+    began = time.perf_counter_ns()
+    loaded = load(case.model, case.tokenizer, case.dtype, case.device, case.attention, case.trust_remote_code)
+    load_ns = time.perf_counter_ns() - began
+    try:
+        runner, plans = _prepared(case, loaded)
+    except UsageError as problem:
+        raise UnsupportedError(str(problem), problem.hint) from problem
+    cache = CacheSize()
+    with cache.watch(loaded.model):
+        warm = [_warmed(runner, plans, first=not number) for number in range(case.warmup)]
+    peak = Peak(loaded.target.device)
+    results, phases = [], []
+    for _ in range(case.passes):
+        marks = HostMarks()
+        results.append(runner.run(plans, marks))
+        phases.append(marks.phases_ns())
+    figures = {
+        "load_ns": load_ns,
+        "warmup_ns": [result.wall_ns for result in warm],
+        "warmup_compiles": [result.compiles for result in warm],
+        "warmup_compile_ns": [result.compile_ns for result in warm],
+        "wall_ns": [result.wall_ns for result in results],
+        "compiles": [result.compiles for result in results],
+        "compile_ns": [result.compile_ns for result in results],
+        "phases_ns": phases,
+        **peak.read(),
+        "kv_cache_bytes": cache.largest_bytes,
+        **_written(runner, plans, results[0]),
+        "prompt_widths": [plan.prompt_width for plan in plans],
+        "max_new_tokens": max(plan.max_new_tokens for plan in plans),
+        "processor": None if runner.processor is None else runner.processor.name,
+        "dtype": str(loaded.model.dtype).removeprefix("torch."),
+        **_compiler_counts(),
+    }
+    return {"figures": figures, "environment": asdict(environment(loaded.target.device))}
+
+
+def filled(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
+    """So many prompts, from the first on again where there are fewer."""
+    return [prompts[place % len(prompts)] for place in range(count)]
+
+
+def padded(plans: Sequence[BatchPlan], multiple: int, context: int | None) -> list[BatchPlan]:
+    """The plans with their prompts padded to a multiple of so many tokens.
+
+    Raises:
+        UsageError: prompt and answer would not fit the model's context any more.
+    """
+    wide = [replace(plan, prompt_width=-(-plan.prompt_width // multiple) * multiple) for plan in plans]
+    for plan in wide:
+        if context is not None and plan.prompt_width + plan.max_new_tokens > context:
+            raise UsageError(
+                f"prompts padded to {plan.prompt_width} and {plan.max_new_tokens} new tokens are more than {context}"
+            )
+    return wide
+
+
+def _switches(case: GenerateCase) -> None:
+    if case.threads is not None:
+        torch.set_num_threads(case.threads)
+    torch.backends.cuda.matmul.allow_tf32 = case.tf32
+    torch.backends.cudnn.allow_tf32 = case.tf32
+    torch.backends.cudnn.benchmark = case.cudnn_benchmark
+
+
+def _prepared(case: GenerateCase, loaded: LoadedModel) -> tuple[Runner, list[BatchPlan]]:
+    name = loaded.default_processor if case.processor == AUTO else case.processor
+    processor = None if name is None else make_processor(name, loaded.target)
+    if case.prompts is not None:
+        found = read_texts(Path(case.prompts), case.count)
+    else:
+        found = read_prompts(None if case.smiles is None else Path(case.smiles), case.count)
+    runner = Runner(loaded, processor, Decoding(), case.attention, case.kv_cache, Loop(compile=case.compile))
+    plans = runner.plan(filled(found.prompts, case.count), case.batch_size, case.max_new_tokens)
+    return runner, padded(plans, case.padding_multiple, loaded.context)
+
+
+def _warmed(runner: Runner, plans: list[BatchPlan], first: bool) -> PassResult:
+    """A pass before the timed ones; the first of them tells whether the attention has a kernel."""
+    with contextlib.ExitStack() as stack:
+        said: list[Any] | None = None
+        if first:
+            said = stack.enter_context(warnings.catch_warnings(record=True))
+            warnings.simplefilter("always")
+        try:
+            return runner.run(plans, HostMarks())
+        except RunError as problem:
+            if not any(words in str(problem.__cause__) for words in NO_KERNEL):
+                raise
+            reasons = dict.fromkeys(_reason(str(item.message)) for item in said or ())
+            told = [text for text in reasons if "attention" in text.lower() or "kernel" in text.lower()]
+            raise UnsupportedError(" ".join([*told, str(problem.__cause__)])) from problem
+
+
+def _reason(text: str) -> str:
+    """A warning of torch without the place in its sources."""
+    return " ".join(text.split(" (Triggered")[0].split())
+
+
+def _written(runner: Runner, plans: list[BatchPlan], result: PassResult) -> dict[str, Any]:
+    """What a pass wrote: tokens, steps, molecules, and a digest by which texts of two cases can be told apart."""
+    molecules, _ = molecule_runs(runner, plans, result)
+    checked = [run.valid for run in molecules if run.valid is not None]
+    digest = hashlib.sha256(repr([run.token_ids for run in molecules]).encode()).hexdigest()
+    return {
+        "tokens": sum(len(run.token_ids) for run in molecules),
+        "steps": sum(batch.steps for batch in result.batches),
+        "row_steps": sum(sum(batch.rows_per_step) for batch in result.batches),
+        "molecules": len(molecules),
+        "valid_molecules": sum(checked) if checked else None,
+        "text_digest": digest[:_DIGEST_LETTERS],
+    }
+
+
+def _compiler_counts() -> dict[str, Any]:
+    """Graph breaks, and graphs that inductor took from its cache on the disk or had to compile; 0 without compiling."""
+    import sys
+
+    utilities = sys.modules.get("torch._dynamo.utils")
+    counters: Any = {} if utilities is None else utilities.counters
+    inductor = counters.get("inductor", {})
+    return {
+        "graph_breaks": sum(counters.get("graph_break", {}).values()),
+        "graph_cache_hits": inductor.get("fxgraph_cache_hit", 0),
+        "graph_cache_misses": inductor.get("fxgraph_cache_miss", 0),
+    }

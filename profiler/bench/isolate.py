@@ -1,0 +1,199 @@
+"""One case in a process of its own, in a session of its own: a time limit, a memory limit, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from molprof.profiler.bench import processes
+from molprof.profiler.bench.answers import FAILED, HUNG, NO_MEMORY, STATUSES
+
+WORKER = "molprof.profiler.bench.worker"
+# The process imports what this one would. `-m` by itself looks into the working directory first, where a checkout has
+# a folder `molprof` that is only a part of the package.
+_START = (
+    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+_POLL_S = 0.1
+# Looking for new processes reads all of /proc, which would cost a core that is being measured.
+_LOOK_S = 1.0
+_STACK_S = 3.0
+_STACK_LINES = 200
+_GB = 1e9
+_FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+)(?:,)? in (?P<name>.+)')
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a case may take.
+
+    Attributes:
+        seconds: from start to end, loading and compiling included.
+        memory_bytes: resident, of all its processes; None: no bound.
+    """
+
+    seconds: float
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What came of a case.
+
+    Attributes:
+        status: one of `STATUSES`.
+        message: why it is not ok; None where it is.
+        stack: where it was when it failed, crashed or hung, outermost or innermost first as Python prints it.
+        answer: the worker's, without status, message and stack; empty where it gave none.
+        wall_s: from start to end.
+        left: False where a process of it could not be killed.
+    """
+
+    status: str
+    message: str | None
+    stack: tuple[str, ...] | None
+    answer: dict[str, Any]
+    wall_s: float
+    left: bool = False
+
+
+def run_isolated(request: Mapping[str, Any], limits: Limits, worker: str = WORKER) -> Ended:
+    """Runs the module `worker` on a request and waits for its end; whatever happens, none of its processes is left.
+
+    An interrupt (or any other exception) ends them too, and goes on.
+    """
+    cookie = uuid.uuid4().hex
+    with tempfile.TemporaryDirectory(prefix="molprof-bench-") as folder, contextlib.ExitStack() as stack:
+        place = Path(folder)
+        (place / "request").write_text(json.dumps(request))
+        files = [stack.enter_context(open(place / name, mode)) for name, mode in _STREAMS]
+        lifeline, held = os.pipe()
+        stack.callback(os.close, held)
+        kills = processes.oom_kills()
+        began = time.monotonic()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _START, json.dumps(sys.path), worker,
+                 "--lifeline", str(lifeline), "--stacks", str(place / "stacks")],
+                stdin=files[0], stdout=files[1], stderr=files[2], pass_fds=[lifeline], start_new_session=True,
+                env={**os.environ, processes.COOKIE: cookie},
+            )  # fmt: skip
+        finally:
+            os.close(lifeline)
+        try:
+            killed = _watch(process, limits, place / "stacks", began)
+        finally:
+            clean = processes.end(process.pid, cookie)
+            process.wait()
+        wall_s = time.monotonic() - began
+        if killed is None and process.returncode == -signal.SIGKILL and processes.oom_kills() > kills:
+            killed = NO_MEMORY, "killed by the kernel, which had no memory left"
+        return _ended(place, process.returncode, killed, wall_s, not clean)
+
+
+_STREAMS = (("request", "rb"), ("answer", "wb"), ("errors", "wb"))
+
+
+def _watch(process: subprocess.Popen[bytes], limits: Limits, stacks: Path, began: float) -> tuple[str, str] | None:
+    """Waits for the end; status and message where a limit is reached first."""
+    found: set[int] = set()
+    looked = float("-inf")
+    while process.poll() is None:
+        now = time.monotonic()
+        if now - began > limits.seconds:
+            _dump(process.pid, stacks)
+            return HUNG, f"killed at the limit of {limits.seconds:g} s"
+        if limits.memory_bytes is not None:
+            if now - looked > _LOOK_S:
+                found, looked = processes.members(process.pid), now
+            if processes.resident_bytes(found) > limits.memory_bytes:
+                found = processes.members(process.pid)
+                used = processes.proportional_bytes(found)
+                if used > limits.memory_bytes:
+                    text = f"killed at {used / _GB:.1f} GB resident, the limit is {limits.memory_bytes / _GB:.1f} GB"
+                    return NO_MEMORY, text
+        time.sleep(min(_POLL_S, max(0.0, began + limits.seconds - now) + 0.001))
+    return None
+
+
+def _dump(pid: int, stacks: Path) -> None:
+    """Has the worker write where its threads are, and waits until it has."""
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGUSR1)
+        until, size = time.monotonic() + _STACK_S, -1
+        while time.monotonic() < until:
+            time.sleep(_POLL_S)
+            now = stacks.stat().st_size
+            if now and now == size:
+                break
+            size = now
+
+
+def _ended(place: Path, code: int, killed: tuple[str, str] | None, wall_s: float, left: bool) -> Ended:
+    stack = _lines(place / "stacks")[:_STACK_LINES]
+    if killed is not None:
+        status, message = killed
+        if status == HUNG:
+            where = innermost(stack)
+            message += f", in {where}" if where else "; it did not say where it was"
+        return Ended(status, message, tuple(stack) if stack and status == HUNG else None, {}, wall_s, left)
+    answer = _answer(place / "answer")
+    if code == 0 and answer is not None:
+        given = answer.pop("stack", None)
+        status, message = answer.pop("status"), answer.pop("message", None)
+        return Ended(status, message, None if given is None else tuple(given), answer, wall_s, left)
+    said = _lines(place / "errors")
+    if code < 0:
+        message = f"ended by {signal.Signals(-code).name}"
+        where = innermost(stack)
+        message += f", in {where}" if where else ""
+    else:
+        message = f"ended with code {code} and no answer"
+        message += f": {said[-1]}" if said else ""
+    if any("bad_alloc" in line for line in said[-3:]):
+        return Ended(NO_MEMORY, message, tuple(stack) or None, {}, wall_s, left)
+    return Ended(FAILED, message, tuple(stack) or tuple(said[-_STACK_LINES:]) or None, {}, wall_s, left)
+
+
+def innermost(stack: list[str]) -> str | None:
+    """The function that the main thread was in, of what `faulthandler` wrote: `name (file.py:12)`."""
+    # The thread that Python started with comes last, unless it is the one that got the signal.
+    blocks: list[list[str]] = []
+    for line in stack:
+        if line.startswith(("Thread ", "Current thread ")):
+            blocks.append([line])
+        elif blocks:
+            blocks[-1].append(line)
+    for block in [*(item for item in blocks if item[0].startswith("Current")), *reversed(blocks)]:
+        for line in block[1:]:
+            if match := _FRAME.search(line):
+                return f"{match['name']} ({Path(match['file']).name}:{match['line']})"
+    return None
+
+
+def _answer(path: Path) -> dict[str, Any] | None:
+    try:
+        raw = json.loads(path.read_bytes())
+    except ValueError:
+        return None
+    return raw if isinstance(raw, dict) and raw.get("status") in STATUSES else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,121 @@
+"""The file of results: JSON lines, each written whole and flushed when its case has ended. See docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from molprof.errors import UsageError
+from molprof.profiler.bench.answers import OK
+
+SCHEMA = 1
+_ID_LETTERS = 12
+
+
+def environment_id(environment: Mapping[str, Any]) -> str:
+    """Twelve hexadecimal digits that stand for hardware and versions."""
+    text = json.dumps(environment, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_ID_LETTERS]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a file already holds.
+
+    Attributes:
+        environments: ids of its environments.
+        ended: (case, environment) -> repeat -> status.
+        results: result lines in all.
+    """
+
+    environments: frozenset[str]
+    ended: dict[tuple[str, str], dict[int, str]]
+    results: int
+
+    def has(self, case: str, environment: str, repeat: int, again: bool) -> bool:
+        """Whether that repeat need not run: it has, or another one ended in a way that a repeat would not change.
+
+        Args:
+            again: cases that were not ok run once more.
+        """
+        ended = self.ended.get((case, environment), {})
+        if ended.get(repeat) == OK:
+            return True
+        return not again and any(status != OK for status in ended.values())
+
+
+class Results:
+    """Appends to a file of results; several processes may append to the same one, each line is one write.
+
+    Raises:
+        UsageError: the file exists and is none of these, or cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.done = _read(path)
+        self._known = set(self.done.environments)
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        except OSError as problem:
+            raise UsageError(f"cannot write {path}: {problem.strerror}", hint="name another file with -o") from problem
+        self._cut()
+
+    def close(self) -> None:
+        """No more lines."""
+        os.close(self._file)
+
+    def environment(self, environment: Mapping[str, Any]) -> str:
+        """Its id; a line for it where the file has none yet."""
+        name = environment_id(environment)
+        if name not in self._known:
+            self.write({"record": "environment", "id": name, "environment": dict(environment)})
+            self._known.add(name)
+        return name
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """One line, on the disk when this returns."""
+        text = json.dumps({"schema": SCHEMA, **record}, separators=(",", ":"), allow_nan=False)
+        os.write(self._file, text.encode() + b"\n")
+        os.fsync(self._file)
+
+    def _cut(self) -> None:
+        """Drops the beginning of a line that was never finished: the process that wrote it was killed."""
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
+            whole = self._path.read_bytes().rfind(b"\n") + 1
+            os.ftruncate(self._file, whole)
+
+
+def _read(path: Path) -> Done:
+    if not path.exists():
+        return Done(frozenset(), {}, 0)
+    if not path.is_file():
+        raise UsageError(f"{path} is not a regular file", hint="name another with -o")
+    environments = set()
+    ended: dict[tuple[str, str], dict[int, str]] = {}
+    results = 0
+    data = path.read_bytes()
+    for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            record = json.loads(line)
+            kind, schema = record["record"], record["schema"]
+        except (ValueError, TypeError, KeyError) as problem:
+            raise UsageError(
+                f"{path} line {number} is not a benchmark result", hint="-o with a new file, or one of molprof bench"
+            ) from problem
+        if schema > SCHEMA:
+            raise UsageError(f"{path} is of schema {schema}; this molprof writes {SCHEMA}", "-o with a new file")
+        if kind == "environment":
+            environments.add(record["id"])
+        elif kind == "result":
+            ended.setdefault((record["case"], record["environment"]), {})[record["repeat"]] = record["status"]
+            results += 1
+    if data and not data.rfind(b"\n") + 1:
+        raise UsageError(f"{path} is not a file of benchmark results", hint="name another with -o")
+    return Done(frozenset(environments), ended, results)

@@ -1,0 +1,227 @@
+"""The attention kernel alone: its time, what that is in TFLOP/s and GB/s, or torch's own reason why it cannot run.
+
+Floating-point operations are those of the two matrix products, 2 each for a multiplication and an addition:
+4 x batch x heads x pairs x head size, pairs of a query and a key that the mask lets through: queries x keys, of a
+causal mask n (n + 1) / 2. A padding mask is counted as if it hid nothing, for kernels compute what it hides. Bytes are
+those that must move at least: queries, keys, values and a mask read once, the result written once.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from molprof.profiler.bench.answers import Answer, UnsupportedError
+from molprof.profiler.bench.cases import SdpaCase
+from molprof.profiler.compiles import compiles_so_far
+from molprof.profiler.environment import environment
+from molprof.profiler.generate import NO_KERNEL
+from molprof.profiler.models import resolve_device, resolve_dtype
+
+_KERNELS = {
+    "math": SDPBackend.MATH,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+_WARMUP_NS, _MEASURE_NS = 200_000_000, 1_000_000_000
+_LEAST, _MOST = 5, 200
+# Written before each timed call, so that what it reads is not in the GPU's cache: more than any has.
+_FLUSH_BYTES = 256 << 20
+# The reference in float32 needs all scores at once.
+_MOST_SCORES = 1 << 28
+
+
+def measure_sdpa(case: SdpaCase) -> Answer:
+    """The figures of one case, and its environment.
+
+    Raises:
+        UnsupportedError: the kernel takes no such input; the reason is torch's.
+    """
+    if case.threads is not None:
+        torch.set_num_threads(case.threads)
+    device = resolve_device(case.device)
+    dtype = resolve_dtype(case.dtype, device)
+    torch.manual_seed(0)
+    query = torch.randn(case.batch, case.heads, case.queries, case.head_dim, device=device, dtype=dtype)
+    key, value = (
+        torch.randn(case.batch, case.kv_heads, case.keys, case.head_dim, device=device, dtype=dtype) for _ in "kv"
+    )
+    mask = padding_mask(case, device) if case.mask == "padding" else None
+    with torch.inference_mode():
+        call = _call(case, query, key, value, mask)
+        with _kernel(case):
+            began = time.perf_counter_ns()
+            result = _first(case, call, device)
+            first_ns = time.perf_counter_ns() - began
+            times_ns = _times(call, device)
+        figures: dict[str, Any] = {
+            "times_ns": times_ns,
+            "first_call_ns": first_ns,
+            "compiles": compiles_so_far().count,
+            "flops": flops(case),
+            "bytes": least_bytes(case, dtype.itemsize),
+            "dtype": str(dtype).removeprefix("torch."),
+            "chosen": _chosen(case, query, key, value, mask),
+            "largest_error": _error(case, result, query, key, value, mask),
+        }
+    if device.type == "cuda":
+        figures["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
+    return {"figures": figures, "environment": asdict(environment(device))}
+
+
+def flops(case: SdpaCase) -> int:
+    """Floating-point operations of one call."""
+    pairs = case.queries * (case.queries + 1) // 2 if case.mask == "causal" else case.queries * case.keys
+    return 4 * case.batch * case.heads * pairs * case.head_dim
+
+
+def least_bytes(case: SdpaCase, item_bytes: int) -> int:
+    """Bytes that one call must move at least."""
+    queries = 2 * case.batch * case.heads * case.queries * case.head_dim
+    keys = 2 * case.batch * case.kv_heads * case.keys * case.head_dim
+    mask = case.batch * case.queries * case.keys if case.mask == "padding" else 0
+    return (queries + keys) * item_bytes + mask
+
+
+def padding_mask(case: SdpaCase, device: torch.device) -> Tensor:
+    """What a batch with a quarter of its rows padded on the left brings: bool (batch, 1, queries, keys), causal."""
+    places = torch.arange(case.keys, device=device)
+    padded = torch.arange(case.batch, device=device) % 4 * case.keys // 16
+    own = torch.arange(case.keys - case.queries, case.keys, device=device)
+    seen = (places >= padded[:, None])[:, None, None, :] & (places <= own[:, None])[None, None]
+    # A row that sees nothing at all has no result that means anything: it sees itself, as in transformers.
+    return seen | (places == own[:, None])[None, None]
+
+
+def _kernel(case: SdpaCase) -> AbstractContextManager[None]:
+    return sdpa_kernel(_KERNELS[case.backend]) if case.backend in _KERNELS else nullcontext()
+
+
+def _call(case: SdpaCase, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Callable[[], Tensor]:
+    causal, grouped = case.mask == "causal", case.kv_heads != case.heads
+    if case.backend in ("flash-attn", "flash-attn-3"):
+        return _flash_attn(case.backend, query, key, value, causal)
+    if case.backend == "flex":
+        return _flex(case, query, key, value, mask)
+
+    def call() -> Tensor:
+        return functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=causal, enable_gqa=grouped
+        )
+
+    return call
+
+
+def _flash_attn(name: str, query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Callable[[], Tensor]:
+    import importlib
+
+    function = importlib.import_module("flash_attn" if name == "flash-attn" else "flash_attn_interface").flash_attn_func
+    # (batch, tokens, heads, head size)
+    given = [tensor.transpose(1, 2).contiguous() for tensor in (query, key, value)]
+
+    def call() -> Tensor:
+        found = function(*given, causal=causal)
+        result: Tensor = found[0] if isinstance(found, tuple) else found
+        return result.transpose(1, 2)
+
+    return call
+
+
+def _flex(case: SdpaCase, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Callable[[], Tensor]:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    def seen(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        if mask is not None:
+            return mask[batch, 0, row, column]
+        return row >= column
+
+    block_mask = None
+    if case.mask != "none":
+        block_mask = create_block_mask(seen, case.batch, None, case.queries, case.keys, device=str(query.device))
+    compiled: Any = torch.compile(flex_attention, dynamic=False)
+    grouped = case.kv_heads != case.heads
+
+    def call() -> Tensor:
+        result: Tensor = compiled(query, key, value, block_mask=block_mask, enable_gqa=grouped)
+        return result
+
+    return call
+
+
+def _first(case: SdpaCase, call: Callable[[], Tensor], device: torch.device) -> Tensor:
+    """The first call, which tells whether the kernel takes the input; torch warns with its reasons before it fails."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            result = call()
+            _synchronize(device)
+        except RuntimeError as problem:
+            if not any(words in str(problem) for words in NO_KERNEL):
+                raise
+            reasons = [str(item.message).split(" (Triggered")[0] for item in said]
+            raise UnsupportedError(" ".join([*reasons, str(problem)]) + f" (on {device.type})") from problem
+    return result
+
+
+def _times(call: Callable[[], Tensor], device: torch.device) -> list[int]:
+    """Time of each call, ns: between two events of the device, or two readings of the clock on a CPU."""
+    until = time.perf_counter_ns() + _WARMUP_NS
+    while time.perf_counter_ns() < until:
+        call()
+        _synchronize(device)
+    flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=device) if device.type == "cuda" else None
+    times: list[int] = []
+    until = time.perf_counter_ns() + _MEASURE_NS
+    while len(times) < _LEAST or (time.perf_counter_ns() < until and len(times) < _MOST):
+        if flush is None:
+            began = time.perf_counter_ns()
+            call()
+            times.append(time.perf_counter_ns() - began)
+            continue
+        flush.zero_()
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in "ab")
+        start.record()
+        call()
+        stop.record()
+        stop.synchronize()
+        times.append(round(1e6 * start.elapsed_time(stop)))
+    return times
+
+
+def _chosen(case: SdpaCase, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> str | None:
+    """What torch chose for `auto`; None where it was told, or does not say."""
+    choose = getattr(torch, "_fused_sdp_choice", None)
+    if case.backend != "auto" or choose is None:
+        return None
+    grouped = case.kv_heads != case.heads
+    chosen = choose(query, key, value, mask, 0.0, case.mask == "causal", enable_gqa=grouped)
+    return next((name for name, kernel in _KERNELS.items() if kernel.value == int(chosen)), None)
+
+
+def _error(
+    case: SdpaCase, result: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> float | None:
+    """The largest difference to the math kernel in float32; None where that needs too much memory."""
+    if case.batch * case.heads * case.queries * case.keys > _MOST_SCORES:
+        return None
+    with sdpa_kernel(SDPBackend.MATH):
+        exact = functional.scaled_dot_product_attention(
+            query.float(), key.float(), value.float(), attn_mask=mask, is_causal=case.mask == "causal",
+            enable_gqa=case.kv_heads != case.heads,
+        )  # fmt: skip
+    return float((result.float() - exact).abs().max())
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

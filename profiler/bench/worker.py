@@ -1,0 +1,166 @@
+"""The process that runs one case: its JSON on standard input, one JSON answer on standard output.
+
+    echo '{"kind": "generate", "model": "qwen"}' | python -m molprof.profiler.bench.worker
+
+Everything that libraries print goes to standard error. The answer has `status` (`ok`, `unsupported`, `out of memory`,
+`failed`), `message`, `stack`, `figures` and `environment`. A case that hangs or crashes gives none: whoever started
+the process sees to that (isolate.py). With `--lifeline FD` it ends, and all that it started, when the other end of
+that pipe is closed: no case outlives the one who asked for it. With `--stacks FILE` a crash, and SIGUSR1, write there
+where every thread is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from molprof.errors import MissingExtraError, MolprofError
+from molprof.profiler.bench import processes
+from molprof.profiler.bench.answers import FACTS, FAILED, NO_MEMORY, OK, UNSUPPORTED, Answer, UnsupportedError
+
+_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "std::bad_alloc",
+)
+_MESSAGE_CHARACTERS = 300
+_STACK_LINES, _LINE_CHARACTERS = 40, 400
+
+
+def serve(run: Callable[[dict[str, Any]], Answer]) -> None:
+    """Reads a request, runs it in this process and writes its answer.
+
+    Args:
+        run: gives the answer's `figures` and `environment`; what it raises becomes the answer's status.
+    """
+    parser = argparse.ArgumentParser(description="Runs one benchmark case: JSON in, JSON out.")
+    parser.add_argument("--lifeline", type=int, metavar="FD", help="end when this pipe's other end is closed")
+    parser.add_argument("--stacks", metavar="FILE", help="write Python stacks there on a crash and on SIGUSR1")
+    arguments = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if arguments.lifeline is not None:
+        _guard(arguments.lifeline)
+    if arguments.stacks is not None:
+        stacks = open(arguments.stacks, "w")  # noqa: SIM115  # open as long as the process lives
+        faulthandler.enable(stacks)
+        faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
+    with contextlib.suppress(OSError):
+        # When the kernel runs out of memory it should take this process, not the one who watches it.
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    with _private_output() as output:
+        answer = answered(run, json.loads(sys.stdin.read()))
+        output.write(json.dumps(answer).encode() + b"\n")
+
+
+def answered(run: Callable[[dict[str, Any]], Answer], request: dict[str, Any]) -> Answer:
+    """The answer to a request, whatever comes of it."""
+    try:
+        return {"status": OK, "message": None, "stack": None, **run(request)}
+    except (UnsupportedError, MissingExtraError) as problem:
+        return _failed(UNSUPPORTED, str(problem), None)
+    except MemoryError as problem:
+        return _failed(NO_MEMORY, str(problem) or "MemoryError", problem)
+    except Exception as problem:
+        status = NO_MEMORY if out_of_memory(problem) else FAILED
+        known = isinstance(problem, MolprofError)
+        return _failed(status, str(problem) if known else f"{type(problem).__name__}: {problem}", problem)
+
+
+def out_of_memory(problem: BaseException | None) -> bool:
+    """Whether it, or what it came from, is an allocation that failed: on a GPU, in torch's or Python's own memory."""
+    while problem is not None:
+        if isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError":
+            return True
+        if isinstance(problem, RuntimeError) and any(words in str(problem) for words in _MEMORY):
+            return True
+        problem = problem.__cause__ or problem.__context__
+    return False
+
+
+def _failed(status: str, message: str, problem: BaseException | None) -> Answer:
+    """`message` as a few words; the whole of it stands at the end of the stack."""
+    lines = None
+    if problem is not None:
+        text = "".join(traceback.format_exception(problem))
+        lines = [line[:_LINE_CHARACTERS] for line in text.splitlines()][-_STACK_LINES:]
+    # Compilers say in the first paragraph what is wrong, and then a whole command.
+    said = " ".join(message.strip().split("\n\n")[0].split())
+    if len(said) > _MESSAGE_CHARACTERS:
+        said = said[:_MESSAGE_CHARACTERS] + "..."
+    return {"status": status, "message": said, "stack": lines, "figures": None}
+
+
+def run_case(request: dict[str, Any]) -> Answer:
+    """Runs one case of `cases.py`, or gives the machine's facts, in this process."""
+    from molprof.profiler.bench.cases import SdpaCase, from_json
+
+    if request.get("kind") == FACTS:
+        from molprof.profiler.bench.facts import read_facts
+
+        return {"figures": read_facts(request["device"], request["threads"])}
+    case = from_json(request)
+    if isinstance(case, SdpaCase):
+        from molprof.profiler.bench.sdpa import measure_sdpa
+
+        return measure_sdpa(case)
+    from molprof.profiler.bench.generation import measure_generation
+
+    return measure_generation(case)
+
+
+def _guard(lifeline: int) -> None:
+    """Forks; returns in the child, which runs the case. The parent waits, does nothing that can hang, and kills all
+    processes of the case when the pipe is closed. It passes on SIGUSR1 to the child, and the child's end to its own."""
+    child = os.fork()
+    if not child:
+        os.close(lifeline)
+        return
+
+    ending = threading.Event()
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(lifeline, 1):
+                pass
+        ending.set()
+        processes.end(os.getpid(), os.environ.get(processes.COOKIE, ""), spared=os.getpid())
+        os.killpg(0, signal.SIGKILL)
+
+    signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(child, number))
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if ending.is_set():
+        watcher.join()  # it has more to kill than the child, and ends this process last
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+@contextlib.contextmanager
+def _private_output() -> Iterator[Any]:
+    """What was standard output, for the answer alone; whatever else is printed goes to standard error."""
+    sys.stdout.flush()
+    private = os.dup(1)
+    os.dup2(2, 1)
+    with open(private, "wb") as output:
+        yield output
+
+
+if __name__ == "__main__":
+    serve(run_case)

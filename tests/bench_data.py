@@ -1,0 +1,65 @@
+"""Files of benchmark results, made by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id, to_json
+from molprof.profiler.bench.records import environment_id
+
+ENVIRONMENT = {
+    "gpu": None, "cpu": "A CPU", "cores": 4, "threads": 2, "torch": "2.9", "transformers": "5.0", "cuda": None,
+}  # fmt: skip
+
+
+def write(path: Path, *records: dict[str, Any], environment: dict[str, Any] | None = None) -> Path:
+    where = environment or ENVIRONMENT
+    head = {"record": "environment", "id": environment_id(where), "environment": where}
+    text = "".join(json.dumps({"schema": 1, **record}) + "\n" for record in (head, *records))
+    path.write_text(text)
+    return path
+
+
+def result(case: Case, repeat: int, status: str, figures: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+    return {
+        "record": "result", "case": case_id(case), "label": case.label(), "settings": to_json(case),
+        "environment": environment_id(ENVIRONMENT), "repeat": repeat, "status": status, "message": None, "stack": None,
+        "wall_s": 1.0, "figures": figures, **more,
+    }  # fmt: skip
+
+
+def ran(case: GenerateCase, walls_ms: Sequence[float], tokens: int = 100, **more: Any) -> list[dict[str, Any]]:
+    """One process per wall time, each with one timed pass and one before it that took twice as long."""
+    return [
+        result(
+            case, repeat, "ok",
+            {
+                "wall_ns": [round(1e6 * wall)],
+                "phases_ns": [{"prefill": round(1e5 * wall), "forward": round(7e5 * wall), "processor": 0,
+                               "sampling": round(1e5 * wall), "bookkeeping": 0, "text": round(5e4 * wall)}],
+                "tokens": tokens, "steps": 10, "warmup_ns": [round(2e6 * wall)], "warmup_compiles": [3],
+                "warmup_compile_ns": [round(4e5 * wall)], "compiles": [0], "compile_ns": [0], "graph_breaks": 0,
+                "load_ns": 1_500_000_000, "peak_memory_bytes": 2_000_000_000, "kv_cache_bytes": 1_000_000,
+                "peak_memory_of": "resident memory of the process", "molecules": 4, "valid_molecules": 4, **more,
+            },
+        )
+        for repeat, wall in enumerate(walls_ms)
+    ]  # fmt: skip
+
+
+def timed(case: SdpaCase, *medians_us: float, chosen: str | None = None) -> list[dict[str, Any]]:
+    """One process per median of its calls."""
+    return [
+        result(
+            case, repeat, "ok",
+            {
+                "times_ns": [round(900 * median), round(1000 * median), round(1500 * median)],
+                "flops": 2_000_000_000, "bytes": 4_000_000, "first_call_ns": 5_000_000, "chosen": chosen,
+                "largest_error": 1.25e-6,
+            },
+        )
+        for repeat, median in enumerate(medians_us)
+    ]  # fmt: skip

@@ -1,0 +1,237 @@
+"""What is measured in a case's process: figures of tiny models and kernels, formulas by hand, and whole commands."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Cli
+from tiny import SHAPE, loaded
+from transformers import DynamicCache
+
+from molprof.errors import UsageError
+from molprof.profiler.bench import generation
+from molprof.profiler.bench.answers import UnsupportedError
+from molprof.profiler.bench.cases import GenerateCase, SdpaCase
+from molprof.profiler.bench.generation import filled, measure_generation, padded
+from molprof.profiler.bench.memory import held_bytes
+from molprof.profiler.bench.sdpa import flops, least_bytes, measure_sdpa, padding_mask
+from molprof.profiler.bench.worker import answered, out_of_memory
+from molprof.profiler.decoding.batches import BatchPlan
+from molprof.profiler.models import LoadedModel
+from molprof.profiler.prompts import Prompt
+
+FLOAT_BYTES = 4
+
+
+@pytest.fixture
+def tiny_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoadedModel]:
+    """What `load` gives, whatever is asked for; switches of torch are put back."""
+    found = loaded("llama")
+    own = dataclasses.replace(found, model=copy.deepcopy(found.model))
+    monkeypatch.setattr(generation, "load", lambda *arguments: own)
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    yield own
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def case(**settings: Any) -> GenerateCase:
+    return GenerateCase(**{"model": "llama", "batch_size": 2, "count": 4, "max_new_tokens": 5, **settings})
+
+
+def test_generation_gives_passes_phases_tokens_and_memory(tiny_model: LoadedModel) -> None:
+    answer = measure_generation(case(passes=2, warmup=1))
+    figures = answer["figures"]
+    assert (len(figures["wall_ns"]), len(figures["phases_ns"]), len(figures["warmup_ns"])) == (2, 2, 1)
+    for wall_ns, phases in zip(figures["wall_ns"], figures["phases_ns"], strict=True):
+        assert 0 < sum(phases.values()) <= wall_ns
+        assert {"tokenize", "prefill", "forward", "sampling"} <= set(phases)
+    assert figures["steps"] == 2 * 5
+    assert figures["row_steps"] == 4 * 5
+    assert 4 <= figures["tokens"] <= 4 * 5
+    assert figures["molecules"] == 4
+    assert figures["compiles"] == [0, 0]
+    assert (figures["graph_breaks"], figures["graph_cache_hits"], figures["processor"]) == (0, 0, None)
+    assert figures["peak_memory_bytes"] > 1_000_000
+    assert figures["dtype"] == "float32"
+    # Two rows; before the last forward a cache that grows lacks the last two tokens.
+    columns = max(figures["prompt_widths"]) + 5 - 2
+    assert figures["kv_cache_bytes"] == 2 * SHAPE.layers * 2 * SHAPE.kv_heads * columns * SHAPE.head_dim * FLOAT_BYTES
+    assert answer["environment"]["torch"] == torch.__version__
+    json.dumps(answer)
+
+
+def test_a_static_cache_has_its_whole_size_and_the_same_text(tiny_model: LoadedModel) -> None:
+    grown, fixed = measure_generation(case())["figures"], measure_generation(case(kv_cache="static"))["figures"]
+    columns = max(fixed["prompt_widths"]) + 5
+    assert (
+        fixed["kv_cache_bytes"] >= 2 * SHAPE.layers * 2 * SHAPE.kv_heads * (columns - 1) * SHAPE.head_dim * FLOAT_BYTES
+    )
+    assert fixed["kv_cache_bytes"] > grown["kv_cache_bytes"]
+    assert fixed["text_digest"] == grown["text_digest"]
+
+
+def test_padding_to_a_multiple_changes_widths_and_no_text(tiny_model: LoadedModel) -> None:
+    plain, wide = measure_generation(case())["figures"], measure_generation(case(padding_multiple=16))["figures"]
+    assert [width % 16 for width in wide["prompt_widths"]] == [0, 0]
+    assert all(0 <= new - old < 16 for new, old in zip(wide["prompt_widths"], plain["prompt_widths"], strict=True))
+    assert wide["text_digest"] == plain["text_digest"]
+
+
+def test_compiling_is_counted_before_the_timed_passes(tiny_model: LoadedModel) -> None:
+    torch._dynamo.reset()
+    figures = measure_generation(case(kv_cache="static", compile="eager", passes=2))["figures"]
+    assert (figures["warmup_compiles"], figures["compiles"]) == ([1], [0, 0])
+    assert figures["warmup_compile_ns"][0] > 0
+    torch._dynamo.reset()
+
+
+def test_a_processor_is_measured_with_its_phase(tiny_model: LoadedModel) -> None:
+    figures = measure_generation(case(processor="auto", batch_size=1, count=1, max_new_tokens=None))["figures"]
+    assert figures["processor"] == "generic"
+    assert figures["phases_ns"][0]["processor"] > 0
+
+
+def test_an_attention_without_a_kernel_is_unsupported_by_torchs_own_words(tiny_model: LoadedModel) -> None:
+    with pytest.raises(UnsupportedError, match="No viable backend for scaled_dot_product_attention"):
+        measure_generation(case(attention="sdpa-efficient", device="cpu"))
+
+
+def test_settings_that_do_not_go_together_are_unsupported(tiny_model: LoadedModel) -> None:
+    with pytest.raises(UnsupportedError):
+        measure_generation(case(processor="qwen"))  # llama's tokenizer has no single digits
+
+
+def test_prompts_come_again_where_there_are_too_few() -> None:
+    one, two = (Prompt(number, "", str(number), None) for number in (1, 2))
+    assert filled([one, two], 5) == [one, two, one, two, one]
+    assert filled([one, two], 1) == [one]
+
+
+def test_padding_beyond_the_context_is_refused() -> None:
+    plan = BatchPlan((), (), max_new_tokens=10, prompt_width=17)
+    assert [item.prompt_width for item in padded([plan], 8, 34)] == [24]
+    with pytest.raises(UsageError, match="more than 33"):
+        padded([plan], 8, 33)
+
+
+def test_the_size_of_a_cache_is_that_of_its_tensors() -> None:
+    cache = DynamicCache()
+    states = torch.zeros(2, 3, 5, 7)
+    cache.update(states, states.clone(), 0)
+    cache.update(states, states.clone(), 1)
+    assert held_bytes(cache) == 2 * 2 * 2 * 3 * 5 * 7 * FLOAT_BYTES
+    assert held_bytes(None) == 0
+
+
+@pytest.mark.parametrize(
+    ("mask", "queries", "operations", "moved"),
+    [
+        ("none", 1, 4 * 2 * 4 * 1 * 16 * 8, 2 * (2 * 2 * 4 * 1 * 8 + 2 * 2 * 2 * 16 * 8)),
+        ("causal", 16, 4 * 2 * 4 * 136 * 8, 2 * (2 * 2 * 4 * 16 * 8 + 2 * 2 * 2 * 16 * 8)),
+        ("padding", 16, 4 * 2 * 4 * 256 * 8, 2 * (2 * 2 * 4 * 16 * 8 + 2 * 2 * 2 * 16 * 8) + 2 * 16 * 16),
+    ],
+)
+def test_operations_and_bytes_by_hand(mask: str, queries: int, operations: int, moved: int) -> None:
+    kernel = SdpaCase("auto", 2, 4, 2, queries, 16, 8, mask)
+    assert (flops(kernel), least_bytes(kernel, 2)) == (operations, moved)
+
+
+def test_a_padding_mask_is_causal_and_hides_what_is_padded() -> None:
+    mask = padding_mask(SdpaCase("auto", 2, 1, 1, 2, 32, 8, "padding"), torch.device("cpu"))
+    assert tuple(mask.shape) == (2, 1, 2, 32)
+    assert mask[0, 0].sum(dim=1).tolist() == [31, 32]
+    assert mask[1, 0].sum(dim=1).tolist() == [29, 30]  # two of its tokens are padding
+
+
+@pytest.mark.parametrize("backend", ["auto", "math", "flash"])
+@pytest.mark.parametrize("mask", ["causal", "padding"])
+def test_kernels_on_a_cpu(backend: str, mask: str) -> None:
+    answer = measure_sdpa(SdpaCase(backend, 1, 4, 2, 16, 16, 8, mask, "float32", "cpu"))
+    figures = answer["figures"]
+    assert len(figures["times_ns"]) >= 5
+    assert min(figures["times_ns"]) > 0
+    assert figures["largest_error"] < 1e-5
+    assert (figures["chosen"] is None) == (backend != "auto")
+    json.dumps(answer)
+
+
+def test_a_kernel_that_torch_lacks_is_unsupported_by_its_own_words() -> None:
+    answer = answered(lambda request: measure_sdpa(SdpaCase("cudnn", 1, 4, 2, 16, 16, 8, "none", "float32", "cpu")), {})
+    assert answer["status"] == "unsupported"
+    assert answer["message"].startswith("No viable backend for scaled_dot_product_attention")
+    assert answer["message"].endswith("(on cpu)")
+
+
+@pytest.mark.parametrize(
+    ("problem", "found"),
+    [
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory"), True),
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (MemoryError(), True),
+        (ValueError("out of memory"), False),
+        (RuntimeError("shape mismatch"), False),
+        (None, False),
+    ],
+)  # fmt: skip
+def test_allocations_that_failed(problem: BaseException | None, found: bool) -> None:
+    assert out_of_memory(problem) is found
+
+
+def test_torchs_own_failure_to_allocate_is_out_of_memory() -> None:
+    answer = answered(lambda request: {"figures": torch.empty(1 << 50)}, {})
+    assert answer["status"] == "out of memory"
+
+
+def test_a_whole_benchmark_as_a_command(molprof: Cli, tmp_path: Path) -> None:
+    arguments = (
+        "bench", "sdpa", "--shape", "1x2x1x16x8", "--backend", "auto,math,cudnn,flash-attn", "--phase", "decode",
+        "--mask", "none", "--device", "cpu", "--repeats", "1",
+    )  # fmt: skip
+    listed = molprof(*arguments, "--dry-run")
+    assert listed.returncode == 0, listed.stderr
+    assert "3 of 4 cases can run on cpu" in listed.stdout
+    ran = molprof(*arguments, "-o", "out.jsonl")
+    assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
+    assert "next: molprof bench show out.jsonl" in ran.stderr
+    records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [record["record"] for record in records[:2]] == ["environment", "run"]
+    status = {record["settings"]["backend"]: record["status"] for record in records[2:]}
+    assert status == {"auto": "ok", "math": "ok", "cudnn": "unsupported", "flash-attn": "unsupported"}
+    # Each process says what it ran on: the same machine as the one that was asked first.
+    assert len({record["environment"] for record in records[2:]}) == 1
+    shown = molprof("bench", "show", "out.jsonl")
+    assert "Attention kernel, decode step, 1x2x1x16x8, mask none, auto" in shown.stdout
+    again = molprof(*arguments, "-o", "out.jsonl", "--resume")
+    assert again.returncode == 0
+    assert "nothing left to run" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sdpa",), "Missing option '-o'"),
+        (("matrix",), "Missing option '-o'"),
+        (("sdpa", "--shape", "1x2", "-o", "x"), "is no shape"),
+        (("sdpa", "--backend", "magic", "-o", "x"), "'magic' is not one of auto, math"),
+        (("matrix", "--attention", "sdpa,magic", "-o", "x"), "'magic' is not one of eager"),
+        (("matrix", "--batch-size", "a", "-o", "x"), "'a' is not whole numbers"),
+        (("matrix", "--batch-size", "0", "-o", "x"), "batch size 0 is below 1"),
+        (("processors", "--processor", "nope", "-o", "x"), "no processor 'nope'"),
+        (("matrix", "--memory-limit", "much", "-o", "x"), "'much' is not a size such as 12G"),
+        (("matrix", "--prompts", "absent.txt", "-o", "x"), "no file absent.txt"),
+        (("nothing",), "No such command 'nothing'"),
+    ],
+)
+def test_mistakes_are_one_line(molprof: Cli, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = molprof("bench", *arguments)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr.splitlines()[0]
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []

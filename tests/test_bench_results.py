@@ -1,0 +1,208 @@
+"""Results of benchmarks read, summed up, shown and drawn: exact figures of files made by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from bench_data import ENVIRONMENT, ran, result, timed, write
+from conftest import Cli
+
+from molprof.analysis.bench.plots import KINDS, bench_figure
+from molprof.analysis.bench.render import render_results
+from molprof.analysis.bench.results import read_results
+from molprof.analysis.bench.summary import summed
+from molprof.analysis.plots.subject import NotRecordedError
+from molprof.commands import bench_show
+from molprof.errors import TraceError
+from molprof.profiler.bench.cases import GenerateCase, SdpaCase
+
+PLAIN = GenerateCase(model="qwen", batch_size=4, count=4)
+STATIC = replace(PLAIN, kv_cache="static")
+SDPA = SdpaCase("auto", 1, 4, 2, 64, 64, 32, "causal", "float32")
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines()]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write(
+        tmp_path / "bench.jsonl",
+        *ran(PLAIN, [1000, 1100, 900]),
+        *ran(STATIC, [500, 520, 480]),
+        *ran(replace(PLAIN, batch_size=8, count=8), [1600, 1500, 1700], tokens=200),
+        *ran(replace(STATIC, batch_size=8, count=8), [1000, 1000, 1000], tokens=200),
+        result(replace(PLAIN, attention="sdpa-flash"), 0, "unsupported", None, message="No kernel \x1b[31m"),
+        result(replace(PLAIN, batch_size=64), 0, "out of memory", None, message="CUDA out of memory", largest_batch=40,
+               fit_exact=True),
+        result(replace(STATIC, attention="eager"), 0, "hung", None, message="killed at the limit of 9 s", stack=["a"]),
+        *timed(SDPA, 200, 220, 210, chosen="flash"),
+        *timed(replace(SDPA, backend="math"), 2100, 2200, 2000),
+    )  # fmt: skip
+
+
+def test_the_table(file: Path) -> None:
+    text = render_results(read_results(file), "table", "Benchmark results")
+    assert max(map(len, text.splitlines())) <= 100
+    assert lines_of(text)[4:20] == [
+        "  A CPU, cores: 4, threads: 2; torch 2.9, transformers 5.0",
+        "  9 cases: 6 ok, 1 unsupported, 1 out of memory, 1 hung; 3 processes per case; ranges hold the",
+        "    median with 75 % confidence",
+        "",
+        "Whole generation",
+        "  peak memory: resident memory of the process",
+        "  case             tokens/s           range  time of a pass  peak memory  KV cache  valid",
+        "  ---------------  --------  --------------  --------------  -----------  --------  -----",
+        "  b4 sdpa static        200  192.3 to 208.3        500.0 ms     2.000 GB  1.000 MB    4/4",
+        "  b4 sdpa dynamic       100  90.90 to 111.1         1.000 s     2.000 GB  1.000 MB    4/4",
+        "  b8 sdpa static        200      200 to 200         1.000 s     2.000 GB  1.000 MB    4/4",
+        "  b8 sdpa dynamic       125  117.6 to 133.3         1.600 s     2.000 GB  1.000 MB    4/4",
+        "",
+        "Before the steady state",
+        "                               first",
+        "                               pass,",
+    ]
+    assert "\x1b" not in text
+    assert lines_of(text)[-4:] == [
+        "Not ok",
+        "  hung: killed at the limit of 9 s: b4 eager static",
+        "  out of memory: CUDA out of memory; the largest batch that fits: 40: b64 sdpa dynamic",
+        "  unsupported: No kernel \\x1b[31m: b4 sdpa-flash dynamic",
+    ]
+    kernels = lines_of(text)[lines_of(text).index("Attention kernel, prefill, 1x4x2x64x32, mask causal, float32") :]
+    assert kernels[1:7] == [
+        "                                                                 speed",
+        "                                                                  over     first  largest",
+        "  backend           time                 range  TFLOP/s   GB/s    math      call    error",
+        "  ------------  --------  --------------------  -------  -----  ------  --------  -------",
+        "  auto (flash)  210.0 µs  200.0 µs to 220.0 µs    9.524  19.05  10.00x  5.000 ms  1.3e-06",
+        "  math          2.100 ms  2.000 ms to 2.200 ms    0.952  1.905  1.000x  5.000 ms  1.3e-06",
+    ]
+
+
+def test_json_and_csv_have_the_same_cases(file: Path) -> None:
+    results = read_results(file)
+    raw = json.loads(render_results(results, "json", ""))
+    assert raw["schema"] == 1
+    assert list(raw["environments"].values()) == [ENVIRONMENT]
+    by_label = {row["label"]: row for row in raw["cases"]}
+    row = by_label["qwen no LP b4 sdpa static"]
+    assert (row["status"], row["repeats"], row["tokens_per_s"], row["time_ns"]) == ("ok", 3, 200.0, 5_000_000)
+    assert (row["low_ns"], row["high_ns"], row["level"]) == (4_800_000, 5_200_000, 0.75)
+    assert (row["first_pass_extra_ns"], row["compile_ns"], row["recompiles"]) == (500_000_000, 200_000_000, 0)
+    assert row["phases"]["forward"] == pytest.approx(0.7)
+    bad = by_label["qwen no LP b4 sdpa-flash dynamic"]
+    assert (bad["status"], bad["time_ns"], bad["tokens_per_s"], bad["peak_memory_bytes"]) == (
+        "unsupported", None, None, None,
+    )  # fmt: skip
+    table = list(csv.DictReader(io.StringIO(render_results(results, "csv", ""))))
+    assert [line["label"] for line in table] == [row["label"] for row in raw["cases"]]
+    assert "\\x1b" in table[4]["message"]
+    assert table[4]["time_ns"] == ""
+
+
+def test_a_retried_case_is_what_it_became_and_runs_of_the_same_case_add_up(tmp_path: Path) -> None:
+    first = result(PLAIN, 0, "hung", None, message="killed")
+    (hung,) = summed(read_results(write(tmp_path / "a.jsonl", first)))
+    assert (hung.status, hung.times_ns) == ("hung", ())
+    (retried,) = summed(read_results(write(tmp_path / "b.jsonl", first, *ran(PLAIN, [100, 200]))))
+    assert (retried.status, retried.message, retried.times_ns) == ("ok", None, (1e6, 2e6))
+    twice = [*ran(PLAIN, [100, 200]), *ran(PLAIN, [300])]
+    assert summed(read_results(write(tmp_path / "c.jsonl", *twice)))[0].times_ns == (1e6, 2e6, 3e6)
+    late = [*ran(PLAIN, [100]), result(PLAIN, 1, "failed", None, message="no")]
+    (failed,) = summed(read_results(write(tmp_path / "d.jsonl", *late)))
+    assert (failed.status, failed.times_ns) == ("failed", (1e6,))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no benchmark results"),
+        ("not json\n", "line 1 is not JSON"),
+        ('{"a": 1}\n', "line 1 is not a benchmark record"),
+        ('{"schema": 9, "record": "result"}\n', "line 1 is of schema 9; this molprof reads up to 1"),
+        ('{"schema": 1, "record": "result"}\n', "line 1: Object missing required field `case`"),
+    ],
+)
+def test_what_is_no_file_of_results_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "x.jsonl").write_text(text)
+    with pytest.raises(TraceError, match=re.escape(message)):
+        read_results(tmp_path / "x.jsonl")
+
+
+def test_wrong_figures_are_refused(tmp_path: Path) -> None:
+    wrong = result(PLAIN, 0, "ok", {"wall_ns": ["long"], "phases_ns": [], "tokens": 1, "steps": 1})
+    with pytest.raises(TraceError, match="figures: Expected `int`, got `str`"):
+        summed(read_results(write(tmp_path / "x.jsonl", wrong)))
+    empty = result(PLAIN, 0, "ok", {"wall_ns": [], "phases_ns": [], "tokens": 1, "steps": 1})
+    with pytest.raises(TraceError, match="no timed pass"):
+        summed(read_results(write(tmp_path / "x.jsonl", empty)))
+
+
+def test_a_line_cut_off_at_the_end_is_left_out_and_said(file: Path) -> None:
+    whole = read_results(file)
+    file.write_bytes(file.read_bytes()[:-30])
+    cut = read_results(file)
+    assert len(cut.results) == len(whole.results) - 1
+    assert "ends inside line" in cut.notes[0]
+
+
+def test_every_figure_is_listed_in_the_help() -> None:
+    assert list(KINDS) == list(bench_show.KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_figures_are_drawn_the_same_each_time(file: Path, kind: str) -> None:
+    results = read_results(file)
+    data = bench_figure(kind, results, "svg")
+    assert data == bench_figure(kind, results, "svg")
+    assert b"<script" not in data
+    assert bench_figure(kind, results, "png").startswith(b"\x89PNG")
+
+
+def test_the_heat_map_says_speeds_and_what_is_missing(tmp_path: Path) -> None:
+    records = [*ran(PLAIN, [1000]), *ran(STATIC, [500]), *ran(replace(PLAIN, batch_size=8, count=8), [800])]
+    text = bench_figure("heat", read_results(write(tmp_path / "x.jsonl", *records)), "svg").decode()
+    assert re.findall(r">(dynamic|static|\d+|no result)<", text).count("no result") == 1
+    assert {"100", "125", "200", "4", "8"} <= set(re.findall(r">(\d+)<", text))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_figures_of_what_was_not_measured_are_refused(tmp_path: Path, kind: str) -> None:
+    results = read_results(write(tmp_path / "x.jsonl", result(PLAIN, 0, "failed", None)))
+    with pytest.raises(NotRecordedError, match=r"not recorded: .*molprof bench"):
+        bench_figure(kind, results, "svg")
+
+
+def test_show_as_a_command(molprof: Cli, file: Path, tmp_path: Path) -> None:
+    shown = molprof("bench", "show", str(file))
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith("Benchmark results: bench.jsonl\n")
+    drawn = molprof("bench", "show", str(file), "--plot", "batch", "-o", "batch.svg")
+    assert drawn.returncode == 0, drawn.stderr
+    assert (tmp_path / "batch.svg").read_bytes().startswith(b"<?xml")
+    refused = molprof("bench", "show", str(file), "--plot", "batch", "-o", "batch.txt")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "ends in .png, .svg or .pdf" in refused.stderr
+    missing = molprof("bench", "show", "absent.jsonl")
+    assert missing.returncode == 3
+    assert missing.stderr.startswith("molprof: error: cannot read absent.jsonl: ")
+
+
+def test_reading_results_needs_no_torch(file: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None\n"
+        "from molprof.cli import main\n"
+        f"main(['bench', 'show', {str(file)!r}])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr

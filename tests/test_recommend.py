@@ -1,0 +1,164 @@
+"""Advice from results: the fastest valid configuration, how sure, against the default, and bounded by a trace."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny_trace
+from bench_data import ran, result, write
+from conftest import Cli
+
+from molprof.analysis.bench.bounds import read_bounds
+from molprof.analysis.bench.recommend import Advice, recommend
+from molprof.analysis.bench.results import read_results
+from molprof.analysis.findings.scope import STEP_PHASES
+from molprof.analysis.reports import load_report
+from molprof.errors import TraceError
+from molprof.profiler.bench.cases import GenerateCase
+
+PLAIN = GenerateCase(model="qwen", batch_size=4, count=4)
+STATIC = replace(PLAIN, kv_cache="static")
+EAGER = replace(PLAIN, attention="eager")
+
+
+def advise(tmp_path: Path, *records: object) -> tuple[Advice, ...]:
+    return recommend(read_results(write(tmp_path / "x.jsonl", *records)))  # type: ignore[arg-type]
+
+
+def test_the_fastest_is_named_with_its_gain_and_how_sure_that_is(tmp_path: Path) -> None:
+    (advice,) = advise(
+        tmp_path,
+        *ran(PLAIN, [1000, 1010, 990, 1005]),
+        *ran(STATIC, [500, 505, 495, 502]),
+        *ran(EAGER, [1200, 1210, 1190, 1205]),
+    )
+    assert (advice.best["kv_cache"], advice.best["attention"]) == ("static", "sdpa")
+    assert advice.tokens_per_s == pytest.approx(1e5 / 501)
+    assert advice.default_tokens_per_s == pytest.approx(1e5 / 1002.5)
+    assert advice.over_default is not None
+    assert advice.over_default.value == pytest.approx(501 / 1002.5)
+    assert advice.over_default.certain is True
+    assert advice.over_default.interval is not None
+    assert advice.over_default.interval.level == pytest.approx(1 - 2 / 70)
+    assert advice.alike == ()
+    assert [(lever.name, lever.value) for lever in advice.levers] == [("kv_cache", "static"), ("attention", "eager")]
+    assert advice.levers[1].ratio.value > 1
+
+
+def test_overlapping_intervals_are_not_told_apart(tmp_path: Path) -> None:
+    (advice,) = advise(tmp_path, *ran(PLAIN, [1000, 900, 1100, 950]), *ran(STATIC, [980, 1020, 890, 940]))
+    assert advice.best["kv_cache"] == "static"
+    assert advice.over_default is not None
+    assert advice.over_default.certain is False
+    assert [item["kv_cache"] for item in advice.alike] == ["dynamic"]
+
+
+def test_few_repeats_say_nothing_about_certainty(tmp_path: Path) -> None:
+    (advice,) = advise(tmp_path, *ran(PLAIN, [1000]), *ran(STATIC, [500]))
+    assert advice.over_default is not None
+    assert (advice.over_default.value, advice.over_default.certain) == (0.5, None)
+    assert [item["kv_cache"] for item in advice.alike] == ["dynamic"]
+
+
+def test_what_is_not_valid_is_no_candidate(tmp_path: Path) -> None:
+    (advice,) = advise(
+        tmp_path,
+        *ran(PLAIN, [1000, 1000, 1000]),
+        *ran(STATIC, [100, 100, 100], valid_molecules=3),
+        result(EAGER, 0, "hung", None, message="killed at the limit of 9 s"),
+    )
+    assert advice.best["kv_cache"] == "dynamic"
+    assert advice.candidates == 1
+    assert [entry.reason for entry in advice.rejected] == [
+        "3 valid molecules, 4 by default", "hung: killed at the limit of 9 s",
+    ]  # fmt: skip
+
+
+def test_processors_and_batch_sizes_are_apart(tmp_path: Path) -> None:
+    bigger = replace(PLAIN, batch_size=8, count=8)
+    constrained = replace(PLAIN, processor="qwen")
+    found = advise(tmp_path, *ran(PLAIN, [1000]), *ran(bigger, [900]), *ran(constrained, [700]), *ran(STATIC, [400]))
+    assert [(item.shared["processor"], item.batch_size, item.best["kv_cache"]) for item in found] == [
+        (None, 4, "static"), (None, 8, "dynamic"), ("qwen", 4, "dynamic"),
+    ]  # fmt: skip
+
+
+def test_compiling_and_its_cache_are_one_change(tmp_path: Path) -> None:
+    compiled = replace(STATIC, compile="default")
+    (advice,) = advise(tmp_path, *ran(PLAIN, [1000]), *ran(compiled, [500]))
+    assert [(lever.name, lever.value) for lever in advice.levers] == [("compile", "default, static cache")]
+
+
+def test_nothing_measured_is_said(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="no whole generation that ran"):
+        advise(tmp_path, result(PLAIN, 0, "failed", None))
+
+
+def test_the_command_says_it_in_100_columns_and_in_json(molprof: Cli, tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "x.jsonl",
+        *ran(PLAIN, [1000, 1010, 990, 1005]),
+        *ran(STATIC, [500, 505, 495, 502]),
+        result(EAGER, 0, "failed", None, message="no \x1b[31m"),
+    )
+    shown = molprof("recommend", str(file))
+    assert shown.returncode == 0, shown.stderr
+    assert "\x1b" not in shown.stdout
+    assert max(map(len, shown.stdout.splitlines())) <= 100
+    lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
+    assert "4 sdpa, static cache 199.6 99.80 2.001x 1.960x to 2.040x at 97 %" in lines
+    assert "no candidate: eager, dynamic cache: failed: no \\x1b[31m" in lines
+    assert "kv cache static 2.001x yes" in lines
+    raw = json.loads(molprof("recommend", str(file), "--format", "json").stdout)
+    (advice,) = raw["advice"]
+    assert advice["gain_ratio"] == pytest.approx(1 - 501 / 1002.5)
+    assert (advice["certain"], raw["bounds"]) == (True, None)
+
+
+def test_a_trace_bounds_what_each_change_can_gain(molprof: Cli, tmp_path: Path) -> None:
+    model = replace(PLAIN, model="llama", processor="generic")
+    file = write(
+        tmp_path / "x.jsonl",
+        *ran(model, [1000]),
+        *ran(replace(model, attention="eager"), [900]),
+        *ran(PLAIN, [1000]),
+        *ran(EAGER, [900]),
+    )
+    trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
+    raw = json.loads(molprof("recommend", str(file), "--trace", str(trace), "--format", "json").stdout)
+    found = {bound["lever"]: bound["gain_ratio"] for bound in raw["bounds"]["bounds"]}
+    assert list(found) == ["attention", "kv_cache", "compile", "processor", "tf32"]
+    # Nothing in that trace is concatenated, so that its cache is not told.
+    assert found["kv_cache"] is None
+    assert all(0 < found[name] < 1 for name in ("attention", "compile", "processor", "tf32"))
+    shown = molprof("recommend", str(file), "--trace", str(trace))
+    assert shown.returncode == 0, shown.stderr
+    lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
+    assert f"attention eager 1.111x too few repeats {1 / (1 - found['attention']):.3f}x" in lines
+    # The trace is of llama with a processor.
+    assert (
+        lines.count("the trace is of another model, or of a run with another use of a processor: no bounds from it")
+        == 1
+    )
+
+
+def test_the_bound_of_attention_is_its_share_of_the_time(tmp_path: Path) -> None:
+    """By hand from the trace: the attention kernels' time in the recorded steps, over the steps' unprofiled time."""
+    trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
+    document = tiny_trace.document()
+    kernels_ns = sum(
+        1000 * event["dur"] for event in document["traceEvents"]
+        if event.get("cat") == "kernel" and ("fmha" in event["name"] or "attention" in event["name"].lower())
+    )  # fmt: skip
+    timings = document["molprof"]["timings"]
+    run = load_report(trace).run
+    assert run is not None
+    assert run.wall_ns.median is not None
+    steps_ns = sum(run.phases[name].wall_ns or 0 for name in (*STEP_PHASES, "prefill"))
+    bound = read_bounds(trace).of("attention")
+    assert bound is not None
+    expected = kernels_ns / timings["unprofiled_steps_ns"] * steps_ns / run.wall_ns.median
+    assert bound.gain_ratio == pytest.approx(expected, rel=0.02)
