@@ -105,7 +105,7 @@ def test_compare_two_foreign_traces(molprof: Cli, trace: str) -> None:
     ("arguments", "code", "message"),
     [
         (("nothing",), 2, "No such command 'nothing'"),
-        (("report",), 2, "Missing argument 'TRACE'"),
+        (("report",), 2, "Missing argument 'TRACE...'"),
         (("report", "absent.json"), 3, "absent.json"),
         (("report", "."), 3, "is a directory"),
         (("report", "x.json", "--format", "yaml"), 2, "'yaml' is not one of"),
