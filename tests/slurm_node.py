@@ -102,10 +102,10 @@ class SlurmNode:
         self._run("slurmctld", "-D")
         _wait(lambda: " UP" in _said("scontrol", "ping"), "slurmctld")
 
-    def kill_controller(self, after_saving: str) -> None:
-        """As a machine that loses its power, when its disk has what is now known of the job `after_saving`."""
-        state, now = self.folder / "state/job_state", time.time()
-        _wait(lambda: state.stat().st_mtime > now and after_saving.encode() in state.read_bytes(), "the saved state")
+    def kill_controller(self, job: str) -> None:
+        """As a machine that loses its power, when its disk has what is now known of the Slurm job."""
+        _said("scontrol", "update", f"jobid={job}", "comment=on-disk")
+        _wait(lambda: b"on-disk" in (self.folder / "state/job_state").read_bytes(), "the saved state")
         process = self.processes.pop("slurmctld")
         process.kill()
         process.wait()

@@ -29,6 +29,7 @@ from molprof.profiler.cluster.scheduler import SchedulerError
 from molprof.profiler.cluster.settings import SlurmSettings
 from molprof.profiler.cluster.status import JobStatus, job_status
 from molprof.profiler.cluster.submit import requeue, submit
+from molprof.profiler.sweep.index import Entry, write_index
 
 absent = missing()
 pytestmark = pytest.mark.skipif(
@@ -197,9 +198,9 @@ def test_a_task_that_was_killed_without_a_word_has_failed(here: Path) -> None:
 def test_the_scheduler_is_killed_in_the_middle(here: Path, slurm: SlurmNode, molprof: Cli) -> None:
     job = submit(here / ".molprof/jobs", "report", [endless("a"), endless("b")], "slurm", ONE_CORE)
     until(job, running)
-    slurm.kill_controller(after_saving=job.id)
+    slurm.kill_controller(str(job.attempts[0].slurm_id))
     try:
-        with pytest.raises(SchedulerError, match="report-1 can no longer be followed: squeue: ") as raised:
+        with pytest.raises(SchedulerError, match=r"can no longer be followed: scontrol: .* is DOWN") as raised:
             list(watch(job, patience_s=0))
         assert raised.value.hint == (
             "nothing is lost: its tasks write their results themselves; later: molprof collect report-1"
@@ -255,21 +256,38 @@ def test_what_slurm_refuses_leaves_nothing(here: Path, molprof: Cli) -> None:
     assert list((here / ".molprof/jobs").iterdir()) == []
 
 
-def test_a_sweep_is_one_array_and_its_folder_stands_for_its_traces(here: Path, molprof: Cli) -> None:
-    (here / "grid.toml").write_text(
-        "[options]\nn = 1\nrepeats = 1\nwarmup = 0\nmax-new-tokens = 4\nthreads = 1\n"
-        '[grid]\nmodel = ["mine"]\nprocessor = ["none", "no.such:factory"]\n'
-    )
-    (here / "molprof.toml").write_text('[models.mine]\npath = "qwen"\n')
-    done = molprof("sweep", "grid.toml", "--submit", "slurm", "--slurm", "cpus=1")
+def test_a_capture_on_the_cluster_finds_its_model_by_its_short_name(here: Path, molprof: Cli) -> None:
+    (here / "molprof.toml").write_text('[models.mine]\npath = "qwen"\nprocessor = "generic"\n[slurm.one]\ncpus = 1\n')
+    options = ("-n", "1", "--repeats", "1", "--warmup", "0", "--max-new-tokens", "4", "--threads", "1")
+    sent = molprof("capture", "--model", "mine", "--lp", *options, "-o", "a.json", "--submit", "one", "--detach")
+    assert (sent.returncode, sent.stdout) == (0, "capture-1\n"), sent.stderr
+    collected = molprof("collect", "capture-1", "--wait")
+    assert collected.returncode == 0, collected.stderr
+    manifest = json.loads((here / "a.json").read_text())["molprof"]
+    assert manifest["generation"]["processor"] == "generic"
+    assert manifest["command"] == ["molprof", "capture", "--model", "mine", "--lp", *options, "-o", "a.json"]
+
+
+def test_a_sweep_goes_on_on_a_cluster_and_its_folder_stands_for_its_traces(here: Path, molprof: Cli) -> None:
+    (here / "grid.toml").write_text('[grid]\nmodel = ["qwen"]\nprocessor = ["none", "lp", "grammar"]\n')
+    (here / "molprof.toml").write_text('[slurm.broken]\nsetup = ["exit 3"]\ncpus = 1\n')
+    (here / "grid").mkdir()
+    write(here / "grid/none.json.gz", document())
+    arguments = ("--model", "qwen", "--no-lp")
+    write_index(here / "grid", [Entry("none", "none.json.gz", {}, arguments, "ok", seconds=1.5)])
+    done = molprof("sweep", "grid.toml", "--resume", "--submit", "broken")
     assert done.returncode == 3
-    assert "1 of 2 tasks of sweep-1 did not end well: no.such-factory: failed: no module 'no.such'" in done.stderr
+    assert "2 of 2 tasks of sweep-1 did not end well: lp: failed: Slurm says FAILED" in done.stderr
     cases = json.loads((here / "grid/index.json").read_text())["cases"]
-    assert [(case["name"], case["state"]) for case in cases] == [("none", "ok"), ("no.such-factory", "failed")]
+    assert [(case["name"], case["state"], case["seconds"]) for case in cases] == [
+        ("none", "ok", 1.5),
+        ("lp", "failed", None),
+        ("grammar", "failed", None),
+    ]
     reported = molprof("report", "grid", "--format", "json")
     assert reported.returncode == 0, reported.stderr
-    assert json.loads(reported.stdout)["run"]["generated_tokens"] == 4
-    assert "grid: no trace of no.such-factory (failed: " in reported.stderr
+    assert json.loads(reported.stdout)["run"]["generated_tokens"] == 5
+    assert "grid: no trace of lp (failed: Slurm says FAILED" in reported.stderr
 
 
 def test_without_submitit_the_extra_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
