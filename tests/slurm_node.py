@@ -102,8 +102,10 @@ class SlurmNode:
         self._run("slurmctld", "-D")
         _wait(lambda: " UP" in _said("scontrol", "ping"), "slurmctld")
 
-    def kill_controller(self) -> None:
-        """As a machine that loses its power."""
+    def kill_controller(self, job: str) -> None:
+        """As a machine that loses its power, when its disk has what is now known of the Slurm job."""
+        _said("scontrol", "update", f"jobid={job}", "comment=on-disk")
+        _wait(lambda: b"on-disk" in (self.folder / "state/job_state").read_bytes(), "the saved state")
         process = self.processes.pop("slurmctld")
         process.kill()
         process.wait()
@@ -124,19 +126,24 @@ class SlurmNode:
                     process.wait()
         os.environ.pop("SLURM_CONF", None)
         with contextlib.suppress(TimeoutError):  # the steps' own managers end a moment after their jobs
-            _wait(lambda: not self.processes_left(), "slurmstepd")
-        return self.processes_left()
+            _wait(lambda: not self._left(), "slurmstepd", 10.0)
+        left = self._left()
+        for number in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        return list(left.values())
 
-    def processes_left(self) -> list[str]:
-        """Processes of this Slurm and of its jobs, by their environment or command line."""
-        own, variable, found = os.fsencode(self.folder), b"SLURM_CONF=" + os.fsencode(self.conf), []
+    def _left(self) -> dict[int, str]:
+        """Processes of this Slurm and of its jobs, told by their environment or command line."""
+        own, variable = os.fsencode(self.folder), b"SLURM_CONF=" + os.fsencode(self.conf)
+        found: dict[int, str] = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
                 continue
             with contextlib.suppress(OSError):
                 line = (entry / "cmdline").read_bytes()
                 if line and (own in line or variable in (entry / "environ").read_bytes()):
-                    found.append(line.replace(b"\0", b" ").decode("utf-8", "replace"))
+                    found[int(entry.name)] = line.replace(b"\0", b" ").decode("utf-8", "replace")
         return found
 
     def _run(self, name: str, *arguments: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from molprof.errors import MolprofError
 
-# Slurm's commands try for ten seconds and more before they give up on a controller.
+# Slurm's commands try for ten seconds and more before they give up on a controller that hangs.
 TIME_LIMIT_S = 20.0
 LIVE = frozenset(
     {
@@ -56,9 +56,7 @@ def check_reachable() -> None:
         raise SchedulerError(
             "there is no Slurm here: sbatch and squeue are not found", hint="run it on the cluster's login node"
         )
-    text = _ask(["scontrol", "ping"])
-    if " UP" not in text:
-        raise SchedulerError(f"Slurm's controller does not answer: {_line(text)}", hint="scontrol ping shows its state")
+    _ping()
 
 
 def sightings(slurm_ids: Collection[str]) -> dict[str, Sighting]:
@@ -74,6 +72,7 @@ def sightings(slurm_ids: Collection[str]) -> dict[str, Sighting]:
     """
     if not slurm_ids:
         return {}
+    _ping()
     found: dict[str, Sighting] = {}
     wanted = ",".join(sorted(slurm_ids))
     try:
@@ -126,6 +125,11 @@ def cancel(slurm_ids: Sequence[str]) -> None:
         _ask(["scancel", *slurm_ids])
 
 
+def _ping() -> None:
+    """Fails at once where no controller is up, for which Slurm's other commands take ten seconds."""
+    _ask(["scontrol", "ping"])
+
+
 def _ask(command: list[str], time_limit_s: float = TIME_LIMIT_S) -> str:
     try:
         done = subprocess.run(
@@ -138,11 +142,12 @@ def _ask(command: list[str], time_limit_s: float = TIME_LIMIT_S) -> str:
             f"Slurm does not answer: {command[0]} took more than {time_limit_s:g} s", hint="scontrol ping"
         ) from error
     if done.returncode != 0:
-        raise SchedulerError(f"{command[0]}: {_line(done.stderr or done.stdout)}", hint="scontrol ping")
+        said = _line(done.stderr if done.stderr.strip() else done.stdout)
+        raise SchedulerError(f"{command[0]}: {said}", hint="scontrol ping shows whether Slurm's controller is up")
     return done.stdout
 
 
 def _line(text: str) -> str:
-    """The last line that says something."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no message"
+    """The first line that says something."""
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if any(map(str.isalnum, line))), "no message")

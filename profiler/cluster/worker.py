@@ -37,6 +37,7 @@ def run_task(folder: str, number: int) -> NoReturn:
         "slurm_id": _slurm_id(),
         "restart": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
         "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        "pid": os.getpid(),
         "state": "running",
         "started": _now(),
         "ended": None,

@@ -1,0 +1,175 @@
+"""molprof.toml: what it gives, and what is said about its mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from molprof.errors import UsageError
+from molprof.profiler.cluster.settings import SlurmSettings, overridden
+from molprof.profiler.project import ModelAlias, Project, find_project, read_project
+from molprof.profiler.toml_file import read_toml
+
+WHOLE = """\
+# a comment
+[slurm.h100]
+partition = "gpu"
+gpus = "h100:2"
+time = "1-12"
+memory = "64G"
+account = "chem"
+constraint = "nvlink"
+qos = "long"
+cpus = 8
+parallel = 4
+setup = [
+  "module load cuda",
+  "ulimit -c 0",
+]
+sbatch = { reservation = "mine", exclusive = true, requeue = false }
+
+[slurm.small]
+
+[models.mine]
+path = "checkpoint"
+tokenizer = "qwen"
+processor = "generic"
+
+[models."far away"]
+path = "someone/model"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    (tmp_path / "molprof.toml").write_text(WHOLE)
+    (tmp_path / "checkpoint").mkdir()
+    return read_project(tmp_path / "molprof.toml")
+
+
+def test_a_file_gives_clusters_and_models(project: Project, tmp_path: Path) -> None:
+    assert project.cluster("h100") == SlurmSettings(
+        partition="gpu", account="chem", qos="long", constraint="nvlink", gpus="h100:2", cpus=8, time_minutes=2160,
+        memory="64G", parallel=4, setup=("module load cuda", "ulimit -c 0"),
+        sbatch={"reservation": "mine", "exclusive": True},
+    )  # fmt: skip
+    assert project.cluster("small") == project.cluster("slurm") == SlurmSettings()
+    assert project.model("mine") == ModelAlias(str(tmp_path / "checkpoint"), "qwen", "generic")
+    assert project.model("far away").path == "someone/model"
+    assert project.model("./other") == ModelAlias("./other")
+    assert project.tokenizer("mine") == "qwen"
+    assert project.tokenizer("far away") == "someone/model"
+    assert project.tokenizer("llama", project.model("mine")) == "llama"
+    assert project.tokenizer(None, project.model("mine")) == "qwen"
+    assert project.tokenizer(None, project.model("far away")) is None
+
+
+def test_slurm_settings_are_submitits_parameters_and_come_back_from_json(project: Project) -> None:
+    settings = project.cluster("h100")
+    assert settings.parameters() == {
+        "partition": "gpu",
+        "account": "chem",
+        "qos": "long",
+        "constraint": "nvlink",
+        "gpus_per_node": "h100:2",
+        "cpus_per_task": 8,
+        "time": 2160,
+        "mem": "64G",
+        "setup": ["module load cuda", "ulimit -c 0"],
+        "array_parallelism": 4,
+    }
+    assert SlurmSettings().parameters() == {"time": None}
+    assert SlurmSettings.from_json(settings.to_json()) == settings
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ('[slurm.a]\npartiton = "x"', 2, "unknown key 'partiton'; did you mean 'partition'?"),
+        ('[slurm.a]\nwhatever = "x"', 2, "unknown key 'whatever'; known: partition, account"),
+        ("[slurms.a]", 1, "unknown key 'slurms'; did you mean 'slurm'?"),
+        ('# why\n\n[slurm.a]\nsetup = [\n "x",\n]\ntime = "soon"', 7, "time is 'soon', expected minutes, or a time"),
+        ("[slurm.a]\ntime = true", 2, "time is True, expected minutes"),
+        ("[slurm.a]\ntime = 0", 2, "time is 0, expected at least a minute"),
+        ('[slurm.a]\nmemory = "64 GB"', 2, "memory is '64 GB', expected a whole number with K, M, G or T"),
+        ("[slurm.a]\ngpus = -1", 2, "gpus is -1, expected a number of GPUs"),
+        ("[slurm.a]\ncpus = 0", 2, "cpus is 0, expected a whole number from 1 on"),
+        ('[slurm.a]\npartition = "a\\nb"', 2, "partition is 'a\\nb', expected text on one line"),
+        ("[slurm.a]\nsetup = [1]", 2, "setup is [1], expected shell lines"),
+        ('x = """\n[slurm.a]\n"""', 1, "unknown key 'x'"),
+        ('[slurm]\na = "gpu"', 2, "slurm.a is 'gpu', expected a table [slurm.NAME]"),
+        ("slurm = 3", 1, "slurm is 3, expected tables [slurm.NAME]"),
+        ('[models.a]\n\n[models.b]\npath = "x"', 1, "the model 'a' has no path"),
+        ('[models.a]\npath = "x"\n[models.qwen]\npath = "y"', 3, "the name 'qwen' is taken by a preset"),
+        ('[models]\na = { path = "x",\tprocesor = "y" }', 2, "unknown key 'procesor'; did you mean 'processor'?"),
+        ("[models.a]\npath = 7", 2, "path is 7, expected text"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, message: str) -> None:
+    path = tmp_path / "molprof.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as raised:
+        read_project(path)
+    assert str(raised.value).startswith(f"{path}, line {line}: {message}")
+
+
+def test_what_is_no_toml_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "molprof.toml"
+    path.write_text("[slurm.a\n")
+    with pytest.raises(UsageError, match=r"is not TOML: .*line 1"):
+        read_project(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(UsageError, match="is not UTF-8 text: byte 0"):
+        read_project(path)
+
+
+def test_the_line_of_a_key_is_counted_by_statements(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text('a = [\n  1,\n]\nb.c = 2\n[[d]]\n[[d]]\n"e f" = """\nx = 1\n"""\n')
+    file = read_toml(path, "")
+    lines = {keys: file.line(keys) for keys in (("a",), ("b", "c"), ("d",), ("d", 1), ("d", 1, "e f"), ("d", 1, "g"))}
+    assert lines == {("a",): 1, ("b", "c"): 4, ("d",): 5, ("d", 1): 6, ("d", 1, "e f"): 7, ("d", 1, "g"): 6}
+
+
+def test_the_nearest_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = tmp_path / "a/b"
+    inner.mkdir(parents=True)
+    (tmp_path / "molprof.toml").write_text("[slurm.outer]\n")
+    (tmp_path / "other.toml").write_text("[slurm.other]\n")
+    monkeypatch.chdir(inner)
+    assert (list(find_project().clusters), find_project().folder) == (["outer"], tmp_path)
+    assert list(find_project(tmp_path / "other.toml").clusters) == ["other"]
+    monkeypatch.setenv("MOLPROF_CONFIG", str(tmp_path / "other.toml"))
+    assert list(find_project().clusters) == ["other"]
+    with pytest.raises(UsageError, match="No such file"):
+        find_project(tmp_path / "absent.toml")
+
+
+def test_an_unknown_cluster_names_the_nearest(project: Project) -> None:
+    with pytest.raises(UsageError, match="unknown cluster 'h10'; did you mean 'h100'\\?"):
+        project.cluster("h10")
+    with pytest.raises(UsageError, match=r"no molprof\.toml here or above"):
+        Project().cluster("h100")
+
+
+def test_options_stand_in_for_the_tables() -> None:
+    base = SlurmSettings(partition="gpu", cpus=8)
+    changed = overridden(base, ["partition=big", "time=2:00:00", "gpus=2", "setup=echo a=b"])
+    assert changed == SlurmSettings(partition="big", cpus=8, time_minutes=120, gpus="2", setup=("echo a=b",))
+    for option, message in (
+        ("partition", "--slurm 'partition' is not KEY=VALUE"),
+        ("partitoin=x", "unknown --slurm partitoin; did you mean 'partition'?"),
+        ("cpus=x", "--slurm cpus is 'x', expected a whole number from 1 on"),
+    ):
+        with pytest.raises(UsageError) as raised:
+            overridden(base, [option])
+        assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("time", "minutes"),
+    [("90", 90), ("90:00", 90), ("90:01", 91), ("1:30:00", 90), ("1-12", 2160), ("2-12:00:01", 3601), ("0-0:30", 30)],
+)
+def test_times_are_read_as_sbatch_reads_them(time: str, minutes: int) -> None:
+    assert overridden(SlurmSettings(), [f"time={time}"]).time_minutes == minutes
