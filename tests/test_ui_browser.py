@@ -1,7 +1,8 @@
-"""The Perfetto UI in a real browser, as `molprof open` serves it: what is pinned, where it is zoomed, what it asks for."""
+"""The Perfetto UI in a real browser, as `molprof open` serves it: what it shows, and what it asks for."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -81,8 +82,8 @@ def check_quiet(window: browser.Page, server: UiServer) -> None:
 def pinned(window: browser.Page) -> list[str]:
     """Names of the pinned rows from top to bottom, as they stand on the page."""
     names: list[str] = window.evaluate(
-        "Array.from(document.querySelectorAll('.pf-timeline-page__pinned-track-tree .pf-track__title'),"
-        " title => title.innerText)"
+        "Array.from(document.querySelectorAll('.pf-viewer-page__pinned-track-tree .pf-track__title-popup'),"
+        " title => title.textContent)"
     )
     return names
 
@@ -95,14 +96,64 @@ def visible(window: browser.Page) -> tuple[int, int]:
     return int(start), int(end) - int(start)
 
 
-def test_dump(window: browser.Page, tmp_path: Path) -> None:
+def number(window: browser.Page, sql: str) -> int:
+    """What the UI's engine answers for the column `n`."""
+    query = f"app.trace.engine.query({json.dumps(sql)}).then(result => Number(result.firstRow({{n: 0}}).n))"
+    return int(window.evaluate(query))
+
+
+def test_a_captured_run_opens_at_its_typical_step_and_again_after_a_reload(
+    window: browser.Page, tmp_path: Path
+) -> None:
     path = tiny_trace.write(tmp_path / "run.json.gz", tiny_trace.document())
     with shown(window, tmp_path, path) as result:
-        print(visible(window), result.view.visible)
-        print(window.evaluate("document.title"))
-        print(
-            window.evaluate(
-                "(function walk(n, d) { return ' '.repeat(d) + n.className + ' ' + (n.children.length ? '' : n.innerText) + '\\n' + (d < 14 ? Array.from(n.children, c => walk(c, d + 1)).join('') : '') })(document.body, 0)"
-            )[:9000]
-        )
-        Path("/work/wt-u-pk/tmp/tiny.png").write_bytes(window.picture())
+        for turn in range(2):
+            assert pinned(window) == [
+                "steps", "phases", "host syncs", "sequence, track 1", "sequence, track 2", "junk tokens",
+                "GPU 0 stream 7", "GPU 0 stream 8", "GPU 0 idle",
+            ]  # fmt: skip
+            assert visible(window) == (96_800, 83_200)
+            assert window.evaluate("document.title").startswith("run.json.gz ")
+            # The process whose steps these are is unfolded; molprof's tables can be asked for.
+            assert window.evaluate("document.body.innerText.includes('main thread')")
+            include = "INCLUDE PERFETTO MODULE molprof.launches;"
+            assert number(window, f"{include} SELECT launches AS n FROM molprof_launch_count") == 4
+            if turn == 0:
+                window.call("Page.reload")
+                wait_for_view(window, result)
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason="MOLPROF_CORPUS names no folder with traces/")
+def test_kernels_that_overlap_are_all_there(window: browser.Page, tmp_path: Path) -> None:
+    with shown(window, tmp_path, CORPUS / "b200_vllm_eager.json.gz"):
+        assert pinned(window) == [
+            "steps", "GPU 0 stream 7", "GPU 0 stream 7 (overlapping 2), track 8", "GPU 0 idle",
+        ]  # fmt: skip
+        assert visible(window) == (0, 87_412_863)
+        assert number(window, "SELECT COUNT() AS n FROM slice WHERE category = 'kernel'") == 768
+
+
+def test_two_files_stand_in_one_timeline(window: browser.Page, tmp_path: Path) -> None:
+    first = tiny_trace.write(tmp_path / "before.json.gz", tiny_trace.document())
+    second = tiny_trace.write(tmp_path / "after.json", tiny_trace.cpu_document())
+    with shown(window, tmp_path, first, second, place=Place(step=1)):
+        assert pinned(window) == [
+            "before: steps", "before: phases", "before: host syncs", "before: sequence, track 1",
+            "before: sequence, track 2", "before: junk tokens", "before: GPU 0 stream 7", "before: GPU 0 stream 8",
+            "before: GPU 0 idle", "after: steps", "after: phases", "after: sequence, track 1",
+            "after: sequence, track 2", "after: junk tokens",
+        ]  # fmt: skip
+        assert visible(window) == (0, 104_000)
+        shown_names = window.evaluate("document.body.innerText")
+        assert "before: process 100" in shown_names
+        assert "after: process 101" in shown_names
+
+
+def test_the_browser_tells_of_what_the_tests_watch(window: browser.Page, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("<script>alert('box'); console.error('said'); fetch('http://127.0.0.1:9/x')</script>")
+    window.open(page.as_uri())
+    window.wait("true")
+    assert window.dialogs == ["box"]
+    assert ("error", "said") in window.console
+    assert "http://127.0.0.1:9/x" in window.requests
