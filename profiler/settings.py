@@ -167,7 +167,7 @@ class CaptureSettings:
     def __post_init__(self) -> None:
         if not self.model:
             raise UsageError("no model is named", hint=f"use a preset ({', '.join(PRESETS)}), a folder, or a hub id")
-        _one_of("weights", self.weights, WEIGHTS)
+        one_of("weights", self.weights, WEIGHTS)
         if self.size is not None:
             sized(self.model, self.size, self.weights)
         elif self.weights != TRAINED and self.model not in PRESETS:
