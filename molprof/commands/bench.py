@@ -15,8 +15,9 @@ from molprof.commands.bench_options import (
     processor,
     running_options,
 )
-from molprof.commands.bench_run import Running, run
+from molprof.commands.bench_run import Running, run, submitted
 from molprof.commands.bench_show import show
+from molprof.commands.submission import Submittable
 from molprof.profiler.bench.cases import BACKENDS, MASKS
 from molprof.profiler.bench.grids import (
     BENCHMARKS,
@@ -51,6 +52,7 @@ def command() -> None:
       molprof bench sdpa -o sdpa.jsonl
       molprof bench attention --model qwen --batch-size 16 -o bench.jsonl
       molprof bench matrix --attention sdpa,eager --kv-cache all --batch-size 1,8,32 --dry-run
+      molprof bench matrix --attention all --submit h100 --tasks 4 -o bench.jsonl
       molprof bench show bench.jsonl
       molprof recommend bench.jsonl
     """
@@ -61,7 +63,7 @@ def _require_output(running: Running) -> None:
         raise click.UsageError("Missing option '-o'; --dry-run shows the cases without it.")
 
 
-@command.command("sdpa")
+@command.command("sdpa", cls=Submittable)
 @click.option(
     "--shape",
     "shapes",
@@ -115,6 +117,8 @@ def sdpa(
     """  # fmt: skip
     running = Running(**options)
     _require_output(running)
+    if submitted(running):
+        return 0
     from molprof.profiler.bench.schedule import read_machine
 
     facts = read_machine(running.device, running.threads)
@@ -188,13 +192,15 @@ def _generation(name: str, benchmark: Benchmark) -> click.Command:
             "trust_remote_code": trust_remote_code, "device": running.device, "threads": running.threads,
         }  # fmt: skip
         cases = generation_cases(values, common)
+        if submitted(running):
+            return 0
         from molprof.profiler.bench.schedule import read_machine
 
         return run(cases, read_machine(running.device, running.threads), running)
 
     invoke.__doc__ = f"{benchmark.line}\n\n{_compared(benchmark)} Every dimension can be named to be another list."
     made = _generation_options(dtype_option(running_options(invoke)))
-    return click.command(name)(made)
+    return click.command(name, cls=Submittable)(made)
 
 
 def _compared(benchmark: Benchmark) -> str:

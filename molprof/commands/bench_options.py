@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from molprof.commands.submission import config_option, submit_options
 from molprof.profiler.bench.grids import ALL, NO_PROCESSOR
 from molprof.profiler.settings import AUTO, DTYPES
 
@@ -61,6 +62,22 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]
         return size
 
 
+class Share(click.ParamType):  # type: ignore[type-arg]
+    """`K/N`: the K-th of N shares, from 1."""
+
+    name = "K/N"
+
+    def convert(
+        self, value: str | tuple[int, int], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        first, slash, last = value.partition("/")
+        if not (slash and first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
+            self.fail(f"{value!r} is not a share such as 1/4", param, ctx)
+        return int(first), int(last)
+
+
 def on_off(text: str) -> bool:
     """`on` or `off`."""
     return {"on": True, "off": False}[text]
@@ -93,10 +110,13 @@ def running_options(command: _F) -> _F:
                          help="auto, cpu, cuda or cuda:N."),
             click.option("--threads", type=click.IntRange(1), metavar="N",
                          help="CPU threads for torch.  [default: one per core]"),
+            click.option("--share", type=Share(), metavar="K/N", help="Every N-th case, from the K-th."),
+            click.option("--tasks", type=click.IntRange(1), metavar="N",
+                         help="With --submit: as a job array of so many shares.  [default: 1]"),
         ]
     ):  # fmt: skip
         command = option(command)
-    return command
+    return config_option(submit_options(command))
 
 
 def dtype_option(command: _F) -> _F:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from molprof.commands.options import deliver, note
+from molprof.commands.submission import check_submission, own_arguments, run_on_cluster
+from molprof.errors import UsageError
 from molprof.text import escaped
 
 if TYPE_CHECKING:
@@ -39,6 +41,54 @@ class Running:
     bisect: bool
     device: str
     threads: int | None
+    share: tuple[int, int] | None
+    tasks: int | None
+    config: Path | None
+    cluster: str | None
+    overrides: tuple[str, ...]
+    detach: bool
+
+
+def submitted(running: Running) -> bool:
+    """Hands the benchmark to a cluster where that is asked for: each task runs a share of the cases into a file of its
+    own, for several nodes cannot add to one, and collecting puts them together. Whether it was asked for.
+
+    Raises:
+        UsageError: an earlier submission has left such files, and `--resume` is not given.
+        RunError: a task did not end well.
+    """
+    check_submission(running.cluster, running.overrides, running.detach)
+    if running.cluster is None or running.dry_run:
+        if running.tasks is not None and running.cluster is None:
+            raise click.UsageError("--tasks is of use with --submit NAME only")
+        return False
+    from molprof.profiler.cluster.job import Task
+    from molprof.profiler.project import find_project
+
+    assert running.output is not None
+    output, count = running.output.absolute(), running.tasks or 1
+    parts = [output.with_name(f"{output.stem}.{number}-of-{count}{output.suffix}") for number in range(1, count + 1)]
+    if not running.resume and (left := [part for part in parts if part.exists()]):
+        raise UsageError(
+            f"{left[0]} is of an earlier submission", hint="--resume goes on with it; else remove it or name another -o"
+        )
+    context = click.get_current_context()
+    # A task that is requeued goes on where it was stopped.
+    own = [*own_arguments(context), *([] if running.resume else ["--resume"])]
+    tasks = [
+        Task(
+            f"share-{number}",
+            ("bench", str(context.info_name), *own, "--share", f"{number}/{count}", "-o", str(part)),
+            str(part),
+        )
+        for number, part in enumerate(parts, start=1)
+    ]
+    data = {"output": str(output), "parts": [str(part) for part in parts]}
+    project = find_project(running.config)
+    run_on_cluster(project, "bench", tasks, running.cluster, running.overrides, running.detach, data)
+    if not running.detach:
+        note(f"next: molprof bench show {shlex.quote(str(running.output))}")
+    return True
 
 
 def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | None = None) -> int:
@@ -47,6 +97,9 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
     from molprof.profiler.bench.records import Results
     from molprof.profiler.bench.schedule import Plan, default_memory, run_plan
 
+    if running.share is not None:
+        number, of = running.share
+        cases = cases[number - 1 :: of]
     if running.dry_run:
         deliver(listed(cases, facts, running.repeats), None)
         return 0

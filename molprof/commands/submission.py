@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ARGUMENTS = "molprof.arguments"
 # Options of submission, which the task on the cluster is not given, and how many values each takes.
-_OPTIONS = {"--submit": 1, "--slurm": 1, "--detach": 0}
+_OPTIONS = {"--submit": 1, "--slurm": 1, "--detach": 0, "--tasks": 1}
 # Of commands whose results are not whole when their tasks have ended: what makes them so.
-_FINISH = {"sweep": "molprof.profiler.sweep.index:collected"}
+_FINISH = {
+    "bench": "molprof.profiler.bench.records:collected",
+    "sweep": "molprof.profiler.sweep.index:collected",
+}
 
 
 class Submittable(click.Command):

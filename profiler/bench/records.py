@@ -8,10 +8,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from molprof.errors import UsageError
 from molprof.profiler.bench.answers import OK
+
+if TYPE_CHECKING:
+    from molprof.profiler.cluster.status import JobStatus
 
 SCHEMA = 1
 _ID_LETTERS = 12
@@ -84,12 +87,43 @@ class Results:
         os.write(self._file, text.encode() + b"\n")
         os.fsync(self._file)
 
+    def add(self, part: Path) -> None:
+        """Lines of another file of results that this one lacks; results with an environment's line before them."""
+        _read(part)
+        data = part.read_bytes()
+        for line in data[: data.rfind(b"\n") + 1].splitlines():
+            record = json.loads(line)
+            kind = record["record"]
+            if kind == "environment":
+                self.environment(record["environment"])
+            elif kind == "result":
+                ended = self.done.ended.setdefault((record["case"], record["environment"]), {})
+                if record["repeat"] not in ended:
+                    ended[record["repeat"]] = record["status"]
+                    self.write(record)
+
     def _cut(self) -> None:
         """Drops the beginning of a line that was never finished: the process that wrote it was killed."""
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":
             whole = self._path.read_bytes().rfind(b"\n") + 1
             os.ftruncate(self._file, whole)
+
+
+def collected(status: JobStatus) -> None:
+    """Adds what the tasks of a cluster's job have left in their files to the benchmark's own, each line once.
+
+    Raises:
+        UsageError: one of the files holds something else.
+    """
+    data = status.job.data or {}
+    results = Results(Path(data["output"]))
+    try:
+        for part in map(Path, data["parts"]):
+            if part.exists():
+                results.add(part)
+    finally:
+        results.close()
 
 
 def _read(path: Path) -> Done:

@@ -1,0 +1,91 @@
+"""A benchmark in shares: which cases each runs, and their files put together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from users import molprof
+
+from molprof.errors import UsageError
+from molprof.profiler.bench.records import Results, collected, environment_id
+from molprof.profiler.cluster.status import JobStatus
+
+MACHINE = {"gpu": "one"}
+OTHER = {"gpu": "another"}
+
+
+def written(path: Path, machine: dict[str, Any], *cases: tuple[str, int, str]) -> Path:
+    results = Results(path)
+    for case, repeat, status in cases:
+        results.write(
+            {
+                "record": "result", "case": case, "environment": results.environment(machine), "repeat": repeat,
+                "status": status,
+            }
+        )  # fmt: skip
+    results.close()
+    return path
+
+
+def ended(output: Path, *parts: Path) -> JobStatus:
+    data = {"output": str(output), "parts": [str(part) for part in parts]}
+    return cast(JobStatus, SimpleNamespace(job=SimpleNamespace(data=data)))
+
+
+def lines(path: Path) -> list[tuple[str, ...]]:
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    return [
+        (item["id"],) if item["record"] == "environment" else (item["case"], item["environment"], item["status"])
+        for item in records
+    ]
+
+
+def test_files_of_shares_are_put_together_each_line_once(tmp_path: Path) -> None:
+    output = written(tmp_path / "all.jsonl", MACHINE, ("a", 0, "ok"))
+    first = written(tmp_path / "1.jsonl", MACHINE, ("a", 0, "ok"), ("b", 0, "hung"))
+    second = written(tmp_path / "2.jsonl", OTHER, ("a", 0, "ok"))
+    one, other = environment_id(MACHINE), environment_id(OTHER)
+    expected = [(one,), ("a", one, "ok"), ("b", one, "hung"), (other,), ("a", other, "ok")]
+    for _ in range(2):  # collecting again adds nothing
+        collected(ended(output, first, second, tmp_path / "a task that never began.jsonl"))
+        assert lines(output) == expected
+
+
+def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
+    part = written(tmp_path / "1.jsonl", MACHINE, ("a", 0, "ok"))
+    part.write_bytes(part.read_bytes() + b'{"schema":1,"record":"res')
+    collected(ended(tmp_path / "all.jsonl", part))
+    assert lines(tmp_path / "all.jsonl") == [(environment_id(MACHINE),), ("a", environment_id(MACHINE), "ok")]
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    part = tmp_path / "1.jsonl"
+    part.write_text('{"no": "result"}\n')
+    with pytest.raises(UsageError, match="line 1 is not a benchmark result"):
+        collected(ended(tmp_path / "all.jsonl", part))
+
+
+def test_shares_are_all_cases_and_none_twice() -> None:
+    def cases(*options: str) -> list[str]:
+        result = molprof("bench", "sdpa", "--shape", "1x1x1x8x8", "--phase", "decode", "--dry-run", *options)
+        assert result.returncode == 0, result.stderr
+        return [line.split()[0] for line in result.stdout.splitlines() if " 1x1x1" in line]
+
+    assert sorted(cases("--share", "1/2") + cases("--share", "2/2")) == sorted(cases())
+
+
+@pytest.mark.parametrize("share", ["0/2", "3/2", "1", "a/b", "1/"])
+def test_a_share_is_one_of_so_many(share: str) -> None:
+    result = molprof("bench", "sdpa", "--dry-run", "--share", share)
+    assert result.returncode == 2
+    assert f"'{share}' is not a share such as 1/4" in result.stderr
+
+
+def test_tasks_are_of_a_submission() -> None:
+    result = molprof("bench", "sdpa", "-o", "x.jsonl", "--tasks", "2")
+    assert result.returncode == 2
+    assert "--tasks is of use with --submit NAME only" in result.stderr
