@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from users import molprof
+from conftest import Cli
 
 from molprof.errors import UsageError
 from molprof.profiler.bench.records import Results, collected, environment_id
@@ -69,7 +69,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
         collected(ended(tmp_path / "all.jsonl", part))
 
 
-def test_shares_are_all_cases_and_none_twice() -> None:
+def test_shares_are_all_cases_and_none_twice(molprof: Cli) -> None:
     def cases(*options: str) -> list[str]:
         result = molprof("bench", "sdpa", "--shape", "1x1x1x8x8", "--phase", "decode", "--dry-run", *options)
         assert result.returncode == 0, result.stderr
@@ -79,13 +79,13 @@ def test_shares_are_all_cases_and_none_twice() -> None:
 
 
 @pytest.mark.parametrize("share", ["0/2", "3/2", "1", "a/b", "1/"])
-def test_a_share_is_one_of_so_many(share: str) -> None:
+def test_a_share_is_one_of_so_many(molprof: Cli, share: str) -> None:
     result = molprof("bench", "sdpa", "--dry-run", "--share", share)
     assert result.returncode == 2
     assert f"'{share}' is not a share such as 1/4" in result.stderr
 
 
-def test_tasks_are_of_a_submission() -> None:
+def test_tasks_are_of_a_submission(molprof: Cli) -> None:
     result = molprof("bench", "sdpa", "-o", "x.jsonl", "--tasks", "2")
     assert result.returncode == 2
     assert "--tasks is of use with --submit NAME only" in result.stderr
