@@ -13,6 +13,7 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted
 from molprof.analysis.reader.feeding import feed_events
+from molprof.analysis.reader.memory import check_memory
 from molprof.analysis.reader.packets import Packets
 from molprof.analysis.reader.part import part_reader
 from molprof.analysis.reader.source import Source, open_source
@@ -24,6 +25,9 @@ from molprof.profiler.manifest import INCOMPLETE_KEY
 # What the engine holds per event, at most: its text while it is sorted, its rows and args afterwards.
 _EVENT_BYTES = 420
 _ALL_ARGS_EVENT_BYTES = 1500
+# The least that was seen of large traces.
+_LEAST_EVENT_BYTES = 300
+_LEAST_ALL_ARGS_EVENT_BYTES = 500
 # Beyond this the 32-bit module, whose memory ends at 4 GiB, is not tried.
 _MAX_BYTES = 3 << 30
 
@@ -100,6 +104,7 @@ def load_trace(
         problem = f"its capture failed: {failed.get('problem')}"
     devices = document.keys.get("deviceProperties")
     if callable(engine):
+        check_memory(name, len(found.starts_ns), _LEAST_ALL_ARGS_EVENT_BYTES if all_args else _LEAST_EVENT_BYTES)
         engine = engine(len(found.starts_ns) * (_ALL_ARGS_EVENT_BYTES if all_args else _EVENT_BYTES) > _MAX_BYTES)
     feed_events(engine, found)
     return TraceInfo(
