@@ -17,6 +17,9 @@ from molprof.errors import TraceError
 
 # The engine reads times as float64 microseconds, which give the exact nanosecond up to 2**52 ns.
 _MAX_SPAN_NS = 2**52
+# Events of no known kind that a trace may have before they may not be most of it: small files that unpack to many
+# tiny ones would be read for long, and for nothing.
+_MAX_UNREAD = 1_000_000
 
 
 @dataclass
@@ -116,6 +119,12 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
     try:
         for part in parts:
             found.add(part)
+            if found.unread > _MAX_UNREAD and 2 * found.unread > found.read:
+                raise TraceError(
+                    f"{path}: {found.unread:,} of its first {found.read:,} events are of no known kind (ph): not a"
+                    " trace",
+                    hint="molprof reads traces in Chrome format, as torch.profiler writes them",
+                )
     except WrongEventError as error:
         raise TraceError(f"{path}: {error.message(found.read)}") from None
     starts = _joined(found.starts, np.int64)
