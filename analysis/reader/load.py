@@ -106,13 +106,14 @@ def load_trace(
     if callable(engine):
         check_memory(name, len(found.starts_ns), _LEAST_ALL_ARGS_EVENT_BYTES if all_args else _LEAST_EVENT_BYTES)
         engine = engine(len(found.starts_ns) * (_ALL_ARGS_EVENT_BYTES if all_args else _EVENT_BYTES) > _MAX_BYTES)
+    lanes, duration_ns = int((found.lanes > 0).sum()), int(found.durations_ns.sum())
     feed_events(engine, found)
     return TraceInfo(
         path=str(path),
         bytes=size,
         events_by_category=found.events_by_category,
-        lost_events=_lost_events(engine, found, name),
-        lanes=int((found.lanes > 0).sum()),
+        lost_events=_lost_events(engine, found, duration_ns, name),
+        lanes=lanes,
         complete=problem is None,
         problem=problem,
         stacks=stacks or STACK_CATEGORY not in found.events_by_category,
@@ -164,8 +165,11 @@ def _load_perfetto(source: Source, engine: Engine, partial: bool) -> TraceInfo:
     )
 
 
-def _lost_events(engine: Engine, found: Survey, file: str) -> int:
-    """Slices that are missing in the engine; raises EngineError when one that is there was changed."""
+def _lost_events(engine: Engine, found: Survey, expected_ns: int, file: str) -> int:
+    """Slices that are missing in the engine; raises EngineError when one that is there was changed.
+
+    expected_ns: the sum of all durations.
+    """
     rows = engine.query("SELECT category, COUNT(*) AS slices, SUM(MAX(dur, 0)) AS dur_ns FROM slice GROUP BY category")
     shown: Counter[str] = Counter()
     for category, count in zip(rows["category"].tolist(), rows["slices"].tolist(), strict=True):
@@ -177,10 +181,8 @@ def _lost_events(engine: Engine, found: Survey, file: str) -> int:
         raise EngineError(f"{file}: the engine shows slices that the file does not have: {dict(surplus)}")
     lost = (expected - shown).total()
     duration_ns = sum(rows["dur_ns"].tolist())
-    if not lost and not found.has_open_slices and duration_ns != int(found.durations_ns.sum()):
-        raise EngineError(
-            f"{file}: slices last {duration_ns} ns in the engine, {found.durations_ns.sum()} ns in the file"
-        )
+    if not lost and not found.has_open_slices and duration_ns != expected_ns:
+        raise EngineError(f"{file}: slices last {duration_ns} ns in the engine, {expected_ns} ns in the file")
     return lost
 
 

@@ -51,6 +51,12 @@ class Survey:
     thread_names: dict[int, str]  # by track
     process_names: dict[Id, str]  # by pid
 
+    def release(self) -> None:
+        """Lets go of the arrays, which the engine's end of reading needs the room of."""
+        nothing = np.empty(0, dtype=np.int64)
+        self.starts_ns = self.durations_ns = self.correlations = nothing
+        self.tracks = self.lanes = self.label_of = nothing.astype(np.int32)
+
     def texts(self) -> Iterator[bytes]:
         """The drafts as text, freed one by one."""
         self.drafts.reverse()
