@@ -13,19 +13,6 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.launches;
 
--- What each call started.
-CREATE PERFETTO TABLE _molprof_started AS
-SELECT
-  link.call_id,
-  MIN(work.device) AS device,
-  SUM(work.category = 'kernel') AS kernels,
-  MIN(link.delay) AS delay
-FROM molprof_gpu_work_call AS link
-JOIN molprof_gpu_work AS work
-  ON work.id = link.work_id
-GROUP BY
-  link.call_id;
-
 -- Depth of a device's queue just before each launch: a running sum over submissions, ends and launches.
 CREATE PERFETTO TABLE _molprof_queue_depth AS
 WITH
@@ -62,7 +49,7 @@ WITH
       call.id,
       0 AS change
     FROM molprof_gpu_call AS call
-    JOIN _molprof_started AS started
+    JOIN molprof_call_work AS started
       ON started.call_id = call.id
     WHERE
       call.kind IS NOT NULL
@@ -127,7 +114,7 @@ SELECT
   started.delay,
   depth.depth AS queue_depth
 FROM molprof_gpu_call AS call
-LEFT JOIN _molprof_started AS started
+LEFT JOIN molprof_call_work AS started
   ON started.call_id = call.id
 LEFT JOIN _molprof_queue_depth AS depth
   ON depth.call_id = call.id

@@ -51,6 +51,8 @@ ORDER BY
 CREATE PERFETTO TABLE molprof_call_work(
   -- The call; a graph launch starts many.
   call_id JOINID(slice.id),
+  -- Device of the work, as text; of several the first by that text.
+  device STRING,
   -- Kernels.
   kernels LONG,
   -- Copies and sets.
@@ -65,6 +67,7 @@ CREATE PERFETTO TABLE molprof_call_work(
 AS
 SELECT
   link.call_id,
+  MIN(work.device) AS device,
   SUM(work.category = 'kernel') AS kernels,
   SUM(work.category != 'kernel') AS memory_operations,
   SUM(work.dur) AS gpu_ns,

@@ -130,11 +130,11 @@ def test_what_calls_add_to_where_they_ran(tmp_path: Path) -> None:
     ]
     with events_loaded(tmp_path, events) as rows:
         sql = "SELECT call.ts, {0}.* FROM {0} JOIN molprof_gpu_call AS call ON call.id = call_id ORDER BY call.ts"
-        # start, kernels, memory operations, GPU time, span, delay
+        # start, device, kernels, memory operations, GPU time, span, delay
         assert [row[:1] + row[2:] for row in rows("launches", sql.format("molprof_call_work"))] == [
-            (0, 1, 1, 10_000, 8_000, 10_000),
-            (10_000, 0, 1, 15_000, 15_000, 10_000),
-            (60_000, 1, 0, 1_000, 1_000, -1_000),
+            (0, "0", 1, 1, 10_000, 8_000, 10_000),
+            (10_000, "0", 0, 1, 15_000, 15_000, 10_000),
+            (60_000, "0", 1, 0, 1_000, 1_000, -1_000),
         ]
         # start, launches, graph launches, kernels, GPU time, waits, time waited
         assert [row[:1] + row[2:] for row in rows("call_facts", sql.format("molprof_call_fact"))] == [

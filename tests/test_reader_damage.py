@@ -18,7 +18,7 @@ from trace_rows import load, x
 
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.query import find_statement, run_statement
-from molprof.analysis.reader import TraceInfo, document, load_trace
+from molprof.analysis.reader import TraceInfo, document, load_trace, survey
 from molprof.analysis.reader.part import WrongEventError
 from molprof.analysis.reports import load_report
 from molprof.errors import TraceError
@@ -276,3 +276,16 @@ def test_a_wrong_event_says_after_which() -> None:
     )
     assert WrongEventError("event 'a' has a negative dur").message(7) == "event 'a' has a negative dur"
     assert WrongEventError("", "nested").message(7) == "after event 7: nested"
+
+
+@pytest.mark.parametrize("known", [0, 11])
+def test_a_file_of_unknown_events_is_refused_early(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: int
+) -> None:
+    monkeypatch.setattr(survey, "_MAX_UNREAD", 10)
+    events = [x("a", i, 1) for i in range(known)] + [{} for _ in range(11)]
+    if known:
+        assert load(engine, tmp_path, events).unread_events == 11
+    else:
+        with pytest.raises(TraceError, match="11 of its first 11 events are of no known kind"):
+            load(engine, tmp_path, events)

@@ -82,18 +82,20 @@ def _records(found: Survey, places: Places, texts: _Texts, events: np.ndarray) -
     tracks = found.tracks[events]
     pids = places.pids[tracks]
     tids = places.tids[tracks]
-    homes = np.full(len(events), -1, dtype=np.int64)
-    for position in np.flatnonzero(found.lanes[events]).tolist():
-        homes[position] = tids[position]
-        tids[position] = places.lane_tids[int(tracks[position]), int(found.lanes[events[position]])]
     # A kind: label, whether there is a number, and the home of what is on a lane.
     kinds = labels.astype(np.int64) * 2 + has_number
-    if homes.max(initial=-1) >= 0:
-        distinct, kind_of = np.unique(np.stack([kinds, homes]), axis=1, return_inverse=True)
-        keys = distinct.T.tolist()
-    else:
-        distinct, kind_of = np.unique(kinds, return_inverse=True)
-        keys = [(kind, -1) for kind in distinct.tolist()]
+    first_moved = 2 * len(found.labels)
+    moved: dict[tuple[int, int], int] = {}
+    for position in np.flatnonzero(found.lanes[events]).tolist():
+        key = int(kinds[position]), int(tids[position])
+        kinds[position] = moved.setdefault(key, first_moved + len(moved))
+        tids[position] = places.lane_tids[int(tracks[position]), int(found.lanes[events[position]])]
+    # Numbered by marks: sorting, as numpy.unique does it, takes longer than all else here.
+    is_there = np.zeros(first_moved + len(moved), dtype=np.bool_)
+    is_there[kinds] = True
+    distinct = np.flatnonzero(is_there)
+    kind_of = (np.cumsum(is_there) - 1)[kinds]
+    keys = [(kind, -1) for kind in distinct.tolist() if kind < first_moved] + list(moved)
     new_texts = texts.begin(2 * len(keys))
     templates = [_template(found.labels[kind // 2], bool(kind % 2), home, texts, new_texts) for kind, home in keys]
     lengths = np.array([len(template) for template in templates])

@@ -26,7 +26,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def feed_events(engine: Engine, found: Survey) -> None:
-    """Feeds what the survey found, whose drafts are gone afterwards. Raises EngineError.
+    """Feeds what the survey found, whose drafts and arrays are gone afterwards. Raises EngineError.
 
     The engine works in a thread of its own (it needs no Python there) while this one encodes.
     """
@@ -40,6 +40,7 @@ def feed_events(engine: Engine, found: Survey) -> None:
                 waiting.popleft().result()
         for future in waiting:
             future.result()
+    found.release()
     engine.finish()
 
 

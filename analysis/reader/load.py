@@ -13,6 +13,7 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted
 from molprof.analysis.reader.feeding import feed_events
+from molprof.analysis.reader.memory import check_memory
 from molprof.analysis.reader.packets import Packets
 from molprof.analysis.reader.part import part_reader
 from molprof.analysis.reader.source import Source, open_source
@@ -24,6 +25,9 @@ from molprof.profiler.manifest import INCOMPLETE_KEY
 # What the engine holds per event, at most: its text while it is sorted, its rows and args afterwards.
 _EVENT_BYTES = 420
 _ALL_ARGS_EVENT_BYTES = 1500
+# The least that was seen of large traces.
+_LEAST_EVENT_BYTES = 300
+_LEAST_ALL_ARGS_EVENT_BYTES = 500
 # Beyond this the 32-bit module, whose memory ends at 4 GiB, is not tried.
 _MAX_BYTES = 3 << 30
 
@@ -99,14 +103,16 @@ def load_trace(
         problem = f"its capture failed: {failed.get('problem')}"
     devices = document.keys.get("deviceProperties")
     if callable(engine):
+        check_memory(name, len(found.starts_ns), _LEAST_ALL_ARGS_EVENT_BYTES if all_args else _LEAST_EVENT_BYTES)
         engine = engine(len(found.starts_ns) * (_ALL_ARGS_EVENT_BYTES if all_args else _EVENT_BYTES) > _MAX_BYTES)
+    lanes, duration_ns = int((found.lanes > 0).sum()), int(found.durations_ns.sum())
     feed_events(engine, found)
     return TraceInfo(
         path=str(path),
         bytes=size,
         events_by_category=found.events_by_category,
-        lost_events=_lost_events(engine, found, name),
-        lanes=int((found.lanes > 0).sum()),
+        lost_events=_lost_events(engine, found, duration_ns, name),
+        lanes=lanes,
         complete=problem is None,
         problem=problem,
         stacks=stacks or STACK_CATEGORY not in found.events_by_category,
@@ -164,8 +170,11 @@ def _load_perfetto(source: Source, engine: Engine, partial: bool) -> TraceInfo:
     )
 
 
-def _lost_events(engine: Engine, found: Survey, file: str) -> int:
-    """Slices that are missing in the engine; raises EngineError when one that is there was changed."""
+def _lost_events(engine: Engine, found: Survey, expected_ns: int, file: str) -> int:
+    """Slices that are missing in the engine; raises EngineError when one that is there was changed.
+
+    expected_ns: the sum of all durations.
+    """
     rows = engine.query("SELECT category, COUNT(*) AS slices, SUM(MAX(dur, 0)) AS dur_ns FROM slice GROUP BY category")
     shown: Counter[str] = Counter()
     for category, count in zip(rows["category"].tolist(), rows["slices"].tolist(), strict=True):
@@ -177,10 +186,8 @@ def _lost_events(engine: Engine, found: Survey, file: str) -> int:
         raise EngineError(f"{file}: the engine shows slices that the file does not have: {dict(surplus)}")
     lost = (expected - shown).total()
     duration_ns = sum(rows["dur_ns"].tolist())
-    if not lost and not found.has_open_slices and duration_ns != int(found.durations_ns.sum()):
-        raise EngineError(
-            f"{file}: slices last {duration_ns} ns in the engine, {found.durations_ns.sum()} ns in the file"
-        )
+    if not lost and not found.has_open_slices and duration_ns != expected_ns:
+        raise EngineError(f"{file}: slices last {duration_ns} ns in the engine, {expected_ns} ns in the file")
     return lost
 
 

@@ -17,6 +17,9 @@ from molprof.errors import TraceError
 
 # The engine reads times as float64 microseconds, which give the exact nanosecond up to 2**52 ns.
 _MAX_SPAN_NS = 2**52
+# Events of no known kind that a trace may have before they may not be most of it: small files that unpack to many
+# tiny ones would be read for long, and for nothing.
+_MAX_UNREAD = 1_000_000
 
 
 @dataclass
@@ -47,6 +50,12 @@ class Survey:
     track_ids: list[tuple[Id, Id]]
     thread_names: dict[int, str]  # by track
     process_names: dict[Id, str]  # by pid
+
+    def release(self) -> None:
+        """Lets go of the arrays, which the engine's end of reading needs the room of."""
+        nothing = np.empty(0, dtype=np.int64)
+        self.starts_ns = self.durations_ns = self.correlations = nothing
+        self.tracks = self.lanes = self.label_of = nothing.astype(np.int32)
 
     def texts(self) -> Iterator[bytes]:
         """The drafts as text, freed one by one."""
@@ -116,6 +125,12 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
     try:
         for part in parts:
             found.add(part)
+            if found.unread > _MAX_UNREAD and 2 * found.unread > found.read:
+                raise TraceError(
+                    f"{path}: {found.unread:,} of its first {found.read:,} events are of no known kind (ph): not a"
+                    " trace",
+                    hint="molprof reads traces in Chrome format, as torch.profiler writes them",
+                )
     except WrongEventError as error:
         raise TraceError(f"{path}: {error.message(found.read)}") from None
     starts = _joined(found.starts, np.int64)
