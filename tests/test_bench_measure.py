@@ -36,9 +36,10 @@ def tiny_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoadedModel]:
     found = loaded("llama")
     own = dataclasses.replace(found, model=copy.deepcopy(found.model))
     monkeypatch.setattr(generation, "load", lambda *arguments: own)
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     yield own
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.allow_tf32 = before[1]
 
 
 def case(**settings: Any) -> GenerateCase:
