@@ -75,6 +75,7 @@ class Result:
     Attributes:
         settings: of the case, `kind` first.
         figures: None where it is not ok.
+        load: processes that ran or waited for a core when it began, mean over a minute.
         largest_batch: the largest that fits, where it was out of memory and looked for.
     """
 
@@ -87,6 +88,7 @@ class Result:
     message: str | None = None
     stack: list[str] | None = None
     wall_s: float | None = None
+    load: float | None = None
     figures: dict[str, Any] | None = None
     largest_batch: int | None = None
     fit_exact: bool | None = None

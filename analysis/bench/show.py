@@ -43,7 +43,7 @@ def bench_document(results: Results, title: str) -> Document:
     for name in dict.fromkeys(item.environment for item in measured):
         mine = [item for item in measured if item.environment == name]
         where = environment_text(results.environments.get(name))
-        sections.append(Section(f"Environment {name}", notes=(where, _counts(mine))))
+        sections.append(Section(f"Environment {name}", notes=(where, _counts(mine), *_busy(results, name))))
         sections += _generation([item for item in mine if item.kind == GENERATE])
         sections += _sdpa([item for item in mine if item.kind == SDPA])
         sections += _not_ok(mine)
@@ -92,6 +92,15 @@ def short(item: Measured, names: Sequence[str]) -> str:
     """A case by the settings that tell it from the others."""
     parts = [_NAMES.get(name, str)(item.settings.get(name)) for name in names]
     return " ".join(parts) or item.label
+
+
+def _busy(results: Results, environment: str) -> tuple[str, ...]:
+    """A caution where others had the machine too; the cases themselves are one process at a time."""
+    loads = [item.load for item in results.results if item.environment == environment and item.load is not None]
+    cores = results.environments.get(environment, {}).get("cores")
+    if not loads or not isinstance(cores, int) or max(loads) <= cores + 1:
+        return ()
+    return (f"the machine was busy: load up to {max(loads):.0f} on {cores} cores, so times and ranges say little",)
 
 
 def _telling(items: Sequence[Measured]) -> list[str]:

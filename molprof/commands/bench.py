@@ -32,6 +32,8 @@ from molprof.profiler.bench.grids import (
 )
 from molprof.profiler.settings import ATTENTION, COMPILE, KV_CACHES
 
+_NUMBERS = Values(read=int, name="whole numbers")
+
 
 class _BenchGroup(click.Group):
     """Lists the benchmarks in the order in which they were made."""
@@ -128,21 +130,23 @@ def sdpa(
 
 
 def _generation_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    numbers = {"read": int, "name": "whole numbers"}
     for option in reversed(
         [
             click.option("--model", "models", type=Values(), metavar="A,B,...", help="Presets, folders, hub ids."),
             click.option("--tokenizer", metavar="NAME", help="Of all of them.  [default: the model's own]"),
             click.option("--processor", "processors", type=Values(read=processor), metavar="A,B,...",
                          help="Logits processors; none: unconstrained, auto: as --lp."),
-            click.option("--batch-size", "batch_sizes", type=Values(**numbers), metavar="N,M,..."),  # type: ignore[arg-type]
-            click.option("--attention", "attentions", type=Values(ATTENTION), metavar="A,B,..."),
-            click.option("--kv-cache", "kv_caches", type=Values(KV_CACHES), metavar="A,B,..."),
+            click.option("--batch-size", "batch_sizes", type=_NUMBERS, metavar="N,M,...",
+                         help="Molecules generated together."),
+            click.option("--attention", "attentions", type=Values(ATTENTION), metavar="A,B,...",
+                         help=f"{', '.join(ATTENTION)}."),
+            click.option("--kv-cache", "kv_caches", type=Values(KV_CACHES), metavar="A,B,...",
+                         help=f"{', '.join(KV_CACHES)}."),
             click.option("--compile", "compiles", type=Values(COMPILE), metavar="A,B,...",
-                         help="With caches of fixed shape; the others are never compiled."),
+                         help=f"{', '.join(COMPILE)}; with caches of fixed shape, the others are never compiled."),
             click.option("--tf32", "tf32s", type=Values(("off", "on"), on_off), metavar="off,on"),
             click.option("--cudnn-benchmark", "cudnn_benchmarks", type=Values(("off", "on"), on_off), metavar="off,on"),
-            click.option("--pad-multiple", "padding_multiples", type=Values(**numbers),  # type: ignore[arg-type]
+            click.option("--pad-multiple", "padding_multiples", type=_NUMBERS,
                          metavar="N,M,...", help="Prompts are padded to a multiple of so many tokens."),
             click.option("-n", "count", type=click.IntRange(1), metavar="N",
                          help="Molecules at least, in full batches.  [default: the largest batch]"),
@@ -198,18 +202,33 @@ def _generation(name: str, benchmark: Benchmark) -> click.Command:
 
         return run(cases, read_machine(running.device, running.threads), running)
 
-    invoke.__doc__ = f"{benchmark.line}\n\n{_compared(benchmark)} Every dimension can be named to be another list."
+    invoke.__doc__ = f"{benchmark.line}\n\n{_compared(name, benchmark)}"
     made = _generation_options(dtype_option(running_options(invoke)))
     return click.command(name, cls=Submittable)(made)
 
 
-def _compared(benchmark: Benchmark) -> str:
-    """What the grid varies, for the help."""
-    parts = []
-    for dimension, values in benchmark.defaults.items():
-        shown = ", ".join("none" if value is None else str(value) for value in values)
-        parts.append(f"{DIMENSIONS[dimension].replace('_', ' ')}: {shown}.")
-    return "Without options: " + " ".join(parts)
+def _value(value: object) -> str:
+    """As it is given on the command line."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)
+
+
+def _compared(name: str, benchmark: Benchmark) -> str:
+    """What the grid varies and what else it takes, for the help."""
+    varied: list[str] = []
+    fixed: list[str] = []
+    for dimension, setting in DIMENSIONS.items():
+        values = benchmark.defaults.get(dimension) or PLAIN[dimension]
+        shown = ", ".join(map(_value, values))
+        (varied if len(values) > 1 else fixed).append(f"{setting.replace('_', ' ')}: {shown}")
+    return (
+        f"Compares {'; '.join(varied)}. All else as {'; '.join(fixed)}. Each option replaces a list by another, with "
+        "commas; 'all' stands for every value."
+        f"\n\n\b\nExamples:\n  molprof bench {name} --model qwen -o bench.jsonl\n"
+        f"  molprof bench {name} --processor none,auto --batch-size 8,32 --repeats 6 -o bench.jsonl --resume\n"
+        f"  molprof bench {name} --dry-run"
+    )
 
 
 def _check_processors(names: tuple[str | None, ...]) -> None:

@@ -98,7 +98,7 @@ def padded(plans: Sequence[BatchPlan], multiple: int, context: int | None) -> li
 def _switches(case: GenerateCase) -> None:
     if case.threads is not None:
         torch.set_num_threads(case.threads)
-    torch.backends.cuda.matmul.allow_tf32 = case.tf32
+    torch.set_float32_matmul_precision("high" if case.tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = case.tf32
     torch.backends.cudnn.benchmark = case.cudnn_benchmark
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import random
 import statistics
 import time
@@ -136,6 +137,7 @@ def run_plan(
     while waiting:
         repeat, case = waiting.pop(0)
         number += 1
+        load = os.getloadavg()[0]
         begin(case, number, number + len(waiting))
         ended, extra = _one(case, plan, reasons[case], fits)
         if ended.status != OK:
@@ -151,7 +153,8 @@ def run_plan(
                 "environment": environment if own is None else results.environment(own), "repeat": repeat,
                 "status": ended.status, "message": ended.message,
                 "stack": None if ended.stack is None else list(ended.stack),
-                "ended": _now(), "wall_s": round(ended.wall_s, 3), "figures": ended.answer.get("figures"), **extra,
+                "ended": _now(), "load": round(load, 1),
+                "wall_s": round(ended.wall_s, 3), "figures": ended.answer.get("figures"), **extra,
             }
         )  # fmt: skip
         message = ended.message
