@@ -32,6 +32,7 @@ COMMANDS = {
     "jobs": "What was submitted to a cluster, and how it stands.",
     "collect": "The results of a job that was submitted to a cluster.",
     "logs": "What the tasks of a job printed.",
+    "doctor": "What works here, and the fix for what does not.",
     "presets": "The models, processors and molecules that come with molprof.",
 }
 

@@ -6,12 +6,12 @@ import importlib.metadata
 import os
 import platform
 import re
-import subprocess
 from pathlib import Path
 
 import torch
 import transformers
 
+from molprof.profiler.hardware import driver_version
 from molprof.profiler.manifest import Environment
 
 
@@ -30,7 +30,7 @@ def environment(device: torch.device) -> Environment:
     return Environment(
         gpu=gpu,
         gpu_memory_bytes=memory,
-        driver=_driver() if gpu else None,
+        driver=driver_version() if gpu else None,
         cuda=cuda,
         cudnn=cudnn,
         torch=torch.__version__,
@@ -50,19 +50,6 @@ def _version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _driver() -> str | None:
-    """The GPU driver's version: the kernel module says it on Linux, nvidia-smi elsewhere."""
-    module = Path("/proc/driver/nvidia/version")
-    if module.is_file() and (match := re.search(r"\s(\d{3,}\.\d+(?:\.\d+)?)\s", module.read_text())):
-        return match.group(1)
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        out = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return out.strip().splitlines()[0] if out.strip() else None
 
 
 def _cpu() -> str:

@@ -143,6 +143,7 @@ def _ask(command: list[str], time_limit_s: float = TIME_LIMIT_S) -> str:
         ) from error
     if done.returncode != 0:
         said = _line(done.stderr if done.stderr.strip() else done.stdout)
+        said = said.removeprefix(f"{command[0]}: error: ")
         raise SchedulerError(f"{command[0]}: {said}", hint="scontrol ping shows whether Slurm's controller is up")
     return done.stdout
 

@@ -145,9 +145,8 @@ def _words(file: TomlFile, where: list[str], option: Option, value: object) -> I
 def _name(chosen: Mapping[str, Value], grid: Mapping[str, list[Value]]) -> str:
     """A file's name of the values that differ between cases; models and processors speak for themselves."""
     parts = []
-    for key, value in chosen.items():
-        if len(grid[key]) == 1 and len(grid) > 1:
-            continue
+    for key in [key for key in chosen if len(grid[key]) > 1] or chosen:
+        value = chosen[key]
         text = Path(str(value)).name if key in ("model", "tokenizer", "smiles", "prompts") else str(value).lower()
-        parts.append(text if key in ("model", "processor") else f"{key}={text}".replace("=", "-"))
-    return _UNSAFE.sub("-", "-".join(parts) or str(next(iter(chosen.values())))).strip("-.") or "case"
+        parts.append(text if key in ("model", "processor") else f"{key}-{text}")
+    return _UNSAFE.sub("-", "-".join(parts)).strip("-.") or "case"

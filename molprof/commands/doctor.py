@@ -1,0 +1,52 @@
+"""`molprof doctor`: what works here, and the fix for what does not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from molprof.commands.options import deliver
+from molprof.commands.submission import config_option
+from molprof.text import aligned, escaped_json
+
+NEITHER = 3
+
+
+@click.command("doctor")
+@click.option("--format", "style", type=click.Choice(("table", "json")), default="table", show_default=True)
+@click.option(
+    "--limit", "limit_s", type=click.FloatRange(1), default=120.0, show_default=True, metavar="SECONDS",
+    help="Of each trial.",
+)  # fmt: skip
+@config_option
+def command(style: str, limit_s: float, config: Path | None) -> int:
+    """Tries what molprof needs and what it can use, and names the fix for what does not work.
+
+    Imports and kernels are tried in processes of their own, each with a time limit. Works without torch. States: ok;
+    missing (something needs it); broken (there, and does not work); absent (nothing is wrong with that). Exit codes:
+    0 traces can be recorded or analysed, 3 neither.
+
+    \b
+    Examples:
+      molprof doctor
+      molprof doctor --format json | jq .can
+    """
+    from molprof.profiler.doctor.checks import diagnose, number_of_trials
+
+    with click.progressbar(length=number_of_trials(), label="trials", file=sys.stderr) as bar:
+        diagnosis = diagnose(config, limit_s, lambda: bar.update(1))
+    if style == "json":
+        deliver(escaped_json(json.dumps(diagnosis.to_json(), indent=2)), None)
+    else:
+        rows = []
+        for check in diagnosis.checks:
+            rows.append((check.state, check.name, check.value or ""))
+            if check.fix is not None:
+                rows.append(("", "", f"fix: {check.fix}"))
+        can = (("analysis", diagnosis.can_analyse), ("capture", diagnosis.can_capture))
+        summary = "\n".join(f"{what}: {'can work' if works else 'cannot work'}" for what, works in can)
+        deliver(f"{aligned(rows)}\n\n{summary}", None)
+    return 0 if diagnosis.can_analyse or diagnosis.can_capture else NEITHER

