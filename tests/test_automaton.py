@@ -20,7 +20,7 @@ from tiny import ids, loaded, table
 from molprof.errors import UsageError
 from molprof.profiler.kinds import check, classify
 from molprof.profiler.processors import make_processor
-from molprof.profiler.processors.automaton import AutomatonBatch, fused_step
+from molprof.profiler.processors.automaton_batch import AutomatonBatch, fused_step
 from molprof.profiler.prompts import read_prompts
 from molprof.profiler.smiles import Molecule, molecule
 from molprof.profiler.template import build_template, conformer_text

@@ -73,7 +73,17 @@ def reference(name: str, processor: str) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("loop", [JUMP, DROP, BOTH])
-@pytest.mark.parametrize(("name", "processor"), [("llama", "generic"), ("qwen", "generic"), ("qwen", "qwen")])
+@pytest.mark.parametrize(
+    ("name", "processor"),
+    [
+        ("llama", "generic"),
+        ("qwen", "generic"),
+        ("qwen", "qwen"),
+        ("qwen", "vectorized"),
+        ("llama", "vectorized"),
+        ("llama", "placeholder"),
+    ],
+)
 def test_the_text_is_that_of_generate(name: str, processor: str, loop: Loop, cache: str) -> None:
     run = runner(loop, name, processor, kv_cache=cache)
     if loop is JUMP:

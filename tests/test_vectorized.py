@@ -7,7 +7,7 @@ import torch
 from tiny import loaded
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from molprof.profiler.processors.base import BatchProcessor, Processor
+from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places, Processor
 from molprof.profiler.processors.generic import Generic
 from molprof.profiler.processors.qwen import Qwen
 from molprof.profiler.processors.vectorized import Vectorized
@@ -71,6 +71,49 @@ def test_positions_may_be_left_out(tokenizer: str, masks: str) -> None:
     for position in (0, 4, 5, 9, 30, 31, length, length + 7):
         ids = torch.zeros(len(ROWS), PROMPT_WIDTH + position, dtype=torch.int64)
         assert torch.equal(vectorized(ids, scores.clone()), plain(ids, scores.clone())), position
+
+
+def rows_at(rows: tuple[int, ...], positions: tuple[int, ...]) -> Places:
+    return Places(rows, positions, torch.tensor(rows), torch.tensor(positions))
+
+
+@pytest.mark.parametrize(("tokenizer", "masks"), COMBINATIONS)
+def test_rows_at_unlike_positions_are_masked_as_the_row_loop_does(tokenizer: str, masks: str) -> None:
+    plain, vectorized, length = pair(tokenizer, masks)
+    assert isinstance(vectorized, ForcedRuns)
+    assert isinstance(plain, ForcedRuns)
+    assert vectorized.reads_tokens is False
+    width = loaded(tokenizer).target.logits_width
+    noise = torch.randn(len(ROWS), width, generator=torch.Generator().manual_seed(2))
+    ends = [len(template.ids) for template in templates(LIKE[masks](loaded(tokenizer).target), tokenizer)]
+    for start in range(0, length, 3):
+        rows = (2, 0, 3) if start % 6 else (0, 1, 2, 3)
+        # A row's last choice is for the position after its end token, as long as another row is not done.
+        places = rows_at(rows, tuple((start * (row + 1)) % (ends[row] + 2) for row in rows))
+        expected, got = (batch.mask(noise[list(rows)], places) for batch in (plain, vectorized))
+        assert torch.equal(got.isfinite(), expected.isfinite())
+        assert torch.equal(got.argmax(-1), expected.argmax(-1))
+        free = expected.isfinite().sum(-1) > 1
+        assert torch.equal(got[free], expected[free])
+        assert vectorized.masked_logits == plain.masked_logits
+    for row, end in enumerate(ends):
+        for position in range(end + 2):
+            assert vectorized.forced(row, position, None) == plain.forced(row, position, None)
+
+
+@pytest.mark.parametrize(("tokenizer", "masks"), [("qwen", "qwen"), ("llama", "generic")])
+def test_rows_at_unlike_positions_take_three_operators(tokenizer: str, masks: str) -> None:
+    target = loaded(tokenizer).target
+    made = Vectorized(target, masks)
+    for copies in (1, 8):
+        batch = made.start(templates(made, tokenizer) * copies, PROMPT_WIDTH)
+        assert isinstance(batch, ForcedRuns)
+        count = len(ROWS) * copies
+        places = rows_at(tuple(range(count)), tuple(row % 15 for row in range(count)))
+        scores = torch.zeros(count, target.logits_width)
+        with Operators() as operators:
+            batch.mask(scores, places)
+        assert operators.names == ["index", "index", "masked_fill_"]
 
 
 @pytest.mark.parametrize(("tokenizer", "masks", "most"), [("qwen", "qwen", 2), ("llama", "generic", 3)])

@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.profiler.processors.base import BatchProcessor, Target
-from molprof.profiler.processors.grammar import WHOLE_DIGITS
+from molprof.profiler.processors.free_length import WHOLE_DIGITS
 from molprof.profiler.smiles import COORDINATE_DECIMALS
 from molprof.profiler.template import PLACEHOLDER, Template
 

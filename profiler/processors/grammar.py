@@ -15,58 +15,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from molprof.errors import UsageError
-from molprof.profiler.processors.automaton import (
-    AutomatonBatch,
-    Chain,
-    Coordinate,
-    Node,
-    Path,
-    check_vocabulary,
-    compile_tables,
-    kernels_per_step,
-    longest_path,
-    trie,
-)
-from molprof.profiler.processors.base import BatchProcessor, Target
+from molprof.profiler.processors.automaton import Chain, Coordinate, Node, Path, longest_path, trie
+from molprof.profiler.processors.base import Target
+from molprof.profiler.processors.free_length import WHOLE_DIGITS, FreeLength
 from molprof.profiler.smiles import COORDINATE_DECIMALS
-from molprof.profiler.template import PLACEHOLDER, Template
+from molprof.profiler.template import Template
 
-WHOLE_DIGITS = 3
 _INSIDE = re.compile(r"(?<=<)[^<>]*(?=>)")
 # Token that stands for leaving the block while a coordinate's states are numbered.
 _LEAVE = -1
 
 
-class Grammar:
+class Grammar(FreeLength):
     """One automaton per molecule over the canonical tokens of every conformer text of it."""
 
     name = "grammar"
-    placeholder = PLACEHOLDER
-    needs_templates = True
-    fixed_length = False
 
     def __init__(self, target: Target) -> None:
-        check_vocabulary(self.name, target)
-        self._target = target
         self._gaps: dict[tuple[str, str, str], tuple[Path, ...]] = {}
-        self._coordinate = self._compile_coordinate()
-        self.parameters: dict[str, Any] = {
-            "whole_digits": WHOLE_DIGITS,
-            "decimals": COORDINATE_DECIMALS,
-            "coordinate_states": len(self._coordinate.edges),
-            "kernels_per_step": kernels_per_step(target),
-        }
-
-    def longest(self, template: Template) -> int:
-        """Most tokens of an answer, end token included."""
-        return self.chain(template).longest(self._coordinate)
-
-    def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
-        chains = [self.chain(template) for template in templates]
-        return AutomatonBatch(compile_tables(self._coordinate, chains, self._target), prompt_width, self._target)
+        super().__init__(target)
 
     def chain(self, template: Template) -> Chain:
         """The molecule's gaps as token paths; before a coordinate, one without and one with its first minus."""
@@ -104,7 +73,7 @@ class Grammar:
                 )
             yield tuple(token for token, _ in kept)
 
-    def _compile_coordinate(self) -> Coordinate:
+    def coordinate(self) -> Coordinate:
         """Number, comma, number, comma, number, its states numbered from its end to its beginning."""
         whole = trie(self._digit_paths(WHOLE_DIGITS))
         fraction = trie(self._digit_paths(COORDINATE_DECIMALS))

@@ -11,71 +11,39 @@ Against `grammar`: no work at the borders of numbers, but also tokens that a tok
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from molprof.profiler.processors.automaton import (
-    AutomatonBatch,
-    Chain,
-    Coordinate,
-    check_vocabulary,
-    compile_tables,
-    kernels_per_step,
-    longest_path,
-)
-from molprof.profiler.processors.base import BatchProcessor, Target
+from molprof.profiler.processors.automaton import Chain, Coordinate, longest_path
+from molprof.profiler.processors.free_length import WHOLE_DIGITS, FreeLength
 from molprof.profiler.smiles import COORDINATE_DECIMALS
-from molprof.profiler.template import PLACEHOLDER, Template
+from molprof.profiler.template import Template
 from molprof.profiler.vocabulary import TokenBytes
 
-WHOLE_DIGITS = 3
 _DIGITS = b"0123456789"
 # Where a number stands: before it, after its minus, in its whole part, after its point, in its fraction.
 _Place = tuple[int, str, int]
 _BEGIN: _Place = (0, "begin", 0)
 
 
-class Truncate:
+class Truncate(FreeLength):
     """COPY as in the template; FREE until the model closes a complete coordinate."""
 
     name = "truncate"
-    placeholder = PLACEHOLDER
-    needs_templates = True
-    fixed_length = False
 
-    def __init__(self, target: Target) -> None:
-        check_vocabulary(self.name, target)
-        self._target = target
-        self._coordinate = number_automaton(target.table)
-        self.parameters: dict[str, Any] = {
-            "whole_digits": WHOLE_DIGITS,
-            "decimals": COORDINATE_DECIMALS,
-            "coordinate_states": len(self._coordinate.edges),
-            "kernels_per_step": kernels_per_step(target),
-        }
+    def coordinate(self) -> Coordinate:
+        return number_automaton(self._target.table)
 
-    def longest(self, template: Template) -> int:
-        """Most tokens of an answer, end token included."""
-        return _chain(template).longest(self._coordinate)
-
-    def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
-        chains = [_chain(template) for template in templates]
-        return AutomatonBatch(compile_tables(self._coordinate, chains, self._target), prompt_width, self._target)
-
-
-def _chain(template: Template) -> Chain:
-    """The template's COPY runs."""
-    runs: list[list[int]] = [[]]
-    open_block = False
-    for token, free in zip(template.ids.tolist(), template.free.tolist(), strict=True):
-        if free:
-            open_block = True
-            continue
-        if open_block:
-            runs.append([])
-            open_block = False
-        runs[-1].append(token)
-    return Chain(tuple((tuple(run),) for run in runs))
+    def chain(self, template: Template) -> Chain:
+        """The template's COPY runs."""
+        runs: list[list[int]] = [[]]
+        open_block = False
+        for token, free in zip(template.ids.tolist(), template.free.tolist(), strict=True):
+            if free:
+                open_block = True
+                continue
+            if open_block:
+                runs.append([])
+                open_block = False
+            runs[-1].append(token)
+        return Chain(tuple((tuple(run),) for run in runs))
 
 
 def number_automaton(table: TokenBytes) -> Coordinate:

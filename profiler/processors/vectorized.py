@@ -4,6 +4,10 @@ A template fixes what happens at every position of every row, so all index lists
 only slices them by its position: no Python per row, no host sync, and two kernels where FREE allows a few tokens
 (three where it blocks a few). Rows times length times vocabulary is never built: 32 x 2,000 x 152,000 would be
 9.7 GB.
+
+In molprof's own decoding loop rows stand at unlike positions, so that no list holds a step. There the mask of each
+kind of action is looked up: a kind per position and row, and a mask over the vocabulary per kind, of which a batch
+has as many as its skeletons have different tokens, and two or three: some ten megabytes. That makes three kernels.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.profiler.processors import default_processor
-from molprof.profiler.processors.base import BatchProcessor, Target
+from molprof.profiler.processors.base import BatchProcessor, Places, Target
 from molprof.profiler.processors.generic import Generic
 from molprof.profiler.processors.qwen import Qwen
 from molprof.profiler.processors.rows import Action, Allow, Block, Force
@@ -61,6 +65,7 @@ class _Plan:
         kinds: kind of action by position and row, int64 (length + 2, rows): the first position past the longest
             row and the one after it, which stands for all later ones, force the end token.
         masked: logits set to -inf by position and row, int64 of the same shape.
+        lengths: answer positions of each row before the end token, which is `end`.
     """
 
     def __init__(self, rows: Sequence[Sequence[Action]], target: Target) -> None:
@@ -82,19 +87,34 @@ class _Plan:
                 counts.append(len(ids) if isinstance(action, Block) else target.logits_width - len(ids))
             return numbers[key]
 
-        length = max(map(len, rows), default=0) + 2
+        self.end = target.eos
+        self.lengths = list(map(len, rows))
+        length = max(self.lengths, default=0) + 2
         self.kinds = np.full((length, len(rows)), number(end), dtype=np.int64)
         for row, actions in enumerate(rows):
             self.kinds[: len(actions), row] = [number(action) for action in actions]
         self.masked = np.asarray(counts, dtype=np.int64)[self.kinds]
         self.width = target.logits_width
 
+    def blocked(self) -> np.ndarray:
+        """Tokens that cannot follow, by kind of action: bool (kinds, logits width)."""
+        found = np.zeros((len(self.tokens), self.width), dtype=np.bool_)
+        for kind, (tokens, force, allow) in enumerate(zip(self.tokens, self.force, self.allow, strict=True)):
+            found[kind] = force or allow
+            found[kind, tokens] = not (force or allow)
+        return found
+
 
 class _PlannedBatch(LogitsProcessor):
-    """Where a batch stands, and what it has masked so far."""
+    """Where a batch stands, what is forced there, and what it has masked so far."""
 
-    def __init__(self, plan: _Plan, prompt_width: int) -> None:
+    reads_tokens = False  # positions alone tell what is forced
+
+    def __init__(self, plan: _Plan, prompt_width: int, device: torch.device) -> None:
         self._prompt_width = prompt_width
+        self._plan = plan
+        self._kinds = torch.from_numpy(plan.kinds).to(device)
+        self._blocked = torch.from_numpy(plan.blocked()).to(device)
         self._last = len(plan.kinds) - 1
         self._counts = plan.masked
         self._masked = np.zeros(plan.kinds.shape[1], dtype=np.int64)
@@ -103,6 +123,23 @@ class _PlannedBatch(LogitsProcessor):
     def masked_logits(self) -> list[int]:
         """Logits set to -inf so far, by row, idle row-steps included."""
         return [int(count) for count in self._masked]
+
+    def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
+        """See `ForcedRuns`."""
+        plan = self._plan
+        run: list[int] = []
+        for kind in plan.kinds[position : plan.lengths[row] + 1, row].tolist():
+            if not plan.force[kind]:
+                return run
+            run.append(int(plan.tokens[kind][0]))
+        return run or [plan.end]
+
+    def mask(self, scores: Tensor, places: Places) -> Tensor:
+        """See `ForcedRuns`. A forced token keeps its score, which decides nothing."""
+        rows = list(places.rows)
+        self._masked[rows] += self._counts[list(places.positions), rows]
+        kinds = self._kinds[places.position_ids, places.row_ids]
+        return scores.masked_fill_(self._blocked[kinds], -math.inf)
 
     def _position(self, input_ids: Tensor) -> int:
         position = min(input_ids.shape[1] - self._prompt_width, self._last)
@@ -119,7 +156,7 @@ class _AllowBatch(_PlannedBatch):
     """
 
     def __init__(self, plan: _Plan, prompt_width: int, device: torch.device) -> None:
-        super().__init__(plan, prompt_width)
+        super().__init__(plan, prompt_width, device)
         self._out = torch.full((plan.kinds.shape[1], plan.width), -math.inf, device=device)
         self._at = -1
         sources: list[np.ndarray] = []
@@ -165,7 +202,7 @@ class _BlockBatch(_PlannedBatch):
     """Few tokens are blocked: whole columns, then whole forced rows, then single entries, in place."""
 
     def __init__(self, plan: _Plan, prompt_width: int, device: torch.device) -> None:
-        super().__init__(plan, prompt_width)
+        super().__init__(plan, prompt_width, device)
         blocks = [place for place in range(len(plan.tokens)) if not plan.force[place]]
         shared = plan.tokens[blocks[0]] if blocks else np.empty(0, np.int64)
         for place in blocks[1:]:

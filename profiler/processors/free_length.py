@@ -1,0 +1,61 @@
+"""What `grammar` and `truncate` share: a coordinate is as long as the model writes it, between fixed texts.
+
+They differ in the automaton of a coordinate, and in how the text between coordinates is cut into tokens.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from molprof.profiler.processors.automaton import Chain, Coordinate, check_vocabulary, compile_tables
+from molprof.profiler.processors.automaton_batch import AutomatonBatch, kernels_per_step
+from molprof.profiler.processors.base import BatchProcessor, Target
+from molprof.profiler.smiles import COORDINATE_DECIMALS
+from molprof.profiler.template import PLACEHOLDER, Template
+
+WHOLE_DIGITS = 3
+
+
+class FreeLength(ABC):
+    """One automaton per molecule: a chain of fixed texts and, between them, coordinates of three numbers.
+
+    A number is an optional minus, one to three digits, a point, and one to four digits.
+
+    Raises:
+        UsageError: the vocabulary joins a digit with a mark of a coordinate.
+    """
+
+    name: str
+    placeholder = PLACEHOLDER
+    needs_templates = True
+    fixed_length = False
+
+    def __init__(self, target: Target) -> None:
+        check_vocabulary(self.name, target)
+        self._target = target
+        self._coordinate = self.coordinate()
+        self.parameters: dict[str, Any] = {
+            "whole_digits": WHOLE_DIGITS,
+            "decimals": COORDINATE_DECIMALS,
+            "coordinate_states": len(self._coordinate.edges),
+            "kernels_per_step": kernels_per_step(target),
+        }
+
+    @abstractmethod
+    def coordinate(self) -> Coordinate:
+        """The automaton of one coordinate, for the target's vocabulary."""
+
+    @abstractmethod
+    def chain(self, template: Template) -> Chain:
+        """The token paths before, between and after a molecule's coordinates."""
+
+    def longest(self, template: Template) -> int:
+        """Most tokens of an answer, end token included."""
+        return self.chain(template).longest(self._coordinate)
+
+    def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
+        """See `Processor`."""
+        chains = [self.chain(template) for template in templates]
+        return AutomatonBatch(compile_tables(self._coordinate, chains, self._target), prompt_width, self._target)
