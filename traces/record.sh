@@ -2,7 +2,7 @@
 # Records the traces of this folder again. On a machine with nothing else to do:
 #
 #   sh traces/record.sh cpu --threads 2
-#   sh traces/record.sh h100 --size full --dtype bfloat16    (on a GPU)
+#   LLAMA='--size 380m' QWEN='--size 0.6b' sh traces/record.sh h100     (on a GPU, at real sizes)
 #
 # The first word begins the files' names; the rest goes to every molprof capture.
 set -eu
@@ -10,16 +10,19 @@ name=${1:?"a word for the files' names, such as cpu"}
 shift
 here=$(cd "$(dirname "$0")" && pwd)
 record() {
-    file=$1
-    shift
-    molprof capture -n 16 --batch-size 8 --repeats 5 -o "$here/$name-$file.json.gz" --force "$@"
+    model=$1
+    case $model in llama) size=${LLAMA:-} ;; *) size=${QWEN:-} ;; esac
+    file=$2
+    shift 2
+    # shellcheck disable=SC2086  # the size is two words
+    molprof capture --model "$model" $size -n 16 --batch-size 8 --repeats 5 -o "$here/$name-$file.json.gz" --force "$@"
 }
-record llama --model llama --no-lp "$@"
-record qwen --model qwen --no-lp "$@"
-record llama-generic --model llama --processor generic --disagreement "$@"
-record qwen-qwen --model qwen --processor qwen --disagreement "$@"
-record qwen-generic --model qwen --processor generic --disagreement "$@"
-record llama-grammar --model llama --processor grammar --disagreement "$@"
-record qwen-grammar --model qwen --processor grammar --disagreement "$@"
-record llama-jump --model llama --processor grammar --forced-runs "$@"
-record qwen-jump --model qwen --processor grammar --forced-runs "$@"
+record llama llama --no-lp "$@"
+record qwen qwen --no-lp "$@"
+record llama llama-generic --processor generic --disagreement "$@"
+record qwen qwen-qwen --processor qwen --disagreement "$@"
+record qwen qwen-generic --processor generic --disagreement "$@"
+record llama llama-grammar --processor grammar --disagreement "$@"
+record qwen qwen-grammar --processor grammar --disagreement "$@"
+record llama llama-jump --processor grammar --forced-runs "$@"
+record qwen qwen-jump --processor grammar --forced-runs "$@"
