@@ -1,4 +1,5 @@
-"""Writes docs/case-study.md and the list traces/README.md: texts from their templates, figures from the traces.
+"""Writes docs/case-study.md, the example of docs/comparing.md and traces/README.md: texts from their templates,
+figures from the traces.
 
 python docs/case_study.py
 """
@@ -16,8 +17,11 @@ import jinja2
 
 from molprof.analysis.compare import Comparison, compare
 from molprof.analysis.compare.parts import PART_LABELS
+from molprof.analysis.compare.rows import compared_rows
 from molprof.analysis.metrics import Report
 from molprof.analysis.parallel import load_reports
+from molprof.analysis.render.comparison import comparison_document
+from molprof.analysis.render.table import to_table
 from molprof.analysis.render.values import by_unit, number_text, percent_text, time_text
 from molprof.analysis.reports import ReportOptions
 from molprof.files import replacing
@@ -25,6 +29,11 @@ from molprof.files import replacing
 FOLDER = Path(__file__).parent
 TRACES = FOLDER.parent / "traces"
 PREFIX = "cpu"
+COMPARING = FOLDER / "comparing.md"
+BEGIN, END = "<!-- docs/case_study.py writes from here -->", "<!-- to here -->"
+EXAMPLE = ("llama-generic", "qwen-generic")
+# A CPU records nothing of these.
+LEFT_OUT = ("Launches", "Kernels")
 # Smaller parts of a difference share a row.
 LEAST_PART = 0.01
 
@@ -38,6 +47,11 @@ class Study:
     def run(self, name: str) -> Any:
         """The figures of one run."""
         return self._reports[name].run
+
+    def value(self, name: str, row: str) -> str:
+        """A compared row of one run, in its unit."""
+        found = next(item for item in compared_rows([self._reports[name]]) if item.id == row)
+        return by_unit(found.unit, found.values[0])
 
     def figures(self, names: Sequence[str], rows: Sequence[str]) -> str:
         """A table of compared rows by their ids, a column for each run."""
@@ -122,6 +136,15 @@ def case_study() -> str:
     )  # fmt: skip
 
 
+def comparing() -> str:
+    """docs/comparing.md with what `molprof compare` prints of the two runs of its example."""
+    paths = [TRACES / f"{PREFIX}-{name}.json.gz" for name in EXAMPLE]
+    sections = to_table(comparison_document(compare(load_reports(paths, ReportOptions())))).split("\n\n")
+    shown = [text for text in sections if not text.lstrip().startswith(LEFT_OUT)]
+    before, rest = COMPARING.read_text(encoding="utf-8").split(BEGIN)
+    return f"{before}{BEGIN}\n```text\n" + "\n\n".join(shown).strip("\n") + f"\n```\n{END}{rest.split(END)[1]}"
+
+
 def trace_list() -> str:
     """traces/README.md."""
     manifests = {path: _manifest(path) for path in sorted(TRACES.glob("*.json.gz"))}
@@ -166,7 +189,7 @@ def _rendered(template: Path, **values: Any) -> str:
     return setting.get_template(template.name).render(**values)
 
 
-PAGES = {FOLDER / "case-study.md": case_study, TRACES / "README.md": trace_list}
+PAGES = {FOLDER / "case-study.md": case_study, COMPARING: comparing, TRACES / "README.md": trace_list}
 
 
 def main() -> None:
