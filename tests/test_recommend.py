@@ -146,19 +146,27 @@ def test_a_trace_bounds_what_each_change_can_gain(molprof: Cli, tmp_path: Path) 
 
 
 def test_the_bound_of_attention_is_its_share_of_the_time(tmp_path: Path) -> None:
-    """By hand from the trace: the attention kernels' time in the recorded steps, over the steps' unprofiled time."""
-    trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
+    """GPU time of the class in the recorded steps, over their unprofiled time, times the steps' share of the run."""
     document = tiny_trace.document()
-    kernels_ns = sum(
-        1000 * event["dur"] for event in document["traceEvents"]
-        if event.get("cat") == "kernel" and ("fmha" in event["name"] or "attention" in event["name"].lower())
-    )  # fmt: skip
-    timings = document["molprof"]["timings"]
+    trace = tiny_trace.write(tmp_path / "trace.json", document)
     run = load_report(trace).run
     assert run is not None
+    assert run.window.classes is not None
     assert run.wall_ns.median is not None
-    steps_ns = sum(run.phases[name].wall_ns or 0 for name in (*STEP_PHASES, "prefill"))
-    bound = read_bounds(trace).of("attention")
-    assert bound is not None
-    expected = kernels_ns / timings["unprofiled_steps_ns"] * steps_ns / run.wall_ns.median
-    assert bound.gain_ratio == pytest.approx(expected, rel=0.02)
+    # The recorded steps are decode steps, and stand for those alone.
+    in_steps = sum(run.phases[name].wall_ns or 0 for name in STEP_PHASES) / run.wall_ns.median
+    assert run.profiled_ratio is not None
+    steps = [event for event in document["traceEvents"] if event["name"].startswith("molprof.step ")]
+    unprofiled_ns = sum(1000 * event["dur"] for event in steps) / run.profiled_ratio
+    bounds = read_bounds(trace)
+    attention = bounds.of("attention")
+    assert attention is not None
+    assert attention.gain_ratio == pytest.approx(run.window.classes["attention"].time_ns / unprofiled_ns * in_steps)
+    assert (bounds.settings["model"], bounds.settings["processor"]) == ("llama", "generic")
+
+
+def test_the_bound_on_a_cpu_is_of_the_operators(tmp_path: Path) -> None:
+    bounds = read_bounds(tiny_trace.write(tmp_path / "trace.json", tiny_trace.cpu_document()))
+    found = {bound.lever: bound.gain_ratio for bound in bounds.bounds}
+    assert "tf32" not in found
+    assert found["compile"] is not None

@@ -26,6 +26,7 @@ from molprof.analysis.render.values import number_text, time_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
 _BATCH, _CACHE = "batch_size", "kv_cache"
 _ROW_INCHES = 0.34
@@ -71,7 +72,8 @@ def draw_batch(results: Results) -> Figure:
     axis.set_yscale("log")
     axis.set_xticks(sizes, [str(size) for size in sizes])
     axis.minorticks_off()
-    axis.yaxis.set_major_formatter(lambda value, place: number_text(value))
+    axis.yaxis.set_major_locator(_places())
+    axis.yaxis.set_major_formatter(_plain)
     axis.set_xlabel("rows generated together")
     axis.set_ylabel("tokens/s, median and range")
     axis.grid(True)
@@ -168,6 +170,9 @@ def draw_sdpa(results: Results) -> Figure:
     axis.set_ylim(len(ordered) - 0.45, -0.55)
     axis.set_xscale("log")
     axis.set_xlim(min(values) / 2, max(values) * 4)
+    axis.xaxis.set_major_locator(_places())
+    axis.xaxis.set_major_formatter(_plain)
+    axis.minorticks_off()
     axis.grid(True, axis="x")
     axis.set_xlabel(f"median time of a call ({unit})")
     return figure
@@ -179,6 +184,18 @@ KINDS: dict[str, Callable[[Results], Figure]] = {
     "heat": draw_heat,
     "sdpa": draw_sdpa,
 }
+
+
+def _plain(value: float, place: float) -> str:
+    """A tick of a logarithmic axis as a number; matplotlib's own are formulas, which this style does not set."""
+    return f"{value:,.10g}"
+
+
+def _places() -> LogLocator:
+    """Ticks at 1, 2 and 5 of each decade, for an axis that may be shorter than one."""
+    from matplotlib.ticker import LogLocator
+
+    return LogLocator(subs=(1.0, 2.0, 5.0))
 
 
 def _generation(results: Results) -> list[Measured]:
