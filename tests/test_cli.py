@@ -209,9 +209,9 @@ def test_a_reader_that_goes_away_is_no_error(trace: str) -> None:
 
 def test_a_bug_shows_where_and_exits_3(trace: str) -> None:
     code = (
-        "import molprof.analysis.reports as r\n"
+        "import molprof.analysis.parallel as p\n"
         "def broken(*args, **options): raise ZeroDivisionError('here')\n"
-        "r.load_report = broken\n"
+        "p.load_reports = broken\n"
         "from molprof.cli import main\n"
         f"main(['report', {trace!r}])"
     )

@@ -134,7 +134,7 @@ def test_a_jobs_file_comes_back_whole(tmp_path: Path) -> None:
     first, second = job_in(tmp_path), job_in(tmp_path, tasks=3)
     assert (first.id, second.id) == ("report-1", "report-2")
     assert find_job(tmp_path, "2") == find_job(tmp_path, "report-2") == second
-    assert list(all_jobs(tmp_path)) == [first, second]
+    assert all_jobs(tmp_path) == ([first, second], [])
     assert [second.slurm_task_id(number) for number in range(3)] == ["7_0", "7_1", "7_2"]
     with pytest.raises(UsageError, match="no job '3'") as raised:
         find_job(tmp_path, "3")
@@ -143,6 +143,8 @@ def test_a_jobs_file_comes_back_whole(tmp_path: Path) -> None:
         (first.folder / "job.json").write_text(damage)
         with pytest.raises(RunError, match=message):
             read_job(first.folder)
+    readable, problems = all_jobs(tmp_path)
+    assert (readable, len(problems)) == ([second], 1)
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,12 @@ from molprof.profiler.cluster.submit import requeue, submit
 from molprof.profiler.sweep.index import Entry, write_index
 
 absent = missing()
-pytestmark = pytest.mark.skipif(
-    bool(absent), reason=f"no Slurm is installed (Debian: slurm-wlm, munge): {', '.join(absent)} not found"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        bool(absent), reason=f"no Slurm is installed (Debian: slurm-wlm, munge): {', '.join(absent)} not found"
+    ),
+    pytest.mark.skipif(os.getuid() != 0, reason="only root can start the daemons of a Slurm"),
+]
 ONE_CORE = SlurmSettings(cpus=1, time_minutes=10)
 # All that `overdue` leaves, which itself is where nothing can push it aside.
 ALL_CORES = SlurmSettings(cpus=3, time_minutes=10)

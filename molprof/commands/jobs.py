@@ -46,7 +46,9 @@ def command(name: str | None, again: bool, stop: bool, style: str, config: Path 
     from molprof.profiler.project import find_project
 
     folder = jobs_folder(find_project(config).folder)
-    jobs = list(all_jobs(folder)) if name is None else [find_job(folder, name)]
+    jobs, problems = all_jobs(folder) if name is None else ([find_job(folder, name)], [])
+    for problem in problems:
+        note(problem)
     statuses = job_statuses([recovered(job) for job in jobs])
     for problem in {status.problem for status in statuses if status.problem}:
         note(f"Slurm cannot be asked, so what the tasks wrote is all that is known: {problem}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -172,10 +172,15 @@ def find_job(jobs: Path, name: str) -> Job:
     return read_job(jobs / found[0])
 
 
-def all_jobs(jobs: Path) -> Iterator[Job]:
-    """Every job, oldest first."""
+def all_jobs(jobs: Path) -> tuple[list[Job], list[str]]:
+    """Every job, oldest first, and why others cannot be read."""
+    found, problems = [], []
     for folder in _folders(jobs):
-        yield read_job(folder)
+        try:
+            found.append(read_job(folder))
+        except RunError as error:
+            problems.append(str(error))
+    return found, problems
 
 
 def _folders(jobs: Path) -> list[Path]:

@@ -11,6 +11,7 @@ from molprof.errors import MolprofError
 
 # Slurm's commands try for ten seconds and more before they give up on a controller that hangs.
 TIME_LIMIT_S = 20.0
+_COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "scancel")
 LIVE = frozenset(
     {
         *("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", "REQUEUE_HOLD"),
@@ -43,7 +44,7 @@ class Sighting:
 
 def available() -> bool:
     """Slurm's commands are installed."""
-    return shutil.which("sbatch") is not None and shutil.which("squeue") is not None
+    return all(shutil.which(name) for name in _COMMANDS)
 
 
 def check_reachable() -> None:
@@ -54,7 +55,8 @@ def check_reachable() -> None:
     """
     if not available():
         raise SchedulerError(
-            "there is no Slurm here: sbatch and squeue are not found", hint="run it on the cluster's login node"
+            f"there is no Slurm here: not all of {', '.join(_COMMANDS)} are found",
+            hint="run it on the cluster's login node",
         )
     _ping()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import io
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -97,7 +99,8 @@ def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
         additional_parameters={**job.slurm.sbatch, "chdir": str(folder)},
     )
     try:
-        sent = executor.map_array(run_task, [str(job.folder)] * len(tasks), tasks)
+        with contextlib.redirect_stderr(io.StringIO()):  # submitit prints there what it raises
+            sent = executor.map_array(run_task, [str(job.folder)] * len(tasks), tasks)
     except (submitit.core.utils.UncompletedJobError, submitit.core.utils.FailedSubmissionError, OSError) as error:
         shutil.rmtree(folder)
         job.save()
