@@ -24,6 +24,7 @@ COMMANDS = {
     "drift": "What coordinates need in tokens and what placeholders give; no model needed.",
     "plot": "One figure of a trace or several, as PNG, SVG or PDF.",
     "open": "One trace, or two side by side, in the Perfetto UI on this machine.",
+    "trim": "A smaller trace: some of its steps, phases, categories, or a stretch of time.",
     "query": "SQL over one trace or several: a module of the package, a file, or your own.",
     "queries": "The SQL package: its modules, their columns, units and examples.",
     "presets": "The models, processors and molecules that come with molprof.",
