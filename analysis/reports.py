@@ -78,7 +78,8 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
     ) as (engine, info):
         try:
             report = build_report(engine, info)
-            report = replace(report, findings=find_all(engine, report))
+            if report.trace.whole_steps:
+                report = replace(report, findings=find_all(engine, report))
         except QueryError as error:
             raise wrong_value(engine, str(path), error) from error
     if key := _key(path, options):

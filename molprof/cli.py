@@ -26,6 +26,7 @@ COMMANDS = {
     "recommend": "The fastest valid configuration that a benchmark measured, and what it gains.",
     "plot": "One figure of a trace or several, as PNG, SVG or PDF.",
     "open": "One trace, or two side by side, in the Perfetto UI on this machine.",
+    "trim": "A smaller trace: some of its steps, phases, categories, or a stretch of time.",
     "query": "SQL over one trace or several: a module of the package, a file, or your own.",
     "queries": "The SQL package: its modules, their columns, units and examples.",
     "sweep": "Captures over a grid of options, here or on a cluster.",

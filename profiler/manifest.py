@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import types
 import typing
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
 from molprof.errors import TraceError
@@ -16,6 +16,8 @@ SCHEMA = 1
 KEY = "molprof"
 # Instead of the manifest, in what was recorded until a capture failed: `problem`, `processor`, `command`.
 INCOMPLETE_KEY = "molprof_incomplete"
+# Beside the manifest, or alone, in what was cut out of another trace: a `Trimmed`.
+TRIMMED_KEY = "molprof_trimmed"
 KINDS = ("free", "copy", "junk", "filler", "eos")
 # `setup` is `generate` before the first step (checks, KV cache); `text` moves the answer to the host and
 # decodes it.
@@ -303,6 +305,55 @@ class Manifest:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Trimmed:
+    """What was kept of another trace; None and empty lists: all.
+
+    Attributes:
+        source: name of the file that it was cut out of.
+        whole_steps: the kept steps are whole, so that figures per step, phase and token are what they were.
+        batch: the batch of steps that molprof recorded.
+        first_step, last_step: numbers of the first and the last step.
+        phases: names of phases. categories: categories that were kept; without: those left out.
+        start_ns, end_ns: times from the earliest event of the source.
+    """
+
+    source: str
+    whole_steps: bool
+    batch: int | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    phases: list[str] = field(default_factory=list)
+    categories: list[str] = field(default_factory=list)
+    without: list[str] = field(default_factory=list)
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+    def text(self) -> str:
+        """In words, for a report."""
+        parts = []
+        if self.first_step is not None:
+            of = "" if self.batch is None else f" of batch {self.batch}"
+            parts.append(f"steps {self.first_step} to {self.last_step}{of}")
+        if self.start_ns is not None or self.end_ns is not None:
+            until = "the end" if self.end_ns is None else f"{self.end_ns / 1e6:.3f} ms"
+            parts.append(f"{(self.start_ns or 0) / 1e6:.3f} ms to {until}")
+        for what, names in (("phases", self.phases), ("categories", self.categories), ("no", self.without)):
+            if names:
+                parts.append(f"{what} {', '.join(names)}")
+        return f"trimmed from {self.source}: {'; '.join(parts)}"
+
+
+def trimmed_from_json(raw: Any) -> Trimmed | None:
+    """What the key TRIMMED_KEY of a trace says; None without one.
+
+    Raises:
+        TraceError: it says nothing of the kind.
+    """
+    found: Trimmed | None = None if raw is None else _read(Trimmed, raw, TRIMMED_KEY)
+    return found
+
+
 CHOICE_LETTERS = {"copy": "c", "free": "f", "open": "o"}
 KIND_LETTERS = {"free": "f", "copy": "c", "junk": "j", "filler": "l", "eos": "e"}
 _T = TypeVar("_T")
@@ -339,7 +390,8 @@ def _read(kind: Any, raw: Any, where: str) -> Any:
         if not isinstance(raw, dict):
             raise TraceError(f"manifest: {where} is {type(raw).__name__}, expected an object")
         hints = typing.get_type_hints(kind)
-        missing = [item.name for item in fields(kind) if item.name not in raw and item.default is MISSING]
+        needed = [item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING]
+        missing = [name for name in needed if name not in raw]
         if missing:
             raise TraceError(f"manifest: {where} lacks {', '.join(missing)}")
         return kind(**{name: _read(hints[name], raw[name], f"{where}.{name}") for name in hints if name in raw})

@@ -58,6 +58,8 @@ def test_a_captured_run(tmp_path: Path) -> None:
         "problem": None,
         "stacks": True,
         "device_names": [],
+        "trimmed": None,
+        "whole_steps": True,
     }
     assert report["counts"] == {
         "launches": 4,

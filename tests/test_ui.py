@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 import tiny_trace
@@ -23,10 +23,10 @@ from ui_server import serving
 
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.ui.contents import MAX_SLICES, Place, Span, _longest
-from molprof.analysis.ui.prepare import Prepared, Settings, prepare
+from molprof.analysis.ui.prepare import Prepared, Settings, load_for_remote, prepare
 from molprof.analysis.ui.server import UiServer
 from molprof.analysis.ui.view import View
-from molprof.errors import UsageError
+from molprof.errors import QueryError, UsageError
 
 NAME_TRACKS = """
     SELECT DISTINCT thread.name AS name, thread.tid AS tid, process.name AS process, process.pid AS pid
@@ -309,7 +309,8 @@ def test_everything_else_is_not_found(server: UiServer, path: str, changes: dict
 
 def test_a_forwarded_port_is_this_machine_too(server: UiServer) -> None:
     assert get(server, "", host="localhost:8080")[0] == 200
-    assert get(server, "", method="POST")[0] == 501
+    assert get(server, "", method="POST")[0] == 404
+    assert get(server, "", method="PUT")[0] == 501
 
 
 def test_a_port_in_use_is_told(server: UiServer) -> None:
@@ -358,3 +359,38 @@ def test_wrong_use_is_one_line(molprof: Cli, arguments: list[str], message: str)
     assert result.returncode in (2, 3)
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+class _Client:
+    """Carries an engine's messages to a server, as the UI does."""
+
+    def __init__(self, server: UiServer) -> None:
+        self._address = f"{server.address}rpc"
+
+    def exchange(self, request: bytes) -> bytes:
+        with urlopen(Request(self._address, data=request), timeout=60) as response:
+            return bytes(response.read())
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_remote_engine_answers_one_client_after_the_other(tmp_path: Path) -> None:
+    result = prepared(tmp_path, tiny_trace.document())
+    with load_for_remote(result, None) as engine, serving(result, engine=engine) as server:
+        status, _, body = get(server, "status")
+        assert status == 200
+        assert b"run0.json" in body
+        for _ in range(2):
+            client = Engine(_Client(server))
+            assert client.query("SELECT COUNT() AS n FROM slice")["n"].tolist() == [34]
+            with pytest.raises(QueryError, match="no such table: absent"):
+                client.query("SELECT * FROM absent")
+        assert get(server, "rpc", method="POST", token="x" * 32)[0] == 404
+        assert get(server, "rpc", method="POST", host="evil.example")[0] == 404
+        assert '"remote": true' in get(server, "view.js")[2].decode()
+
+
+def test_without_an_engine_nothing_is_answered(server: UiServer) -> None:
+    assert get(server, "rpc", method="POST")[0] == 404
+    assert get(server, "status")[0] == 404

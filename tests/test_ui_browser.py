@@ -16,7 +16,7 @@ import tiny_trace
 from ui_server import serving
 
 from molprof.analysis.ui.contents import Place
-from molprof.analysis.ui.prepare import Prepared, Settings, prepare
+from molprof.analysis.ui.prepare import Prepared, Settings, load_for_remote, prepare
 from molprof.analysis.ui.server import UiServer
 
 CORPUS = Path(os.environ.get("MOLPROF_CORPUS", "/nonexistent")) / "traces"
@@ -56,6 +56,8 @@ def shown(window: browser.Page, tmp_path: Path, *paths: Path, place: Place = Pla
         wait_for_view(window, result)
         yield result
         check_quiet(window, server)
+        assert f"{server.address}trace/{result.view.title}" in window.requests
+        assert any(url.endswith(".wasm") for url in window.requests)  # workers are watched too
 
 
 def wait_for_view(window: browser.Page, result: Prepared) -> None:
@@ -72,8 +74,7 @@ def check_quiet(window: browser.Page, server: UiServer) -> None:
     outside = {url: end for url, end in asked.items() if urlsplit(url).netloc != here}
     assert set(outside) <= OUTSIDE
     assert set(outside.values()) <= {"csp"}
-    assert f"{server.address}trace/" in " ".join(asked)
-    assert any(url.endswith(".wasm") for url in asked)  # workers are watched too
+    assert server.address in asked
     errors = [text for level, text in window.console if level in ("error", "assert")]
     assert [text for text in errors if not SAID.fullmatch(text)] == []
     assert [text for _, text in window.console if "Startup command" in text] == []
@@ -131,6 +132,25 @@ def test_kernels_that_overlap_are_all_there(window: browser.Page, tmp_path: Path
         ]  # fmt: skip
         assert visible(window) == (0, 87_412_863)
         assert number(window, "SELECT COUNT() AS n FROM slice WHERE category = 'kernel'") == 768
+
+
+def test_a_remote_engine_holds_the_trace(window: browser.Page, tmp_path: Path) -> None:
+    path = tiny_trace.write(tmp_path / "run.json.gz", tiny_trace.document())
+    result = prepare([path], tmp_path, Settings(Place()))
+    with load_for_remote(result, None) as engine, serving(result, engine=engine) as server:
+        for turn in range(2):
+            if turn == 0:
+                window.open(server.address)
+            else:
+                window.call("Page.reload")
+            wait_for_view(window, result)
+            assert window.evaluate("app.trace.engine.mode") == "HTTP_RPC"
+            assert pinned(window) == list(result.view.pinned)
+            assert visible(window) == (96_800, 83_200)
+            assert number(window, "SELECT COUNT() AS n FROM slice WHERE category = 'kernel'") == 6
+        assert [url for url in window.requests if "/trace/" in url] == []
+        assert [url for url in window.requests if url.startswith("ws")] == []
+        check_quiet(window, server)
 
 
 def test_two_files_stand_in_one_timeline(window: browser.Page, tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from molprof.analysis.engine import Engine
 from molprof.analysis.ui.prepare import Prepared
 from molprof.analysis.ui.server import UiServer
 
 
 @contextmanager
-def serving(result: Prepared, port: int = 0) -> Iterator[UiServer]:
-    with UiServer(result, port) as server:
+def serving(result: Prepared, port: int = 0, engine: Engine | None = None) -> Iterator[UiServer]:
+    with UiServer(result, port, engine) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

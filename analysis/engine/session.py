@@ -100,6 +100,22 @@ class Engine:
             batches.extend(result.batch)
         return to_columns(names, batches)
 
+    def relay(self, requests: bytes) -> bytes:
+        """Hands requests of another client through, as a `TraceProcessorRpcStream`, and returns its replies.
+
+        Raises EngineError. A client numbers its requests from 0, so that one takes over where another was.
+        """
+        if self._transport is None:
+            raise EngineError("the trace processor is closed")
+        return self._transport.exchange(requests)
+
+    def status(self, trace_name: str) -> bytes:
+        """What the engine says of itself, with the name of the trace in it, as a `StatusResult`. Raises EngineError."""
+        (reply,) = self._exchange(self._request("TPM_GET_STATUS"))
+        reply.status.loaded_trace_name = trace_name
+        status: bytes = reply.status.SerializeToString()
+        return status
+
     def stats(self) -> dict[str, int]:
         """The engine's own counters of errors and data losses that are not 0, by name."""
         rows = self.query(

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.metrics.checks import run_checks, trace_checks
 from molprof.analysis.metrics.counts import read_counts, read_devices
 from molprof.analysis.metrics.model import SCHEMA, Report, TraceFigures
 from molprof.analysis.metrics.registry import read_tables
-from molprof.analysis.metrics.run import read_run
+from molprof.analysis.metrics.run import read_run, without_steps
 from molprof.analysis.metrics.timeline import read_typical_step
 from molprof.analysis.reader import TraceInfo
 from molprof.errors import TraceError
-from molprof.profiler.manifest import Manifest, from_json
+from molprof.profiler.manifest import TRIMMED_KEY, from_json, trimmed_from_json
 from molprof.queries import PACKAGE, modules
 
 __all__ = ["Report", "build_report"]
+_T = TypeVar("_T")
 
 
 def build_report(engine: Engine, info: TraceInfo) -> Report:
@@ -26,7 +28,8 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         TraceError: the trace's manifest is not one, or newer than this molprof.
         EngineError, QueryError: the trace processor refused something.
     """
-    manifest = None if info.manifest is None else _manifest(info.manifest, info.path)
+    manifest = None if info.manifest is None else _read(from_json, info.manifest, info.path)
+    trimmed = _read(trimmed_from_json, info.keys.get(TRIMMED_KEY), info.path)
     engine.register_package(PACKAGE, modules())
     trace = TraceFigures(
         path=info.path,
@@ -38,6 +41,8 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         problem=info.problem,
         stacks=info.stacks,
         device_names=tuple(str(device["name"]) for device in info.devices if device.get("name")),
+        trimmed=None if trimmed is None else trimmed.text(),
+        whole_steps=trimmed is None or trimmed.whole_steps,
     )
     counts = read_counts(engine)
     checks = trace_checks(trace, counts)
@@ -45,6 +50,7 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
     if manifest is not None:
         run = read_run(engine, manifest, trace)
         checks += run_checks(engine, run, manifest)
+        run = run if trace.whole_steps else without_steps(run)
     return Report(
         schema=SCHEMA,
         trace=trace,
@@ -54,12 +60,12 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         tables=read_tables(engine, manifest is not None),
         checks=checks,
         findings=(),
-        typical_step=read_typical_step(engine),
+        typical_step=read_typical_step(engine) if trace.whole_steps else None,
     )
 
 
-def _manifest(raw: dict[str, Any], path: str) -> Manifest:
+def _read(read: Callable[[Any], _T], raw: Any, path: str) -> _T:
     try:
-        return from_json(raw)
+        return read(raw)
     except TraceError as error:
         raise TraceError(f"{path}: {error}", hint=error.hint) from error

@@ -28,6 +28,8 @@ class TraceFigures:
         lanes: events that partly overlap another of their track and got a lane of their own; None as above.
         complete: False where the file is damaged and only its whole part was read; `problem` says where.
         stacks: Python stacks were read too (they count in `events_by_category` in any case).
+        trimmed: what was kept of another trace, in words; None for a trace as it was recorded.
+        whole_steps: False where a step has lost events, so that no figure of a step or a phase would be true.
         device_names: names of the devices that the profiler saw; empty where not recorded.
     """
 
@@ -40,11 +42,16 @@ class TraceFigures:
     problem: str | None
     stacks: bool
     device_names: tuple[str, ...]
+    trimmed: str | None = None
+    whole_steps: bool = True
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What whoever reads the figures must know, one line each: the file is damaged, or holds nothing."""
         remarks: tuple[str, ...] = () if self.complete else (f"only the whole part was read: {self.problem}",)
+        if self.trimmed is not None:
+            lost = "" if self.whole_steps else "; parts of steps were left out, so that their figures are not recorded"
+            remarks += (f"{self.path} was {self.trimmed}{lost}",)
         if not self.events_by_category:
             remarks += (f"{self.path} holds no events with a duration, so nothing was recorded",)
         return remarks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from molprof.analysis.engine import Engine
 from molprof.analysis.metrics.drift import read_disagreement, read_drift
 from molprof.analysis.metrics.model import TraceFigures
@@ -124,6 +126,24 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
             RepeatFigures(repeat.wall_ns, dict(repeat.phases_ns), repeat.compiles, repeat.compile_ns)
             for repeat in manifest.timings.repeats
         ),
+    )
+
+
+def without_steps(run: Run) -> Run:
+    """The run without the figures that its trace gives of steps and phases, parts of which were left out."""
+    unknown = {
+        "launches": None, "kernels": None, "gpu_ns": None, "leaf_operators": None, "classes": None,
+        "unattributed_gpu_ns": None,
+    }  # fmt: skip
+    return replace(
+        run,
+        launches_per_token=None,
+        launches_per_step=None,
+        launches_per_molecule=None,
+        leaf_operators_per_token=None,
+        leaf_operators_per_step=None,
+        phases={name: _phase(phase.wall_ns, None) for name, phase in run.phases.items()},
+        window=replace(run.window, **unknown),  # type: ignore[arg-type]
     )
 
 

@@ -91,7 +91,7 @@ class WindowFigures:
         steps: recorded steps, the prefill's included.
         tokens: tokens generated in them.
         gpu_recorded: the trace holds GPU work or calls; without, launches, kernels and GPU times are None.
-        launches, kernels, gpu_ns, leaf_operators: of these steps.
+        launches, kernels, gpu_ns, leaf_operators: of these steps; None where parts of them were left out.
         classes: GPU work by class; None where no GPU work is recorded.
         unattributed_gpu_ns: time of GPU work outside any phase, of the whole trace.
     """
@@ -106,7 +106,7 @@ class WindowFigures:
     launches: int | None
     kernels: int | None
     gpu_ns: int | None
-    leaf_operators: int
+    leaf_operators: int | None
     classes: dict[str, ClassFigures] | None
     unattributed_gpu_ns: int | None
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.metrics.rows import query_rows
+from molprof.analysis.recorded_steps import read_recorded_steps
 from molprof.errors import UsageError
 from molprof.queries import PACKAGE, modules
 
@@ -51,14 +52,6 @@ SELECT step.ts, step.dur, IFNULL(own.batch, -1) AS batch
 FROM molprof_typical_step AS step
 LEFT JOIN molprof_step AS own
   USING (id)
-"""
-_NUMBERS = """
-SELECT step.ts, step.dur, IFNULL(step.number, ROW_NUMBER() OVER (ORDER BY step.ts, step.id) - 1) AS number,
-  IFNULL(own.batch, -1) AS batch
-FROM molprof_any_step AS step
-LEFT JOIN molprof_step AS own
-  USING (id)
-ORDER BY step.ts, step.id
 """
 _BOUNDS = "SELECT start_ts, end_ts - start_ts AS dur FROM trace_bounds"
 _TOKENS = "SELECT sequence, position, ts, dur FROM molprof_token WHERE slice_id IS NOT NULL ORDER BY sequence, position"
@@ -205,14 +198,12 @@ def _zoom(engine: Engine, path: str, place: Place, sequences: list[Sequence]) ->
             raise _missing(path, "token", place.token, list(spans), f" of molecule {chosen.number}")
         return spans[place.token], chosen.batch
     if place.step is not None:
-        _, rows = query_rows(engine, "steps", _NUMBERS)
-        steps = {number: (Span(ts, dur), batch) for ts, dur, number, batch in reversed(rows)}
-        if chosen is not None:
-            steps = {number: found for number, found in steps.items() if found[1] == chosen.batch}
-        if place.step not in steps:
-            raise _missing(path, "step", place.step, list(steps))
-        span, batch = steps[place.step]
-        return span, None if batch < 0 else batch
+        batch = None if chosen is None else chosen.batch
+        steps = [step for step in read_recorded_steps(engine) if batch in (None, step.batch)]
+        step = next((step for step in steps if step.number == place.step), None)
+        if step is None:
+            raise _missing(path, "step", place.step, [step.number for step in steps])
+        return Span(step.start_ns, step.dur_ns), step.batch
     if chosen is not None:
         return chosen.span if chosen.span.dur_ns else None, chosen.batch
     _, typical = query_rows(engine, "typical_step", _TYPICAL)

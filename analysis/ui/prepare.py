@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from isal import igzip
 
+from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.feeding import json_chunks
@@ -24,6 +26,7 @@ from molprof.analysis.wrong_values import wrong_value
 from molprof.errors import QueryError, UsageError
 
 _LEVEL = 1
+_READ_BYTES = 1 << 20
 _TITLE_CHARACTERS = 80
 
 
@@ -92,6 +95,16 @@ def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared
     _pack(json_chunks(*zip(surveys, [file.tracks.places for file in files], strict=True)), output)
     view = build_view(title, files, Span(0, max(ends)))
     return Prepared(output, view, _notes(looks, view))
+
+
+@contextmanager
+def load_for_remote(prepared: Prepared, native_path: str | None) -> Generator[Engine, None, None]:
+    """An engine that holds what is served, for a UI that only asks. Raises EngineError."""
+    with open_engine(native_path, memory64=True) as engine, prepared.trace.open("rb") as file:
+        while chunk := file.read(_READ_BYTES):
+            engine.feed(chunk)
+        engine.finish()
+        yield engine
 
 
 def _look(path: Path, settings: Settings, place: Place) -> tuple[Contents, TraceInfo]:

@@ -6,22 +6,24 @@ import hmac
 import mimetypes
 import secrets
 import shutil
+import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
-from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
+from molprof.analysis.engine import Engine
 from molprof.analysis.engine.compiled import find_wasm
 from molprof.analysis.ui.prepare import Prepared
 from molprof.analysis.ui.view import script
-from molprof.errors import UsageError
+from molprof.errors import EngineError, UsageError
 
 ADDRESS = "127.0.0.1"
 # Names of this machine. A page of another site can make its own name point here, but its requests bear that name.
 _HOSTS = frozenset({ADDRESS, "localhost"})
 _TOKEN_BYTES = 24
+_MAX_REQUEST_BYTES = 64 << 20
 # The page may run its own scripts and WebAssembly and fetch from where it came from, and nothing else.
 POLICY = "; ".join(
     [
@@ -53,6 +55,7 @@ class UiServer(ThreadingHTTPServer):
 
     Args:
         port: 0 for a free one.
+        engine: holds the trace and answers the UI's queries; by default the UI loads the trace into its own.
 
     Raises:
         UsageError: the port cannot be had.
@@ -62,7 +65,7 @@ class UiServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, prepared: Prepared, port: int = 0) -> None:
+    def __init__(self, prepared: Prepared, port: int = 0, engine: Engine | None = None) -> None:
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)
         ui = find_wasm(False).parent
         self.assets = {f"{ui.name}/{path.relative_to(ui).as_posix()}": path for path in ui.rglob("*") if path.is_file()}
@@ -71,10 +74,14 @@ class UiServer(ThreadingHTTPServer):
             "": ("text/html; charset=utf-8", page.joinpath("index.html").read_text().format(version=ui.name).encode()),
             "view.js": (
                 "text/javascript; charset=utf-8",
-                script(prepared.view, page.joinpath("view.js").read_text(), remote=False).encode(),
+                script(prepared.view, page.joinpath("view.js").read_text(), remote=engine is not None).encode(),
             ),
         }
         self.trace = prepared.trace
+        self.engine = engine
+        self.engine_lock = threading.Lock()  # it answers one question at a time
+        if engine is not None:
+            self.pages["status"] = ("application/octet-stream", engine.status(prepared.view.title))
         try:
             super().__init__((ADDRESS, port), _Handler)
         except OSError as error:
@@ -99,7 +106,6 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "molprof"
     sys_version = ""
     timeout = 60
-    _methods: ClassVar[frozenset[str]] = frozenset({"GET", "HEAD"})
 
     def do_GET(self) -> None:
         path = self._path()
@@ -113,6 +119,22 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_file(self.server.trace, "application/octet-stream")
         else:
             self._refuse()
+
+    def do_POST(self) -> None:
+        engine, path = self.server.engine, self._path()
+        length = self.headers.get("Content-Length") or ""
+        if engine is None or path != "rpc" or not length.isdigit() or int(length) > _MAX_REQUEST_BYTES:
+            self.close_connection = True  # its body is not read
+            self._refuse()
+            return
+        request = self.rfile.read(int(length))
+        try:
+            with self.server.engine_lock:
+                reply = engine.relay(request)
+        except EngineError as error:
+            self._send("text/plain; charset=utf-8", str(error).encode(), HTTPStatus.INTERNAL_SERVER_ERROR)
+            return
+        self._send("application/octet-stream", reply)
 
     def _path(self) -> str | None:
         """The path below the token; None for a request that is not from a page of ours."""

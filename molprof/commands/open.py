@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -25,6 +26,7 @@ from molprof.text import escaped
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="[default: any that is free]")
 @click.option("--no-browser", is_flag=True, help="Print the address; open no browser.")
+@click.option("--remote", is_flag=True, help="Let molprof hold the trace, not the browser, whose memory ends at 2 GB.")
 @click.option("--no-stacks", is_flag=True, help="Leave out Python stacks, often most of a trace's events.")
 @click.option("--partial", is_flag=True, help="Of a damaged trace, take what is whole.")
 @engine_options
@@ -36,6 +38,7 @@ def command(
     token: int | None,
     port: int,
     no_browser: bool,
+    remote: bool,
     no_stacks: bool,
     partial: bool,
     trace_processor: str | None,
@@ -53,6 +56,7 @@ def command(
       molprof open trace.json.gz --molecule 3 --token 40
       molprof open before.json.gz after.json.gz
       molprof open trace.json.gz --no-browser --port 8080
+      molprof open huge.json.gz --remote --no-stacks
     """
     paths = [path for path in (trace, other) if path is not None]
     if any(str(path) == "-" for path in paths):
@@ -60,16 +64,20 @@ def command(
     if token is not None and step is not None:
         raise click.UsageError("--token and --step name two places: give one of them")
     from molprof.analysis.ui.contents import Place
-    from molprof.analysis.ui.prepare import Settings, prepare
+    from molprof.analysis.ui.prepare import Settings, load_for_remote, prepare
     from molprof.analysis.ui.server import UiServer
 
     settings = Settings(Place(step, token, molecule), not no_stacks, partial, trace_processor)
-    with tempfile.TemporaryDirectory(prefix="molprof-open-") as folder:
+    with tempfile.TemporaryDirectory(prefix="molprof-open-") as folder, ExitStack() as stack:
         note(f"reading {' and '.join(str(path) for path in paths)}")
         prepared = prepare(paths, Path(folder), settings)
         for line in prepared.notes:
             note(line)
-        with UiServer(prepared, port) as server:
+        engine = None
+        if remote:
+            note("loading it for the browser to ask")
+            engine = stack.enter_context(load_for_remote(prepared, trace_processor))
+        with UiServer(prepared, port, engine) as server:
             click.echo(escaped(server.address))
             sys.stdout.flush()
             if connection := os.environ.get("SSH_CONNECTION"):

@@ -15,6 +15,32 @@
     },
   });
 
+  // The UI looks for an engine at a fixed port and talks to it through a socket. Ours is where the page came from.
+  if (view.remote) {
+    const fetched = window.fetch;
+    window.fetch = (url, options) => {
+      const asked = new URL(url, location.href);
+      return asked.port === '9001' && asked.pathname === '/status' ? fetched('status') : fetched(url, options);
+    };
+    window.WebSocket = class {
+      #last = Promise.resolve();
+      constructor() {
+        setTimeout(() => this.onopen());
+      }
+      send(body) {
+        this.#last = this.#last.then(async () => {
+          const reply = await fetched('rpc', {method: 'POST', body});
+          if (!reply.ok) throw new Error(await reply.text());
+          this.onmessage({data: await reply.blob()});
+        }).catch((error) => {
+          console.error(String(error));
+          this.onerror({target: this});
+        });
+      }
+      close() {}
+    };
+  }
+
   // The address without its fragment is all that a user has to keep: a reload opens the same view again.
   const route = new URLSearchParams({hideSidebar: 'true', startupCommands: JSON.stringify(view.commands)});
   if (!view.remote) route.set('url', new URL('trace/' + encodeURIComponent(view.title), location.href));
@@ -24,8 +50,10 @@
   }
   history.replaceState(null, '', '#!/viewer?' + route);
 
-  // A pattern pins the row of a thread's slices and with it the thread's own of the same name, which is empty.
+  // The UI asks whether to use the engine's trace. And a pattern pins the row of a thread's slices and with it the thread's own of the same name, which is empty.
   const tidy = setInterval(() => {
+    const buttons = view.remote ? Array.from(document.querySelectorAll('button')) : [];
+    buttons.find((button) => button.textContent === 'YES, use loaded trace')?.click();
     const workspace = window.app?.trace?.workspace;
     const rows = workspace?.pinnedTracks ?? [];
     for (const row of rows.filter((row) => /^\/thread_\d+$/.test(row.uri))) workspace.unpinTrack(row);

@@ -1,0 +1,118 @@
+"""What to keep of a trace: each event belongs to the moment in which it starts, GPU work to that of its call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from molprof.analysis.trim.scan import Scan
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Categories:
+    """Which categories are wanted: those named, all where none is, but for those left out."""
+
+    only: frozenset[str] = frozenset()
+    without: frozenset[str] = frozenset()
+
+    def wants(self, category: str | int | None) -> bool:
+        name = str(category)
+        return (not self.only or name in self.only) and name not in self.without
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Times are ns as in the file.
+
+    Attributes:
+        start_ns, end_ns: the stretch that is kept, the end not in it.
+        phases: starts and ends of the phases that are kept, sorted and disjoint; None: no phase is asked for.
+        categories: those that are kept.
+        linked: correlations of GPU work whose call is recorded, sorted; started: those whose call is in time.
+        work_start_ns, work_end_ns: from the first start to the last end of GPU work that is kept.
+        flows: keys of the flows all of whose ends are kept, sorted.
+    """
+
+    start_ns: int
+    end_ns: int
+    phases: tuple[Array, Array] | None
+    categories: Categories
+    linked: Array
+    started: Array
+    work_start_ns: int
+    work_end_ns: int
+    flows: Array
+
+    def in_time(self, starts_ns: Array) -> Array:
+        """Which events start in the stretch."""
+        return np.asarray((starts_ns >= self.start_ns) & (starts_ns < self.end_ns))
+
+    def in_phases(self, starts_ns: Array) -> Array:
+        """Which events start in the stretch, and in a phase that is kept."""
+        return _in_phases(self.in_time(starts_ns), starts_ns, self.phases)
+
+    def starts_work(self, correlations: Array, starts_ns: Array) -> Array:
+        """Which GPU work is kept: by its call, where that is recorded, else by its own start.
+
+        correlations: int64; -1 for work that has none.
+        """
+        return np.where(
+            _among(correlations, self.linked), _among(correlations, self.started), self.in_phases(starts_ns)
+        )
+
+    def keeps_flows(self, keys: Array) -> Array:
+        return _among(keys, self.flows)
+
+
+def make_plan(
+    found: Scan, start_ns: int, end_ns: int, phases: tuple[Array, Array] | None, categories: Categories
+) -> Plan:
+    """The plan for a stretch of time, and of phases in it."""
+    calls, work, flows = found.table("calls"), found.table("work"), found.table("flows")
+    in_time = _in_phases((calls[:, 1] >= start_ns) & (calls[:, 1] < end_ns), calls[:, 1], phases)
+    linked = np.intersect1d(calls[:, 0], work[:, 0])
+    started = np.unique(calls[in_time, 0])
+    by_start = _in_phases((work[:, 1] >= start_ns) & (work[:, 1] < end_ns), work[:, 1], phases)
+    kept_work = np.where(_among(work[:, 0], linked), _among(work[:, 0], started), by_start)
+    wanted = np.array([categories.wants(name) for name in found.categories], dtype=np.bool_)
+    # A flow from a call to what it started has both ends where both are kept; others bind operators.
+    both = np.intersect1d(
+        calls[in_time & wanted[calls[:, 3]], 0] if len(calls) else calls[:, 0],
+        work[kept_work & wanted[work[:, 3]], 0] if len(work) else work[:, 0],
+    )
+    operators = (flows[:, 1] >= start_ns) & (flows[:, 1] < end_ns) & categories.wants("cpu_op")
+    remains = np.where(flows[:, 2] >= 0, _among(flows[:, 2], both), _in_phases(operators, flows[:, 1], phases))
+    broken = np.unique(flows[~remains, 0])
+    return Plan(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        phases=phases,
+        categories=categories,
+        linked=linked,
+        started=started,
+        work_start_ns=int(work[kept_work, 1].min(initial=end_ns)),
+        work_end_ns=int(work[kept_work, 2].max(initial=start_ns)),
+        flows=np.setdiff1d(flows[:, 0], broken),
+    )
+
+
+def _in_phases(in_time: Array, starts_ns: Array, phases: tuple[Array, Array] | None) -> Array:
+    if phases is None:
+        return in_time
+    begins, ends = phases
+    place = np.searchsorted(begins, starts_ns, side="right") - 1
+    inside = (
+        (place >= 0) & (starts_ns < ends[np.maximum(place, 0)]) if len(begins) else np.zeros(len(in_time), np.bool_)
+    )
+    return np.asarray(in_time & inside)
+
+
+def _among(values: Array, sorted_values: Array) -> Array:
+    """Which values are among others, which are sorted."""
+    if not len(sorted_values):
+        return np.zeros(len(values), dtype=np.bool_)
+    place = np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)
+    return np.asarray(sorted_values[place] == values)

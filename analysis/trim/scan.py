@@ -1,0 +1,172 @@
+"""The first pass over a trace that is to be trimmed: its annotations, and which events belong together."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from molprof.analysis.reader.document import Document
+from molprof.analysis.reader.events import ABSENT, FLOW_PHASES
+from molprof.analysis.reader.part import Part, WrongEventError
+from molprof.analysis.reader.source import open_source
+from molprof.analysis.reader.times import nanoseconds
+from molprof.errors import TraceError
+
+GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
+ANNOTATION = "user_annotation"
+_MAX_NUMBER = 2**63  # of an int64
+_ZERO = msgspec.Raw(b"0")
+_NOTHING = (ABSENT, msgspec.Raw(b"null"))
+Array = np.ndarray
+
+
+class _Args(msgspec.Struct, gc=False):
+    correlation: Any = None
+
+
+class _Event(msgspec.Struct, gc=False):
+    ph: str | None = None
+    cat: str | int | None = None
+    name: str | None = None
+    ts: msgspec.Raw = ABSENT
+    dur: msgspec.Raw = ABSENT
+    id: msgspec.Raw = ABSENT
+    args: _Args | None = None
+
+    @property
+    def correlation(self) -> int | None:
+        """The number that a call and what it started on the GPU have in common."""
+        number = None if self.args is None else self.args.correlation
+        return number if isinstance(number, int) and 0 <= number < _MAX_NUMBER else None
+
+    @property
+    def flow_correlation(self) -> int:
+        """The same of a flow from a call to what it started; -1 of any other."""
+        digits = bytes(self.id)
+        return int(digits) if self.cat == "ac2g" and digits.isdigit() and int(digits) < _MAX_NUMBER else -1
+
+
+_decode_texts = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_events = msgspec.json.Decoder(list[_Event]).decode
+
+
+class Block:
+    """A block of events: each as its text, and decoded as far as it is needed."""
+
+    def __init__(self, text: bytes) -> None:
+        if not text.isascii():
+            text.decode()  # what is copied is not checked by the decoder
+        self.texts = _decode_texts(text)
+        self.events = _decode_events(text)
+
+    def starts_ns(self) -> Array:
+        """int64; 0 for events without a time, as metadata are."""
+        return _times(self.events, "ts")
+
+    def durations_ns(self) -> Array:
+        return _times(self.events, "dur")
+
+
+def _times(events: list[Any], name: str) -> Array:
+    texts = [getattr(event, name) for event in events]
+    texts = [_ZERO if text in _NOTHING else text for text in texts]
+    try:
+        return nanoseconds(texts)
+    except ValueError as error:
+        reason, position = error.args
+        raise WrongEventError(f"{name} of event {events[position].name!r}", reason) from None
+
+
+def flow_key(event: Any) -> int:
+    """What the ends of one flow have in common, as a number of 63 bits."""
+    text = f"{event.cat}\0{event.name}\0".encode() + bytes(event.id)
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
+class Scan:
+    """What the pass has found: arrays of int64 with an entry per event, times in ns as in the file.
+
+    Attributes:
+        origin_ns: start of the earliest event.
+        annotations: annotations and names of threads and processes, as text.
+        calls, work: correlation, start, end and category of calls on the CPU and of GPU work that name one.
+        flows: key, start and correlation (-1: of another kind) of the ends of flows.
+        categories: the names to which numbers in `calls` and `work` belong; events_by_category: complete events.
+    """
+
+    def __init__(self) -> None:
+        self.origin_ns: int | None = None
+        self.annotations: list[bytes] = []
+        self.categories: dict[str | int | None, int] = {}
+        self.events_by_category: Counter[str] = Counter()
+        self._calls: list[tuple[int, int, int, int]] = []
+        self._work: list[tuple[int, int, int, int]] = []
+        self._flows: list[tuple[int, int, int]] = []
+        self._packed: dict[str, list[Array]] = {"calls": [], "work": [], "flows": []}
+
+    def read(self, text: bytes) -> Part:
+        """Takes a block of events, a JSON array."""
+        block = Block(text)
+        starts = block.starts_ns()
+        ends = starts + block.durations_ns()
+        timed = np.array([event.ph != "M" for event in block.events], dtype=np.bool_)
+        if timed.any():
+            first = int(starts[timed].min())
+            self.origin_ns = first if self.origin_ns is None else min(first, self.origin_ns)
+        for place, (event, start, end) in enumerate(zip(block.events, starts.tolist(), ends.tolist(), strict=True)):
+            if event.ph == "M":
+                self.annotations.append(bytes(block.texts[place]))
+            elif event.ph in FLOW_PHASES:
+                self._flows.append((flow_key(event), start, event.flow_correlation))
+            elif event.ph == "X":
+                self.events_by_category[str(event.cat)] += 1
+                if event.cat == ANNOTATION:
+                    self.annotations.append(bytes(block.texts[place]))
+                number = event.correlation
+                if number is not None:
+                    category = self.categories.setdefault(event.cat, len(self.categories))
+                    target = self._work if event.cat in GPU_CATEGORIES else self._calls
+                    target.append((number, start, end, category))
+        self._pack()
+        return Part(events=len(block.events))
+
+    def _pack(self) -> None:
+        for name, width in (("calls", 4), ("work", 4), ("flows", 3)):
+            rows = getattr(self, f"_{name}")
+            if rows:
+                self._packed[name].append(np.array(rows, dtype=np.int64).reshape(-1, width))
+                rows.clear()
+
+    def table(self, name: str) -> Array:
+        """`calls`, `work` or `flows`: shape (events, columns)."""
+        parts = self._packed[name]
+        return np.concatenate(parts) if parts else np.empty((0, 3 if name == "flows" else 4), dtype=np.int64)
+
+
+def scan(path: Path) -> tuple[Scan, dict[str, Any]]:
+    """The pass, and the file's other top-level keys. Raises TraceError."""
+    found = Scan()
+    keys = pass_over(path, found.read)
+    return found, keys
+
+
+def pass_over(path: Path, read: Any) -> dict[str, Any]:
+    """Gives every block of events to `read`; the other top-level keys. Raises TraceError."""
+    with open_source(path) as source:
+        if source.is_perfetto:
+            raise TraceError(
+                f"{source.name} is in Perfetto's own format, which is not trimmed", hint="give a trace in Chrome JSON"
+            )
+        document = Document(source.name, source.blocks, read, partial=False)
+        done = 0
+        try:
+            for part in document.parts():
+                done += part.events
+        except WrongEventError as error:
+            raise TraceError(f"{source.name}: {error.message(done)}") from None
+        return document.keys

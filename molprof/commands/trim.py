@@ -1,0 +1,105 @@
+"""`molprof trim`: a smaller trace out of a larger one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from molprof.commands.options import TRACE, note
+from molprof.files import check_output
+
+_UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+
+
+def _steps(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", value)
+    if not match:
+        raise click.BadParameter(f"{value!r} is not A:B, such as 10:12, or one number")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if last < first:
+        raise click.BadParameter(f"{value!r} ends before it begins")
+    return first, last
+
+
+def _time(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,9})?)\s*(ns|us|ms|s)", value)
+    if not match:
+        raise click.BadParameter(f"{value!r} is not a time with its unit, such as 12.5ms, 800us or 3s")
+    return round(float(match[1]) * _UNITS_NS[match[2]])
+
+
+def _names(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
+
+
+def _form(context: click.Context, parameter: click.Parameter, output: Path) -> Path:
+    if not output.name.endswith((".json", ".json.gz")):
+        raise click.BadParameter(f"{output} ends in neither .json nor .json.gz")
+    return output
+
+
+@click.command("trim")
+@click.argument("trace", type=TRACE)
+@click.option("--steps", metavar="A:B", callback=_steps, help="Keep the steps A to B, both included.")
+@click.option("--batch", type=click.IntRange(min=0), metavar="N", help="Steps of this batch.  [default: the first]")
+@click.option("--phases", metavar="NAMES", callback=_names, help="Keep what starts in these: forward,processor")
+@click.option("--categories", metavar="NAMES", callback=_names, help="Keep events of these: kernel,cpu_op")
+@click.option("--without", metavar="NAMES", callback=_names, help="Leave out events of these: python_function")
+@click.option("--from", "start_ns", metavar="TIME", callback=_time, help="Keep what starts then or later: 12ms")
+@click.option("--to", "end_ns", metavar="TIME", callback=_time, help="Keep what starts before that.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    type=click.Path(path_type=Path),
+    required=True,
+    callback=_form,
+    help="File to write, .json or .json.gz.",
+)
+@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+def command(
+    trace: Path,
+    steps: tuple[int, int] | None,
+    batch: int | None,
+    phases: tuple[str, ...],
+    categories: tuple[str, ...],
+    without: tuple[str, ...],
+    start_ns: int | None,
+    end_ns: int | None,
+    output: Path,
+    force: bool,
+) -> None:
+    """Writes a part of TRACE to OUT, as a trace of its own.
+
+    An event belongs to the moment in which it starts, GPU work to that of the call which started it. What is asked for
+    together holds together. Times count from the earliest event, as in the Perfetto UI. Names of tracks, flows with
+    both ends, molprof's annotations, token tracks and manifest are kept.
+
+    \b
+    Examples:
+      molprof trim trace.json.gz --steps 10:12 -o small.json.gz
+      molprof trim trace.json.gz --without python_function -o small.json.gz
+      molprof trim trace.json.gz --from 1.5s --to 1.6s -o moment.json.gz
+      molprof trim trace.json.gz --steps 10:12 --phases processor -o processor.json.gz
+    """
+    if str(trace) == "-":
+        raise click.UsageError("the trace is read twice: name a file, not standard input (-)")
+    if steps is None and start_ns is None and end_ns is None and not (phases or categories or without):
+        raise click.UsageError("say what to keep, with --steps, --phases, --categories, --without, --from or --to")
+    if start_ns is not None and end_ns is not None and end_ns <= start_ns:
+        raise click.UsageError("--to is not after --from")
+    if batch is not None and steps is None:
+        raise click.UsageError("--batch says whose --steps are meant: give these too")
+    check_output(output, force)
+    from molprof.analysis.trim import Wish, trim
+
+    outcome = trim(trace, output, Wish(steps, batch, phases, categories, without, start_ns, end_ns))
+    note(f"wrote {output}: {outcome.after:,} of {outcome.before:,} events, {output.stat().st_size / 1e6:.1f} MB")
+    if outcome.unplaced:
+        note(f"{outcome.unplaced:,} events with a separate begin and end were kept whatever their time")

@@ -1,0 +1,299 @@
+"""`molprof trim`: what a smaller trace keeps, and that its report says nothing but what it holds."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_trace
+from conftest import Cli
+from decoding_trace import decoding, launched
+from tiny_trace import slice_
+from trace_rows import x
+
+from molprof.analysis.compare import compare
+from molprof.analysis.metrics import Report
+from molprof.analysis.render import render
+from molprof.analysis.reports import load_report
+from molprof.analysis.trim import Wish, trim
+from molprof.errors import TraceError, UsageError
+
+CORPUS = Path(os.environ.get("MOLPROF_CORPUS", "/nonexistent")) / "traces"
+
+
+def trimmed(tmp_path: Path, content: Any, wish: Wish, name: str = "small.json") -> dict[str, Any]:
+    source = tiny_trace.write(
+        tmp_path / "trace.json", {"traceEvents": content} if isinstance(content, list) else content
+    )
+    trim(source, tmp_path / name, wish)
+    data = (tmp_path / name).read_bytes()
+    found: dict[str, Any] = json.loads(gzip.decompress(data) if name.endswith(".gz") else data)
+    return found
+
+
+def names(document: dict[str, Any], *categories: str) -> list[str]:
+    return [event["name"] for event in document["traceEvents"] if event.get("cat") in categories]
+
+
+def report(tmp_path: Path, name: str = "small.json") -> Report:
+    return load_report(tmp_path / name)
+
+
+def broken(found: Report) -> list[str]:
+    return [check.id for check in found.checks if not check.holds]
+
+
+def test_a_step_keeps_its_calls_and_what_they_started(tmp_path: Path) -> None:
+    document = tiny_trace.document()
+    flow = {"cat": "ac2g", "name": "ac2g"}
+    document["traceEvents"] += [
+        {"ph": "s", "id": 2, "pid": 100, "tid": 100, "ts": 1035, **flow},
+        {"ph": "f", "bp": "e", "id": 2, "pid": 0, "tid": 7, "ts": 1072, **flow},
+        {"ph": "s", "id": 6, "pid": 100, "tid": 100, "ts": 1105, **flow},
+        {"ph": "f", "bp": "e", "id": 6, "pid": 0, "tid": 7, "ts": 1115, **flow},
+        {"ph": "s", "id": 9, "pid": 100, "tid": 100, "ts": 1032, "cat": "fwdbwd", "name": "fwdbwd"},
+        {"ph": "f", "id": 9, "pid": 100, "tid": 100, "ts": 1106, "cat": "fwdbwd", "name": "fwdbwd"},
+        {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 100, "tid": 100, "ts": 1106, "s": "t"},
+        slice_("gpu_user_annotation", "molprof.step batch=0 step=1", 1030, 50, 0, 7),
+        slice_("gpu_user_annotation", "molprof.step batch=0 step=2", 1115, 15, 0, 7),
+    ]
+    small = trimmed(tmp_path, document, Wish(steps=(2, 2)), "small.json.gz")
+    # The kernel without a call goes by its own start.
+    assert names(small, "kernel", "gpu_memcpy") == [tiny_trace.COPY, tiny_trace.CAT, "mystery"]
+    assert names(small, "cuda_runtime", "cuda_driver") == ["cudaGraphLaunch", "cuLaunchKernel"]
+    assert names(small, "user_annotation")[0] == "molprof.step batch=0 step=2"
+    assert len(names(small, "user_annotation")) == 5
+    assert names(small, "gpu_user_annotation") == ["molprof.step batch=0 step=2"]
+    assert names(small, "molprof.token") == ["abra"]
+    assert names(small, "cpu_instant_event") == ["[memory]"]
+    assert [(event["ph"], event["id"]) for event in small["traceEvents"] if event["ph"] in "sf"] == [("s", 6), ("f", 6)]
+    # Their args hold all tokens of the run; they span the steps that are left.
+    spans = [(e["name"], e["ts"], e["dur"]) for e in small["traceEvents"] if e.get("cat") == "molprof.sequence"]
+    assert spans == [("sequence 0: C", 1100.0, 80.0), ("sequence 1: O", 1100.0, 80.0)]
+    assert [event["ph"] for event in small["traceEvents"]].count("M") == 1
+    kept = next(event for event in small["traceEvents"] if event["name"] == "abra")
+    assert kept == next(event for event in document["traceEvents"] if event["name"] == "abra")
+    manifest = small["molprof"]
+    assert manifest["window"] == {"full": False, "batch": 0, "first_step": 2, "last_step": 2}
+    assert (manifest["timings"]["profiled_steps_ns"], manifest["timings"]["unprofiled_steps_ns"]) == (80_000, 400)
+    assert manifest["molecules"] == document["molprof"]["molecules"]
+    assert small["molprof_trimmed"] == {
+        "source": "trace.json", "whole_steps": True, "batch": 0, "first_step": 2, "last_step": 2, "phases": [],
+        "categories": [], "without": [], "start_ns": None, "end_ns": None,
+    }  # fmt: skip
+
+
+def run(steps: int = 4) -> dict[str, Any]:
+    """Steps whose work differs, and whose last kernel runs in the next one."""
+
+    def per_step(start: int) -> list[dict[str, Any]]:
+        number = start // 1000
+        found = [slice_("cpu_op", "aten::mm", start + 10, 50), slice_("python_function", "f", start + 5, 90)]
+        for place in range(number):
+            found += launched("kernel", f"gemm{place}", start + 20 + 5 * place, start + 990 + 3 * place, 2)
+        return found
+
+    return decoding(per_step, steps=steps, repeats=[{"steps_ns": [[900_000] * (steps + 1)]}] * 3)
+
+
+def test_figures_of_the_steps_are_those_of_the_whole_trace(tmp_path: Path) -> None:
+    whole = load_report(tiny_trace.write(tmp_path / "trace.json", run()))
+    parts = []
+    for first, last in ((1, 2), (3, 4)):
+        trimmed(tmp_path, run(), Wish(steps=(first, last)), f"part{first}.json")
+        parts.append(report(tmp_path, f"part{first}.json"))
+    # These steps have no token slices, in the whole trace or in a part.
+    assert [broken(found) for found in (whole, *parts)] == [["token_slices"]] * 3
+    for get in (
+        lambda found: found.counts.launches,
+        lambda found: found.counts.kernels,
+        lambda found: found.counts.kernel_time_ns,
+        lambda found: found.run.window.tokens,
+        lambda found: found.run.window.steps,
+        lambda found: found.run.window.leaf_operators,
+        lambda found: found.run.phases["forward"].gpu_ns,
+        lambda found: found.run.phases["forward"].host_ns,
+    ):
+        assert sum(map(get, parts)) == get(whole)
+    first, last = parts
+    assert (first.run.launches_per_step, last.run.launches_per_step) == (1.5, 3.5)  # type: ignore[union-attr]
+    assert (first.run.window.first_step, first.run.window.last_step) == (1, 2)  # type: ignore[union-attr]
+    assert first.run.profiled_ratio == 2_000_000 / 1_800_000  # type: ignore[union-attr]
+    # What is of the whole run stays so.
+    for part in parts:
+        assert part.run is not None
+        assert whole.run is not None
+        assert (part.run.wall_ns, part.run.generated_tokens) == (whole.run.wall_ns, whole.run.generated_tokens)
+    assert "trimmed from trace.json: steps 1 to 2 of batch 0" in first.trace.remarks[0]
+    assert whole.trace.remarks == ()
+
+
+def test_parts_of_steps_give_no_figures_of_steps(tmp_path: Path) -> None:
+    trimmed(tmp_path, run(), Wish(phases=("processor", "forward"), without=("cpu_op",)))
+    found = report(tmp_path)
+    assert broken(found) == ["token_slices"]  # there are none in the whole trace either
+    assert found.run is not None
+    assert found.counts.launches == 10  # what the file holds
+    assert (found.run.launches_per_step, found.run.launches_per_token, found.run.window.launches) == (None, None, None)
+    assert found.run.window.leaf_operators is None
+    assert {phase.launches for phase in found.run.phases.values()} == {None}
+    assert found.run.phases["forward"].wall_ns == 2_400_000
+    assert (found.findings, found.typical_step) == ((), None)
+    assert "parts of steps were left out" in found.trace.remarks[0]
+    whole = load_report(tmp_path / "trace.json")
+    for style in ("table", "json", "markdown", "html"):
+        assert render(found, style)
+        assert render(compare([whole, found]), style)
+
+
+def test_stacks_are_in_no_figure(tmp_path: Path) -> None:
+    small = trimmed(tmp_path, run(), Wish(without=("python_function",)))
+    assert names(small, "python_function") == []
+    assert len(small["traceEvents"]) == len(run()["traceEvents"]) - 4
+    assert report(tmp_path).findings == load_report(tmp_path / "trace.json").findings
+    assert small["molprof_trimmed"]["whole_steps"]
+
+
+def test_a_phase_keeps_what_starts_in_it(tmp_path: Path) -> None:
+    small = trimmed(tmp_path, tiny_trace.document(), Wish(steps=(1, 1), phases=("processor",)))
+    assert names(small, "cuda_runtime", "cpu_op") == ["aten::index_put_", "cudaLaunchKernel"]
+    assert names(small, "kernel", "gpu_memcpy") == [tiny_trace.INDEX]
+    assert len(names(small, "user_annotation")) == 5  # all of the step
+
+
+def test_categories(tmp_path: Path) -> None:
+    document = tiny_trace.document()
+    flow = {"cat": "ac2g", "name": "ac2g", "id": 2}
+    document["traceEvents"] += [
+        {"ph": "s", "pid": 100, "tid": 100, "ts": 1035, **flow},
+        {"ph": "f", "bp": "e", "pid": 0, "tid": 7, "ts": 1072, **flow},
+    ]
+    small = trimmed(tmp_path, document, Wish(categories=("kernel",)))
+    counts = Counter(event.get("cat") for event in small["traceEvents"])
+    # molprof's own events stay; the flow has lost an end.
+    assert counts == {"kernel": 6, "user_annotation": 10, "molprof.sequence": 2, "molprof.token": 3, None: 1}
+    both = trimmed(tmp_path, document, Wish(categories=("kernel", "cuda_runtime")), "both.json")
+    assert [event["ph"] for event in both["traceEvents"] if event.get("cat") == "ac2g"] == ["s", "f"]
+
+
+def test_a_stretch_of_time_of_a_trace_without_steps(tmp_path: Path) -> None:
+    base = 1_752_839_462_723_407
+    events = [x(str(number), f"{base + number}.125", 0.5) for number in range(5)]
+    events.append({"ph": "B", "cat": "cpu_op", "name": "b", "pid": 1, "tid": 3, "ts": base + 2})
+    small = trimmed(tmp_path, events, Wish(start_ns=2125, end_ns=4125))
+    # Whole numbers of ns from the earliest event, which is at .125.
+    assert [event["name"] for event in small["traceEvents"]] == ["3", "4", "b"]
+    assert "molprof" not in small
+    assert (
+        report(tmp_path)
+        .trace.remarks[0]
+        .endswith("; parts of steps were left out, so that their figures are not recorded")
+    )
+    with pytest.raises(UsageError, match="has no annotated steps"):
+        trimmed(tmp_path, events, Wish(steps=(0, 1)))
+
+
+def test_keys_are_kept_and_trimming_again_remembers(tmp_path: Path) -> None:
+    document = {"schemaVersion": 1, **run(), "deviceProperties": [{"name": "T4"}], "big": 10**30, "x": 1.5}
+    document["traceName"] = "old"
+    tiny_trace.write(tmp_path / "trace.json", document)
+    trim(tmp_path / "trace.json", tmp_path / "one.json", Wish(start_ns=0, end_ns=2_000_000))
+    trim(tmp_path / "one.json", tmp_path / "two.json", Wish(steps=(1, 1)))
+    small = json.loads((tmp_path / "two.json").read_text())
+    assert (small["schemaVersion"], small["deviceProperties"], small["x"]) == (1, [{"name": "T4"}], 1.5)
+    assert small["traceName"] == "two.json"
+    assert (small["molprof_trimmed"]["source"], small["molprof_trimmed"]["whole_steps"]) == ("one.json", False)
+    assert not report(tmp_path, "two.json").trace.whole_steps
+
+
+def test_the_same_trace_gives_the_same_bytes_in_every_form(tmp_path: Path) -> None:
+    source = tiny_trace.write(tmp_path / "trace.json.gz", run())
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        trim(source, tmp_path / folder / "small.json.gz", Wish(steps=(1, 1)))
+    assert (tmp_path / "a/small.json.gz").read_bytes() == (tmp_path / "b/small.json.gz").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("wish", "message", "hint"),
+    [
+        pytest.param(Wish(steps=(7, 9)), "no recorded steps 7:9 of batch 0", "those recorded are 1:2", id="steps"),
+        pytest.param(Wish(steps=(1, 1), batch=3), "no recorded steps 1:1 of batch 3", "those recorded", id="batch"),
+        pytest.param(
+            Wish(phases=("forwards",)), "no recorded phase 'forwards'",
+            "those recorded are bookkeeping, forward, processor, sampling", id="phase",
+        ),
+        pytest.param(Wish(categories=("kernels",)), "has no category 'kernels'", "it has cpu_op", id="category"),
+        pytest.param(
+            Wish(start_ns=10**12, categories=("kernel",)), "nothing of .* would be left", "ask for more", id="nothing"
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_told(tmp_path: Path, wish: Wish, message: str, hint: str) -> None:
+    document = tiny_trace.document()
+    if wish.start_ns:  # sequences are kept in any case
+        document["traceEvents"] = [event for event in document["traceEvents"] if event.get("cat") == "kernel"]
+    with pytest.raises(UsageError, match=message) as error:
+        trimmed(tmp_path, document, wish)
+    assert (error.value.hint or "").startswith(hint)
+    assert not (tmp_path / "small.json").exists()
+
+
+def test_a_wrong_mark_is_no_report(tmp_path: Path) -> None:
+    tiny_trace.write(tmp_path / "small.json", {**tiny_trace.document(), "molprof_trimmed": {"source": 3}})
+    with pytest.raises(TraceError, match=r"molprof_trimmed lacks whole_steps"):
+        report(tmp_path)
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason="MOLPROF_CORPUS names no folder with traces/")
+def test_halves_of_a_public_trace_add_up(tmp_path: Path) -> None:
+    source = CORPUS / "h100_qwen1.5_0.5b.json.gz"
+    whole = load_report(source)
+    halves = []
+    for name, wish in (("a.json.gz", Wish(end_ns=30_000_000)), ("b.json.gz", Wish(start_ns=30_000_000))):
+        trim(source, tmp_path / name, wish)
+        halves.append(load_report(tmp_path / name))
+    left_out = {"gpu_user_annotation"}  # one that spans the cut is in neither
+    counts = Counter[str]()
+    for half in halves:
+        counts.update(half.trace.events_by_category)
+        assert half.counts.launches > 0
+        assert broken(half) == []
+    expected = Counter({name: count for name, count in whole.trace.events_by_category.items() if name not in left_out})
+    assert Counter({name: count for name, count in counts.items() if name not in left_out}) == expected
+    assert sum(half.counts.launches for half in halves) == whole.counts.launches
+    assert sum(half.counts.kernels_with_call for half in halves) == whole.counts.kernels_with_call
+
+
+def test_the_command_says_what_it_did(molprof: Cli, tmp_path: Path) -> None:
+    tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
+    result = molprof("trim", "trace.json", "--steps", "2", "-o", "small.json.gz")
+    assert (result.returncode, result.stdout) == (0, "")
+    assert result.stderr == "wrote small.json.gz: 13 of 34 events, 0.0 MB\n"
+    again = molprof("trim", "trace.json", "--steps", "2", "-o", "small.json.gz")
+    assert (again.returncode, "already exists" in again.stderr) == (2, True)
+    shown = molprof("report", "small.json.gz")
+    assert "trimmed from trace.json: steps 2 to 2 of batch 0" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param([], "say what to keep", id="nothing"),
+        pytest.param(["--steps", "3-4"], "is not A:B", id="steps"),
+        pytest.param(["--steps", "4:3"], "ends before it begins", id="backwards"),
+        pytest.param(["--from", "12"], "is not a time with its unit", id="unit"),
+        pytest.param(["--from", "2ms", "--to", "1ms"], "--to is not after --from", id="times"),
+        pytest.param(["--phases", "forward", "--batch", "1"], "--batch says whose --steps", id="batch"),
+    ],
+)
+def test_wrong_use_is_one_line(molprof: Cli, arguments: list[str], message: str) -> None:
+    result = molprof("trim", "a.json", *arguments, "-o", "b.json")
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 2
