@@ -101,7 +101,7 @@ def _annotated(found: Scan, path: Path) -> tuple[list[RecordedStep], list[tuple[
             for number, text in enumerate(found.annotations):
                 file.write(b",\n" + text if number else text)
             file.write(b"]}")
-        with open_trace(annotations, all_args=False, processes=1) as (engine, info):
+        with open_trace(annotations, all_args=False) as (engine, info):
             engine.register_package(PACKAGE, modules())
             steps = read_recorded_steps(engine)
             _, phases = query_rows(
