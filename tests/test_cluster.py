@@ -17,7 +17,7 @@ import pytest
 
 from molprof.commands.submission import Submittable, own_arguments, submit_options
 from molprof.errors import RunError, UsageError
-from molprof.profiler.cluster import scheduler, status
+from molprof.profiler.cluster import child, scheduler, status
 from molprof.profiler.cluster.child import run_child
 from molprof.profiler.cluster.follow import LogTail
 from molprof.profiler.cluster.job import Attempt, Job, Task, all_jobs, find_job, new_job_folder, read_job, write_json
@@ -222,6 +222,14 @@ def test_a_child_that_hangs_is_stopped_at_its_limit(tmp_path: Path) -> None:
     assert log.getvalue().endswith(b"molprof: error: interrupted; no file was changed\n")
 
 
+def test_a_child_that_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)\n"
+    monkeypatch.setattr(child, "command_line", lambda arguments: [sys.executable, "-c", f"{deaf}time.sleep(60)"])
+    monkeypatch.setattr(child, "GRACE_S", 0.5)
+    ending = run_child([], tmp_path, log := io.BytesIO(), limit_s=3.0)
+    assert (ending.state, ending.exit_code, log.getvalue()) == ("timed out", -9, b"deaf\n")
+
+
 def test_a_child_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "hang.json")
     code = (
@@ -233,16 +241,16 @@ def test_a_child_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    child = int(parent.stdout.readline())
+    other = int(parent.stdout.readline())
     with (tmp_path / "hang.json").open("wb"):  # opens when the child has opened it
         parent.kill()
         parent.wait()
         parent.stdout.close()
         for _ in range(100):
-            if not _lives(child):
+            if not _lives(other):
                 break
             threading.Event().wait(0.1)
-    assert not _lives(child)
+    assert not _lives(other)
 
 
 def _lives(process: int) -> bool:

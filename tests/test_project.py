@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from conftest import Cli
 
 from molprof.errors import UsageError
 from molprof.profiler.cluster.settings import SlurmSettings, overridden
@@ -78,6 +80,7 @@ def test_slurm_settings_are_submitits_parameters_and_come_back_from_json(project
         "mem": "64G",
         "setup": ["module load cuda", "ulimit -c 0"],
         "array_parallelism": 4,
+        "srun_args": ["--cpus-per-task=8"],
     }
     assert SlurmSettings().parameters() == {"time": None}
     assert SlurmSettings.from_json(settings.to_json()) == settings
@@ -144,6 +147,20 @@ def test_the_nearest_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list(find_project().clusters) == ["other"]
     with pytest.raises(UsageError, match="No such file"):
         find_project(tmp_path / "absent.toml")
+
+
+def test_short_names_are_listed_and_taken(project: Project, tmp_path: Path, molprof: Cli) -> None:
+    assert project.file is not None
+    listed = molprof("presets").stdout
+    assert f"  mine      {tmp_path / 'checkpoint'}, tokenizer qwen, --lp generic\n" in listed
+    assert f"clusters (--submit) of {project.file}\n  h100      partition gpu, account chem," in listed
+    conformers = tmp_path / "c.txt"
+    conformers.write_text("[C]<1.0,2.0,3.0>\n")
+    counted = {
+        name: json.loads(molprof("drift", "--tokenizer", name, "--conformers", "c.txt", "--format", "json").stdout)
+        for name in ("mine", "qwen")
+    }
+    assert json.dumps(counted["mine"]).replace("mine", "qwen") == json.dumps(counted["qwen"])
 
 
 def test_an_unknown_cluster_names_the_nearest(project: Project) -> None:

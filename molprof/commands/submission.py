@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from molprof.profiler.project import Project
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+# Results that are named one by one.
+_SHOWN = 10
 _ARGUMENTS = "molprof.arguments"
 # Options of submission, which the task on the cluster is not given, and how many values each takes.
 _OPTIONS = {"--submit": 1, "--slurm": 1, "--detach": 0, "--tasks": 1}
@@ -149,9 +151,11 @@ def settle(status: JobStatus) -> None:
         module, _, function = _FINISH[job.kind].partition(":")
         getattr(importlib.import_module(module), function)(status)
     note(f"{job.id}: {status.summary}")
-    for task in job.tasks:
-        if task.output is not None and Path(task.output).exists():
-            note(f"  {task.output}")
+    there = [task.output for task in job.tasks if task.output is not None and Path(task.output).exists()]
+    for output in there[:_SHOWN]:
+        note(f"  {output}")
+    if len(there) > _SHOWN:
+        note(f"  and {len(there) - _SHOWN} more")
     if status.good:
         return
     if not status.finished:

@@ -56,7 +56,9 @@ class SlurmSettings:
         }
         # Left out, `time` would be submitit's own default of five minutes.
         found = {name: value for name, value in given.items() if value is not None or name == "time"}
-        return found | ({"array_parallelism": self.parallel} if self.parallel else {})
+        found |= {"array_parallelism": self.parallel} if self.parallel else {}
+        # From 22.05 on srun, which starts the task, does not take this from its job.
+        return found | ({"srun_args": [f"--cpus-per-task={self.cpus}"]} if self.cpus else {})
 
     def to_json(self) -> dict[str, Any]:
         """What is set, by name."""
