@@ -48,16 +48,10 @@ with open_engine(memory64=True) as engine, igzip.open(sys.argv[1]) as file:
     engine.finish()
     engine.query("SELECT category, COUNT() FROM slice GROUP BY category")
 """
-_READ = """
+_OPEN = """
 import sys
 from molprof.analysis.reports import open_trace
-with open_trace(sys.argv[1], stacks=False, all_args=False) as (engine, info):
-    assert info.lost_events == 0
-"""
-_WHOLE = """
-import sys
-from molprof.analysis.reports import open_trace
-with open_trace(sys.argv[1]) as (engine, info):
+with open_trace(sys.argv[1]{}) as (engine, info):
     assert info.lost_events == 0
 """
 _HTA = """
@@ -91,8 +85,8 @@ class Tool:
 
 TOOLS = {
     "molprof": Tool("molprof report (new)", arguments=("report", "--no-cache", "--format", "json")),
-    "read": Tool("molprof, reading alone", _READ),
-    "whole": Tool("molprof, all events and args", _WHOLE),
+    "read": Tool("molprof, reading alone", _OPEN.format(", stacks=False, all_args=False")),
+    "whole": Tool("molprof, all events and args", _OPEN.format("")),
     "cached": Tool("molprof report (again)", arguments=("report", "--format", "json")),
     "floor": Tool("floor: decompress, count bytes", _FLOOR),
     "json": Tool("json.load", _JSON),
@@ -226,9 +220,9 @@ def _available_bytes() -> int:
 
 def environment() -> str:
     """The machine and the versions that the figures hold for."""
-    model = platform.processor() or platform.machine()
     with open("/proc/cpuinfo") as file:
-        model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), model)
+        models = (line.split(":")[1].strip() for line in file if line.startswith("model name"))
+        model = next(models, platform.machine())
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     return f"{model}, {cores} cores, Python {platform.python_version()}, load {load:.1f} before the first run"
 
@@ -281,8 +275,7 @@ def main() -> None:
         print("| read by | wall, s | CPU, s | peak, GB | wall ratio | CPU ratio | memory ratio |")
         print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
         first: Measured | None = None
-        for name in names:
-            tool = TOOLS[name]
+        for name, tool in ((name, TOOLS[name]) for name in names):
             if tool.package and not _has(arguments.peers, tool.package):
                 print(f"| {tool.title} | not installed | | | | | |", flush=True)
                 continue
@@ -295,8 +288,7 @@ def main() -> None:
 
 def _cells(result: Measured, first: Measured) -> str:
     if result.failure is not None:
-        text = result.failure.replace("|", " ")
-        return f"{text} | | {result.peak_bytes / 1e9:.2f} | | |"
+        return f"{result.failure.replace('|', ' ')} | | {result.peak_bytes / 1e9:.2f} | | |"
     return (
         f"{result.wall_s:.1f} | {result.cpu_s:.1f} | {result.peak_bytes / 1e9:.2f} |"
         f" {result.wall_s / first.wall_s:.2f} | {result.cpu_s / first.cpu_s:.2f} |"
