@@ -25,6 +25,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from molprof.analysis.reader.memory import available_bytes
+
 _FLOOR = """
 import sys
 from isal import igzip
@@ -119,10 +121,8 @@ class Measured:
 
 def measure(tool: Tool, path: Path, cache: Path, peers: str, limits: Limits) -> Measured:
     """Runs a tool on the file in a process of its own; `peers`: the Python that has the other packages."""
-    python = peers if tool.package else sys.executable
-    command = [python, "-m", "molprof", *tool.arguments, str(path)]
-    if tool.code is not None:
-        command = [python, "-c", tool.code, str(path)]
+    how = ["-m", "molprof", *tool.arguments] if tool.code is None else ["-c", tool.code]
+    command = [peers if tool.package else sys.executable, *how, str(path)]
     variables = {**os.environ, "MOLPROF_CACHE": str(cache)}
     if tool.package:
         variables.pop("PYTHONPATH", None)
@@ -213,11 +213,6 @@ def _has(python: str, package: str) -> bool:
     return subprocess.run([python, "-c", code], check=False, env=variables).returncode == 0
 
 
-def _available_bytes() -> int:
-    with open("/proc/meminfo") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
-
-
 def environment() -> str:
     """The machine and the versions that the figures hold for."""
     with open("/proc/cpuinfo") as file:
@@ -260,7 +255,7 @@ def main() -> None:
     names = ["molprof", *(name for name in arguments.only.split(",") if name != "molprof")]
     if unknown := set(names) - set(TOOLS):
         parser.error(f"--only: no reader {', '.join(sorted(unknown))}; there are {', '.join(TOOLS)}")
-    limits = Limits(arguments.limit, arguments.memory or _available_bytes() - _FREE_BYTES)
+    limits = Limits(arguments.limit, arguments.memory or (available_bytes() or 1 << 50) - _FREE_BYTES)
     with tempfile.TemporaryDirectory() as temporary:
         if arguments.keep is not None:
             arguments.keep.mkdir(parents=True, exist_ok=True)
