@@ -25,6 +25,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from molprof.analysis.reader.memory import available_bytes
+
 _FLOOR = """
 import sys
 from isal import igzip
@@ -48,16 +50,10 @@ with open_engine(memory64=True) as engine, igzip.open(sys.argv[1]) as file:
     engine.finish()
     engine.query("SELECT category, COUNT() FROM slice GROUP BY category")
 """
-_READ = """
+_OPEN = """
 import sys
 from molprof.analysis.reports import open_trace
-with open_trace(sys.argv[1], stacks=False, all_args=False) as (engine, info):
-    assert info.lost_events == 0
-"""
-_WHOLE = """
-import sys
-from molprof.analysis.reports import open_trace
-with open_trace(sys.argv[1]) as (engine, info):
+with open_trace(sys.argv[1]{}) as (engine, info):
     assert info.lost_events == 0
 """
 _HTA = """
@@ -91,8 +87,8 @@ class Tool:
 
 TOOLS = {
     "molprof": Tool("molprof report (new)", arguments=("report", "--no-cache", "--format", "json")),
-    "read": Tool("molprof, reading alone", _READ),
-    "whole": Tool("molprof, all events and args", _WHOLE),
+    "read": Tool("molprof, reading alone", _OPEN.format(", stacks=False, all_args=False")),
+    "whole": Tool("molprof, all events and args", _OPEN.format("")),
     "cached": Tool("molprof report (again)", arguments=("report", "--format", "json")),
     "floor": Tool("floor: decompress, count bytes", _FLOOR),
     "json": Tool("json.load", _JSON),
@@ -125,10 +121,8 @@ class Measured:
 
 def measure(tool: Tool, path: Path, cache: Path, peers: str, limits: Limits) -> Measured:
     """Runs a tool on the file in a process of its own; `peers`: the Python that has the other packages."""
-    python = peers if tool.package else sys.executable
-    command = [python, "-m", "molprof", *tool.arguments, str(path)]
-    if tool.code is not None:
-        command = [python, "-c", tool.code, str(path)]
+    how = ["-m", "molprof", *tool.arguments] if tool.code is None else ["-c", tool.code]
+    command = [peers if tool.package else sys.executable, *how, str(path)]
     variables = {**os.environ, "MOLPROF_CACHE": str(cache)}
     if tool.package:
         variables.pop("PYTHONPATH", None)
@@ -219,16 +213,11 @@ def _has(python: str, package: str) -> bool:
     return subprocess.run([python, "-c", code], check=False, env=variables).returncode == 0
 
 
-def _available_bytes() -> int:
-    with open("/proc/meminfo") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
-
-
 def environment() -> str:
     """The machine and the versions that the figures hold for."""
-    model = platform.processor() or platform.machine()
     with open("/proc/cpuinfo") as file:
-        model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), model)
+        models = (line.split(":")[1].strip() for line in file if line.startswith("model name"))
+        model = next(models, platform.machine())
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     return f"{model}, {cores} cores, Python {platform.python_version()}, load {load:.1f} before the first run"
 
@@ -266,7 +255,7 @@ def main() -> None:
     names = ["molprof", *(name for name in arguments.only.split(",") if name != "molprof")]
     if unknown := set(names) - set(TOOLS):
         parser.error(f"--only: no reader {', '.join(sorted(unknown))}; there are {', '.join(TOOLS)}")
-    limits = Limits(arguments.limit, arguments.memory or _available_bytes() - _FREE_BYTES)
+    limits = Limits(arguments.limit, arguments.memory or (available_bytes() or 1 << 50) - _FREE_BYTES)
     with tempfile.TemporaryDirectory() as temporary:
         if arguments.keep is not None:
             arguments.keep.mkdir(parents=True, exist_ok=True)
@@ -281,8 +270,7 @@ def main() -> None:
         print("| read by | wall, s | CPU, s | peak, GB | wall ratio | CPU ratio | memory ratio |")
         print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
         first: Measured | None = None
-        for name in names:
-            tool = TOOLS[name]
+        for name, tool in ((name, TOOLS[name]) for name in names):
             if tool.package and not _has(arguments.peers, tool.package):
                 print(f"| {tool.title} | not installed | | | | | |", flush=True)
                 continue
@@ -295,8 +283,7 @@ def main() -> None:
 
 def _cells(result: Measured, first: Measured) -> str:
     if result.failure is not None:
-        text = result.failure.replace("|", " ")
-        return f"{text} | | {result.peak_bytes / 1e9:.2f} | | |"
+        return f"{result.failure.replace('|', ' ')} | | {result.peak_bytes / 1e9:.2f} | | |"
     return (
         f"{result.wall_s:.1f} | {result.cpu_s:.1f} | {result.peak_bytes / 1e9:.2f} |"
         f" {result.wall_s / first.wall_s:.2f} | {result.cpu_s / first.cpu_s:.2f} |"

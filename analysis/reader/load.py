@@ -26,7 +26,7 @@ from molprof.profiler.manifest import INCOMPLETE_KEY
 _EVENT_BYTES = 420
 _ALL_ARGS_EVENT_BYTES = 1500
 # The least that was seen of large traces.
-_LEAST_EVENT_BYTES = 250
+_LEAST_EVENT_BYTES = 300
 _LEAST_ALL_ARGS_EVENT_BYTES = 500
 # Beyond this the 32-bit module, whose memory ends at 4 GiB, is not tried.
 _MAX_BYTES = 3 << 30
