@@ -149,7 +149,8 @@ def _guard(lifeline: int) -> None:
     if ending.is_set():
         watcher.join()  # it has more to kill than the child, and ends this process last
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)  # its own handlers would go on
         os.kill(os.getpid(), -code)
     os._exit(code)
 
