@@ -214,6 +214,14 @@ def test_a_whole_benchmark_as_a_command(molprof: Cli, tmp_path: Path) -> None:
     assert "nothing left to run" in again.stderr
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_device_that_is_not_there_is_a_mistake(molprof: Cli, tmp_path: Path) -> None:
+    result = molprof("bench", "matrix", "--device", "cuda", "-o", "out.jsonl")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("molprof: error: the device 'cuda' is not available: torch ")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

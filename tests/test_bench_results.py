@@ -55,7 +55,7 @@ def test_the_table(file: Path) -> None:
     assert max(map(len, text.splitlines())) <= 100
     assert lines_of(text)[4:20] == [
         "  A CPU, cores: 4, threads: 2; torch 2.9, transformers 5.0",
-        "  9 cases: 6 ok, 1 unsupported, 1 out of memory, 1 hung; 3 processes per case; ranges hold the",
+        "  9 cases: 6 ok, 1 unsupported, 1 out of memory, 1 hung; processes per case: 3; ranges hold the",
         "    median with 75 % confidence",
         "",
         "Whole generation",

@@ -101,7 +101,7 @@ def _details(item: Advice, bounds: Bounds | None) -> list[Section]:
     if item.alike:
         shown = "; ".join(settings_text(settings) for settings in item.alike[:_ALIKE_SHOWN])
         more = f"; and {len(item.alike) - _ALIKE_SHOWN} more" if len(item.alike) > _ALIKE_SHOWN else ""
-        notes.append(f"intervals overlap: not told from the fastest: {shown}{more}")
+        notes.append(f"not told from the fastest (intervals overlap, or too few repeats): {shown}{more}")
     if item.alike and any(not (lever.ratio.interval and lever.ratio.interval.reached) for lever in item.levers):
         notes.append(f"{ENOUGH_REPEATS} repeats or more of each reach 95 % confidence: bench --repeats")
     why: dict[str, list[str]] = {}

@@ -115,7 +115,7 @@ def _counts(items: Sequence[Measured]) -> str:
     text = f"{len(items)} cases: " + ", ".join(f"{count} {status}" for status, count in found.most_common())
     repeats = sorted({len(item.times_ns) for item in items if item.times_ns})
     if repeats:
-        text += f"; {' or '.join(map(str, repeats))} processes per case"
+        text += f"; processes per case: {' or '.join(map(str, repeats))}"
     if levels:
         text += f"; ranges hold the median with {' or '.join(f'{100 * level:.0f} %' for level in levels)} confidence"
     return text

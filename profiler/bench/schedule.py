@@ -79,8 +79,8 @@ def read_machine(device: str, threads: int | None, worker: str = WORKER) -> Fact
     """
     ended = run_isolated({"kind": FACTS, "device": device, "threads": threads}, Limits(_FACTS_S), worker)
     if ended.status != OK:
-        if ended.answer.get("hint"):
-            raise UsageError(ended.message or "", hint=str(ended.answer["hint"]))
+        if "hint" in ended.answer:
+            raise UsageError(ended.message or "no such device", hint=ended.answer["hint"])
         raise RunError(f"cannot find out what this machine can run: {ended.message}", hint="molprof[capture] is needed")
     return facts_from(ended.answer["figures"])
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from molprof.errors import MissingExtraError, MolprofError
+from molprof.errors import MissingExtraError, MolprofError, UsageError
 from molprof.profiler.bench import processes
 from molprof.profiler.bench.answers import FACTS, FAILED, NO_MEMORY, OK, UNSUPPORTED, Answer, UnsupportedError
 
@@ -101,7 +101,9 @@ def _failed(status: str, message: str, problem: BaseException | None) -> Answer:
     said = " ".join(message.strip().split("\n\n")[0].split())
     if len(said) > _MESSAGE_CHARACTERS:
         said = said[:_MESSAGE_CHARACTERS] + "..."
-    return {"status": status, "message": said, "stack": lines, "figures": None}
+    # A mistake of the user's, which the one who asked may tell as such.
+    hint = {"hint": problem.hint} if isinstance(problem, UsageError) else {}
+    return {"status": status, "message": said, "stack": lines, "figures": None, **hint}
 
 
 def run_case(request: dict[str, Any]) -> Answer:
@@ -147,7 +149,8 @@ def _guard(lifeline: int) -> None:
     if ending.is_set():
         watcher.join()  # it has more to kill than the child, and ends this process last
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)  # its own handlers would go on
         os.kill(os.getpid(), -code)
     os._exit(code)
 
