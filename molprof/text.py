@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 # All that is neither ASCII to print nor the newline between JSON's lines.
 _SUSPECT = re.compile(r"[^\n\x20-\x7e]")
+_SHOWN_CHARACTERS = 80
 
 
 def escaped(value: str) -> str:
@@ -19,6 +20,13 @@ def escaped(value: str) -> str:
     if value.isascii() and value.isprintable():
         return value
     return "".join(_escaped(character) for character in value)
+
+
+def shortened(value: str) -> str:
+    """`value` as a message can hold it: the first characters of a long one, and how many it has."""
+    if len(value) <= _SHOWN_CHARACTERS:
+        return value
+    return f"{value[:_SHOWN_CHARACTERS]}... ({len(value):,} characters)"
 
 
 def aligned(rows: Sequence[Sequence[str]], indent: str = "") -> str:

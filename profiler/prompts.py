@@ -11,6 +11,7 @@ from molprof.errors import RunError, UsageError
 from molprof.profiler.manifest import Skipped
 from molprof.profiler.smiles import Molecule, molecule
 from molprof.profiler.template import prompt_text
+from molprof.text import shortened
 
 SHORT_ATOMS = 8
 
@@ -77,7 +78,8 @@ def read_prompts(path: Path | None, count: int, strict: bool = False) -> Prompts
         hint = "one SMILES per line, optionally followed by a name"
         if found.skipped:
             first = found.skipped[0]
-            raise UsageError(f"{source} has no molecule that RDKit can read; line {first.line}: {first.text!r}", hint)
+            shown = repr(shortened(first.text))
+            raise UsageError(f"{source} has no molecule that RDKit can read; line {first.line}: {shown}", hint)
         raise UsageError(f"{source} has no molecules", hint)
     return found
 

@@ -11,6 +11,7 @@ from decimal import ROUND_DOWN, Decimal
 from rdkit import Chem, rdBase
 
 from molprof.errors import UsageError
+from molprof.text import shortened
 
 # Bracket atoms first, then two-letter organic atoms, so that 'Cl' is never read as 'C' + 'l'.
 _ATOM = re.compile(r"\[[^\[\]]+\]|Br|Cl|[BCNOPSFIbcnops*]")
@@ -65,9 +66,9 @@ def canonical(smiles: str) -> str:
     with quiet():
         mol = Chem.MolFromSmiles(smiles)
     if mol is None:
-        raise UsageError(f"RDKit cannot read the SMILES {smiles!r}")
+        raise UsageError(f"RDKit cannot read the SMILES {shortened(smiles)!r}")
     if mol.GetNumAtoms() == 0:
-        raise UsageError(f"the SMILES {smiles!r} has no atoms")
+        raise UsageError(f"the SMILES {shortened(smiles)!r} has no atoms")
     return str(Chem.MolToSmiles(Chem.RemoveHs(mol)))
 
 

@@ -7,7 +7,8 @@
 
 INCLUDE PERFETTO MODULE molprof.tokens;
 
--- Arrays by block of each sequence: FREE positions that the template gives, tokens that the coordinates need.
+-- Arrays by block of each sequence: FREE positions that the template gives, tokens that the coordinates need. The former
+-- has an entry per block of the template, the latter one per block that was written, so it says which there are.
 CREATE PERFETTO TABLE _molprof_block_array AS
 WITH
   -- Keys read args.block_free[12]; the number in brackets is the block.
@@ -28,21 +29,23 @@ SELECT
   block,
   MAX(IIF(field = 'args.block_free', int_value, NULL)) AS template_free,
   -- -1 stands for a block whose need cannot be told.
-  NULLIF(MAX(IIF(field = 'args.block_needed', int_value, NULL)), -1) AS needed
+  NULLIF(MAX(IIF(field = 'args.block_needed', int_value, NULL)), -1) AS needed,
+  MAX(field = 'args.block_needed') AS written
 FROM cell
 GROUP BY
   sequence,
   block;
 
--- One row per coordinate block, in order of sequence and block. Empty for traces of other origin.
+-- One row per coordinate block, in order of sequence and block: all that a < opened, also where no token lies behind it,
+-- as in <> and where the text ends. Empty for traces of other origin.
 CREATE PERFETTO TABLE molprof_block(
   -- Sequence, from 0.
   sequence LONG,
   -- Block of the sequence, from 0.
   block LONG,
-  -- Position of its first token.
+  -- Position of its first token; null without tokens.
   position LONG,
-  -- Tokens of the block.
+  -- Tokens of the block, 0 or more.
   tokens LONG,
   -- Tokens that its coordinates took.
   free LONG,
@@ -129,28 +132,39 @@ WITH
     GROUP BY
       sequence,
       block
+  ),
+  opened AS (
+    SELECT sequence, block
+    FROM block
+    UNION
+    SELECT sequence, block
+    FROM _molprof_block_array
+    WHERE
+      written
   )
 SELECT
-  block.sequence,
-  block.block,
+  opened.sequence,
+  opened.block,
   block.position,
-  block.tokens,
-  block.free,
-  block.junk,
-  block.filler,
+  IFNULL(block.tokens, 0) AS tokens,
+  IFNULL(block.free, 0) AS free,
+  IFNULL(block.junk, 0) AS junk,
+  IFNULL(block.filler, 0) AS filler,
   given.template_free,
   given.needed,
   given.template_free - given.needed AS drift,
   block.junk_position,
-  block.text,
-  block.marked_text,
-  block.surplus_text
-FROM block
+  IFNULL(block.text, '') AS text,
+  IFNULL(block.marked_text, '<>') AS marked_text,
+  IFNULL(block.surplus_text, '') AS surplus_text
+FROM opened
+LEFT JOIN block
+  ON block.sequence = opened.sequence AND block.block = opened.block
 LEFT JOIN _molprof_block_array AS given
-  ON given.sequence = block.sequence AND given.block = block.block
+  ON given.sequence = opened.sequence AND given.block = opened.block
 ORDER BY
-  block.sequence,
-  block.block;
+  opened.sequence,
+  opened.block;
 
 -- One row per sequence, in order.
 CREATE PERFETTO VIEW molprof_sequence_drift(

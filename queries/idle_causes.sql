@@ -8,8 +8,8 @@
 --
 -- cpu_busy: nothing was queued when the gap began, so the device waited for the CPU.
 --
--- Both end with the first call of what comes next. Where the device lets that work wait for longer than the queue was
--- empty, and for more than 100000 ns, which no launch takes, the gap counts as one with work queued.
+-- Where the device lets the work that ends the gap wait after its call has returned, for longer than the gap had lasted
+-- then and for more than 100000 ns, which no launch takes, the gap counts as one with work queued.
 --
 -- short: work was queued, or its call is not recorded, and the gap is below 5000 ns: the device's own time from one
 -- piece of work to the next.
@@ -28,6 +28,8 @@
 --   ORDER BY device, time_ns DESC, cause;
 
 INCLUDE PERFETTO MODULE molprof.devices;
+
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
@@ -63,12 +65,14 @@ SELECT
   IFNULL(
     queued.call_id IS NOT NULL
     AND queued.queued_from > next.busy_until
-    AND next.ts - queued.queued_from <= MAX(100000, queued.queued_from - next.busy_until),
+    AND next.ts - (call.ts + call.dur) <= MAX(100000, call.ts + call.dur - next.busy_until),
     FALSE
   ) AS was_empty
 FROM molprof_device_work AS next
 JOIN _molprof_queued_work AS queued
   ON queued.id = next.id
+LEFT JOIN molprof_gpu_call AS call
+  ON call.id = queued.call_id
 WHERE
   next.ts > next.busy_until
 ORDER BY

@@ -59,13 +59,39 @@ def test_one_shape() -> None:
 def test_the_context_is_checked_row_by_row() -> None:
     check_context(prompts("C"), [Need(5, 21, 20)], 26)
     check_context(prompts("C"), [Need(5, 21, 20)], None)
-    with pytest.raises(UsageError, match=r"line 1: \[SMILES\]C\[/SMILES\] needs 5 \+ 21 tokens of 25"):
+    with pytest.raises(
+        UsageError, match=r"line 1: \[SMILES\]C\[/SMILES\] needs 5 \+ 21 tokens \(prompt \+ answer\) of 25$"
+    ):
         check_context(prompts("C"), [Need(5, 21, 20)], 25)
+
+
+@pytest.mark.parametrize(
+    ("text", "need", "told", "hint"),
+    [
+        (
+            "x" * 1_200_000,
+            Need(400_000, 3, 3),
+            f"line 4: {'x' * 80}... (1,200,000 characters) needs 400,000 + 3 tokens (prompt + answer) of 2,048",
+            "the prompt alone fills the model's context: shorten it, or leave it out",
+        ),
+        (
+            "How many?",
+            Need(48, 2001, 2001),
+            "line 4: How many? needs 48 + 2,001 tokens (prompt + answer) of 2,048",
+            "leave the prompt out, or bound its answer: --max-new-tokens 2000",
+        ),
+    ],
+    ids=["prompt", "answer"],
+)
+def test_a_prompt_that_does_not_fit_is_told_in_short(text: str, need: Need, told: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_context([Prompt(4, "", text, None)], [need], 2048)
+    assert (str(caught.value), caught.value.hint) == (told, hint)
 
 
 @pytest.mark.parametrize(("cache", "loop"), [("static", Loop()), ("dynamic", Loop(forced_runs=True))])
 def test_a_molecule_beyond_the_context_is_refused_before_any_work(cache: str, loop: Loop) -> None:
-    with pytest.raises(UsageError, match=r"needs 4 \+ 2045 tokens of 2048"):
+    with pytest.raises(UsageError, match=r"needs 4 \+ 2,045 tokens \(prompt \+ answer\) of 2,048"):
         runner(loop, cache=cache).plan(prompts("CCO", "C"), 2, max_new_tokens=2045)
 
 

@@ -298,7 +298,7 @@ def test_an_interrupt_keeps_what_is_done_ends_what_runs_and_says_how_to_go_on(tm
         said = process.stderr.read()
     assert process.returncode == 130
     assert "Traceback" not in said
-    assert f"results are in {path}; go on with:\n  molprof " in said
+    assert f"are in {path}; go on with:\n  molprof " in said
     assert said.rstrip().endswith("--resume")
     assert strays(mark) == []
     assert lines(path) == before

@@ -198,11 +198,17 @@ def test_show_as_a_command(molprof: Cli, file: Path, tmp_path: Path) -> None:
     assert missing.stderr.startswith("molprof: error: cannot read absent.jsonl: ")
 
 
-def test_reading_results_needs_no_torch(file: Path) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [("bench", "show", "FILE"), ("recommend", "FILE"), ("bench", "--help"), ("bench", "matrix", "--help")],
+    ids=" ".join,
+)
+def test_help_and_reading_results_need_no_torch(file: Path, arguments: tuple[str, ...]) -> None:
+    given = [str(file) if argument == "FILE" else argument for argument in arguments]
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None\n"
         "from molprof.cli import main\n"
-        f"main(['bench', 'show', {str(file)!r}])"
+        f"main({given!r})"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr

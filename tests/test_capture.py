@@ -245,7 +245,7 @@ def test_refused_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "out.json").write_text("old")
     with pytest.raises(UsageError, match="already exists"):
         capture(settings(tmp_path))
-    with pytest.raises(UsageError, match=r"needs 5 \+ 3000 tokens of 2048"):
+    with pytest.raises(UsageError, match=r"needs 5 \+ 3,000 tokens \(prompt \+ answer\) of 2,048"):
         capture_loaded(settings(tmp_path, max_new_tokens=3000), loaded("llama"), inputs(tmp_path))
 
 

@@ -207,6 +207,29 @@ def test_a_reader_that_goes_away_is_no_error(trace: str) -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (">&-", "it is closed"),
+        pytest.param(
+            "> /dev/full",
+            "No space left on device",
+            marks=pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system"),
+        ),
+    ],
+    ids=["closed", "full"],
+)
+@pytest.mark.parametrize("style", ["table", "json"])
+def test_a_stdout_that_takes_nothing_is_named(trace: str, style: str, sent: str, reason: str) -> None:
+    command = f"{sys.executable} -m molprof report {trace} --format {style} {sent}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert result.returncode == 3
+    assert result.stderr.splitlines() == [
+        f"molprof: error: cannot write to stdout: {reason}",
+        "  send it to a file: > FILE, or -o OUT where the command has it",
+    ]
+
+
 def test_a_bug_shows_where_and_exits_3(trace: str) -> None:
     code = (
         "import molprof.analysis.parallel as p\n"

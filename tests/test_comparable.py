@@ -162,7 +162,9 @@ def test_a_stored_report_stands_for_its_trace(tmp_path: Path, report: Report, pa
     assert load_compared([path, trace, path], ReportOptions()) == [stored, report, stored]
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"no json", b'{"schema": 1, "trace": {}}', b"\xff\xff"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b"no json", b'{"schema": 1, "runs": []}', b'{"trace": {}}', b"\xff\xff"]
+)
 def test_other_files_are_no_stored_reports(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other.json"
     path.write_bytes(content)
@@ -180,9 +182,54 @@ def test_a_stored_report_that_is_not_whole(tmp_path: Path, report: Report) -> No
     path.write_text(json.dumps({**content, "counts": {"launches": 3}}))
     with pytest.raises(TraceError, match="is not a whole report of this molprof: Object missing required field"):
         read_baseline(path)
+    path.write_text(json.dumps({key: content[key] for key in ("schema", "trace")}))
+    with pytest.raises(TraceError, match="is not a whole report of this molprof: Object missing required field"):
+        read_baseline(path)
+    path.write_text(json.dumps({**content, "tables": {}}))
+    with pytest.raises(TraceError, match="is not a whole report of this molprof: it has no table '"):
+        read_baseline(path)
     path.write_text(json.dumps({**content, "tables": 5}))
     with pytest.raises(TraceError, match="is not a whole report"):
         read_baseline(path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "message"),
+    [
+        (("counts", "launches"), -5, "counts.launches is -5"),
+        (("counts", "kernels"), 1, "counts.kernels, and those with and without a call: 1 and "),
+        (("trace", "events_by_category", "kernel"), 1, "the left side of the sum 'kernels'"),
+        (("devices", "0", "busy_ns"), 1, "devices.0.span_ns, and busy and idle: "),
+        (("run", "generated_tokens"), 1, "the left side of the sum 'tokens', and the figure it is of: 5 and 1"),
+        (("run", "junk_tokens"), 3, "the right side of the sum 'kinds'"),
+        (("run", "blocks"), 99, "run.blocks, and the sum over sequences: 99 and "),
+        (("run", "wall_ns", "median"), 1, "the left side of the sum 'wall_time'"),
+        (("run", "decode_steps"), -1, "run.decode_steps is -1"),
+        (("checks", 0, "right"), 1, "the sum 'events' of .* has holds: true"),
+    ],
+)
+def test_a_stored_report_that_contradicts_itself(
+    tmp_path: Path, report: Report, keys: tuple[str | int, ...], value: int, message: str
+) -> None:
+    content = json.loads(render(report, "json"))
+    place = content
+    for key in keys[:-1]:
+        place = place[key]
+    assert keys[-1] in place or isinstance(keys[-1], int)
+    place[keys[-1]] = value
+    path = tmp_path / "edited.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(TraceError, match=message):
+        read_baseline(path)
+
+
+def test_a_stored_report_is_no_trace(molprof: Cli, tmp_path: Path, report: Report) -> None:
+    (tmp_path / "baseline.json").write_text(render(report, "json"))
+    for command in (["report", "baseline.json"], ["query", "launches", "baseline.json"]):
+        ran = molprof(*command)
+        assert ran.returncode == 3
+        assert ran.stderr.startswith("molprof: error: baseline.json is a stored report, not a trace")
+        assert ran.stderr.endswith("\n  molprof compare and molprof plot take it\n")
 
 
 def test_thresholds_at_the_command_line(molprof: Cli, tmp_path: Path) -> None:

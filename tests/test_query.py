@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,14 @@ def test_a_question_that_is_none(text: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError, match=message) as failure:
         find_statement(text, {})
     assert hint in str(failure.value.hint)
+
+
+@pytest.mark.parametrize("value", ["abc", "'5'", "", "1e", "nan", "5ns"])
+def test_a_number_is_asked_for_where_a_function_takes_one(value: str) -> None:
+    for text in ("small_operations", "molprof_small_operations"):
+        with pytest.raises(UsageError, match=re.escape(f"-p below_ns={value}: not a number")):
+            find_statement(text, {"below_ns": value})
+    assert "molprof_small_operations(1e5, " in find_statement("small_operations", {"below_ns": "1e5"}).sql
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:

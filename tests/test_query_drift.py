@@ -46,6 +46,20 @@ def test_blocks_and_their_texts(tmp_path: Path) -> None:
         assert query("drift", "SELECT * FROM molprof_surplus_histogram") == [(0, 2), (1, 1), (3, 1)]
 
 
+def test_a_block_that_holds_no_token_is_a_block(tmp_path: Path) -> None:
+    # `<>`, then a text that ends behind a `<`; the template has a block more, which was never reached.
+    tokens: list[Token] = [("[C]<>[O]<", "copy", -1), ("1.0,2.0,3.0", "free", 1), (">[N]<", "copy", -1)]
+    track = sequence(0, tokens, block_free=[14, 14, 14, 14], block_needed=[-1, 11, -1])
+    with events_loaded(tmp_path, [track]) as query:
+        assert query("drift", f"SELECT {COLUMNS}, needed, text, marked_text FROM molprof_block") == [
+            (0, 0, None, 0, 0, 0, 0, None, None, "", "<>"),
+            (0, 1, 1, 1, 1, 0, 0, None, 11, "1.0,2.0,3.0", "<1.0,2.0,3.0>"),
+            (0, 2, None, 0, 0, 0, 0, None, None, "", "<>"),
+        ]
+        assert query("drift", "SELECT blocks, junk_blocks FROM molprof_sequence_drift") == [(3, 0)]
+        assert query("drift", "SELECT surplus, blocks FROM molprof_surplus_histogram") == [(0, 3)]
+
+
 def test_signed_drift(tmp_path: Path) -> None:
     first = sequence(0, FIRST, block_free=[14, 14, 14], block_needed=[11, 14, 15])
     second = sequence(1, SECOND, block_free=[14, 14], block_needed=[-1])

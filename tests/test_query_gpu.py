@@ -259,18 +259,20 @@ def test_a_gap_is_queued_for_when_any_later_work_is(tmp_path: Path) -> None:
 
 
 def test_work_that_a_device_lets_wait_is_queued(tmp_path: Path) -> None:
-    """The queue was empty when each gap began, and the CPU was no longer busy for most of the second."""
+    """The queue was empty when the gaps began; the CPU was no longer busy for most of the second."""
     events = [
         call("cudaLaunchKernel", 0, 1, 1),
         call("cudaLaunchKernel", 20, 1, 2),
         call("cudaLaunchKernel", 140, 1, 3),
         call("hipMemcpyWithStream", 150, 400, 4),
         call("cudaLaunchKernel", 700, 1, 5),
+        call("cudaLaunchKernel", 900, 150, 6),
         work("kernel", "a", 5, 5, 1),
         work("kernel", "late, but no later than a launch may be", 120, 5, 2),
         work("kernel", "late", 245, 5, 3),
         work("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 540, 5, 4),
         work("kernel", "b", 840, 5, 5),
+        work("kernel", "of a slow call", 1060, 5, 6),
     ]
     with events_loaded(tmp_path, events) as rows:
         assert rows("idle_causes", "SELECT ts, dur, cause FROM molprof_idle_gap") == [
@@ -278,6 +280,7 @@ def test_work_that_a_device_lets_wait_is_queued(tmp_path: Path) -> None:
             (125_000, 120_000, "other"),
             (250_000, 290_000, "other"),
             (545_000, 295_000, "cpu_waited"),
+            (845_000, 215_000, "cpu_busy"),
         ]
 
 

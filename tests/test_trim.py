@@ -230,7 +230,7 @@ def test_the_same_trace_gives_the_same_bytes_in_every_form(tmp_path: Path) -> No
         ),
         pytest.param(Wish(categories=("kernels",)), "has no category 'kernels'", "it has cpu_op", id="category"),
         pytest.param(
-            Wish(start_ns=10**12, categories=("kernel",)), "nothing of .* would be left", "ask for more", id="nothing"
+            Wish(start_ns=10**12, categories=("kernel",)), "would be left", "its events start within", id="nothing"
         ),
     ],
 )  # fmt: skip

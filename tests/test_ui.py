@@ -18,6 +18,7 @@ from urllib.request import Request, urlopen
 import pytest
 import tiny_trace
 from conftest import Cli
+from decoding_trace import decoding
 from trace_rows import SLICES, rows, x
 from ui_server import serving
 
@@ -236,6 +237,14 @@ def test_of_too_many_slices_the_longest_are_kept() -> None:
     assert (strip.title, strip.left_out, len(strip.slices)) == ("idle (longest 50,000)", 3, MAX_SLICES)
     assert (7, 2, "x") in strip.slices
     assert [row[0] for row in strip.slices] == list(range(MAX_SLICES))
+
+
+@pytest.mark.parametrize(("files", "shown"), [(1, 6), (2, 2)])
+def test_of_many_token_tracks_a_few_are_pinned(tmp_path: Path, files: int, shown: int) -> None:
+    result = prepared(tmp_path, *[decoding(batch_size=9)] * files)
+    before = "" if files == 1 else "run0: "
+    assert len([name for name in result.view.pinned if name.startswith(f"{before}sequence")]) == shown
+    assert f"{before}{shown} of 9 token tracks are pinned; the others stand in their process below" in result.notes
 
 
 def test_names_reach_the_script_as_text(tmp_path: Path) -> None:

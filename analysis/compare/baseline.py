@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from molprof.analysis.compare.recheck import contradiction
 from molprof.analysis.metrics.model import SCHEMA, Report
 from molprof.analysis.metrics.registry import METRICS
 from molprof.analysis.parallel import load_reports
@@ -15,7 +16,8 @@ from molprof.analysis.reader.source import STDIN, open_source
 from molprof.analysis.reports import ReportOptions
 from molprof.errors import TraceError
 
-_KEYS = frozenset({"schema", "trace", "counts"})
+# With the schema, either tells a report, whole or not.
+_KEYS = frozenset({"trace", "counts"})
 # A report of a long run takes a few MB. Larger files are traces.
 _MAX_BYTES = 256 << 20
 # Chrome traces begin with their events, or with a few words on the machine.
@@ -45,7 +47,7 @@ def read_baseline(path: Path) -> Report | None:
         keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if not keys.keys() >= _KEYS or "traceEvents" in keys:
+    if "schema" not in keys or not keys.keys() & _KEYS or "traceEvents" in keys:
         return None
     return _report(path, msgspec.json.decode(text))
 
@@ -81,12 +83,17 @@ def _report(path: Path, content: dict[str, Any]) -> Report:
     try:
         tables = content.get("tables", {})
         content["tables"] = [_table(name, tables[name]) for name in tables]
-        return msgspec.convert(content, type=Report)
-    except (msgspec.ValidationError, TypeError, AttributeError) as error:
-        raise TraceError(
-            f"{path} is not a whole report of this molprof: {error}",
-            hint="write it again: molprof report TRACE --format json -o FILE",
-        ) from error
+        report = msgspec.convert(content, type=Report)
+    except (msgspec.ValidationError, TypeError, AttributeError, KeyError) as error:
+        raise _not_whole(path, error) from error
+    if (found := contradiction(report)) is not None:
+        raise _not_whole(path, found)
+    return report
+
+
+def _not_whole(path: Path, why: object) -> TraceError:
+    hint = "write it again: molprof report TRACE --format json -o FILE"
+    return TraceError(f"{path} is not a whole report of this molprof: {why}", hint=hint)
 
 
 def _table(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:

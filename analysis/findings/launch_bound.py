@@ -10,6 +10,7 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.findings.intervals import inside_ns
 from molprof.analysis.findings.scope import Scope
 from molprof.analysis.metrics.model import Finding, Report
+from molprof.analysis.metrics.rows import query_row
 from molprof.analysis.render.values import count_text, percent_text, time_text
 
 # Share of the time in which the GPU waits for launches, from which on a run counts as bound by them.
@@ -18,16 +19,21 @@ LEAST_RATIO = 0.2
 # something else.
 LONGEST_GAP_NS = 1_000_000
 
-_GAPS = """
-INCLUDE PERFETTO MODULE molprof.idle_causes;
-INCLUDE PERFETTO MODULE molprof.placement;
-SELECT gap.ts, gap.ts + gap.dur AS ts_end, phase.phase
+_GAP = """
 FROM molprof_idle_gap AS gap
 JOIN molprof_gpu_work_call AS link ON link.work_id = gap.next_id
-JOIN molprof_gpu_call AS call ON call.id = link.call_id
+JOIN molprof_gpu_call AS call ON call.id = link.call_id AND call.kind = 'launch'
+"""
+_CHOSEN = f"WHERE gap.cause = 'cpu_busy' AND gap.dur <= {LONGEST_GAP_NS}"
+# Of a trace of other origin all of them lie in the recorded time.
+_SUMS = f"SELECT COUNT() AS count, IFNULL(SUM(gap.dur), 0) AS time_ns {_GAP} {_CHOSEN}"
+_GAPS = f"""
+INCLUDE PERFETTO MODULE molprof.placement;
+SELECT gap.ts, gap.ts + gap.dur AS ts_end, phase.phase
+{_GAP}
 LEFT JOIN molprof_work_phase AS place ON place.id = gap.next_id
 LEFT JOIN molprof_phase AS phase ON phase.id = place.phase_id
-WHERE gap.cause = 'cpu_busy' AND call.kind = 'launch' AND gap.dur <= {longest}
+{_CHOSEN}
 ORDER BY gap.ts
 """
 
@@ -47,7 +53,10 @@ class LaunchGaps:
 
 def launch_gaps(engine: Engine, scope: Scope, phase: str | None = None) -> LaunchGaps:
     """Those that a launch of `phase` ended, or of any."""
-    columns = engine.query(_GAPS.format(longest=LONGEST_GAP_NS))
+    if scope.run is None:
+        sums = query_row(engine, "idle_causes", _SUMS)
+        return LaunchGaps(sums["count"], sums["time_ns"], scope.idle_part(sums["time_ns"]))
+    columns = engine.query(f"INCLUDE PERFETTO MODULE molprof.idle_causes;\n{_GAPS}")
     inside = np.asarray(inside_ns(columns["ts"], columns["ts_end"], scope.stretches))
     if phase is not None:
         inside = inside[columns["phase"] == phase]

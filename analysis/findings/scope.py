@@ -108,13 +108,9 @@ def read_scope(engine: Engine, report: Report) -> Scope | None:
     recorded_ns = length_ns(stretches)
     if recorded_ns <= 0:
         return None
-    columns = engine.query(f"INCLUDE PERFETTO MODULE molprof.gpu_work;\n{_WORK}")
-    devices = sorted(set(columns["device"].tolist()))
-    busy_ns = 0
-    for device in devices:
-        mine = columns["device"] == device
-        work = joined(columns["ts"][mine], columns["ts_end"][mine])
-        busy_ns += int(inside_ns(work[:, 0], work[:, 1], stretches).sum())
+    # The span of a trace of other origin holds all work.
+    all_busy_ns = sum(device.busy_ns for device in report.devices.values())
+    busy_ns = all_busy_ns if run is None else _busy_ns(engine, stretches)
     profiled_ratio = run.profiled_ratio if run is not None else None
     return Scope(
         stretches=stretches,
@@ -122,10 +118,21 @@ def read_scope(engine: Engine, report: Report) -> Scope | None:
         recorded_ns=recorded_ns,
         base_ns=recorded_ns / profiled_ratio if profiled_ratio and profiled_ratio > 0 else recorded_ns,
         wall_ratio=1.0 if run is None else _wall_ratio(run),
-        devices=len(devices),
+        devices=len(report.devices),
         busy_ns=busy_ns,
         run=run,
     )
+
+
+def _busy_ns(engine: Engine, stretches: Stretches) -> int:
+    """Time of the stretches in which each device worked, summed over devices."""
+    columns = engine.query(f"INCLUDE PERFETTO MODULE molprof.gpu_work;\n{_WORK}")
+    busy_ns = 0
+    for device in sorted(set(columns["device"].tolist())):
+        mine = columns["device"] == device
+        work = joined(columns["ts"][mine], columns["ts_end"][mine])
+        busy_ns += int(inside_ns(work[:, 0], work[:, 1], stretches).sum())
+    return busy_ns
 
 
 def _wall_ratio(run: Run) -> float:

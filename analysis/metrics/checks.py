@@ -116,4 +116,9 @@ def _of_unfinished_rows(manifest: Manifest) -> int:
 
 
 def _check(name: str, text: str, left: int, right: int, tolerance_ratio: float = 0.0) -> Check:
-    return Check(name, text, left, right, tolerance_ratio, abs(left - right) <= tolerance_ratio * abs(left))
+    return Check(name, text, left, right, tolerance_ratio, agree(left, right, tolerance_ratio))
+
+
+def agree(left: int, right: int, tolerance_ratio: float) -> bool:
+    """Whether the sides of a sum are equal, up to `tolerance_ratio` of the left one."""
+    return abs(left - right) <= tolerance_ratio * abs(left)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 from molprof.errors import UsageError
 
@@ -30,13 +31,16 @@ _DEFINITION = re.compile(r"CREATE (?:OR REPLACE )?PERFETTO (?:FUNCTION|MACRO)\b"
 _DEFINITION_WORDS = 5
 
 
-def bind(sql: str, parameters: Mapping[str, str]) -> str:
+def bind(sql: str, parameters: Mapping[str, str], numeric: AbstractSet[str] = frozenset()) -> str:
     """`sql` with every `$key` outside text, comments and function definitions replaced by its value.
 
     A value that reads as a number is one; anything else is text, and so is what stands in single quotes.
 
+    Args:
+        numeric: keys that take a number only. SQLite would compare text with numbers, and say nothing.
+
     Raises:
-        UsageError: a `$key` without value, a value without `$key`, a number beyond 64 bits.
+        UsageError: a `$key` without value, a value without `$key`, a number beyond 64 bits, text for a number.
     """
     used: set[str] = set()
     parts = []
@@ -46,6 +50,8 @@ def bind(sql: str, parameters: Mapping[str, str]) -> str:
             if name not in parameters:
                 raise UsageError(f"the query needs a value for {text}", hint=f"give it one: -p {name}=VALUE")
             used.add(name)
+            if name in numeric and _DECIMAL.fullmatch(parameters[name]) is None:
+                raise UsageError(f"-p {name}={parameters[name]}: not a number", hint=f"such as -p {name}=1000")
             text = literal(name, parameters[name])
         parts.append(text)
     if unused := [name for name in parameters if name not in used]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,8 @@ def find_statement(text: str, parameters: Mapping[str, str]) -> Statement:
     known = catalog()
     module = known.get(text.removeprefix("molprof."))
     if module is not None:
-        return Statement(bind(module.example, {**dict(module.defaults), **parameters}), (module.name,))
+        values = {**dict(module.defaults), **parameters}
+        return Statement(bind(module.example, values, _numeric(module.entries)), (module.name,))
     for module in known.values():
         for entry in module.entries:
             if entry.name == text:
@@ -53,7 +54,13 @@ def _whole_entry(module: Module, entry: Entry, parameters: Mapping[str, str]) ->
     call = f"({arguments})" if entry.arguments else ""
     wanted = {argument.name for argument in entry.arguments}
     defaults = {name: value for name, value in module.defaults if name in wanted}
-    return Statement(bind(f"SELECT\n{columns}\nFROM {entry.name}{call}", {**defaults, **parameters}), (module.name,))
+    sql = f"SELECT\n{columns}\nFROM {entry.name}{call}"
+    return Statement(bind(sql, {**defaults, **parameters}, _numeric([entry])), (module.name,))
+
+
+def _numeric(entries: Iterable[Entry]) -> frozenset[str]:
+    """Arguments that are numbers; examples call their parameters as the functions do."""
+    return frozenset(argument.name for entry in entries for argument in entry.arguments if argument.type != "STRING")
 
 
 def _used_modules(sql: str, known: Mapping[str, Module]) -> tuple[str, ...]:

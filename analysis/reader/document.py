@@ -114,6 +114,8 @@ class Document:
             more = after == b","
             self._at += more
         self._at += 1
+        if not found and "schema" in self.keys and self.keys.keys() & {"trace", "counts"}:
+            raise self._error("is a stored report, not a trace", hint="molprof compare and molprof plot take it")
         if not found:
             raise self._error(
                 "has no 'traceEvents'",

@@ -92,7 +92,7 @@ class Scan:
     """What the pass has found: arrays of int64 with an entry per event, times in ns as in the file.
 
     Attributes:
-        origin_ns: start of the earliest event.
+        origin_ns, last_ns: starts of the earliest and the latest event.
         annotations: annotations and names of threads and processes, as text.
         calls, work: correlation, start, end and category of calls on the CPU and of GPU work that name one.
         flows: key, start and correlation (-1: of another kind) of the ends of flows.
@@ -101,6 +101,7 @@ class Scan:
 
     def __init__(self) -> None:
         self.origin_ns: int | None = None
+        self.last_ns = 0
         self.annotations: list[bytes] = []
         self.categories: dict[str | int | None, int] = {}
         self.events_by_category: Counter[str] = Counter()
@@ -118,6 +119,7 @@ class Scan:
         if timed.any():
             first = int(starts[timed].min())
             self.origin_ns = first if self.origin_ns is None else min(first, self.origin_ns)
+            self.last_ns = max(self.last_ns, int(starts[timed].max()))
         for place, (event, start, end) in enumerate(zip(block.events, starts.tolist(), ends.tolist(), strict=True)):
             if event.ph == "M":
                 self.annotations.append(bytes(block.texts[place]))

@@ -83,7 +83,8 @@ def trim(path: Path, output: Path, wish: Wish) -> Outcome:
         keys = pass_over(path, keep.read)
         after = sum(keep.kept.values())
         if not after:
-            raise UsageError(f"nothing of {path} would be left", hint="ask for more steps, categories or time")
+            last_ms = (found.last_ns - (found.origin_ns or 0)) / 1e6
+            raise UsageError(f"nothing of {path} would be left", hint=f"its events start within {last_ms:.3f} ms")
         trimmed = _record(path, wish, chosen, trimmed_from_json(keys.get(TRIMMED_KEY)))
         kept = [step for step in steps if plan.start_ns <= step.start_ns < plan.end_ns]
         if isinstance(keys.get(KEY), dict) and len(kept) < len(steps):

@@ -13,7 +13,9 @@ from molprof.queries import PACKAGE, modules
 
 # The module of the package that holds the strips, made for the trace at hand.
 MODULE = f"{PACKAGE}.view"
+# Token tracks that are pinned, of one file and of each of several: what is pinned must leave room for the rest.
 MAX_SEQUENCES = 6
+MAX_SEQUENCES_EACH = 2
 MAX_STREAMS = 16
 # Of what is looked at, on either side.
 _MARGIN_RATIO = 0.04
@@ -95,6 +97,7 @@ def build_view(title: str, files: Sequence[FileView], whole: Span) -> View:
     """
     builder = _Builder()
     notes: list[str] = []
+    most = MAX_SEQUENCES if len(files) == 1 else MAX_SEQUENCES_EACH
     for file in files:
         before = f"{file.label}: " if file.label else ""
         contents = file.contents
@@ -102,7 +105,7 @@ def build_view(title: str, files: Sequence[FileView], whole: Span) -> View:
             builder.add_strip(strip, before, file.shift_ns)
         names = file.tracks.sequences
         known = [names[item.track] for item in contents.sequences if item.track in names]
-        builder.pin(known[:MAX_SEQUENCES])
+        builder.pin(known[:most])
         for strip in contents.tokens:
             builder.add_strip(strip, before, file.shift_ns)
         builder.pin(file.tracks.gpu[:MAX_STREAMS])
@@ -110,7 +113,7 @@ def build_view(title: str, files: Sequence[FileView], whole: Span) -> View:
             builder.add_strip(strip, before, file.shift_ns)
         builder.expand(file.tracks.hosts)
         for what, there, shown in (
-            ("token tracks", len(known), MAX_SEQUENCES),
+            ("token tracks", len(known), most),
             ("GPU streams", len(file.tracks.gpu), MAX_STREAMS),
         ):
             if there > shown:

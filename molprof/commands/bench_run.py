@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +94,7 @@ def submitted(running: Running) -> bool:
 
 def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | None = None) -> int:
     """Runs the cases, or lists them; the exit code. `worker`: another module than molprof's own that runs a case."""
+    from molprof.profiler.bench.answers import STATUSES
     from molprof.profiler.bench.isolate import WORKER, Limits
     from molprof.profiler.bench.records import Results
     from molprof.profiler.bench.schedule import Plan, default_memory, run_plan
@@ -121,12 +123,15 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
     except KeyboardInterrupt:
         lines.clear()
         argument = [] if running.resume else ["--resume"]
-        note(f"interrupted; {lines.done} results are in {running.output}; go on with:")
+        note(f"interrupted; results so far ({lines.done} of this run) are in {running.output}; go on with:")
         note(f"  {shlex.join(['molprof', *sys.argv[1:], *argument])}")
         return INTERRUPTED
     finally:
         results.close()
-    if not lines.done:
+    if lines.done:
+        found = (f"{lines.statuses[status]} {status}" for status in STATUSES if lines.statuses[status])
+        note(f"results: {', '.join(found)}")
+    else:
         note(f"nothing left to run: {running.output} has it all")
     note(f"next: molprof bench show {shlex.quote(str(running.output))}")
     return 0
@@ -157,7 +162,12 @@ class Lines:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty()
-        self.done = 0
+        self.statuses: Counter[str] = Counter()
+
+    @property
+    def done(self) -> int:
+        """Results so far."""
+        return self.statuses.total()
 
     def begin(self, case: Case, number: int, of: int) -> None:
         """A case is about to run."""
@@ -171,7 +181,7 @@ class Lines:
             self._stream.write("\r\x1b[2K")
 
     def __call__(self, step: Step) -> None:
-        self.done += 1
+        self.statuses[step.status] += 1
         self.clear()
         width = len(str(step.of))
         label = escaped(step.case.label())

@@ -94,6 +94,6 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
         "Next:",
         f"  molprof report {paths['qwen-lp']}",
         f"  molprof compare {paths['qwen']} {paths['qwen-lp']}",
-        "  or open one at https://ui.perfetto.dev",
+        f"  molprof open {paths['qwen-lp']}",
     ]
     deliver("\n".join(lines), None)

@@ -26,7 +26,7 @@ from molprof.text import escaped
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="[default: any that is free]")
 @click.option("--no-browser", is_flag=True, help="Print the address; open no browser.")
-@click.option("--remote", is_flag=True, help="Let molprof hold the trace, not the browser, whose memory ends at 2 GB.")
+@click.option("--remote", is_flag=True, help="Let molprof hold the trace, not the browser: for traces of gigabytes.")
 @click.option("--no-stacks", is_flag=True, help="Leave out Python stacks, often most of a trace's events.")
 @click.option("--partial", is_flag=True, help="Of a damaged trace, take what is whole.")
 @engine_options

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from molprof.errors import MolprofError
 from molprof.files import check_output, replacing
 from molprof.text import escaped
 
@@ -20,6 +21,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 # Whether it can be read is for the reader to find out, whose error has its own exit code.
 TRACE = click.Path(path_type=Path, readable=False)
+_ELSEWHERE = "send it to a file: > FILE, or -o OUT where the command has it"
 
 
 def engine_options(command: _F) -> _F:
@@ -103,20 +105,31 @@ def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
 
 
 def check_result(output: Path | None, force: bool) -> None:
-    """Refuses an unusable OUT before any work is done."""
-    if output is not None:
+    """Refuses an unusable OUT, or without one an unusable stdout, before any work is done."""
+    if output is None:
+        _check_stdout()
+    else:
         check_output(output, force)
+
+
+def _check_stdout() -> None:
+    if sys.stdout is None:  # as Python has it where the process was started with a closed one
+        raise MolprofError("cannot write to stdout: it is closed", hint=_ELSEWHERE)
 
 
 def deliver(result: str | bytes, output: Path | None) -> None:
     """The finished text or file to OUT, or to stdout."""
     if output is None:
+        _check_stdout()
         try:
             click.echo(result.rstrip("\n") if isinstance(result, str) else result, nl=isinstance(result, str))
             sys.stdout.flush()
-        except BrokenPipeError:
-            # The reader (head, less) has what it wanted. Python would complain again when it flushes stdout at exit.
+        except OSError as problem:
+            # Python would complain again when it flushes stdout at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if not isinstance(problem, BrokenPipeError):  # that reader (head, less) has what it wanted
+                reason = problem.strerror or problem
+                raise MolprofError(f"cannot write to stdout: {reason}", hint=_ELSEWHERE) from problem
         return
     with replacing(output) as part:
         if isinstance(result, bytes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from types import TracebackType
@@ -35,7 +36,7 @@ class Progress:
 
     def __init__(self, label: str = "", stream: TextIO | None = None) -> None:
         self._label = f"{label}: " if label else ""
-        self._stream = stream or sys.stderr
+        self._stream = stream or sys.stderr or io.StringIO()  # there is none where the process has it closed
         self._live = self._stream.isatty()
         self._drawn = 0.0
         self._pass: tuple[str, int] = ("", 0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from molprof.errors import UsageError
 from molprof.profiler.prompts import Prompt
+from molprof.text import shortened
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,14 @@ def check_context(prompts: Sequence[Prompt], needs: Sequence[Need], context: int
     """
     for prompt, need in zip(prompts, needs, strict=True):
         if context is not None and need.width + need.bound > context:
-            raise UsageError(
-                f"line {prompt.line}: {prompt.text} needs {need.width} + {need.bound} tokens of {context}",
-                hint="leave the molecule out, or bound the answers by --max-new-tokens",
-            )
+            what = "molecule" if prompt.molecule is not None else "prompt"
+            remedy = "leave it out" if prompt.molecule is not None else "shorten it, or leave it out"
+            needed = f"needs {need.width:,} + {need.bound:,} tokens (prompt + answer) of {context:,}"
+            if need.width >= context:
+                hint = f"the {what} alone fills the model's context: {remedy}"
+            else:
+                hint = f"leave the {what} out, or bound its answer: --max-new-tokens {context - need.width}"
+            raise UsageError(f"line {prompt.line}: {shortened(prompt.text)} {needed}", hint=hint)
 
 
 def cut(
