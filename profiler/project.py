@@ -11,7 +11,7 @@ from typing import Any
 from molprof.errors import UsageError
 from molprof.profiler.architecture import ARCHITECTURES
 from molprof.profiler.cluster.settings import SlurmSettings, slurm_table
-from molprof.profiler.toml_file import TomlFile, read_toml, unknown
+from molprof.toml_file import TomlFile, read_toml, unknown
 
 NAME = "molprof.toml"
 VARIABLE = "MOLPROF_CONFIG"

@@ -66,10 +66,10 @@ def test_a_file(tmp_path: Path) -> None:
         ('id = "much_junk"', 'id = "faster_steps"', "line 8: the id 'faster_steps' is taken"),
         ('id = "much_junk"', 'id = "faster"', "line 8: the id 'faster' is taken"),
         ('text = "twice the junk"\n', "", "line 7: the prediction lacks text"),
-        ("bound = 2", "bond = 2", "line 12: unknown key 'bond'; known: id, text, metric"),
+        ("bound = 2", "bond = 2", "line 12: unknown key 'bond'; did you mean 'bound'?"),
         ('text = "twice the junk"', "text = 3", "line 9: text is 3, expected text"),
         ("bound = 2", "bound = ", "is not TOML: Invalid value (at line 12, column 9)"),
-        ("[[prediction]]", "[[forecast]]", "unknown key 'forecast'"),
+        ("[[prediction]]", "[[forecast]]", "line 1: unknown key 'forecast'; known: prediction"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -11,7 +11,7 @@ from conftest import Cli
 from molprof.errors import UsageError
 from molprof.profiler.cluster.settings import SlurmSettings, overridden
 from molprof.profiler.project import ModelAlias, Project, find_project, read_project
-from molprof.profiler.toml_file import read_toml
+from molprof.toml_file import read_toml
 
 WHOLE = """\
 # a comment

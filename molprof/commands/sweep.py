@@ -203,7 +203,7 @@ def _here(folder: Path, entries: list[Entry], chosen: list[int], force: bool, li
     try:
         result = run_cases(folder, entries, chosen, lambda entry: _command(folder, entry, force), limit_s, report)
     except KeyboardInterrupt:
-        note(f"{len(done)} of {len(chosen)} cases are done and kept; the rest: molprof sweep with --resume")
+        note(f"{len(done)} of {len(chosen)} cases are done and kept; the rest: the same command with --resume")
         raise
     bad = [result[number] for number in chosen if result[number].state != "ok"]
     if bad:
