@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from molprof.analysis.ui.separate import separate_ids
 from molprof.analysis.ui.tracks import Tracks, arrange_tracks
 from molprof.analysis.ui.view import FileView, View, build_view
 from molprof.analysis.wrong_values import wrong_value
-from molprof.errors import QueryError, UsageError
+from molprof.errors import QueryError, TraceError, UsageError
 
 _LEVEL = 1
 _READ_BYTES = 1 << 20
@@ -86,7 +86,7 @@ def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared
                     f"{path} is in Perfetto's own format, which cannot be set beside another trace",
                     hint="open it alone",
                 )
-            _pack(source.blocks, output)
+            _pack(_until_damage(source.blocks) if settings.partial else source.blocks, output)
             contents = looks[0][0]
             view = build_view(title, [FileView(contents, Tracks.unknown())], contents.whole)
             return Prepared(output, view, _notes(looks, view))
@@ -144,6 +144,11 @@ def _pack(chunks: Iterable[bytes], output: Path) -> None:
     with igzip.open(output, "wb", compresslevel=_LEVEL) as out:
         for chunk in chunks:
             out.write(chunk)
+
+
+def _until_damage(blocks: Iterable[bytes]) -> Iterable[bytes]:
+    with suppress(TraceError):  # which the first reading has told
+        yield from blocks
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
