@@ -257,6 +257,12 @@ def test_of_a_damaged_trace_what_is_whole_is_shown(tmp_path: Path) -> None:
     assert "junk tokens" not in strips(result)  # these come last
 
 
+def test_an_empty_trace_is_told(tmp_path: Path) -> None:
+    result = prepared(tmp_path, [])
+    assert result.notes == (f"{tmp_path}/run0.json holds no events with a duration, so nothing was recorded",)
+    assert result.view.visible is None
+
+
 def test_of_too_many_slices_the_longest_are_kept() -> None:
     strip = _longest("idle", [(ts, 1 + (ts == 7), "x") for ts in range(MAX_SLICES + 3)])
     assert (strip.title, strip.left_out, len(strip.slices)) == ("idle (longest 50,000)", 3, MAX_SLICES)
