@@ -52,6 +52,8 @@ class Page:
 
     def open(self, url: str) -> None:
         """Shows the page at `url`, loaded to its end; forgets what an earlier one asked for and wrote."""
+        self.call("Page.navigate", url="about:blank")  # ends what the earlier one was about to ask for
+        self.wait("location.href === 'about:blank' && document.readyState === 'complete'")
         self.requests.clear()
         self.console.clear()
         self.dialogs.clear()

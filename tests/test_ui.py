@@ -19,15 +19,17 @@ import pytest
 import tiny_trace
 from conftest import Cli
 from decoding_trace import decoding
+from test_reader_formats import perfetto_trace
 from trace_rows import SLICES, rows, x
 from ui_server import serving
 
 from molprof.analysis.engine import Engine, open_engine
+from molprof.analysis.trim import Wish, trim
 from molprof.analysis.ui.contents import MAX_SLICES, Place, Span, _longest
 from molprof.analysis.ui.prepare import Prepared, Settings, load_for_remote, prepare
 from molprof.analysis.ui.server import UiServer
 from molprof.analysis.ui.view import View
-from molprof.errors import QueryError, UsageError
+from molprof.errors import QueryError, TraceError, UsageError
 
 NAME_TRACKS = """
     SELECT DISTINCT thread.name AS name, thread.tid AS tid, process.name AS process, process.pid AS pid
@@ -230,6 +232,35 @@ def test_a_trace_without_steps_is_shown_whole(tmp_path: Path) -> None:
     assert (view.visible, view.pinned) == (None, ())
     with pytest.raises(UsageError, match="has no recorded steps to zoom to"):
         prepared(tmp_path, [x("op", 0, 5)], place=Place(step=0))
+
+
+def test_a_trace_in_perfettos_format_is_served_as_it_is(tmp_path: Path) -> None:
+    data = perfetto_trace()
+    path = tmp_path / "trace.pftrace"
+    path.write_bytes(gzip.compress(data))
+    result = prepare([path], tmp_path, Settings(Place()))
+    assert gzip.decompress(result.trace.read_bytes()) == data
+    assert (result.view.title, result.view.visible, result.view.pinned) == ("trace.pftrace", None, ())
+    with pytest.raises(UsageError, match="in Perfetto's own format, which cannot be set beside another"):
+        prepare([path, path], tmp_path, Settings(Place()))
+    with pytest.raises(TraceError, match="in Perfetto's own format, which is not trimmed"):
+        trim(path, tmp_path / "small.json", Wish(start_ns=0))
+
+
+def test_of_a_damaged_trace_what_is_whole_is_shown(tmp_path: Path) -> None:
+    path = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
+    path.write_bytes(path.read_bytes()[:2500])
+    with pytest.raises(TraceError, match="is truncated"):
+        prepare([path], tmp_path, Settings(Place()))
+    result = prepare([path], tmp_path, Settings(Place(), partial=True))
+    assert "is damaged, and only its whole part is shown" in result.notes[0]
+    assert "junk tokens" not in strips(result)  # these come last
+
+
+def test_an_empty_trace_is_told(tmp_path: Path) -> None:
+    result = prepared(tmp_path, [])
+    assert result.notes == (f"{tmp_path}/run0.json holds no events with a duration, so nothing was recorded",)
+    assert result.view.visible is None
 
 
 def test_of_too_many_slices_the_longest_are_kept() -> None:

@@ -164,6 +164,7 @@ def test_two_files_stand_in_one_timeline(window: browser.Page, tmp_path: Path) -
             "after: sequence, track 2", "after: junk tokens",
         ]  # fmt: skip
         assert visible(window) == (0, 104_000)
+        assert window.evaluate("document.title").startswith("before.json.gz+after.json ")
         shown_names = window.evaluate("document.body.innerText")
         assert "before: process 100" in shown_names
         assert "after: process 101" in shown_names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.metrics.rows import query_rows
+from molprof.analysis.metrics.rows import query_row, query_rows
 from molprof.analysis.recorded_steps import read_recorded_steps
 from molprof.errors import UsageError
 from molprof.queries import PACKAGE, modules
@@ -20,7 +20,7 @@ ORDER BY ts, id
 _PHASES = "SELECT ts, dur, phase FROM molprof_phase ORDER BY ts, id"
 _SYNCS = "SELECT ts, dur, name || IFNULL(' in ' || operator, '') AS name FROM molprof_host_sync ORDER BY ts, id"
 _JUNK = """
-SELECT ts, dur, text || ' (sequence ' || sequence || ')' AS name
+SELECT ts, dur, IFNULL(text, '') || ' (sequence ' || sequence || ')' AS name
 FROM molprof_token
 WHERE kind = 'junk' AND slice_id IS NOT NULL
 ORDER BY ts, sequence, position
@@ -137,9 +137,8 @@ def read_contents(engine: Engine, path: str, place: Place) -> Contents:
         UsageError: the trace does not hold the step, token or molecule that is asked for.
     """
     engine.register_package(PACKAGE, modules())
-    steps = _strip(engine, "steps", "steps", _STEPS)
     before = (
-        steps,
+        _strip(engine, "steps", "steps", _STEPS),
         _strip(engine, "phases", "phases", _PHASES),
         _strip(engine, "host syncs", "host_syncs", _SYNCS),
     )
@@ -161,7 +160,7 @@ def read_contents(engine: Engine, path: str, place: Place) -> Contents:
         tokens=_filled([_strip(engine, "junk tokens", "tokens", _JUNK)]),
         idle=_filled(idle),
         sequences=tuple(shown),
-        first_step_ns=min((ts for ts, _, _ in steps.slices), default=None),
+        first_step_ns=query_row(engine, "steps", "SELECT MIN(ts) AS ts FROM molprof_any_step")["ts"],
         zoom=zoom,
         whole=Span(*(int(column[0]) for column in engine.query(_BOUNDS).values())),
     )
@@ -187,7 +186,9 @@ def _zoom(engine: Engine, path: str, place: Place, sequences: list[Sequence]) ->
     """What to look at, and the batch that it is of."""
     chosen = None
     if place.molecule is not None or place.token is not None:
-        chosen = next((item for item in sequences if place.molecule in (None, item.number)), None)
+        # Without a number the first of which anything was recorded.
+        known = [item for item in sequences if item.number == place.molecule or place.molecule is None]
+        chosen = next((item for item in known if item.span.dur_ns), known[0] if known else None)
         if chosen is None:
             raise _missing(path, "molecule", place.molecule or 0, [item.number for item in sequences])
     if place.token is not None:

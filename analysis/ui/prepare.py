@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from molprof.analysis.ui.separate import separate_ids
 from molprof.analysis.ui.tracks import Tracks, arrange_tracks
 from molprof.analysis.ui.view import FileView, View, build_view
 from molprof.analysis.wrong_values import wrong_value
-from molprof.errors import QueryError, UsageError
+from molprof.errors import QueryError, TraceError, UsageError
 
 _LEVEL = 1
 _READ_BYTES = 1 << 20
@@ -86,7 +86,7 @@ def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared
                     f"{path} is in Perfetto's own format, which cannot be set beside another trace",
                     hint="open it alone",
                 )
-            _pack(source.blocks, output)
+            _pack(_until_damage(source.blocks) if settings.partial else source.blocks, output)
             contents = looks[0][0]
             view = build_view(title, [FileView(contents, Tracks.unknown())], contents.whole)
             return Prepared(output, view, _notes(looks, view))
@@ -146,6 +146,11 @@ def _pack(chunks: Iterable[bytes], output: Path) -> None:
             out.write(chunk)
 
 
+def _until_damage(blocks: Iterable[bytes]) -> Iterable[bytes]:
+    with suppress(TraceError):  # which the first reading has told
+        yield from blocks
+
+
 def _labels(paths: Sequence[Path]) -> list[str]:
     """Short names that tell files apart: their own, with ending or folder where these are alike, else numbered."""
     names = [re.sub(r"(\.json)?(\.gz|\.zst)?$", "", path.name) for path in paths]
@@ -169,6 +174,8 @@ def _notes(looks: list[tuple[Contents, TraceInfo]], view: View) -> tuple[str, ..
     for _, info in looks:
         if not info.complete:
             notes.append(f"{info.path} is damaged, and only its whole part is shown: {info.problem}")
+        if not info.events_by_category:
+            notes.append(f"{info.path} holds no events with a duration, so nothing was recorded")
         if info.lanes:
             what = "events partly overlap another of their track: they are on 'overlapping' ones beside it"
             notes.append(f"{info.path}: {info.lanes} {what}")

@@ -6,11 +6,13 @@ import hmac
 import mimetypes
 import secrets
 import shutil
+import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from molprof.analysis.engine import Engine
@@ -89,6 +91,11 @@ class UiServer(ThreadingHTTPServer):
                 f"cannot listen on port {port} of {ADDRESS}: {error.strerror or error}",
                 hint="give another with --port, or none for any that is free",
             ) from error
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A page that is closed while it loads is no error."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def port(self) -> int:

@@ -43,7 +43,7 @@
 
   // The address without its fragment is all that a user has to keep: a reload opens the same view again.
   const route = new URLSearchParams({hideSidebar: 'true', startupCommands: JSON.stringify(view.commands)});
-  if (!view.remote) route.set('url', new URL('trace/' + encodeURIComponent(view.title), location.href));
+  if (!view.remote) route.set('url', new URL('trace/' + view.title, location.href));
   if (view.visible) {
     route.set('visStart', view.visible[0]);
     route.set('visEnd', view.visible[1]);
