@@ -29,7 +29,7 @@ from molprof.profiler.prompts import Prompts, read_prompts, read_texts, repeated
 from molprof.profiler.recording import ProfilerMarks
 from molprof.profiler.settings import AUTO, CaptureSettings
 from molprof.profiler.templates import default_threads
-from molprof.profiler.tracefile import Steps, incomplete_path, read_steps, write_incomplete, write_trace
+from molprof.profiler.tracefile import Steps, incomplete_path, is_incomplete, read_steps, write_incomplete, write_trace
 
 WINDOW_FIRST, WINDOW_STEPS = 20, 20
 
@@ -90,7 +90,9 @@ def capture(settings: CaptureSettings, report: Report = lambda progress: None) -
     if settings.processor not in (None, AUTO):
         find_factory(settings.processor)  # a mistyped name is found before a model is loaded for it
         if settings.processor not in PROCESSORS:
-            check_output(incomplete_path(settings.output), settings.force)
+            left = incomplete_path(settings.output)
+            # What the last failure left may go: mending a processor takes many tries.
+            check_output(left, settings.force or (left.is_file() and is_incomplete(left)))
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     resolve_dtype(settings.dtype, resolve_device(settings.device))

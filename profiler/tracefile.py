@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ _OVERLAP_BYTES = 1024
 # What torch writes after the events: the end of their list, then top-level keys with plain values.
 _TAIL = re.compile(rb'\](\s*(?:,\s*"\w+"\s*:\s*(?:"(?:[^"\\]|\\.)*"|[-+.\w]+)\s*)*)\}\s*\Z')
 _TAIL_BYTES = 1 << 16
+_INCOMPLETE = re.compile(rb',\n"%s": \{.*\}\n\}\n\Z' % INCOMPLETE_KEY.encode())
 _KIND_NAMES = {letter: name for name, letter in KIND_LETTERS.items()}
 _CHOICES = {letter: name for name, letter in CHOICE_LETTERS.items()}
 
@@ -102,6 +104,18 @@ def incomplete_path(output: Path) -> Path:
     """Where what was recorded goes when a capture to `output` fails: `x.json.gz` gives `x.incomplete.json.gz`."""
     ending = ".json.gz" if output.name.endswith(".json.gz") else ".json"
     return output.with_name(f"{output.name.removesuffix(ending)}.incomplete{ending}")
+
+
+def is_incomplete(path: Path) -> bool:
+    """Whether a file is what `write_incomplete` wrote: its last lines say so."""
+    try:
+        with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
+            last = b""
+            while chunk := file.read(_CHUNK_BYTES):
+                last = (last + chunk)[-_TAIL_BYTES:]
+    except (OSError, EOFError, zlib.error):
+        return False
+    return _INCOMPLETE.search(last) is not None
 
 
 def _write(raw: Path, output: Path, events: Iterable[str], keys: dict[str, Any]) -> None:

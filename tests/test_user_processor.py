@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,12 @@ from tiny import loaded
 from molprof.analysis.engine import Engine
 from molprof.analysis.reader import load_trace
 from molprof.errors import ProcessorError, UsageError
+from molprof.profiler import capture as capture_module
 from molprof.profiler.capture import capture, capture_loaded
-from molprof.profiler.processors import PROCESSORS, make_processor
+from molprof.profiler.processors import PROCESSORS, find_factory, make_processor
 from molprof.profiler.prompts import Prompts, read_prompts, read_texts
 from molprof.profiler.settings import CaptureSettings, Decoding
+from molprof.profiler.tracefile import is_incomplete
 
 WIDTH = 128_256
 
@@ -42,7 +46,7 @@ def settings(folder: Path, processor: str, **changes: Any) -> CaptureSettings:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("raises", "raised ValueError: no more ideas, at step 4, rows 0 to 2, batch 0"),
+        ("raises", "raised ValueError: no more ideas (users.py line 29), at step 4, rows 0 to 2, batch 0"),
         ("nothing", "returned a NoneType, not a tensor of scores, at step 4, rows 0 to 2, batch 0"),
         (
             "shape",
@@ -50,7 +54,7 @@ def settings(folder: Path, processor: str, **changes: Any) -> CaptureSettings:
         ),
         ("dtype", "returned scores of dtype torch.float64, not torch.float32, at step 4, rows 0 to 2, batch 0"),
         ("device", "returned scores of device meta, not cpu, at step 4, rows 0 to 2, batch 0"),
-        ("masks", f"masked all {WIDTH} tokens, at step 4, row 1, batch 0"),
+        ("masks", f"masked all {WIDTH:,} tokens, at step 4, row 1, batch 0"),
         ("nan", "returned NaN or +inf among the scores, at step 4, row 1, batch 0"),
     ],
 )
@@ -81,7 +85,8 @@ def test_what_is_wrong_is_said_and_the_steps_before_it_are_kept(
 
 def test_a_failure_in_the_recorded_pass_keeps_that_recording(tmp_path: Path) -> None:
     asked = settings(tmp_path, "users:Late", window=(2, 9), output=tmp_path / "out.json.gz", warmup=1)
-    with pytest.raises(ProcessorError, match="the processor 'late' raised ValueError: no more ideas, at step 4"):
+    message = r"the processor 'late' raised ValueError: no more ideas \(users\.py line 29\), at step 4"
+    with pytest.raises(ProcessorError, match=message):
         capture_loaded(asked, loaded("llama"), molecules(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.smi", "out.incomplete.json.gz"]
 
@@ -89,15 +94,86 @@ def test_a_failure_in_the_recorded_pass_keeps_that_recording(tmp_path: Path) -> 
 def test_a_failure_before_the_first_step_leaves_nothing_to_keep(tmp_path: Path) -> None:
     with pytest.raises(ProcessorError) as caught:
         capture_loaded(settings(tmp_path, "users:NoStart"), loaded("llama"), molecules(tmp_path))
-    assert str(caught.value) == "the processor 'users:NoStart' failed to start: KeyError: 'templates', batch 0"
+    problem = "KeyError: 'templates' (users.py line 94)"
+    assert str(caught.value) == f"the processor 'users:NoStart' failed to start: {problem}, batch 0"
     assert caught.value.hint is None
     assert [path.name for path in tmp_path.iterdir()] == ["in.smi"]
 
 
-def test_what_an_earlier_failure_left_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "out.incomplete.json").write_text("mine")
-    with pytest.raises(UsageError, match=r"out\.incomplete\.json already exists"):
-        capture(settings(tmp_path, "users:raises"))
+@pytest.mark.parametrize("ending", ["json", "json.gz"])
+def test_what_an_earlier_failure_left_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    monkeypatch.setattr(capture_module, "load", lambda *arguments: loaded("llama"))
+    smiles = tmp_path / "in.smi"
+    smiles.write_text("C\nO\n")
+    asked = settings(tmp_path, "users:raises", output=tmp_path / f"out.{ending}", smiles=smiles, count=2)
+    kept = tmp_path / f"out.incomplete.{ending}"
+    for _ in range(2):
+        with pytest.raises(ProcessorError, match="no more ideas"):
+            capture(asked)
+        assert is_incomplete(kept)
+        os.utime(kept, ns=(0, 0))
+    with pytest.raises(ProcessorError, match="no more ideas"):
+        capture(asked)
+    assert kept.stat().st_mtime_ns > 0
+
+
+@pytest.mark.parametrize("ending", ["json", "json.gz"])
+@pytest.mark.parametrize(
+    "content", [b"mine", b'{"molprof_incomplete": {}}', b'{\n"molprof": {"molprof_incomplete": {}}\n}\n']
+)
+def test_a_file_of_anothers_making_is_not_replaced(tmp_path: Path, ending: str, content: bytes) -> None:
+    kept = tmp_path / f"out.incomplete.{ending}"
+    kept.write_bytes(gzip.compress(content) if ending == "json.gz" else content)
+    assert not is_incomplete(kept)
+    with pytest.raises(UsageError, match=r"out\.incomplete\.json(\.gz)? already exists"):
+        capture(settings(tmp_path, "users:raises", output=tmp_path / f"out.{ending}"))
+    kept.write_bytes(b"mine")  # no gzip at all
+    assert not is_incomplete(kept)
+
+
+def test_a_factory_that_ends_the_process_is_an_error_and_an_interrupt_is_none() -> None:
+    target = loaded("llama").target
+    with pytest.raises(UsageError) as caught:
+        make_processor("users:leaves", target)
+    assert str(caught.value) == "users:leaves cannot make a processor: SystemExit: 7 (users.py line 114)"
+    with pytest.raises(KeyboardInterrupt):
+        make_processor("users:interrupts", target)
+
+
+def test_the_place_is_in_the_users_code_where_a_library_raises() -> None:
+    with pytest.raises(UsageError) as caught:
+        make_processor("users:misuses", loaded("llama").target)
+    message = str(caught.value)
+    assert message.startswith("users:misuses cannot make a processor: JSONDecodeError: Expecting value: ")
+    assert message.endswith(" (users.py line 122)")
+
+
+def test_a_longest_that_fails() -> None:
+    processor = make_processor("users:NoLongest", loaded("llama").target)
+    with pytest.raises(ProcessorError) as caught:
+        processor.longest(None)  # type: ignore[attr-defined]
+    assert str(caught.value) == (
+        "the processor 'users:NoLongest' failed to tell its longest answer: RuntimeError (users.py line 132)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("import sys\nsys.exit('no licence')\n", "SystemExit: no licence (broken_module.py line 2)"),
+        ("x = 1\ny = x / 0\n", "ZeroDivisionError: division by zero (broken_module.py line 2)"),
+        ("def make(:\n", "SyntaxError: "),
+    ],
+    ids=["exits", "raises", "syntax"],
+)
+def test_a_module_that_cannot_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, problem: str
+) -> None:
+    (tmp_path / "broken_module.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError) as caught:
+        find_factory("broken_module:make")
+    assert str(caught.value).startswith(f"the module of 'broken_module:make' cannot be imported: {problem}")
 
 
 def test_a_factory_that_makes_no_processor(tmp_path: Path) -> None:

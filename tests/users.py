@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import torch
@@ -107,3 +108,28 @@ class Sevens(LogitsProcessor):
         out = torch.full_like(scores, -math.inf)
         out[:, self._token] = scores[:, self._token]
         return out
+
+
+def leaves(target: Target) -> None:
+    raise SystemExit(7)
+
+
+def interrupts(target: Target) -> None:
+    raise KeyboardInterrupt
+
+
+def misuses(target: Target) -> None:
+    json.loads("")
+
+
+class NoLongest:
+    """Does not tell how long its answers may get."""
+
+    def __init__(self, target: Target) -> None:
+        pass
+
+    def longest(self, template) -> int:
+        raise RuntimeError
+
+    def start(self, templates, prompt_width: int):
+        return Wrong("fine")

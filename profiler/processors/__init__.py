@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from molprof.errors import MolprofError, UsageError
+from molprof.errors import UsageError
 
 if TYPE_CHECKING:
     from molprof.profiler.processors.base import Factory, Processor, Target
@@ -43,15 +43,15 @@ def make_processor(name: str, target: Target) -> Processor:
     factory = find_factory(name)
     if name in PROCESSORS:
         return factory(target)
+    from molprof.profiler.processors.blame import PASSED_ON, RAISED, told
     from molprof.profiler.processors.checked import UserProcessor
 
     try:
         return UserProcessor(name, factory, target)
-    except MolprofError:
+    except PASSED_ON:
         raise
-    except Exception as problem:  # a user's own code may raise anything
-        kind = type(problem).__name__
-        raise UsageError(f"{name} cannot make a processor: {kind}: {problem}", hint=_CONTRACT) from problem
+    except RAISED as problem:
+        raise UsageError(f"{name} cannot make a processor: {told(problem, name)}", hint=_CONTRACT) from problem
 
 
 def find_factory(name: str) -> Factory:
@@ -69,6 +69,10 @@ def find_factory(name: str) -> Factory:
         factory: Factory = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as problem:
         raise UsageError(f"no processor {name!r}: {problem}", hint=hint) from problem
+    except (Exception, SystemExit) as problem:  # a user's module may raise anything
+        from molprof.profiler.processors.blame import told
+
+        raise UsageError(f"the module of {name!r} cannot be imported: {told(problem, place)}") from problem
     return factory
 
 

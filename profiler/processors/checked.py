@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from molprof.errors import MolprofError, ProcessorError, UsageError
+from molprof.errors import ProcessorError, UsageError
 from molprof.profiler.processors.base import Target
+from molprof.profiler.processors.blame import PASSED_ON, RAISED, told
 from molprof.profiler.template import PLACEHOLDER, Template
 
 
@@ -41,6 +41,7 @@ class UserProcessor:
                 hint="a factory returns a transformers LogitsProcessor, or an object with start(templates, width)",
             )
         self._made, self._factory, self._target = made, factory, target
+        self._place = name
         self.name = str(getattr(made, "name", name))
         self.placeholder = str(getattr(made, "placeholder", PLACEHOLDER))
         self.parameters: dict[str, Any] = dict(getattr(made, "parameters", {}))
@@ -51,7 +52,15 @@ class UserProcessor:
     def longest(self, template: Template) -> int:
         """Most tokens of an answer, end token included: what the processor says, else those of the template."""
         own = getattr(self._made, "longest", None)
-        return len(template.ids) + 1 if own is None else int(own(template))
+        if own is None:
+            return len(template.ids) + 1
+        try:
+            return int(own(template))
+        except PASSED_ON:
+            raise
+        except RAISED as problem:
+            what = f"failed to tell its longest answer: {told(problem, self._place)}"
+            raise ProcessorError(f"the processor {self.name!r} {what}") from problem
 
     def start(self, templates: Sequence[Template], prompt_width: int) -> CheckedBatch:
         try:
@@ -59,18 +68,20 @@ class UserProcessor:
                 batch = self._made.start(templates, prompt_width)
             else:
                 batch = self._factory(self._target)
-        except MolprofError:
+        except PASSED_ON:
             raise
-        except Exception as problem:  # a user's own code may raise anything
-            raise ProcessorError(f"the processor {self.name!r} failed to start: {_told(problem)}") from problem
-        return CheckedBatch(self.name, batch, prompt_width, self.verify)
+        except RAISED as problem:
+            what = f"failed to start: {told(problem, self._place)}"
+            raise ProcessorError(f"the processor {self.name!r} {what}") from problem
+        return CheckedBatch(self.name, self._place, batch, prompt_width, self.verify)
 
 
 class CheckedBatch(LogitsProcessor):
     """Calls a user's batch processor and looks at what it returns."""
 
-    def __init__(self, name: str, batch: Any, prompt_width: int, verify: bool) -> None:
-        self._name, self._batch, self._prompt_width, self._verify = name, batch, prompt_width, verify
+    def __init__(self, name: str, place: str, batch: Any, prompt_width: int, verify: bool) -> None:
+        self._name, self._place, self._batch = name, place, batch
+        self._prompt_width, self._verify = prompt_width, verify
 
     @property
     def masked_logits(self) -> list[int] | None:
@@ -82,12 +93,10 @@ class CheckedBatch(LogitsProcessor):
         expected = tuple(scores.shape), scores.dtype, scores.device
         try:
             out = self._batch(input_ids, scores)
-        except MolprofError:
+        except PASSED_ON:
             raise
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as problem:  # a user's own code may raise anything
-            raise self._error(input_ids, f"raised {_told(problem)}") from problem
+        except RAISED as problem:
+            raise self._error(input_ids, f"raised {told(problem, self._place)}") from problem
         if not isinstance(out, Tensor):
             raise self._error(input_ids, f"returned a {type(out).__name__}, not a tensor of scores")
         found = tuple(out.shape), out.dtype, out.device
@@ -104,14 +113,9 @@ class CheckedBatch(LogitsProcessor):
             raise self._error(input_ids, "returned NaN or +inf among the scores", broken[0])
         empty = scores.isneginf().all(-1).nonzero().flatten().tolist()
         if empty:
-            raise self._error(input_ids, f"masked all {scores.shape[1]} tokens", empty[0])
+            raise self._error(input_ids, f"masked all {scores.shape[1]:,} tokens", empty[0])
 
     def _error(self, input_ids: Tensor, what: str, row: int | None = None) -> ProcessorError:
         step, rows = input_ids.shape[1] - self._prompt_width, input_ids.shape[0]
         where = f"row {row}" if row is not None else f"rows 0 to {rows - 1}" if rows > 1 else "row 0"
         return ProcessorError(f"the processor {self._name!r} {what}, at step {step}, {where}", step=step)
-
-
-def _told(problem: Exception) -> str:
-    text = str(problem).strip()
-    return f"{type(problem).__name__}: {text}" if text else type(problem).__name__
