@@ -293,6 +293,21 @@ def test_a_sweep_goes_on_on_a_cluster_and_its_folder_stands_for_its_traces(here:
     assert "grid: no trace of lp (failed: Slurm says FAILED" in reported.stderr
 
 
+def test_a_benchmark_runs_in_shares_whose_results_are_put_together(here: Path, molprof: Cli) -> None:
+    (here / "molprof.toml").write_text('[slurm.node]\ncpus = 1\ntime = "0:10:00"\n')
+    grid = ("--shape", "1x1x1x8x8", "--backend", "math,flash-attn", "--phase", "decode", "--mask", "none")
+    done = molprof(
+        "bench", "sdpa", *grid, "--device", "cpu", "--repeats", "1", "--submit", "node", "--tasks", "2", "-o", "b.jsonl"
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in (here / "b.jsonl").read_text().splitlines()]
+    ended = {item["label"].split()[0]: item["status"] for item in records if item["record"] == "result"}
+    assert ended == {"math": "ok", "flash-attn": "unsupported"}
+    again = molprof("bench", "sdpa", *grid, "--device", "cpu", "--submit", "node", "--tasks", "2", "-o", "b.jsonl")
+    assert again.returncode == 2
+    assert "b.1-of-2.jsonl is of an earlier submission" in again.stderr
+
+
 def test_without_submitit_the_extra_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(MissingExtraError) as raised:
