@@ -110,6 +110,12 @@ def test_what_slurm_forgets_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert job.seen() == {"7_0": {"state": "PREEMPTED", "reason": "None"}}
 
 
+def test_tasks_cancelled_unstarted_are_listed_by_their_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_in(tmp_path, tasks=3)
+    say(monkeypatch, {"7": Sighting("CANCELLED"), "7_0": Sighting("RUNNING")})
+    assert job_status(job).summary == "2 cancelled, 1 running"
+
+
 def test_another_attempt_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_in(tmp_path, tasks=2)
     write_json(job.record_path(1), {"attempt": 0, "state": "failed", "message": "once"})

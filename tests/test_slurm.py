@@ -29,7 +29,7 @@ from molprof.profiler.cluster.scheduler import SchedulerError
 from molprof.profiler.cluster.settings import SlurmSettings
 from molprof.profiler.cluster.status import JobStatus, job_status
 from molprof.profiler.cluster.submit import requeue, submit
-from molprof.profiler.sweep.index import Entry, write_index
+from molprof.profiler.sweep.index import Entry, read_index, write_index
 
 absent = missing()
 pytestmark = [
@@ -306,6 +306,20 @@ def test_a_benchmark_runs_in_shares_whose_results_are_put_together(here: Path, m
     again = molprof("bench", "sdpa", *grid, "--device", "cpu", "--submit", "node", "--tasks", "2", "-o", "b.jsonl")
     assert again.returncode == 2
     assert "b.1-of-2.jsonl is of an earlier submission" in again.stderr
+
+
+def test_what_a_cluster_still_has_is_not_submitted_again(here: Path, molprof: Cli) -> None:
+    (here / "grid.toml").write_text('[grid]\nmodel = ["qwen"]\nprocessor = ["none", "lp"]\n')
+    (here / "molprof.toml").write_text('[slurm.slow]\nsetup = ["sleep 300"]\ncpus = 1\n')
+    sweep = ("sweep", "grid.toml", "--submit", "slow", "--detach")
+    assert molprof(*sweep).stdout == "sweep-1\n"
+    again = molprof(*sweep, "--resume")
+    assert (again.returncode, again.stdout) == (0, "")
+    assert again.stderr == "sweep-1 still has 2 cases, which are left to it: molprof collect sweep-1\n"
+    assert molprof("jobs", "1", "--cancel").returncode == 0
+    assert states(ended(find_job(here / ".molprof/jobs", "1"))) == ["cancelled", "cancelled"]
+    assert molprof(*sweep, "--resume").stdout == "sweep-2\n"
+    assert [entry.job for entry in read_index(here / "grid") or ()] == ["sweep-2", "sweep-2"]
 
 
 def test_without_submitit_the_extra_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

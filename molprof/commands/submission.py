@@ -100,6 +100,22 @@ def run_on_cluster(
     Raises:
         RunError: a task did not end well.
     """
+    attend(hand_over(project, kind, tasks, cluster, overrides, data), detach)
+
+
+def hand_over(
+    project: Project,
+    kind: str,
+    tasks: Sequence[Task],
+    cluster: str,
+    overrides: tuple[str, ...],
+    data: Mapping[str, Any] | None = None,
+) -> Job:
+    """Submits `tasks` as one job.
+
+    Args:
+        kind: the command that they come from; `data`: what it needs to finish their results.
+    """
     from molprof.profiler.cluster.job import jobs_folder
     from molprof.profiler.cluster.settings import overridden
     from molprof.profiler.cluster.submit import submit
@@ -108,11 +124,20 @@ def run_on_cluster(
     job = submit(jobs_folder(project.folder), kind, tasks, cluster, settings, data)
     count = f"{len(tasks)} tasks" if len(tasks) > 1 else "1 task"
     note(f"submitted {job.id}: Slurm job {job.attempts[-1].slurm_id}, {count}; its files: {job.folder}")
+    return job
+
+
+def attend(job: Job, detach: bool) -> None:
+    """Follows a job to its end and finishes its results, or prints its id.
+
+    Raises:
+        RunError: a task did not end well.
+    """
     if detach:
         note(f"next: molprof collect {job.id}")
         click.echo(job.id)
-        return
-    settle(follow(job))
+    else:
+        settle(follow(job))
 
 
 def follow(job: Job) -> JobStatus:

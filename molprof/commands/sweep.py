@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import click
 from molprof.commands.capture import capture_settings
 from molprof.commands.capture import command as capture
 from molprof.commands.options import deliver, note
-from molprof.commands.submission import check_submission, config_option, run_on_cluster, submit_options
+from molprof.commands.submission import attend, check_submission, config_option, hand_over, submit_options
 from molprof.errors import MolprofError, RunError, UsageError
 from molprof.text import escaped
 
@@ -102,9 +103,13 @@ def command(
         deliver("\n".join(lines), None)
         note(f"{len(lines)} cases, whose traces would be in {folder}")
         return
-    entries, chosen = _kept(folder, entries, chosen, resume, force)
+    busy = _with_cluster(folder, project) if resume and not force else {}
+    entries, chosen = _kept(folder, entries, chosen, resume, force, busy)
+    for job in sorted(set(busy.values())):
+        note(f"{job} still has {list(busy.values()).count(job)} cases, which are left to it: molprof collect {job}")
     if not chosen:
-        note(f"every case of {folder} is there; next: molprof compare {shlex.quote(str(folder))}")
+        if not busy:
+            note(f"every case of {folder} is there; next: molprof compare {shlex.quote(str(folder))}")
         return
     if cluster is None:
         _here(folder, entries, chosen, force, limit_s)
@@ -153,8 +158,25 @@ def _entry(sweep: Sweep, number: int, folder: Path, project: Project, extra: tup
     return entry
 
 
+def _with_cluster(folder: Path, project: Project) -> dict[str, str]:
+    """The cases that a cluster has not finished yet, and the job that has them."""
+    from molprof.profiler.cluster.job import find_job, jobs_folder
+    from molprof.profiler.cluster.status import UNFINISHED, job_status
+    from molprof.profiler.cluster.submit import recovered
+    from molprof.profiler.sweep.index import read_index
+
+    found = {}
+    for name in {entry.job for entry in read_index(folder) or () if entry.job}:
+        try:
+            job = find_job(jobs_folder(project.folder), name)
+        except MolprofError:
+            continue  # its folder is gone, and with it all that is known of it
+        found.update({task.name: name for task in job_status(recovered(job)).tasks if task.state in UNFINISHED})
+    return found
+
+
 def _kept(
-    folder: Path, entries: list[Entry], chosen: list[int], resume: bool, force: bool
+    folder: Path, entries: list[Entry], chosen: list[int], resume: bool, force: bool, busy: Mapping[str, str]
 ) -> tuple[list[Entry], list[int]]:
     """Entries with what an earlier sweep left in the folder, and the cases that are still to be captured.
 
@@ -170,6 +192,10 @@ def _kept(
     earlier = {entry.name: entry for entry in read_index(folder) or ()}
     for number in list(chosen):
         entry, before = entries[number], earlier.get(entries[number].name)
+        if before is not None and entry.name in busy:
+            entries[number] = before
+            chosen.remove(number)
+            continue
         if force or not (folder / entry.trace).exists():
             continue
         if not resume:
@@ -224,9 +250,14 @@ def _there(
     detach: bool,
 ) -> None:
     from molprof.profiler.cluster.job import Task
+    from molprof.profiler.sweep.index import write_index
 
     tasks = [
         Task(entry.name, tuple(_command(folder, entry, force)), str((folder / entry.trace).absolute()))
         for entry in (entries[number] for number in chosen)
     ]
-    run_on_cluster(project, "sweep", tasks, cluster, overrides, detach, {"folder": str(folder.absolute())})
+    job = hand_over(project, "sweep", tasks, cluster, overrides, {"folder": str(folder.absolute())})
+    for number in chosen:
+        entries[number] = replace(entries[number], state="submitted", job=job.id)
+    write_index(folder, entries)
+    attend(job, detach)

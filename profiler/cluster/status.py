@@ -134,16 +134,21 @@ def _settled(record: Mapping[str, Any] | None, seen: Mapping[str, str] | None) -
     return seen is not None or (record is not None and record["state"] in ("ok", "failed"))
 
 
+def _of_task(now: Mapping[str, Sighting], slurm_id: str) -> Sighting | None:
+    """What is said of a task: by its own id, or by the array's, as Slurm lists tasks that were cancelled unstarted."""
+    return now.get(slurm_id) or now.get(slurm_id.partition("_")[0])
+
+
 def _remember(
     job: Job, seen: dict[str, dict[str, str]], now: Mapping[str, Sighting]
 ) -> Mapping[str, Mapping[str, str]]:
     """What the scheduler said about ends, now and before; written down where there is news."""
-    own = {job.slurm_task_id(number) for number in range(len(job.tasks))}
-    ends = {
-        name: {"state": item.state, "reason": item.reason}
-        for name, item in now.items()
-        if name in own and not item.live
-    }
+    ends = {}
+    for number in range(len(job.tasks)):
+        slurm_id = job.slurm_task_id(number)
+        item = _of_task(now, slurm_id) if slurm_id else None
+        if slurm_id and item and not item.live:
+            ends[slurm_id] = {"state": item.state, "reason": item.reason}
     if ends.keys() - seen.keys():
         seen = {**seen, **ends}
         job.save_seen(seen)
@@ -179,7 +184,7 @@ def _judge(
     own = entry.get("state")
     if own in ("ok", "failed"):
         return status(own, entry.get("message"))
-    sighting = now.get(slurm_id)
+    sighting = _of_task(now, slurm_id)
     if sighting is not None and sighting.live:
         if sighting.state == "PENDING":
             waits = None if sighting.reason == "None" else sighting.reason

@@ -28,9 +28,11 @@ class Entry:
         trace: its file, in the folder.
         options: what the grid chose.
         arguments: the capture's command line, without its output.
-        state: `waiting`, `unsupported` (the options exclude each other), `ok`, `failed`, or as a cluster's task ended.
+        state: `waiting`, `unsupported` (the options exclude each other), `submitted`, `ok`, `failed`, `timed out`, or
+            as a cluster's task ended.
         message: why it did not end well.
         seconds: that it took with loading and warm-up; None where it was not measured.
+        job: the job that has it, None where it ran here or has not run.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Entry:
     state: str = WAITING
     message: str | None = None
     seconds: float | None = None
+    job: str | None = None
 
 
 def write_index(folder: Path, entries: Sequence[Entry]) -> None:
