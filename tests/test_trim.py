@@ -145,10 +145,14 @@ def test_parts_of_steps_give_no_figures_of_steps(tmp_path: Path) -> None:
     assert found.run.phases["forward"].wall_ns == 2_400_000
     assert (found.findings, found.typical_step) == ((), None)
     assert "parts of steps were left out" in found.trace.remarks[0]
+    text = render(found, "table")
+    assert isinstance(text, str)
+    assert text.count("not recorded: parts of the steps were left out") == 2
     whole = load_report(tmp_path / "trace.json")
     for style in ("table", "json", "markdown", "html"):
         assert render(found, style)
         assert render(compare([whole, found]), style)
+        assert render(compare([found, whole]), style)
 
 
 def test_stacks_are_in_no_figure(tmp_path: Path) -> None:

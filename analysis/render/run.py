@@ -18,6 +18,8 @@ from molprof.analysis.render.values import (
 
 _SHOWN_MOLECULES = 20
 
+_PARTS_LEFT_OUT = f"{NOT_RECORDED}: parts of the steps were left out"
+
 
 def run_sections(run: Run) -> list[Section]:
     """What ran, its phases, its tokens."""
@@ -64,23 +66,29 @@ def _run(run: Run) -> Section:
             f"{number_text(per(run.generated_tokens, run.molecules))} per molecule, "
             f"{count_text(run.idle_row_steps)} idle row-steps",
         ),
-        (
-            "launches",
-            f"{number_text(run.launches_per_token)} per token, {number_text(run.launches_per_step)} per step"
-            if window.gpu_recorded
-            else f"{NOT_RECORDED}: the trace holds no GPU calls",
-        ),
-        (
-            "operators",
-            f"{number_text(run.leaf_operators_per_token)} leaf CPU operators per token, "
-            f"{number_text(run.leaf_operators_per_step)} per step",
-        ),
+        ("launches", _launches(run)),
+        ("operators", _operators(run)),
         (
             "masked",
             "none" if setup.processor is None else f"{count_text(run.masked_logits)} logits set to -inf",
         ),
     )
     return Section("Run", PAIR, rows)
+
+
+def _launches(run: Run) -> str:
+    if run.window.leaf_operators is None:
+        return _PARTS_LEFT_OUT
+    if not run.window.gpu_recorded:
+        return f"{NOT_RECORDED}: the trace holds no GPU calls"
+    return f"{number_text(run.launches_per_token)} per token, {number_text(run.launches_per_step)} per step"
+
+
+def _operators(run: Run) -> str:
+    if run.window.leaf_operators is None:
+        return _PARTS_LEFT_OUT
+    per_token, per_step = number_text(run.leaf_operators_per_token), number_text(run.leaf_operators_per_step)
+    return f"{per_token} leaf CPU operators per token, {per_step} per step"
 
 
 def _marks(marks: Marks) -> str:

@@ -50,14 +50,15 @@
   }
   history.replaceState(null, '', '#!/viewer?' + route);
 
-  // The UI asks whether to use the engine's trace. And a pattern pins the row of a thread's slices and with it the thread's own of the same name, which is empty.
+  // The UI asks whether to use the engine's trace: yes. And a pattern pins the row of a thread's slices and with it the
+  // thread's own of the same name, which is empty.
   const tidy = setInterval(() => {
     const buttons = view.remote ? Array.from(document.querySelectorAll('button')) : [];
     buttons.find((button) => button.textContent === 'YES, use loaded trace')?.click();
     const workspace = window.app?.trace?.workspace;
     const rows = workspace?.pinnedTracks ?? [];
     for (const row of rows.filter((row) => /^\/thread_\d+$/.test(row.uri))) workspace.unpinTrack(row);
-    if (rows.some((row) => row.name === view.last)) {
+    if (workspace && (view.last === null || rows.some((row) => row.name === view.last))) {
       clearInterval(tidy);
       window.raf.scheduleFullRedraw();
     }
