@@ -18,10 +18,10 @@ from pathlib import Path
 
 from molprof.files import replacing
 from molprof.profiler.account import molecule_runs
+from molprof.profiler.conformers import reference_conformers
 from molprof.profiler.generate import Runner
 from molprof.profiler.models import LoadedModel, load
 from molprof.profiler.processors import make_processor
-from molprof.profiler.processors.placeholder import reference_conformers
 from molprof.profiler.prompts import Prompt, read_prompts
 from molprof.profiler.quality import bond_errors, read_positions
 from molprof.profiler.settings import Decoding

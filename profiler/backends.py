@@ -49,8 +49,14 @@ def _find(name: str) -> Path:
         raise UsageError(f"no tokenizer {name!r}", hint=_ACCEPTED)
     from huggingface_hub import hf_hub_download
 
+    from molprof.profiler.hub import only_local
+
+    local = only_local("tokenizer", name)
     try:
-        return Path(hf_hub_download(name, _FILE))
+        return Path(hf_hub_download(name, _FILE, local_files_only=local is not None))
     except Exception as problem:  # its own kinds, the network library's, and OSError and ValueError
+        if local is not None:
+            message = f"no tokenizer {name!r}: no preset and no folder, not in the model hub's cache, and {local}"
+            raise UsageError(message, hint=_ACCEPTED) from problem
         first = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
         raise UsageError(f"cannot get the tokenizer {name!r} from the hub: {first}", hint=_ACCEPTED) from problem

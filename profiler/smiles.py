@@ -125,7 +125,7 @@ def coordinate(value: float, decimals: int = COORDINATE_DECIMALS) -> str:
     ('-1.2345', '0.5', '2.0', '0.0')
     """
     cut = Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_DOWN)
-    whole, _, fraction = str(abs(cut)).partition(".")
+    whole, _, fraction = f"{abs(cut):f}".partition(".")  # str() would write a small one as 1.2E-7
     sign = "-" if cut < 0 else ""
     return f"{sign}{whole}.{fraction.rstrip('0') or '0'}"
 

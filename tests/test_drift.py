@@ -195,9 +195,12 @@ def test_xyz_has_coordinates_and_no_texts(molprof: Cli, tmp_path: Path) -> None:
         (("--tokenizer", "/no/such"), "no tokenizer '/no/such'"),
         (("--tokenizer", "empty"), "the folder empty has no tokenizer.json"),
         (("--tokenizer", "broken"), "broken/tokenizer.json is not a tokenizer"),
-        (("--tokenizer", "someone/no-such-model"), "cannot get the tokenizer 'someone/no-such-model' from the hub"),
+        (("--tokenizer", "someone/no-such-model"), "not in the model hub's cache, and HF_HUB_OFFLINE forbids"),
         (("--placeholder", "<0.0>"), "'<0.0>' is no placeholder"),
         (("--placeholder", ""), "'' is no placeholder"),
+        (("--placeholder", "abc"), "'abc' is no placeholder: it is not three numbers with commas between them"),
+        (("--placeholder", "0.0,0.0"), "'0.0,0.0' is no placeholder"),
+        (("--placeholder", "0.0,0.0,.0"), "'0.0,0.0,.0' is no placeholder"),
         (("--conformers", "absent.sdf"), "cannot read absent.sdf"),
         (("--decimals", "0"), "0 is not in the range"),
     ],
@@ -210,6 +213,24 @@ def test_a_mistake_is_one_message(molprof: Cli, tmp_path: Path, arguments: tuple
     assert (result.returncode, result.stdout) == (2, "")
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_an_unreachable_hub_is_one_message_without_retries(molprof: Cli, tmp_path: Path) -> None:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    result = molprof("drift", "--tokenizer", "nope", env=environment)
+    error, hint = result.stderr.splitlines()
+    assert (result.returncode, result.stdout) == (2, "")
+    assert error.startswith(
+        "molprof: error: no tokenizer 'nope': no preset and no folder, not in the model hub's cache"
+    )
+    assert "http://127.0.0.1:9 cannot be reached" in error
+    assert hint == "  use a preset (qwen, llama), a folder with a tokenizer.json, or a hub id"
+
+
+def test_built_in_molecules_need_no_remark(molprof: Cli) -> None:
+    result = molprof("drift", "--tokenizer", "qwen", "-n", "2", "--placeholder", "-0,0,0.0", "--format", "json")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["molecules"] == 2
 
 
 def test_no_torch_is_needed(texts: str, tmp_path: Path) -> None:

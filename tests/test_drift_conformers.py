@@ -11,6 +11,7 @@ from rdkit.Chem import rdDistGeom
 from molprof.errors import UsageError
 from molprof.profiler.drift.conformers import Conformer, built_in_conformers, read_conformers
 from molprof.profiler.manifest import Skipped
+from molprof.profiler.prompts import read_prompts
 from molprof.profiler.smiles import Molecule, block
 
 TEXTS = """\
@@ -121,12 +122,12 @@ def test_a_file_without_coordinates(tmp_path: Path, name: str, content: bytes | 
     assert caught.value.hint
 
 
-def test_the_built_in_molecules_have_the_same_coordinates_every_time() -> None:
-    heard: list[tuple[int, int]] = []
-    found = built_in_conformers(3, lambda done, of: heard.append((done, of)))
-    assert heard == [(0, 3), (1, 3), (2, 3), (3, 3)]
-    assert (len(found.conformers), found.skipped) == (3, ())
-    assert found.conformers == built_in_conformers(3).conformers
+def test_the_built_in_molecules_have_a_conformer_each() -> None:
+    found = built_in_conformers()
+    molecules = [prompt.molecule for prompt in read_prompts(None, 64).prompts]
+    assert (len(found.conformers), found.skipped) == (64, ())
+    assert built_in_conformers(3).conformers == found.conformers[:3]
+    assert [item.molecule for item in found.conformers] == molecules
     for item in found.conformers:
         assert item.molecule is not None
         assert len(item.positions) == len(item.molecule.atoms)

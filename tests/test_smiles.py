@@ -53,6 +53,11 @@ def test_coordinates_are_truncated(value: float, text: str) -> None:
     assert coordinate(value) == text
 
 
+def test_a_small_coordinate_of_many_decimals_has_no_exponent() -> None:
+    assert coordinate(-0.0000001234567, 12) == "-0.000000123456"
+    assert coordinate(-1e-13, 12) == "0.0"
+
+
 def test_block() -> None:
     assert block((1.0, -2.34567, 0.1)) == "1.0,-2.3456,0.1"
 

@@ -10,8 +10,9 @@ from tiny import loaded
 
 from molprof.profiler import templates as templates_module
 from molprof.profiler.capture import capture_loaded
+from molprof.profiler.conformers import reference_conformers
 from molprof.profiler.placeholders import best_placeholder
-from molprof.profiler.processors.placeholder import Placeholder, reference_conformers
+from molprof.profiler.processors.placeholder import Placeholder
 from molprof.profiler.prompts import read_prompts, repeated
 from molprof.profiler.settings import CaptureSettings
 from molprof.profiler.smiles import Molecule

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from molprof.commands.options import check_result, deliver, note, result_options
 from molprof.commands.submission import config_option
 from molprof.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from molprof.profiler.drift.conformers import Conformers
 
 
 @click.command("drift")
@@ -76,16 +72,15 @@ def command(
     from molprof.analysis.render.table import to_table
     from molprof.commands.drift_document import drift_document
     from molprof.profiler.backends import load_backend
-    from molprof.profiler.drift.conformers import read_conformers
+    from molprof.profiler.drift.conformers import built_in_conformers, read_conformers
     from molprof.profiler.drift.survey import PLACEHOLDERS, check_placeholders, survey
     from molprof.profiler.project import find_project
 
     project = find_project(config)
     wanted = (*PLACEHOLDERS, *placeholders)
     check_placeholders(wanted)
-    found = None if path is None else read_conformers(path, count)
+    found = built_in_conformers(count) if path is None else read_conformers(path, count)
     loaded = [(name, load_backend(project.tokenizer(name) or name)) for name in dict.fromkeys(tokenizers)]
-    found = found or _built_in(count)
     for skipped in found.skipped:
         note(f"line {skipped.line}: {skipped.problem}; skipped")
     result = survey(loaded, found, wanted, decimals)
@@ -95,15 +90,3 @@ def command(
         return
     document = drift_document(result)
     deliver(to_table(document) if style == "table" else to_markdown(document), output)
-
-
-def _built_in(count: int | None) -> Conformers:
-    from molprof.profiler.drift.conformers import built_in_conformers
-
-    with click.progressbar(length=1, label="conformers", file=sys.stderr) as bar:
-
-        def show(done: int, of: int) -> None:
-            bar.length = of
-            bar.update(done - bar.pos)
-
-        return built_in_conformers(count, show)

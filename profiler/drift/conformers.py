@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rdkit import Chem
 
 from molprof.errors import UsageError
+from molprof.profiler.conformers import reference_conformers
 from molprof.profiler.manifest import Skipped
-from molprof.profiler.prompts import read_prompts
-from molprof.profiler.smiles import Molecule, quiet
-from molprof.profiler.training.corpus import conformer, sample_of
-
-# One conformer per built-in molecule, the same on every machine with the same RDKit.
-SEED = 0
+from molprof.profiler.smiles import Molecule, quiet, split_atoms
+from molprof.profiler.training.corpus import sample_of
 
 # The prompt and the tags may stand around the text, as in training data.
 _LINE = re.compile(r"(?:\[SMILES\].*?\[/SMILES\])?(?:\[CONFORMER\])?(.*?)(?:\[/CONFORMER\])?")
@@ -53,29 +50,13 @@ class Conformers:
     skipped: tuple[Skipped, ...]
 
 
-def built_in_conformers(
-    count: int | None = None, report: Callable[[int, int], None] = lambda done, of: None
-) -> Conformers:
-    """An ETKDG conformer of each of the first `count` built-in molecules (None: all), in its principal axes.
-
-    Args:
-        report: hears how many of how many are done.
-    """
-    prompts = read_prompts(None, 1 << 30 if count is None else count).prompts
-
-    def embedded() -> Iterator[Found]:
-        for done, prompt in enumerate(prompts):
-            report(done, len(prompts))
-            smiles = prompt.molecule.smiles if prompt.molecule else ""
-            made = conformer(smiles, SEED)
-            yield (
-                prompt.line,
-                smiles,
-                Conformer(prompt.line, made.molecule, made.positions) if made else "RDKit finds no conformer",
-            )
-        report(len(prompts), len(prompts))
-
-    return _collected("ETKDG conformers of the built-in molecules", embedded(), None)
+def built_in_conformers(count: int | None = None) -> Conformers:
+    """The packaged ETKDG conformers of the first `count` built-in molecules (None: all)."""
+    packaged = reference_conformers()[:count]
+    found = (
+        Conformer(line, split_atoms(smiles), positions) for line, (smiles, positions) in enumerate(packaged, start=1)
+    )
+    return Conformers("ETKDG conformers of the built-in molecules", tuple(found), ())
 
 
 def read_conformers(path: Path, count: int | None = None) -> Conformers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from molprof.profiler.placeholders import (
 )
 from molprof.profiler.smiles import COORDINATE_DECIMALS, block
 from molprof.profiler.template import PLACEHOLDER, conformer_text, free_flags
+from molprof.text import shortened
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -44,6 +46,8 @@ EXAMPLES = (
 )
 SINGLES = ("0", "9", ".", ",", "-", ",-", "-.", ">[", "]<")
 _DIGITS = "0123456789"
+_NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
+_PLACEHOLDER = re.compile(rf"{_NUMBER},{_NUMBER},{_NUMBER}")
 
 
 @dataclass(frozen=True)
@@ -173,15 +177,16 @@ def survey(
 
 
 def check_placeholders(texts: Sequence[str]) -> None:
-    """Refuses what cannot stand between `<` and `>`.
+    """Refuses what cannot stand for a coordinate between `<` and `>`.
 
     Raises:
-        UsageError: a text is empty or holds a bracket.
+        UsageError: a text is not three numbers with commas between them.
     """
     for text in texts:
-        if not text or set(text) & set("<>[]"):
+        if not _PLACEHOLDER.fullmatch(text):
             raise UsageError(
-                f"{text!r} is no placeholder", hint="the text between < and >, such as 0.0000,0.0000,0.0000"
+                f"{shortened(text)!r} is no placeholder: it is not three numbers with commas between them",
+                hint="the text between < and >, such as 0.0000,0.0000,0.0000",
             )
 
 

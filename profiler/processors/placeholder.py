@@ -7,13 +7,10 @@ filled with junk: here as few as hold every coordinate of the packaged conformer
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import resources
-
-from molprof.profiler.placeholders import Position, best_placeholder
+from molprof.profiler.conformers import reference_conformers
+from molprof.profiler.placeholders import best_placeholder
 from molprof.profiler.processors.base import Target
 from molprof.profiler.processors.vectorized import Vectorized
-from molprof.profiler.smiles import parse_positions
 
 
 class Placeholder(Vectorized):
@@ -31,16 +28,3 @@ class Placeholder(Vectorized):
             "fitted_to_coordinates": best.coordinates,
             "mean_drift_tokens": round(best.mean_drift_tokens, 3),
         }
-
-
-@cache
-def reference_conformers() -> tuple[tuple[str, tuple[Position, ...]], ...]:
-    """The packaged molecules' ETKDG conformers: canonical SMILES, and (x, y, z) per atom in Angstrom, in its order."""
-    lines = resources.files("molprof.profiler").joinpath("conformers.txt").read_text().splitlines()
-    found = []
-    for line in lines:
-        smiles, text = line.split("\t")
-        positions = parse_positions(text)
-        assert positions is not None
-        found.append((smiles, tuple(positions)))
-    return tuple(found)
