@@ -12,6 +12,7 @@ from molprof.analysis.metrics.registry import read_tables
 from molprof.analysis.metrics.run import read_run
 from molprof.analysis.metrics.timeline import read_typical_step
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.errors import TraceError
 from molprof.profiler.manifest import Manifest, from_json
 from molprof.queries import PACKAGE, modules
@@ -62,4 +63,4 @@ def _manifest(raw: dict[str, Any], path: str) -> Manifest:
     try:
         return from_json(raw)
     except TraceError as error:
-        raise TraceError(f"{path}: {error}", hint=error.hint) from error
+        raise TraceError(f"{path}: {error}", hint=error.hint or MANIFEST_HINT) from error

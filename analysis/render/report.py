@@ -110,7 +110,7 @@ def _counts(report: Report) -> Section:
         (
             "kernel time",
             time_text(counts.kernel_time_ns),
-            f"{count_text(counts.kernel_names)} different kernels",
+            counted(counts.kernel_names, "different kernel"),
         ),
     )
     return Section("Counts", columns, rows)
