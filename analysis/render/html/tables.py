@@ -156,7 +156,7 @@ def run_tables(labels: Sequence[str], reports: Sequence[Report]) -> list[PageTab
     ]
     operations = [
         (_text(label), _cell("name", name), _cell("count", item.count), _cell("time_ns", item.time_ns),
-         _cell("bytes", item.bytes))
+         _cell("bytes", item.bytes or None))
         for label, report in zip(labels, reports, strict=True)
         for name, item in report.counts.memory_operations.items()
     ]  # fmt: skip
