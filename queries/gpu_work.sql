@@ -24,7 +24,7 @@ CREATE PERFETTO TABLE molprof_gpu_work(
   stream LONG,
   -- Number that the call which started it carries too; null where not recorded.
   correlation LONG,
-  -- Bytes moved or set; null for kernels, and where not recorded.
+  -- Bytes moved or set; null for kernels, and where not recorded or below 0, which no size is.
   bytes LONG
 )
 AS
@@ -41,7 +41,8 @@ SELECT
     WHEN slice.category = 'kernel' THEN NULL
     -- Text stays what it is, and is refused: CAST would read its first digits.
     WHEN TYPEOF(EXTRACT_ARG(slice.arg_set_id, 'args.bytes')) = 'text' THEN EXTRACT_ARG(slice.arg_set_id, 'args.bytes')
-    ELSE CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT)
+    WHEN CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT) >= 0
+    THEN CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT)
   END AS bytes
 FROM slice
 LEFT JOIN thread_track

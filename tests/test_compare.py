@@ -11,6 +11,7 @@ import tiny_trace
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.rows import ROWS
 from molprof.analysis.metrics import Report
+from molprof.analysis.render import render
 from molprof.analysis.reports import load_report
 from molprof.errors import UsageError
 
@@ -150,6 +151,24 @@ def test_a_trace_of_other_origin_has_no_difference(llama: Report, foreign: Repor
     assert rows["wall_ns"].values == (None, 1095)
     assert rows["wall_ns"].ratios == (None, None)
     assert rows["kernels"].values == (1, 6)
+
+
+def test_launches_of_steps_that_the_engine_marked(tmp_path: Path, foreign: Report) -> None:
+    mark = "execute_context_0(0)_generation_4(4)"
+    events = [tiny_trace.slice_("user_annotation", mark, ts, 50) for ts in (0, 100)]
+    for index, ts in enumerate((1, 5, 101)):
+        events.append(tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", ts, 2, correlation=index))
+        events.append(tiny_trace.work("kernel", "k", ts + 10, 2, index))
+    marked = load_report(tiny_trace.write(tmp_path / "marked.json", {"traceEvents": events}))
+    rows = {row.id: row for row in compare([marked, foreign]).rows}
+    assert rows["launches_per_step"].values == (1.5, None)
+    assert rows["launches_per_token"].values == (0.375, None)
+
+
+def test_what_no_trace_records_is_one_line(foreign: Report) -> None:
+    shown = " ".join(render(compare([foreign, foreign])).split())
+    assert "not recorded in any of them: Setup; Time, not profiled; Tokens; Launches (per token, per step, " in shown
+    assert "valid molecules" not in shown
 
 
 def test_one_report_is_no_comparison(llama: Report) -> None:

@@ -17,8 +17,11 @@ from page_data import HOSTILE, foreign, hostile_document, report_of, two_runs
 from molprof.analysis.compare import compare
 from molprof.analysis.drift.model import JunkExample
 from molprof.analysis.metrics.model import Check, Finding
+from molprof.analysis.metrics.step_times import StepTime
+from molprof.analysis.plots import subject_of
 from molprof.analysis.render import render
-from molprof.analysis.render.html.tables import MAX_ROWS, PageCell, _limited, junk_table
+from molprof.analysis.render.html.figures import page_figures
+from molprof.analysis.render.html.tables import MAX_ROWS, PageCell, _limited, checks_table, junk_table
 
 FINDING = Finding(
     "launch_bound",
@@ -157,7 +160,7 @@ def test_the_same_page_each_time(tmp_path: Path) -> None:
 def test_cells_carry_the_value_that_they_are_sorted_by(tmp_path: Path) -> None:
     page = render(two_runs(tmp_path), "html")
     assert '<td class="number" data-value="4000000000">4.000 s</td>' in page
-    assert '<td class="number" data-value="-30000000">−30.00 ms</td>' in page
+    assert '<td class="number" data-value="-30000000">-30.00 ms</td>' in page
     assert '<td class="number" data-value="1.345">1.345x</td>' in page
     # Not recorded is neither 0 nor a name: it goes last whatever the order.
     assert '<td class="number" data-value=""></td>' in page
@@ -183,7 +186,7 @@ def test_one_run_and_more_than_two(tmp_path: Path) -> None:
     four = Tree(render(compare(runs), "html"))
     assert four.open == []
     text = four.text()
-    assert "foreign recorded 144.0 µs less of GPU time than llama lp:generic #1" in text
+    assert "foreign: the recorded GPU span, first work to last, is 144.0 µs shorter than of llama lp:generic #1" in text
     assert "qwen lp:generic against llama lp:generic #1: +1.380 s" in text
 
 
@@ -195,7 +198,29 @@ def test_damage_and_broken_sums_stand_at_the_top(tmp_path: Path) -> None:
     damage = text.index("the file is damaged, only its whole part was read: cut at byte 7")
     sums = text.index("sums that must hold do not: a = b")
     assert damage < sums < text.index("A typical step")
-    assert "a = b 1 2 DOES NOT HOLD" in text
+    assert "a = b 1 2 none DOES NOT HOLD" in text
+
+
+def test_captions_speak_of_what_is_drawn(tmp_path: Path) -> None:
+    timed_once = page_figures(subject_of(report_of(tmp_path, tiny_trace.cpu_document(), "cpu")))
+    captions = {figure.kind: figure.caption for figure in timed_once}
+    assert "No GPU work is recorded" in captions["timeline"]
+    assert "band" not in captions["latency"]
+    report = report_of(tmp_path, tiny_trace.document())
+    assert report.run is not None
+    points = tuple(StepTime(step, step, 4, 10, 8, 12) for step in range(3))
+    spread = replace(report, run=replace(report.run, step_times=points))
+    captions = {figure.kind: figure.caption for figure in page_figures(subject_of(spread))}
+    assert "on the GPU. Gaps in a GPU's row are idle time" in captions["timeline"]
+    assert "repeats; the band holds the middle eight tenths. Rising" in captions["latency"]
+
+
+def test_a_sum_shows_its_tolerance(tmp_path: Path) -> None:
+    table = checks_table(("a",), [report_of(tmp_path, tiny_trace.document())])
+    assert [name for name, _ in table.columns] == ["run", "what must hold", "left", "right", "tolerance", "result"]
+    shown = {row[1].text: row[4].text for row in table.rows}
+    assert shown["unprofiled wall time = sum of its phases, ns"] == "1 %"
+    assert shown["tokens in the manifest = tokens in the trace"] == "none"
 
 
 def test_examples_of_junk_are_shown(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_waterfall_names_every_part_that_can_be_seen_and_adds_up(pair: Compariso
         "forward: GPU busy", "forward: launch-bound (GPU idle)", "processor: waiting, GPU idle", "a smaller part",
         "qwen lp:generic",
     ]  # fmt: skip
-    for text in ("4.000 s", "+900.0 ms (+65 %)", "−30.00 ms (−2.2 %)", "+1.000 ms (+0.07 %)", "5.380 s"):
+    for text in ("4.000 s", "+900.0 ms (+65 %)", "-30.00 ms (-2.2 %)", "+1.000 ms (+0.07 %)", "5.380 s"):
         assert text in shown
     lengths = [bar.get_width() for bar in axis.patches[: len(PARTS)]]
     assert lengths == pytest.approx([0.02, 0.9, 0.06, 0.03, 0.1, 0.25, 0.079, 0.001])

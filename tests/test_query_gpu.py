@@ -88,6 +88,16 @@ def test_copies_have_direction_memory_and_bandwidth(tmp_path: Path) -> None:
         ]
 
 
+def test_a_size_below_0_is_none(tmp_path: Path) -> None:
+    events = [
+        work("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 0, 2, 1, bytes=-7),
+        work("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 4, 2, 2, bytes=8),
+    ]
+    with events_loaded(tmp_path, events) as rows:
+        assert rows("memory_copies", "SELECT ts, bytes FROM molprof_memory_copy") == [(0, None), (4_000, 8)]
+        assert rows("memory_operations", "SELECT name, bytes FROM molprof_memory_operation") == [("Memcpy HtoD", 8)]
+
+
 def test_graphs_and_their_kernels(tmp_path: Path) -> None:
     events = [
         call("cudaGraphLaunch", 0, 5, 1),

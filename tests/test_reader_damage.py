@@ -35,6 +35,8 @@ PLACE_OF_90 = WHOLE.index(b'{"ph": "X", "cat": "cpu_op", "name": "n90"')
         (gzip.compress(b"", mtime=0), "holds no text, or white space alone (byte 0"),
         (b"\xef\xbb\xbf", "holds no text, or white space alone (byte 3"),
         (b'[{"ph": "X", "ts": 1, "name": "\\ud800"}]', "wrong event 1: text that ends in half a surrogate"),
+        (b"null", "is JSON, but no object and no array: it begins with b'null'"),
+        (b"3", "is JSON, but no object and no array: it begins with b'3'"),
         (b"hello", "is not JSON: it begins with b'hello' (byte 0 of the text, after 0 events)"),
         (b"\xef\xbb\xbf{}", "has no 'traceEvents' (byte 5 of the text"),
         (b"\xef\xbb{}", "is not JSON: it begins with b'\\xef\\xbb{}' (byte 0"),
@@ -121,6 +123,47 @@ def test_partial_takes_what_truncated_gzip_holds(engine: Engine, tmp_path: Path)
     assert 1000 < count < 4000
     assert "gzip data is truncated" in str(info.problem)
     assert engine.query("SELECT COUNT(*) AS n, MAX(ts) AS last FROM slice")["last"].tolist() == [(count - 1) * 1000]
+
+
+@pytest.mark.parametrize("damaged", [gzip.compress(WHOLE)[:-20], gzip.compress(WHOLE) + b"garbage"])
+def test_partial_takes_what_small_damaged_gzip_holds(engine: Engine, tmp_path: Path, damaged: bytes) -> None:
+    info = load(engine, tmp_path, damaged, partial=True)
+    assert not info.complete
+    assert 50 < info.events_by_category["cpu_op"] <= 100
+    assert "gzip data" in str(info.problem)
+
+
+@pytest.mark.parametrize("content", [b'{"traceEvents": [{"ph": "X"', b"[nonsense]", gzip.compress(WHOLE)[:30]])
+def test_partial_of_a_file_damaged_before_any_event(engine: Engine, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=r"there is nothing before the damage$") as failure:
+        load_trace(path, engine, partial=True)
+    assert failure.value.hint == "record it again, or copy it again from where it was recorded"
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        (b"hello", "give a trace as torch.profiler or Perfetto write it"),
+        (b"null", "give a trace as torch.profiler or Perfetto write it"),
+        (b" ", "record it again"),
+        (b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": -5}]}', "mend that event"),
+        (b'{"traceEvents": [{"ph": "X"}]}', "mend that event"),
+        (b'{"traceEvents": [{"ph": "X", "ts": 1e30}]}', "mend that event"),
+        (b'{"traceEvents": [], "molprof": "x"}', "capture again, or take the key 'molprof' out"),
+    ],
+)
+def test_bad_input_names_the_next_step(engine: Engine, tmp_path: Path, content: bytes, hint: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    for partial in (False, True):
+        with pytest.raises(TraceError) as failure:
+            load_trace(path, engine, partial=partial)
+        assert str(failure.value.hint).startswith(hint)
+    with pytest.raises(TraceError, match="No such file") as failure:
+        load_trace(tmp_path / "absent", engine)
+    assert failure.value.hint == "give the path of a trace; - is standard input"
 
 
 def test_partial_of_a_whole_file_is_complete(engine: Engine, tmp_path: Path) -> None:

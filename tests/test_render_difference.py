@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from synthetic import Cost, Spec, captured, costs
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.parts import GROUPS, PART_LABELS, by_group, group_of, in_order, part_label
 from molprof.analysis.metrics import Report
+from molprof.analysis.metrics.run_model import Spread
 from molprof.analysis.render import render
 from molprof.analysis.render.table import WIDTH
 from molprof.analysis.reports import load_report
@@ -46,7 +48,8 @@ Difference in unprofiled time from llama lp:generic
   time 1.908x = tokens 1.429x × steps per token 1.225x × time per step 1.091x
   GPU busy, launch-bound and waiting: unprofiled time of the phase, divided as in the recorded
     window
-  in no part: first pass (compiling, first use) minus median: llama lp:generic +5.000 ms, slow
+  percent: share of the whole difference; a part below 0 % works against it
+  beside all this: first pass (compiling, first use) minus median: llama lp:generic +5.000 ms, slow
     lp:generic +5.000 ms
 """
 
@@ -101,6 +104,20 @@ def test_gpu_time_without_room_is_said(tmp_path: Path) -> None:
     assert text in " ".join(shown.split())
 
 
+def test_a_first_pass_no_slower_than_the_repeats_is_noise(tmp_path: Path) -> None:
+    plain = report_of(tmp_path, Spec())
+    assert plain.run is not None
+    faster, slower = (
+        replace(plain, run=replace(plain.run, first_pass_extra_ns=extra_ns, wall_ns=Spread(100, 90, 120, 3)))
+        for extra_ns in (-20, 21)
+    )
+    shown = " ".join(difference_of(render(compare([faster, slower]))).split())
+    assert shown.endswith(
+        "beside all this: first pass (compiling, first use) minus median: llama lp:generic #1 ~, "
+        "llama lp:generic #2 +21 ns (~: no more than the slowest timed pass)"
+    )
+
+
 def test_traces_of_other_origin_show_the_recorded_span(tmp_path: Path) -> None:
     path = tiny_trace.write(tmp_path / "a.json", {"traceEvents": [tiny_trace.work("kernel", "k", 5, 2, 1)]})
     events = [tiny_trace.work("kernel", "k", ts, 1, 1) for ts in (5, 20)]
@@ -112,6 +129,7 @@ def test_traces_of_other_origin_show_the_recorded_span(tmp_path: Path) -> None:
         "Difference in recorded (profiled) span from a\n"
         "  recorded, so with the profiler's cost; from each device's first work to the end of its last,\n"
         "    summed over devices: 1 and 1\n"
+        "  percent: share of the whole difference; a part below 0 % works against it\n"
         "                                        b\n"
         "  ------------------  -------------------\n"
         "  idle: not_recorded  +14.00 µs   100.0 %\n"

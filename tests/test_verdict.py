@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_trace
@@ -26,7 +27,7 @@ def test_a_part_that_works_against_the_difference(tmp_path: Path) -> None:
     assert comparison_verdict(comparison) == (
         "qwen lp:generic takes 1.34x the time of llama lp:generic (5.380 s against 4.000 s, medians of 3 unprofiled "
         "repeats): most of it is useful tokens (+1.800 s, 130 %); against it works forward: GPU busy "
-        "(−420.0 ms, −30 %).",
+        "(-420.0 ms, -30 %).",
     )
 
 
@@ -69,19 +70,20 @@ def test_without_unprofiled_times_no_speed_is_claimed(tmp_path: Path) -> None:
 def test_traces_without_unprofiled_times_are_told_by_what_they_recorded(tmp_path: Path) -> None:
     longer = {"traceEvents": [tiny_trace.work("kernel", "gemm", 5, 7, 1), tiny_trace.work("kernel", "gemm", 20, 2, 2)]}
     assert comparison_verdict(compare([foreign(tmp_path), report_of(tmp_path, longer, "longer")])) == (
-        "longer recorded 12.00 µs more of GPU time than foreign (busy +6.000 µs, idle +6.000 µs); which is faster is "
-        "not recorded, because one of them holds no unprofiled times.",
+        "longer: the recorded GPU span, first work to last, is 12.00 µs longer than of foreign (busy +6.000 µs, idle "
+        "+6.000 µs); which is faster is not recorded, because one of them holds no unprofiled times.",
     )
 
 
 def test_one_run(tmp_path: Path) -> None:
     report = timed(report_of(tmp_path, tiny_trace.document()), 4_000_000_000, 0)
+    # Not recorded: 48 of 82 µs, between the graph's work and the kernel without a call.
     assert report_verdict(report) == (
         "llama lp:generic: 2 molecules, 5 tokens in 4.000 s (median of 3 unprofiled repeats), 800.0 ms for each token; "
         "forward takes 91.32 %, prefill takes 2.74 %.",
         "llama lp:generic recorded 1 graph launch, 4 launches, 6 kernels; the GPU was busy for 44.97 % of 149.0 µs, "
-        "longest with matmul (55.56 % of its time); most of its idle time has this cause: the call of the next "
-        "work is not recorded (58.54 %).",  # 48 of 82 µs: between the graph's work and the kernel without a call
+        "first work to last, longest with matmul (55.56 % of its time); most of its idle time has this cause: the call "
+        "of the next work is not recorded (58.54 %).",
     )
     cpu = report_verdict(report_of(tmp_path, tiny_trace.cpu_document(), "cpu"))
     assert len(cpu) == 1
@@ -90,12 +92,45 @@ def test_one_run(tmp_path: Path) -> None:
 
 def test_another_programs_trace(tmp_path: Path) -> None:
     (sentence,) = report_verdict(foreign(tmp_path))
-    assert sentence.startswith("foreign recorded 1 launch, 2 kernels; the GPU was busy for 60.00 % of 5.000 µs, ")
+    assert sentence.startswith(
+        "foreign recorded 1 launch, 2 kernels; the GPU was busy for 60.00 % of 5.000 µs, first work to last, "
+    )
     calls = {"traceEvents": [tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", 1, 2, correlation=1)]}
     (sentence,) = report_verdict(report_of(tmp_path, calls, "calls"))
     assert sentence == "calls recorded 1 launch, 0 kernels, but no GPU work."
     nothing = {"traceEvents": [tiny_trace.slice_("cpu_op", "aten::mm", 1, 2)]}
     assert report_verdict(report_of(tmp_path, nothing, "nothing")) == ("nothing holds no GPU calls and no GPU work.",)
+
+
+@pytest.mark.parametrize("dur", [{}, {"dur": None}, {"dur": 0}])
+def test_gpu_work_without_durations(tmp_path: Path, dur: dict[str, Any]) -> None:
+    events = [tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", 1, 50, correlation=1)]
+    kernel = tiny_trace.work("kernel", "flash_fwd", 60, 1, 1)
+    del kernel["dur"]
+    report = report_of(tmp_path, {"traceEvents": [*events, {**kernel, **dur}]}, "k")
+    assert (report.counts.kernels, report.counts.kernel_time_ns, report.findings) == (1, 0, ())
+    assert report_verdict(report) == ("k recorded 1 launch, 1 kernel; how long the GPU's work took is not recorded.",)
+
+
+def test_no_cause_is_named_for_next_to_no_idle_time(tmp_path: Path) -> None:
+    def sentence(gap_us: float) -> str:
+        kernels = [tiny_trace.work("kernel", "k", 0, 500, 1), tiny_trace.work("kernel", "k", 500 + gap_us, 500, 2)]
+        return report_verdict(report_of(tmp_path, {"traceEvents": kernels}, "k"))[0]
+
+    assert "idle time" not in sentence(0.9)
+    assert "; most of its idle time has this cause: pauses below 5 µs" in sentence(4)
+
+
+def test_far_fewer_valid_molecules_are_said(tmp_path: Path) -> None:
+    first = timed(report_of(tmp_path, tiny_trace.document()), 4_000_000_000, 0)
+    assert first.run is not None
+    runs = [replace(first, run=replace(first.run, molecules=8, valid_molecules=valid)) for valid in (8, 0, 7)]
+    (sentence,) = comparison_verdict(compare(runs[:2]))
+    assert sentence.endswith(
+        " Valid: 0 of 8 molecules of llama lp:generic #2, 8 of 8 molecules of llama lp:generic #1."
+    )
+    (sentence,) = comparison_verdict(compare([runs[0], runs[2]]))
+    assert "Valid" not in sentence
 
 
 def test_a_run_without_repeats(tmp_path: Path) -> None:

@@ -111,6 +111,27 @@ def _gpu(value: Callable[[Report], Cell]) -> Callable[[Report], Cell]:
     return lambda report: value(report) if report.trace.gpu_recorded else None
 
 
+def _launches_per(figure: Callable[[Run], float | None], column: str) -> Callable[[Report], Cell]:
+    """Launches by steps or tokens: of the run, else of the steps that the engine of a trace marked, all together."""
+
+    def value(report: Report) -> Cell:
+        if report.run is not None:
+            return figure(report.run)
+        marked = [row for row in report.table("steps").to_json() if row["steps"]]
+        if len({row["source"] for row in marked}) > 1:
+            return None  # marks of two programs may lie in each other
+        launches, parts = _column(marked, "launches"), _column(marked, column)
+        return None if launches is None else _per(launches, parts)
+
+    return value
+
+
+def _column(rows: Sequence[dict[str, Cell]], column: str) -> int | None:
+    """The sum; None where a row does not know its own."""
+    values = [value for row in rows if isinstance(value := row[column], int)]
+    return sum(values) if len(values) == len(rows) else None
+
+
 ROWS = (
     Row("device", "Setup", "device", "text", _run(lambda run: run.setup.gpu or run.setup.device)),
     Row("sampling", "Setup", "sampling", "text", _run(lambda run: run.setup.sampling)),
@@ -228,8 +249,16 @@ ROWS = (
     Row("filler_tokens", "Tokens", "filler tokens", "count", _run(lambda run: run.filler_tokens)),
     Row("malformed_blocks", "Tokens", "malformed coordinates", "count", _run(lambda run: run.malformed_blocks)),
     Row("launches", "Launches", "in the trace", "count", _gpu(lambda report: report.counts.launches)),
-    Row("launches_per_token", "Launches", "per token", "number", _run(lambda run: run.launches_per_token)),
-    Row("launches_per_step", "Launches", "per step", "number", _run(lambda run: run.launches_per_step)),
+    Row(
+        "launches_per_token",
+        "Launches",
+        "per token",
+        "number",
+        _launches_per(lambda run: run.launches_per_token, "tokens"),
+    ),
+    Row(
+        "launches_per_step", "Launches", "per step", "number", _launches_per(lambda run: run.launches_per_step, "steps")
+    ),
     Row(
         "launches_per_molecule",
         "Launches",

@@ -7,7 +7,7 @@ from molprof.analysis.findings.operators import Operators, read_operators
 from molprof.analysis.findings.scope import LEAST_GAIN, Scope
 from molprof.analysis.metrics.model import Finding, Report
 from molprof.analysis.metrics.rows import query_row
-from molprof.analysis.render.values import count_text, percent_text, time_text
+from molprof.analysis.render.values import count_text, counted, percent_text, time_text
 
 # Below this share an attention kernel of no cost would gain little, however busy the GPU.
 SMALL_SHARE = 0.1
@@ -15,6 +15,7 @@ SMALL_SHARE = 0.1
 _ANY = ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_*attention*")
 _SLOW = ("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_attention_math")
 _FAST = ("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_cudnn_attention")
+_PHASES = ("forward", "prefill")
 _HALF = ("float16", "bfloat16")
 # Names and times of all work, or of the recorded steps' work.
 _ALL = "SELECT category, name, count, time_ns FROM molprof_operation_total"
@@ -57,7 +58,7 @@ def attention_ratio(engine: Engine, scope: Scope) -> float | None:
         totals = _totals(engine, scope)
         return scope.gpu_part(totals["attention_ns"] / scope.devices) if totals["count"] else None
     operators = _host_operators(engine, scope)
-    return scope.host_part(operators.host_ns(), "forward") if len(operators) else None
+    return sum(scope.host_part(*part) for part in _host_parts(operators, scope)) if len(operators) else None
 
 
 def _totals(engine: Engine, scope: Scope) -> dict[str, int]:
@@ -66,21 +67,34 @@ def _totals(engine: Engine, scope: Scope) -> dict[str, int]:
 
 def _host_operators(engine: Engine, scope: Scope) -> Operators:
     operators = read_operators(engine, *_ANY)
-    return operators if scope.run is None else operators.within(("forward", "prefill"))
+    return operators if scope.run is None else operators.within(_PHASES)
+
+
+def _host_parts(operators: Operators, scope: Scope) -> list[tuple[int, str]]:
+    """Host time in the operators and its phase; of a trace of other origin, which has no phases, all as one."""
+    if scope.run is None:
+        return [(operators.host_ns(), _PHASES[0])]
+    times = [(operators.within((phase,)).host_ns(), phase) for phase in _PHASES]
+    return [part for part in times if part[0]]
 
 
 def _small(scope: Scope, totals: dict[str, int]) -> tuple[Finding, ...]:
     """Fires where attention kernels take less than SMALL_SHARE of the GPU's work, and so less of the time. Gain: their
     share of the time, Amdahl's bound of any attention kernel."""
     gain = scope.gpu_part(totals["attention_ns"] / scope.devices)
-    gpu_ratio = totals["attention_ns"] / totals["all_ns"] if totals["all_ns"] else 0.0
-    if not totals["count"] or gpu_ratio >= SMALL_SHARE:
+    if (
+        not totals["count"]
+        or not totals["all_ns"]
+        or (gpu_ratio := totals["attention_ns"] / totals["all_ns"]) >= SMALL_SHARE
+    ):
         return ()
     return (
         _small_finding(
             gain,
-            f"{count_text(totals['count'])} attention kernels take {time_text(totals['attention_ns'])}: "
-            f"{percent_text(gpu_ratio)} of the GPU's work, {percent_text(gain)} of the time",
+            f"{counted(totals['count'], 'attention kernel')} take{'s' if totals['count'] == 1 else ''} "
+            f"{time_text(totals['attention_ns'])}: "
+            f"{percent_text(gpu_ratio)} of the GPU's work, {percent_text(gain / scope.wall_ratio)} of {scope.base_text}"
+            + (f", on each of {scope.devices} devices" if scope.devices > 1 else ""),
             {"attention_ns": totals["attention_ns"], "gpu_ns": totals["all_ns"], "kernels": totals["count"]},
         ),
     )
@@ -90,10 +104,11 @@ def _small_on_cpu(engine: Engine, scope: Scope) -> tuple[Finding, ...]:
     """The same of the operators of a trace without GPU: their host time."""
     operators = _host_operators(engine, scope)
     host_ns = operators.host_ns()
-    gain = scope.host_part(host_ns, "forward")
+    parts = _host_parts(operators, scope)
+    gain = sum(scope.host_part(*part) for part in parts)
     if not len(operators) or gain >= SMALL_SHARE:
         return ()
-    evidence = f"scaled_dot_product_attention takes {time_text(host_ns)} of {time_text(scope.recorded_ns)} recorded"
+    evidence = f"scaled_dot_product_attention takes {'; '.join(scope.host_text(*part) for part in parts)}"
     return (_small_finding(gain, evidence, {"attention_ns": host_ns, "recorded_ns": scope.recorded_ns}),)
 
 

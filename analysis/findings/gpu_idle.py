@@ -30,7 +30,7 @@ def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, 
             id="gpu_idle",
             title="The GPU is idle most of the time",
             evidence=(
-                f"busy {time_text(scope.busy_ns)} of {time_text(scope.recorded_ns)} recorded{scope.caution}"
+                f"busy {time_text(scope.busy_ns)} of {scope.recorded_text}{scope.caution}"
                 + (f" on each of {scope.devices} devices together" if scope.devices > 1 else "")
                 + f", idle {percent_text(scope.idle_ratio / scope.wall_ratio)} of the time{unprofiled}"
                 + "".join(

@@ -11,7 +11,7 @@ from molprof.analysis.findings.intervals import inside_ns
 from molprof.analysis.findings.scope import Scope
 from molprof.analysis.metrics.model import Finding, Report
 from molprof.analysis.metrics.rows import query_row
-from molprof.analysis.render.values import count_text, percent_text, time_text
+from molprof.analysis.render.values import counted, percent_text, time_text
 
 # Share of the time in which the GPU waits for launches, from which on a run counts as bound by them.
 LEAST_RATIO = 0.2
@@ -87,8 +87,8 @@ def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, 
             id="launch_bound",
             title="The GPU waits for the CPU to launch kernels",
             evidence=(
-                f"in {count_text(gaps.count)} gaps, {time_text(gaps.time_ns)} of {time_text(scope.recorded_ns)} "
-                f"recorded, nothing was queued and the CPU was on its way to the next launch; the GPU worked in "
+                f"in {counted(gaps.count, 'gap')}, {time_text(gaps.time_ns)} of {scope.recorded_text}, "
+                f"nothing was queued and the CPU was on its way to the next launch; the GPU worked in "
                 f"{percent_text(figures['busy_ratio'])} of that time{scope.caution}"
             ),
             gain_ratio=gaps.gain_ratio,

@@ -19,6 +19,7 @@ from molprof.analysis.findings.intervals import Stretches, inside_ns, joined, le
 from molprof.analysis.metrics.model import Report
 from molprof.analysis.metrics.rows import query_rows
 from molprof.analysis.metrics.run_model import Run
+from molprof.analysis.render.values import percent_text, time_text
 
 STEP_PHASES = ("forward", "processor", "sampling", "bookkeeping")
 # Less is not worth a finding.
@@ -66,8 +67,9 @@ class Scope:
 
     @property
     def idle_ratio(self) -> float:
-        """Share of wall time in which a device did not work, at unprofiled speed; mean over devices."""
-        if not self.devices:
+        """Share of wall time in which a device did not work, at unprofiled speed; mean over devices. 0 where no work
+        took time: then it was not recorded how long work took."""
+        if not self.devices or not self.busy_ns:
             return 0.0
         return max(0.0, 1 - self.busy_ns / (self.base_ns * self.devices)) * self.wall_ratio
 
@@ -75,6 +77,31 @@ class Scope:
     def caution(self) -> str:
         """What evidence of idle time in a trace of other origin must add."""
         return "" if self.run is not None else ", with the profiler's cost on the CPU in it"
+
+    @property
+    def recorded_text(self) -> str:
+        """The stretches with their name."""
+        return f"{'the whole recording' if self.run is None else 'the recorded steps'}, {time_text(self.recorded_ns)}"
+
+    @property
+    def base_text(self) -> str:
+        """What GPU time is a share of, and what share of the wall time that stands for."""
+        if self.run is None:
+            return self.recorded_text
+        kind = f", whose kind takes {percent_text(self.wall_ratio)} of the run" if self.wall_ratio < 1 else ""
+        return f"the recorded steps, {time_text(self.base_ns)} at unprofiled speed{kind}"
+
+    def host_text(self, host_ns: float, phase: str) -> str:
+        """The figures that `host_part` is made of."""
+        if self.run is not None:
+            figures, wall_ns = self.run.phases[phase], self.run.wall_ns.median
+            if figures.host_ns and figures.wall_ns is not None and wall_ns:
+                return (
+                    f"{time_text(host_ns)} of {time_text(figures.host_ns)} of recorded {phase}, "
+                    f"{percent_text(min(1.0, host_ns / figures.host_ns))} of a phase that takes "
+                    f"{percent_text(figures.wall_ns / wall_ns)} of the unprofiled time"
+                )
+        return f"{time_text(host_ns)} of {self.recorded_text}"
 
     def idle_part(self, part_ns: float) -> float:
         """Share of wall time of a part of the recorded idle time, as large a part of it unprofiled."""

@@ -13,6 +13,7 @@ from molprof.analysis.metrics.registry import read_tables
 from molprof.analysis.metrics.run import read_run, without_steps
 from molprof.analysis.metrics.timeline import read_typical_step
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.errors import TraceError
 from molprof.profiler.manifest import TRIMMED_KEY, from_json, trimmed_from_json
 from molprof.queries import PACKAGE, modules
@@ -68,4 +69,4 @@ def _read(read: Callable[[Any], _T], raw: Any, path: str) -> _T:
     try:
         return read(raw)
     except TraceError as error:
-        raise TraceError(f"{path}: {error}", hint=error.hint) from error
+        raise TraceError(f"{path}: {error}", hint=error.hint or MANIFEST_HINT) from error

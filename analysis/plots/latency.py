@@ -30,7 +30,7 @@ def draw_latency(subject: Subject) -> Figure:
     handles = []
     for index, (_, points) in enumerate(runs):
         where = [(point.first_step + point.last_step) / 2 for point in points]
-        if any(point.high_ns > point.low_ns for point in points):
+        if _is_spread(points):
             axis.fill_between(
                 where, [point.low_ns / scale for point in points], [point.high_ns / scale for point in points],
                 color=colour(index), alpha=0.18, linewidth=0,
@@ -46,6 +46,15 @@ def draw_latency(subject: Subject) -> Figure:
     axis.set_ylabel(f"unprofiled step time ({unit})")
     legend_below(figure, handles, [caption(label) for label, _ in runs], 3)
     return figure
+
+
+def has_bands(subject: Subject) -> bool:
+    """Whether a run's steps were timed more than once, so that there is a band to draw."""
+    return any(report.run is not None and _is_spread(report.run.step_times[1:]) for report in subject.reports)
+
+
+def _is_spread(points: tuple[StepTime, ...]) -> bool:
+    return any(point.high_ns > point.low_ns for point in points)
 
 
 def _highest(runs: list[tuple[StepTime, ...]]) -> float:

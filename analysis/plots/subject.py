@@ -30,7 +30,7 @@ class NotRecordedError(TraceError):
     """The traces do not hold what a figure is drawn of."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"not recorded: {what}")
+        super().__init__(f"not recorded: {what}", hint="molprof report TRACE shows what a trace holds")
 
 
 def subject_of(item: Report | Comparison | Sequence[Report], anyway: bool = False) -> Subject:

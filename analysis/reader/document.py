@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from molprof.analysis.reader.part import Part
+from molprof.analysis.reader.source import GIVE_HINT
 from molprof.analysis.reader.unpack import BLOCK_BYTES
 from molprof.errors import TraceError
 
@@ -30,6 +31,8 @@ _MAX_VALUE_BYTES = 256 * 1024 * 1024
 _MAX_DEPTH = 10_000
 # What decoding raises for text that is no JSON, or is nested too deeply.
 _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_OTHER_JSON = re.compile(rb'"|-?[0-9]|(?:null|true|false)\b')
+RECORD_HINT = "record it again, or copy it again from where it was recorded"
 _PARTIAL_HINT = "read what is whole with --partial"
 
 
@@ -70,6 +73,10 @@ class Document:
         except TraceError as error:
             if not self._partial:
                 raise
+            if not self._events:
+                if "--partial" not in (error.hint or ""):
+                    raise
+                raise TraceError(f"{error}: there is nothing before the damage", hint=RECORD_HINT) from error
             self.problem = error
 
     def _document(self) -> Iterator[Part]:
@@ -84,9 +91,10 @@ class Document:
             self._at += 1
             yield from self._members()
         elif not first:
-            raise self._error("holds no text, or white space alone", hint=None)
+            raise self._error("holds no text, or white space alone", hint=RECORD_HINT)
         else:
-            raise self._error(f"is not JSON: it begins with {self._data[self._at : self._at + 20]!r}", hint=None)
+            what = "is JSON, but no object and no array" if _OTHER_JSON.match(self._data, self._at) else "is not JSON"
+            raise self._error(f"{what}: it begins with {self._data[self._at : self._at + 20]!r}", hint=GIVE_HINT)
         if self._peek():
             raise self._error("has more text after the end of the JSON value")
 

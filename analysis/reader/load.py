@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.reader.document import Document
+from molprof.analysis.reader.document import RECORD_HINT, Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted
 from molprof.analysis.reader.feeding import feed_events
 from molprof.analysis.reader.memory import check_memory
@@ -30,6 +30,7 @@ _LEAST_EVENT_BYTES = 300
 _LEAST_ALL_ARGS_EVENT_BYTES = 500
 # Beyond this the 32-bit module, whose memory ends at 4 GiB, is not tried.
 _MAX_BYTES = 3 << 30
+MANIFEST_HINT = "capture again, or take the key 'molprof' out of the file: then it reads as any trace"
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def load_trace(
         name = source.name
     manifest = document.keys.pop("molprof", None)
     if manifest is not None and not isinstance(manifest, dict):
-        raise TraceError(f"{name}: the key 'molprof' is {type(manifest).__name__}, not an object")
+        raise TraceError(f"{name}: the key 'molprof' is {type(manifest).__name__}, not an object", hint=MANIFEST_HINT)
     problem = None if document.problem is None else str(document.problem)
     failed = document.keys.get(INCOMPLETE_KEY)
     if problem is None and isinstance(failed, dict):
@@ -146,6 +147,8 @@ def _load_perfetto(source: Source, engine: Engine, partial: bool) -> TraceInfo:
             problem = TraceError(f"{source.name} {what}", hint="record it again, or read what is whole with --partial")
         if problem is not None and not partial:
             raise problem
+        if problem is not None and not packets.count:
+            raise TraceError(f"{problem}: there is nothing before the damage", hint=RECORD_HINT) from problem
         engine.finish()
     except EngineError as error:
         raise TraceError(f"{source.name}: {error}") from error

@@ -27,6 +27,7 @@ _KNOWN = {
     b"SQLite format 3": "an SQLite database",
 }
 _JSON = re.compile(rb'\s*(\{\s*["}]|\[\s*[{\]]|$)')
+GIVE_HINT = "give a trace as torch.profiler or Perfetto write it, plain or packed by gzip or zstd"
 # A Perfetto trace is a row of packets, each its field number and wire type, its length (varint), and as many bytes.
 _PACKET = b"\x0a"
 _LENGTH = re.compile(rb"[\x80-\xff]{0,4}[\x00-\x7f]")
@@ -85,11 +86,22 @@ def open_source(path: Path) -> Generator[Source, None, None]:
             with ThreadPoolExecutor(max_workers=1) as pool:
                 blocks = _ahead(pool, _blocks(name, counted))
                 head = b""
-                while len(head) < unpack.BLOCK_BYTES // 2 and (block := next(blocks, b"")):
-                    head += block
-                yield Source(name, _is_perfetto(head), itertools.chain([head], blocks), counted)
+                try:
+                    while len(head) < unpack.BLOCK_BYTES // 2 and (block := next(blocks, b"")):
+                        head += block
+                except TraceError as error:  # of a small file: what came before is still to be given
+                    blocks = _raising(error)
+                yield Source(name, _is_perfetto(head), itertools.chain([head] if head else [], blocks), counted)
+    except FileNotFoundError as error:
+        hint = f"give the path of a trace; {STDIN} is standard input"
+        raise TraceError(f"cannot read {name}: {error.strerror}", hint=hint) from error
     except OSError as error:
         raise TraceError(f"cannot read {name}: {error.strerror or error}") from error
+
+
+def _raising(error: TraceError) -> Iterator[bytes]:
+    raise error
+    yield b""
 
 
 def _refuse_others(name: str, head: bytes) -> None:
@@ -99,7 +111,7 @@ def _refuse_others(name: str, head: bytes) -> None:
         if head.startswith(magic):
             raise TraceError(
                 f"{name} is {what}, not a trace (first bytes {head[:4].hex(' ')})",
-                hint="give a trace as torch.profiler or Perfetto write it, plain or packed by gzip or zstd",
+                hint=GIVE_HINT,
             )
 
 

@@ -132,7 +132,8 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
                     hint="molprof reads traces in Chrome format, as torch.profiler writes them",
                 )
     except WrongEventError as error:
-        raise TraceError(f"{path}: {error.message(found.read)}") from None
+        hint = "mend that event or take it out of the file, or record again"
+        raise TraceError(f"{path}: {error.message(found.read)}", hint=hint) from None
     starts = _joined(found.starts, np.int64)
     durations = _joined(found.durations, np.int64)
     tracks = _joined(found.track_of, np.int32)

@@ -22,14 +22,29 @@ def comparison_document(comparison: Comparison) -> Document:
     others = range(1, len(comparison.runs))
     chunks = [others[start : start + _OTHERS_PER_TABLE] for start in range(0, len(others), _OTHERS_PER_TABLE)]
     sections = [Section("", notes=comparison_verdict(comparison))]
+    shown = [row for row in comparison.rows if any(value is not None for value in row.values)]
     for chunk in chunks:
-        for group, rows in groupby(comparison.rows, key=lambda row: row.group):
+        for group, rows in groupby(shown, key=lambda row: row.group):
             sections.append(_group(comparison, group, list(rows), chunk))
+    sections.extend(_missing(comparison.rows))
     sections.extend(difference_sections(comparison))
     sections.extend(_predictions(comparison))
     sections.extend(_certainty(comparison))
     title = f"molprof compare: {len(comparison.runs)} runs, ratios to {comparison.labels[0]}"
     return Document(title, tuple(sections))
+
+
+def _missing(rows: Iterable[ComparedRow]) -> list[Section]:
+    """One line on what no trace records, a group of which nothing is recorded as one."""
+    names = []
+    for group, items in groupby(rows, key=lambda row: row.group):
+        found = list(items)
+        missing = [row.label.strip() for row in found if all(value is None for value in row.values)]
+        if len(missing) == len(found):
+            names.append(group)
+        elif missing:
+            names.append(f"{group} ({', '.join(missing)})")
+    return [Section("", notes=(f"{NOT_RECORDED} in any of them: {'; '.join(names)}",))] if names else []
 
 
 def _group(comparison: Comparison, group: str, rows: list[ComparedRow], chunk: range) -> Section:

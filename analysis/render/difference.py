@@ -16,6 +16,7 @@ _PER_TABLE = 3
 _LARGEST = 3
 # Of the difference; more in no part is worth a word.
 _RESIDUAL_RATIO = 0.01
+_SHARES = "percent: share of the whole difference; a part below 0 % works against it"
 _FACTOR_LABELS = {"tokens": "tokens", "steps_per_token": "steps per token", "time_per_step": "time per step"}
 
 Known = tuple[str, Difference]
@@ -112,9 +113,13 @@ def _notes(comparison: Comparison, known: list[Known]) -> list[str]:
         if item.gpu_beyond_ns is not None and any(item.gpu_beyond_ns):
             beyond = ", ".join(time_text(value_ns) for value_ns in item.gpu_beyond_ns)
             notes.append(f"{label}: recorded GPU time that unprofiled steps have no room for: {beyond} (first, this)")
+    if any(item.wall_ns for _, item in known):
+        notes.append(_SHARES)
     extra = [_first_pass(label, report.run) for label, report in zip(comparison.labels, comparison.runs, strict=True)]
     if any(extra):
-        notes.append(f"in no part: first pass (compiling, first use) minus median: {', '.join(filter(None, extra))}")
+        noise = " (~: no more than the slowest timed pass)" if any(text.endswith(" ~") for text in extra) else ""
+        known_extra = ", ".join(filter(None, extra))
+        notes.append(f"beside all this: first pass (compiling, first use) minus median: {known_extra}{noise}")
     return notes
 
 
@@ -127,7 +132,9 @@ def factors_text(item: Difference) -> str:
 def _first_pass(label: str, run: Run | None) -> str:
     if run is None or run.first_pass_extra_ns is None:
         return ""
-    return f"{label} {_signed(run.first_pass_extra_ns)}"
+    wall = run.wall_ns
+    noise = wall.median is not None and wall.high is not None and wall.median + run.first_pass_extra_ns <= wall.high
+    return f"{label} ~" if noise else f"{label} {_signed(run.first_pass_extra_ns)}"
 
 
 def _recorded(first: str, label: str, item: TraceDifference) -> Section:
@@ -140,8 +147,9 @@ def _recorded(first: str, label: str, item: TraceDifference) -> Section:
         "recorded, so with the profiler's cost; from each device's first work to the end of its last, "
         f"summed over devices: {item.devices[0]} and {item.devices[1]}"
     )
+    notes = (note, _SHARES) if item.span_ns else (note,)
     columns = (Column("", "left"), Column(label))
-    return Section(f"Difference in recorded (profiled) span from {first}", columns, tuple(rows), (note,))
+    return Section(f"Difference in recorded (profiled) span from {first}", columns, tuple(rows), notes)
 
 
 def _recorded_label(part: str) -> str:

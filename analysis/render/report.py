@@ -110,7 +110,7 @@ def _counts(report: Report) -> Section:
         (
             "kernel time",
             time_text(counts.kernel_time_ns),
-            f"{count_text(counts.kernel_names)} different kernels",
+            counted(counts.kernel_names, "different kernel"),
         ),
     )
     return Section("Counts", columns, rows)
@@ -118,7 +118,8 @@ def _counts(report: Report) -> Section:
 
 def _memory_and_devices(report: Report) -> list[Section]:
     operations = tuple(
-        (name, count_text(item.count), time_text(item.time_ns), bytes_text(item.bytes))
+        # A copy of nothing is not made: its size is not in the trace.
+        (name, count_text(item.count), time_text(item.time_ns), bytes_text(item.bytes or None))
         for name, item in report.counts.memory_operations.items()
     )
     devices = tuple(

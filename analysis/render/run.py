@@ -64,7 +64,7 @@ def _run(run: Run) -> Section:
             "tokens",
             f"{count_text(run.generated_tokens)} in {count_text(run.decode_steps)} decode steps, "
             f"{number_text(per(run.generated_tokens, run.molecules))} per molecule, "
-            f"{count_text(run.idle_row_steps)} idle row-steps",
+            f"{counted(run.idle_row_steps, 'idle row-step')}",
         ),
         ("launches", _launches(run)),
         ("operators", _operators(run)),

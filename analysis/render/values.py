@@ -35,7 +35,7 @@ def time_text(value_ns: float | None) -> str:
 
 def signed_time_text(value_ns: float | None) -> str:
     """A difference in time, with its sign."""
-    return f"+{time_text(value_ns)}" if value_ns is not None and value_ns > 0 else time_text(value_ns).replace("-", "−")
+    return f"+{time_text(value_ns)}" if value_ns is not None and value_ns > 0 else time_text(value_ns)
 
 
 def signed_percent_text(value_ratio: float | None) -> str:
@@ -44,7 +44,7 @@ def signed_percent_text(value_ratio: float | None) -> str:
         return NOT_RECORDED
     percent = 100 * value_ratio
     decimals = 0 if abs(percent) >= 10 else 1 if abs(percent) >= 1 else 2
-    return f"{percent:+.{decimals}f} %".replace("-", "−")
+    return f"{percent:+.{decimals}f} %"
 
 
 def bytes_text(value_bytes: float | None) -> str:

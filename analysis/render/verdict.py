@@ -20,6 +20,10 @@ from molprof.analysis.render.values import (
 _ENOUGH_RATIO = 0.8
 _MOST_PARTS = 3
 _FEW_REPEATS = 3
+# Below this share of the span nobody asks for the cause.
+_LEAST_IDLE_RATIO = 0.001
+# A run whose share of valid molecules is smaller by this much did not do the same work.
+_VALID_RATIO = 0.25
 # As queries/idle_causes.sql defines them.
 _CAUSES = {
     "cpu_waited": "the CPU was waiting for the GPU and had queued nothing",
@@ -39,6 +43,7 @@ def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
         _recorded(label, recorded, first_label)
         if recorded is not None
         else _against(label, report, difference, first_label, first, wall.within_noise(index))
+        + _validity(label, report.run, first_label, first.run)
         for index, (label, report, difference, recorded) in enumerate(
             zip(
                 comparison.labels[1:],
@@ -83,14 +88,29 @@ def _against(
 
 def _recorded(label: str, difference: TraceDifference, first_label: str) -> str:
     """Of traces without unprofiled times only what was recorded can be told."""
-    more = "more" if difference.span_ns >= 0 else "less"
+    longer = "longer" if difference.span_ns >= 0 else "shorter"
+    several = max(difference.devices) > 1
+    span = "GPU spans, first work to last, are together" if several else "GPU span, first work to last, is"
     busy_ns = difference.parts.get("busy", 0)
     idle_ns = sum(ns for name, ns in difference.parts.items() if name.startswith("idle."))
     return (
-        f"{label} recorded {time_text(abs(difference.span_ns))} {more} of GPU time than {first_label} (busy "
+        f"{label}: the recorded {span} {time_text(abs(difference.span_ns))} {longer} than of {first_label} (busy "
         f"{signed_time_text(busy_ns)}, idle {signed_time_text(idle_ns)}); which is faster is not recorded, because one "
         "of them holds no unprofiled times."
     )
+
+
+def _validity(label: str, run: Run | None, first_label: str, first: Run | None) -> str:
+    """Where one run has far fewer valid molecules: a time says little of answers that nobody can use."""
+    if run is None or first is None:
+        return ""
+    ratios = [per(item.valid_molecules, item.molecules) for item in (run, first)]
+    if ratios[0] is None or ratios[1] is None or abs(ratios[0] - ratios[1]) < _VALID_RATIO:
+        return ""
+    here, there = (
+        f"{count_text(item.valid_molecules)} of {_counted(item.molecules, 'molecule')}" for item in (run, first)
+    )
+    return f" Valid: {here} of {label}, {there} of {first_label}."
 
 
 def _parts(difference: Difference) -> str:
@@ -158,8 +178,10 @@ def _trace(report: Report) -> str:
     if not report.devices:
         return f"{report_label(report)} recorded {launches}, but no GPU work."
     devices = f"{len(report.devices)} GPUs together were" if len(report.devices) > 1 else "the GPU was"
+    if not busy_ns:
+        return f"{report_label(report)} recorded {launches}; how long the GPU's work took is not recorded."
     text = f"{report_label(report)} recorded {launches}; {devices} busy for {percent_text(per(busy_ns, span_ns))}"
-    text += f" of {time_text(span_ns)}"
+    text += f" of {time_text(span_ns)}, first work to last"
     if largest := _largest_class(report):
         text += f", longest with {largest}"
     if cause := _largest_cause(report):
@@ -189,7 +211,8 @@ def _largest_cause(report: Report) -> str:
     for row in rows:
         if isinstance(row["time_ns"], int):
             times[str(row["cause"])] = times.get(str(row["cause"]), 0) + row["time_ns"]
-    if not times or not idle_ns:
+    span_ns = sum(device.span_ns for device in report.devices.values())
+    if not times or idle_ns < _LEAST_IDLE_RATIO * span_ns:
         return ""
     cause = max(times, key=lambda name: (times[name], name))
     return f"{_CAUSES.get(cause, cause)} ({percent_text(times[cause] / idle_ns)})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from molprof.analysis.plots import NotRecordedError, Subject, plot_svg
+from molprof.analysis.plots.latency import has_bands
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,7 @@ _FIGURES = (
     (
         "timeline",
         "A typical step",
-        "The recorded step of median length, profiler's cost included: phases and calls on the host, below them what "
-        "they started on the GPU. Gaps in a GPU's row are idle time.",
+        "The recorded step of median length, profiler's cost included: {shown}.",
     ),
     (
         "phases",
@@ -44,8 +44,8 @@ _FIGURES = (
     (
         "latency",
         "Step latency over sequence position",
-        "Unprofiled time of decode steps by how far the sequences have come: median over batches and repeats; the band "
-        "holds the middle eight tenths. Rising lines are what a longer cache costs.",
+        "Unprofiled time of decode steps by how far the sequences have come: median over batches and "
+        "repeats{band}. Rising lines are what a longer cache costs.",
     ),
     (
         "drift",
@@ -56,10 +56,20 @@ _FIGURES = (
 )
 
 
+_BAND = "; the band holds the middle eight tenths"
+_GPU = "phases and calls on the host, below them what they started on the GPU. Gaps in a GPU's row are idle time"
+_NO_GPU = "phases and operators on the host. No GPU work is recorded"
+
+
 def page_figures(subject: Subject) -> list[PageFigure]:
     """Every figure, in the order in which they explain the verdict; the waterfall only where there are two runs."""
     wanted = (_WATERFALL, *_FIGURES) if len(subject.reports) > 1 else _FIGURES
-    return [_figure(kind, title, caption, subject) for kind, title, caption in wanted]
+    parts = {"band": _BAND if has_bands(subject) else "", "shown": _GPU if _has_gpu(subject) else _NO_GPU}
+    return [_figure(kind, title, caption.format(**parts), subject) for kind, title, caption in wanted]
+
+
+def _has_gpu(subject: Subject) -> bool:
+    return any(report.trace.gpu_recorded for report in subject.reports)
 
 
 def _figure(kind: str, title: str, caption: str, subject: Subject) -> PageFigure:

@@ -20,6 +20,7 @@ _RUN_ROWS: tuple[tuple[str, Callable[[Run], str]], ...] = (
     ("logits processor", lambda run: run.setup.processor or "none"),
     ("placeholder", lambda run: run.setup.placeholder or "none"),
     ("sampling", lambda run: run.setup.sampling),
+    ("decoding", lambda run: text(run.setup.loop)),
     ("KV cache", lambda run: run.setup.cache),
     ("attention", lambda run: run.setup.attention),
     ("device", lambda run: run.setup.gpu or run.setup.device),

@@ -156,7 +156,7 @@ def run_tables(labels: Sequence[str], reports: Sequence[Report]) -> list[PageTab
     ]
     operations = [
         (_text(label), _cell("name", name), _cell("count", item.count), _cell("time_ns", item.time_ns),
-         _cell("bytes", item.bytes))
+         _cell("bytes", item.bytes or None))
         for label, report in zip(labels, reports, strict=True)
         for name, item in report.counts.memory_operations.items()
     ]  # fmt: skip
@@ -211,12 +211,13 @@ def checks_table(labels: Sequence[str], reports: Sequence[Report]) -> PageTable:
             _text(check.text),
             PageCell(count_text(check.left), check.left),
             PageCell(count_text(check.right), check.right),
+            PageCell(f"{100 * check.tolerance_ratio:g} %" if check.tolerance_ratio else "none", check.tolerance_ratio),
             _text("holds" if check.holds else "DOES NOT HOLD"),
         )
         for label, check in checks
     ]
     broken = frozenset(row for row, (_, check) in enumerate(checks) if not check.holds)
-    columns = [_RUN, ("what must hold", False), ("left", True), ("right", True), ("result", False)]
+    columns = [_RUN, ("what must hold", False), ("left", True), ("right", True), ("tolerance", True), ("result", False)]
     return PageTable("Sums that must hold", tuple(columns), tuple(lines), (), broken)
 
 
