@@ -21,6 +21,7 @@ else:
 _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*prediction[ \t]*\]\]", re.MULTILINE)
 _KEYS = ("id", "text", "metric", "direction", "bound", "between")
 _NEEDED = ("id", "text", "metric", "direction")
+_WANTED = "predictions are a TOML file with a table [[prediction]] for each"
 _EXAMPLE = """\
 [[prediction]]
 id = "fewer_launches"
@@ -61,9 +62,9 @@ def read_expectations(path: Path) -> tuple[Expectation, ...]:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text)
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text: byte {error.start}", hint=_EXAMPLE) from error
+        raise UsageError(f"{path} is not UTF-8 text: byte {error.start}", hint=_WANTED) from error
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", hint=_EXAMPLE) from error
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint=_WANTED) from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not TOML: {error}", hint=_EXAMPLE) from error
     entries = content.pop("prediction", None)
