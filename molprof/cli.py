@@ -110,7 +110,8 @@ def _usage(error: click.ClickException) -> str | None:
 
 
 def _complain(message: str, hint: str | None, code: int) -> int:
-    click.echo(f"molprof: error: {escaped(' '.join(message.splitlines()))}", err=True)
+    line = " ".join(part.strip() for part in message.splitlines())
+    click.echo(f"molprof: error: {escaped(line)}", err=True)
     for line in (hint or "").splitlines():
         click.echo(f"  {escaped(line)}", err=True)
     return code

@@ -94,8 +94,8 @@ def read_toml(path: Path, example: str) -> TomlFile:
         text = path.read_text(encoding="utf-8")
         return TomlFile(path, text, tomllib.loads(text), example)
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text: byte {error.start}", hint=example) from error
+        raise UsageError(f"{path} is not UTF-8 text: byte {error.start}", hint="name a TOML file") from error
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", hint=example) from error
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint="name a TOML file") from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not TOML: {error}", hint=example) from error

@@ -12,28 +12,41 @@ from molprof.profiler.processors import PROCESSORS
 from molprof.profiler.project import ModelAlias, Project
 from molprof.profiler.sizes import NAMED
 from molprof.profiler.tokenizers import VOCABULARIES
+from molprof.text import aligned, escaped
 
 
 def describe(project: Project) -> str:
-    """The models for `--model`, the processors for `--processor`, the molecules used without `--smiles`.
+    """The models for `--model`, the processors for `--processor`, the molecules used without `--smiles`; escaped.
 
     Args:
         project: its models and clusters stand beside those that come with molprof.
     """
-    lines = ["models (--model)"]
-    for name, architecture in ARCHITECTURES.items():
-        lines += [f"  {name:<10}{_model(name, architecture)}", f"  {'':<10}{_checkpoint(name)}"]
-        lines += [f"  {'':<10}--size {size}: {_shape(shape)}" for size, shape in NAMED[name].items()]
-    lines += [f"  {name:<10}{_alias(alias)}" for name, alias in project.models.items()]
-    lines += ["", "logits processors (--processor; --lp takes the one that suits the tokenizer)"]
-    lines += [f"  {name:<12}{entry.summary}" for name, entry in PROCESSORS.items()]
-    lines += ["  MODULE:FACTORY  your own"]
+    models = {
+        name: [
+            _model(name, architecture),
+            _checkpoint(name),
+            *(f"--size {size}: {_shape(shape)}" for size, shape in NAMED[name].items()),
+        ]
+        for name, architecture in ARCHITECTURES.items()
+    }
+    models |= {name: [_alias(alias)] for name, alias in project.models.items()}
+    processors = {name: [entry.summary] for name, entry in PROCESSORS.items()} | {"MODULE:FACTORY": ["your own"]}
     count = sum(bool(line.strip()) for line in _molecules())
-    lines += ["", "molecules (without --smiles)", f"  {count} held out from training"]
+    sections = [
+        _section("models (--model)", models),
+        _section("logits processors (--processor; --lp takes the one that suits the tokenizer)", processors),
+        f"molecules (without --smiles)\n  {count} held out from training",
+    ]
     if project.clusters:
-        lines += ["", f"clusters (--submit) of {project.file}"]
-        lines += [f"  {name:<10}{_cluster(settings)}" for name, settings in project.clusters.items()]
-    return "\n".join(lines)
+        clusters = {name: [_cluster(settings)] for name, settings in project.clusters.items()}
+        sections.append(_section(f"clusters (--submit) of {project.file}", clusters))
+    return "\n\n".join(sections)
+
+
+def _section(title: str, entries: dict[str, list[str]]) -> str:
+    """A title, and under it each name with its lines in a column of their own."""
+    rows = [(name if place == 0 else "", line) for name, lines in entries.items() for place, line in enumerate(lines)]
+    return f"{escaped(title)}\n{aligned(rows, '  ')}"
 
 
 def _alias(alias: ModelAlias) -> str:

@@ -56,12 +56,13 @@ class Decoding:
         one_of("sampling", self.sampling, SAMPLING)
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise UsageError(
-                f"temperature {self.temperature} is not a number above 0", hint="--sampling greedy takes the top"
+                f"--temperature {self.temperature} is not a number above 0",
+                hint="--sampling greedy takes the top",
             )
         if not 0 < self.top_p <= 1:
-            raise UsageError(f"top_p {self.top_p} is not in (0, 1]", hint="0.9 keeps 90 % of the mass")
-        at_least("top_k", self.top_k, 1)
-        at_least("seed", self.seed, 0)
+            raise UsageError(f"--top-p {self.top_p} is not in (0, 1]", hint="0.9 keeps 90 % of the mass")
+        at_least("--top-k", self.top_k, 1)
+        at_least("--seed", self.seed, 0)
 
     def parameters(self) -> dict[str, Any]:
         """What applies, by name."""
@@ -191,14 +192,14 @@ class CaptureSettings:
                 hint="--kv-cache static",
             )
         for name, value, least in (
-            ("count", self.count, 1),
-            ("batch size", self.batch_size, 1),
-            ("repeats", self.repeats, 1),
-            ("warmup", self.warmup, 0),
-            ("generations", self.generations, 1),
-            ("template threads", 1 if self.template_threads is None else self.template_threads, 1),
-            ("threads", 1 if self.threads is None else self.threads, 1),
-            ("max new tokens", 1 if self.max_new_tokens is None else self.max_new_tokens, 1),
+            ("-n", self.count, 1),
+            ("--batch-size", self.batch_size, 1),
+            ("--repeats", self.repeats, 1),
+            ("--warmup", self.warmup, 0),
+            ("--generations", self.generations, 1),
+            ("--template-threads", 1 if self.template_threads is None else self.template_threads, 1),
+            ("--threads", 1 if self.threads is None else self.threads, 1),
+            ("--max-new-tokens", 1 if self.max_new_tokens is None else self.max_new_tokens, 1),
         ):
             at_least(name, value, least)
         if self.disagreement and self.processor is None:

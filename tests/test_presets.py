@@ -11,7 +11,8 @@ from molprof.files import cache_dir
 from molprof.profiler.architecture import ARCHITECTURES
 from molprof.profiler.checkpoint import checkpoint_path, load_compact, load_preset
 from molprof.profiler.presets import describe
-from molprof.profiler.project import Project
+from molprof.profiler.processors import PROCESSORS
+from molprof.profiler.project import ModelAlias, Project
 from molprof.profiler.prompts import read_prompts
 from molprof.profiler.tokenizers import preset_tokenizer
 from molprof.profiler.training.encode import CompactVocabulary
@@ -56,3 +57,14 @@ def test_the_record_tells_the_training_and_the_score(preset: str) -> None:
     assert header.record["settings"]["preset"] == preset
     assert 0.8 * score["molecules"] <= score["valid"] <= score["molecules"]
     assert f"{score['valid']} of {score['molecules']} held-out molecules valid" in describe(Project())
+
+
+def test_names_stand_in_a_column_of_their_own() -> None:
+    long, strange = "a_name_that_is_longer_than_all_others", "b\x1b[31m"
+    aliases = {name: ModelAlias(path=f"/models/{place}") for place, name in enumerate((long, strange))}
+    lines = describe(Project(models=aliases)).splitlines()
+    assert f"  {long}  /models/0" in lines
+    assert "  " + r"b\x1b[31m".ljust(len(long)) + "  /models/1" in lines
+    assert any(line.startswith(f"  {'qwen'.ljust(len(long))}  4 layers, ") for line in lines)
+    for name, entry in PROCESSORS.items():
+        assert f"  {name.ljust(len('MODULE:FACTORY'))}  {entry.summary}" in lines

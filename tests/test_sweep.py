@@ -146,6 +146,20 @@ def test_what_no_capture_takes_is_refused(molprof: Cli, tmp_path: Path, text: st
     assert [path.name for path in tmp_path.iterdir()] == ["grid.toml"]
 
 
+def test_a_case_whose_option_would_do_nothing_is_left_out(molprof: Cli, tmp_path: Path) -> None:
+    text = "[options]\nmodel = 'qwen'\ntemperature = 0.8\n[grid]\nsampling = ['greedy', 'sample']"
+    (tmp_path / "grid.toml").write_text(text)
+    done = molprof("sweep", "grid.toml", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "molprof capture --model qwen --temperature 0.8 --sampling sample -o grid/sampling-sample.json.gz"
+    ]
+    assert done.stderr.splitlines() == [
+        "sampling-greedy is left out: --temperature does nothing with --sampling greedy",
+        "1 cases, whose traces would be in grid",
+    ]
+
+
 def entries_of(*names: str) -> list[Entry]:
     return [Entry(name, f"{name}.json", {"model": name}, ("--model", name)) for name in names]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from molprof.commands.options import note
 from molprof.commands.progress import Progress
@@ -19,6 +20,7 @@ from molprof.commands.submission import (
     run_on_cluster,
     submit_options,
 )
+from molprof.errors import UsageError
 from molprof.files import check_output
 from molprof.profiler.project import Project, find_project
 from molprof.profiler.settings import (
@@ -88,7 +90,7 @@ class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's s
 @click.option("--generations", default=1, show_default=True, metavar="K", help="Generate each of them K times.")
 @click.option("--strict", is_flag=True, help="Refuse a SMILES that RDKit cannot read instead of skipping it.")
 @click.option("--sampling", type=click.Choice(SAMPLING), default="greedy", show_default=True)
-@click.option("--temperature", default=1.0, show_default=True)
+@click.option("--temperature", default=1.0, show_default=True, help="With any --sampling but greedy.")
 @click.option("--top-p", default=0.9, show_default=True, help="With --sampling top_p.")
 @click.option("--top-k", default=50, show_default=True, help="With --sampling top_k.")
 @click.option("--seed", default=0, show_default=True)
@@ -168,6 +170,7 @@ def command(
       molprof capture --model mine --lp --submit h100 --slurm time=2:00:00 -o mine.json.gz
     """
     check_submission(cluster, overrides, detach)
+    check_sampling(context)
     project = find_project(config)
     settings = capture_settings(project, output=output, force=force, **options)
     check_output(output, force)
@@ -185,6 +188,23 @@ def command(
     for line in result.notes:
         note(line)
     note(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB); next: molprof report {shlex.quote(str(output))}")
+
+
+def check_sampling(context: click.Context) -> None:
+    """Refuses what was given on the command line and would do nothing.
+
+    Raises:
+        UsageError: an option of another way to sample.
+    """
+    sampling = context.params["sampling"]
+    for name, applies, needed in (
+        ("temperature", sampling != "greedy", "sample"),
+        ("top_p", sampling == "top_p", "top_p"),
+        ("top_k", sampling == "top_k", "top_k"),
+    ):
+        if not applies and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} does nothing with --sampling {sampling}", hint=f"--sampling {needed}")
 
 
 def capture_settings(

@@ -70,7 +70,8 @@ def fail_if_option(example: str) -> Callable[[_F], _F]:
         "thresholds",
         multiple=True,
         metavar="THRESHOLD",
-        help=f"Exit with 1 where it holds, such as {example}. May be given several times.",
+        help=f"Exit with 1 where it holds, such as {example}. May be given several times. "
+        "The first column of molprof compare A B --format csv lists what can stand in it.",
     )
 
 

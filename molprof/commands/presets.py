@@ -8,7 +8,6 @@ import click
 
 from molprof.commands.options import deliver
 from molprof.commands.submission import config_option
-from molprof.text import escaped
 
 
 @click.command("presets")
@@ -18,5 +17,4 @@ def command(config: Path | None) -> None:
     from molprof.profiler.presets import describe
     from molprof.profiler.project import find_project
 
-    lines = describe(find_project(config)).splitlines()
-    deliver("\n".join(escaped(line) for line in lines), None)
+    deliver(describe(find_project(config)), None)

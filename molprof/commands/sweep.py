@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molprof.commands.capture import capture_settings
+from molprof.commands.capture import capture_settings, check_sampling
 from molprof.commands.capture import command as capture
 from molprof.commands.options import deliver, note
 from molprof.commands.submission import attend, check_submission, config_option, hand_over, submit_options
@@ -147,6 +147,7 @@ def _entry(sweep: Sweep, number: int, folder: Path, project: Project, extra: tup
     entry = Entry(case.name, f"{case.name}.json.gz", case.options, (*extra, *case.arguments))
     try:
         context = capture.make_context("capture", _command(folder, entry, True)[1:])
+        check_sampling(context)
         parameters: dict[str, Any] = {key: value for key, value in context.params.items() if key not in _OWN}
         capture_settings(project, output=folder / entry.trace, force=True, **parameters)
     except click.BadParameter as error:
