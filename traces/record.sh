@@ -15,7 +15,7 @@ record() {
     file=$2
     shift 2
     # shellcheck disable=SC2086  # the size is two words
-    molprof capture --model "$model" $size -n 16 --batch-size 8 --repeats 5 -o "$here/$name-$file.json.gz" --force "$@"
+    molprof capture --model "$model" $size -n 8 --batch-size 4 --repeats 4 -o "$here/$name-$file.json.gz" --force "$@"
 }
 record llama llama --no-lp "$@"
 record qwen qwen --no-lp "$@"
