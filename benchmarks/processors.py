@@ -17,7 +17,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from molprof.files import replacing
 from molprof.profiler.account import molecule_runs
 from molprof.profiler.environment import environment
 from molprof.profiler.generate import Runner
-from molprof.profiler.marks import STEP_PHASES
+from molprof.profiler.marks import STEP_PHASES, HostMarks
 from molprof.profiler.models import LoadedModel, load
 from molprof.profiler.processors import PROCESSORS, make_processor
 from molprof.profiler.prompts import Prompt, read_prompts
@@ -44,54 +43,16 @@ HEADINGS = (
 )  # fmt: skip
 
 
-class Clocks:
-    """Time by phase: the process's CPU time on a CPU, the synchronized host's wall time on a GPU."""
+def clock(loaded: LoadedModel, runner: Runner) -> Callable[[], int]:
+    """The process's CPU time on a CPU, the synchronized host's wall time on a GPU; in ns."""
+    if loaded.target.device.type != "cuda":
+        return time.process_time_ns
 
-    def __init__(self, synchronize: Callable[[], None] | None) -> None:
-        self.ns: dict[str, int] = {}
-        self._synchronize = synchronize
-        self._phase: str | None = None
-        self._began = 0
-
-    def now(self) -> int:
-        if self._synchronize is None:
-            return time.process_time_ns()
-        self._synchronize()
+    def synchronized() -> int:
+        runner.synchronize()
         return time.perf_counter_ns()
 
-    def _next(self, phase: str | None) -> None:
-        now = self.now()
-        if self._phase is not None:
-            self.ns[self._phase] = self.ns.get(self._phase, 0) + now - self._began
-        self._phase, self._began = phase, now
-
-    def setup(self, name: str, batch: int) -> AbstractContextManager[None]:
-        self._next(name)
-        return nullcontext()
-
-    def begin(self, batch: int) -> None:
-        self._next("setup")
-
-    def forward(self) -> None:
-        self._next("forward")
-
-    def processor(self) -> None:
-        self._next("processor")
-
-    def sampling(self) -> None:
-        self._next("sampling")
-
-    def bookkeeping(self) -> None:
-        self._next("bookkeeping")
-
-    def end(self) -> None:
-        self._next("text")
-
-    def finish(self) -> None:
-        self._next(None)
-
-    def enough(self) -> bool:
-        return False
+    return synchronized
 
 
 class Counting(TorchDispatchMode):
@@ -210,16 +171,17 @@ def count_operators(loaded: LoadedModel, processor: Any, prompts: tuple[Prompt, 
 def one_pass(loaded: LoadedModel, processor: Any, prompts: tuple[Prompt, ...], size: int, result: Result) -> None:
     runner = Runner(loaded, processor, Decoding())
     plans = runner.plan(prompts, size)
-    clocks = Clocks(runner.synchronize if loaded.target.device.type == "cuda" else None)
-    began = clocks.now()
-    done = runner.run(plans, clocks)
-    clocks.finish()
-    result.total_ns.append(clocks.now() - began)
+    now = clock(loaded, runner)
+    marks = HostMarks(now=now)
+    began = now()
+    done = runner.run(plans, marks)
+    result.total_ns.append(now() - began)
     if processor is not None:
         row_steps = sum(batch.steps * len(batch.rows) for batch in done.batches)
-        result.shares.append(clocks.ns["processor"] / sum(clocks.ns[phase] for phase in STEP_PHASES))
-        result.processor_ns_per_token.append(clocks.ns["processor"] / row_steps)
-        result.setup_ns_per_molecule.append(clocks.ns["template"] / len(prompts))
+        spent = marks.phases_ns()
+        result.shares.append(spent["processor"] / sum(spent.get(phase, 0) for phase in ("prefill", *STEP_PHASES)))
+        result.processor_ns_per_token.append(spent["processor"] / row_steps)
+        result.setup_ns_per_molecule.append(spent["template"] / len(prompts))
     result.runs = molecule_runs(runner, plans, done)[0]
 
 

@@ -78,8 +78,10 @@ class HostMarks:
         batches: per batch, timestamps in ns: four per step in the order of `STEP_PHASES`, and one at the end.
     """
 
-    def __init__(self, on_step: Callable[[int, int], None] | None = None) -> None:
-        """`on_step(batch, step)` is called at the beginning of every step: for passes that are not timed."""
+    def __init__(self, on_step: Callable[[int, int], None] | None = None, now: Callable[[], int] | None = None) -> None:
+        """`on_step(batch, step)` is called at the beginning of every step: for passes that are not timed. `now` is
+        another clock than the host's, in ns."""
+        self._now = now or time.perf_counter_ns
         self.setup_ns: dict[str, int] = {}
         self.batches: list[list[int]] = []
         self._on_step = on_step
@@ -88,30 +90,30 @@ class HostMarks:
 
     @contextmanager
     def setup(self, name: str, batch: int) -> Iterator[None]:
-        began = time.perf_counter_ns()
+        began = self._now()
         yield
-        self._add(name, time.perf_counter_ns() - began)
+        self._add(name, self._now() - began)
 
     def begin(self, batch: int) -> None:
         self._times = []
-        self._began = time.perf_counter_ns()
+        self._began = self._now()
 
     def forward(self) -> None:
         if self._on_step is not None:
             self._on_step(len(self.batches), len(self._times) // 4)
-        self._times.append(time.perf_counter_ns())
+        self._times.append(self._now())
 
     def processor(self) -> None:
-        self._times.append(time.perf_counter_ns())
+        self._times.append(self._now())
 
     def sampling(self) -> None:
-        self._times.append(time.perf_counter_ns())
+        self._times.append(self._now())
 
     def bookkeeping(self) -> None:
-        self._times.append(time.perf_counter_ns())
+        self._times.append(self._now())
 
     def end(self) -> None:
-        self._times.append(time.perf_counter_ns())
+        self._times.append(self._now())
         self._add("setup", self._times[0] - self._began)
         self.batches.append(self._times)
 

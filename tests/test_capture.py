@@ -14,13 +14,15 @@ from tiny import Script, loaded
 from molprof.analysis.reports import load_report
 from molprof.errors import RunError, UsageError
 from molprof.profiler import capture as capture_module
-from molprof.profiler.capture import CaptureResult, Progress, capture, capture_loaded, choose_window
+from molprof.profiler.capture import CaptureResult, capture, capture_loaded
 from molprof.profiler.generate import BatchResult, PassResult
 from molprof.profiler.manifest import PHASES, Window, from_json
 from molprof.profiler.models import load, resolve_device
+from molprof.profiler.passes import Progress
 from molprof.profiler.prompts import Prompts, read_prompts
 from molprof.profiler.settings import CaptureSettings, Decoding, Loop
 from molprof.profiler.tracefile import TOKENS_PID
+from molprof.profiler.window import choose_window
 
 FILE = "CC=O acetaldehyde\nxx\nC methane\nOC=C\n"
 

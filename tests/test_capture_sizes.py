@@ -13,7 +13,8 @@ from molprof.analysis.metrics import Report
 from molprof.analysis.plots import NotRecordedError, plot_svg, subject_of
 from molprof.analysis.render import render
 from molprof.analysis.reports import load_report
-from molprof.profiler.capture import Progress, capture
+from molprof.profiler.capture import capture
+from molprof.profiler.passes import Progress
 from molprof.profiler.settings import CaptureSettings
 
 MEANINGLESS = "drift: not meaningful, the weights are random"

@@ -17,10 +17,11 @@ from tiny import loaded
 from molprof.analysis.reports import load_report
 from molprof.errors import UsageError
 from molprof.profiler import account
-from molprof.profiler.capture import Progress, capture_loaded
+from molprof.profiler.capture import capture_loaded
 from molprof.profiler.disagreement import Watched, disagreement_pass
 from molprof.profiler.generate import Runner
 from molprof.profiler.manifest import Disagreement, MoleculeRun
+from molprof.profiler.passes import Progress
 from molprof.profiler.processors import make_processor
 from molprof.profiler.settings import Decoding
 from molprof.profiler.template import build_template

@@ -13,7 +13,6 @@ import torch
 from tiny import loaded
 from transformers import LogitsProcessorList, TopPLogitsWarper
 
-from molprof.profiler import marks as marks_module
 from molprof.profiler.generate import Runner
 from molprof.profiler.marks import HostMarks, mark_cost_ns, marked, signature_cost_ns
 from molprof.profiler.processors import make_processor
@@ -63,7 +62,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0
 
-    def perf_counter_ns(self) -> int:
+    def __call__(self) -> int:
         self.now += 1
         return self.now
 
@@ -108,10 +107,10 @@ def test_warpers_of_generate_come_after_the_last_mark(monkeypatch: pytest.Monkey
     assert log.heard[2:] == ["begin 0", "F", "P1", "P2", "top_p", "S", "end", "text 0"]
 
 
-def test_phases_and_steps_on_a_fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marks_module, "time", Clock())
-    marks, steps = HostMarks(), []
-    timed = HostMarks(lambda batch, step: steps.append((batch, step)))
+def test_phases_and_steps_on_a_fake_clock() -> None:
+    steps: list[tuple[int, int]] = []
+    marks = HostMarks(now=Clock())
+    timed = HostMarks(lambda batch, step: steps.append((batch, step)), Clock())
     for each in (marks, timed):
         with each.setup("tokenize", 0):
             pass

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +15,9 @@ from molprof.commands.options import deliver, engine_options, note
 from molprof.commands.progress import Progress
 from molprof.errors import UsageError
 from molprof.files import check_output, replacing
+
+if TYPE_CHECKING:
+    from molprof.analysis.metrics import Report
 
 # Trace name -> (preset, constrained). The first is what the others are compared with.
 RUNS = {
@@ -56,6 +62,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     from molprof.analysis.compare import compare
     from molprof.analysis.parallel import load_reports
     from molprof.analysis.render import render
+    from molprof.analysis.render.verdict import comparison_verdict
     from molprof.analysis.reports import ReportOptions
     from molprof.profiler.capture import capture
     from molprof.profiler.prompts import short_molecules
@@ -67,7 +74,9 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     molecules = folder / "molecules.smi"
     with replacing(molecules) as part:
         part.write_text("".join(f"{smiles}\n" for smiles in short_molecules(count)))
-    for name, (preset, constrained) in RUNS.items():
+    began = time.monotonic()
+    for number, (name, (preset, constrained)) in enumerate(RUNS.items()):
+        note(f"run {number + 1} of {len(RUNS)}: {name}{_left(time.monotonic() - began, number)}")
         settings = CaptureSettings(
             model=preset,
             output=paths[name],
@@ -86,9 +95,14 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
             note(f"{name}: {line}")
     note("reading the four traces")
     reports = load_reports(list(paths.values()), ReportOptions(trace_processor, cached=True))
+    runs = dict(zip(RUNS, reports, strict=True))
+    pairs = [compare([runs[preset], runs[f"{preset}-lp"]]) for preset in ("llama", "qwen")]
     deliver(render(compare(reports), "table"), None)
     lines = [
         "",
+        "What the LP does:",
+        *(_wrapped(line) for pair in pairs for line in comparison_verdict(pair)),
+        f"  valid molecules: {', '.join(f'{name} {_valid(report)}' for name, report in runs.items())}",
         "The traces:",
         *(f"  {path}" for path in paths.values()),
         "Next:",
@@ -97,3 +111,22 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
         f"  molprof open {paths['qwen-lp']}",
     ]
     deliver("\n".join(lines), None)
+
+
+def _left(elapsed_s: float, done: int) -> str:
+    """How long the runs that are left will take, where those before them tell it: as long each."""
+    if done == 0:
+        return ""
+    left_s = elapsed_s / done * (len(RUNS) - done)
+    return f", about {left_s / 60:.0f} min left" if left_s >= 90 else f", about {left_s:.0f} s left"
+
+
+def _valid(report: Report) -> str:
+    if report.run is None or report.run.valid_molecules is None:
+        return "not recorded"
+    return f"{report.run.valid_molecules} of {report.run.molecules}"
+
+
+def _wrapped(line: str) -> str:
+    kept = line.replace(" %", "\xa0%")  # a number and its sign stay together
+    return textwrap.fill(kept, 100, initial_indent="  ", subsequent_indent="    ").replace("\xa0", " ")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from molprof.text import escaped
 
 if TYPE_CHECKING:
-    from molprof.profiler.capture import Progress as State
+    from molprof.profiler.passes import Progress as State
 
 _STAGES = {
     "load": "loading the model",
