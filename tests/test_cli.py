@@ -251,7 +251,7 @@ def test_a_bug_shows_where_and_exits_3(trace: str) -> None:
         "def broken(*args, **options): raise ZeroDivisionError('here')\n"
         "p.load_reports = broken\n"
         "from molprof.cli import main\n"
-        f"main(['report', {trace!r}])"
+        f"main(['report', {trace!r}, '--no-cache'])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 3
