@@ -32,8 +32,6 @@ PREFIX = "cpu"
 COMPARING = FOLDER / "comparing.md"
 BEGIN, END = "<!-- docs/case_study.py writes from here -->", "<!-- to here -->"
 EXAMPLE = ("llama-generic", "qwen-generic")
-# A CPU records nothing of these.
-LEFT_OUT = ("Launches", "Kernels")
 # Smaller parts of a difference share a row.
 LEAST_PART = 0.01
 
@@ -139,10 +137,9 @@ def case_study() -> str:
 def comparing() -> str:
     """docs/comparing.md with what `molprof compare` prints of the two runs of its example."""
     paths = [TRACES / f"{PREFIX}-{name}.json.gz" for name in EXAMPLE]
-    sections = to_table(comparison_document(compare(load_reports(paths, ReportOptions())))).split("\n\n")
-    shown = [text for text in sections if not text.lstrip().startswith(LEFT_OUT)]
+    shown = to_table(comparison_document(compare(load_reports(paths, ReportOptions())))).strip("\n")
     before, rest = COMPARING.read_text(encoding="utf-8").split(BEGIN)
-    return f"{before}{BEGIN}\n```text\n" + "\n\n".join(shown).strip("\n") + f"\n```\n{END}{rest.split(END)[1]}"
+    return f"{before}{BEGIN}\n```text\n{shown}\n```\n{END}{rest.split(END)[1]}"
 
 
 def trace_list() -> str:
