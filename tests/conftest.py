@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,10 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Each worker has a core: with more threads torch waits for the other workers' most of the time. Before torch loads.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background job ignores Ctrl-C, and so would every process that the tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from molprof.analysis.engine import Engine, open_engine
 
