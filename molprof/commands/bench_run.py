@@ -42,12 +42,12 @@ class Running:
     bisect: bool
     device: str
     threads: int | None
-    share: tuple[int, int] | None
-    tasks: int | None
-    config: Path | None
-    cluster: str | None
-    overrides: tuple[str, ...]
-    detach: bool
+    share: tuple[int, int] | None = None
+    tasks: int | None = None
+    config: Path | None = None
+    cluster: str | None = None
+    overrides: tuple[str, ...] = ()
+    detach: bool = False
 
 
 def submitted(running: Running) -> bool:
