@@ -45,8 +45,8 @@ class Page:
         self.dialogs: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        # Workers are targets of their own, whose requests are told to whoever is attached to them.
-        self.call("Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=False, flatten=True)
+        # Workers are targets of their own, whose requests are told to whoever is attached to them. They wait for that.
+        self.call("Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=True, flatten=True)
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
 
@@ -60,6 +60,12 @@ class Page:
         self.call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
 
+    def reload(self) -> None:
+        """Shows the page anew. The old one answers for a moment more, so a mark tells the two apart."""
+        self.evaluate("window.isOld = true")
+        self.call("Page.reload")
+        self.wait("!window.isOld && document.readyState === 'complete'")
+
     def evaluate(self, script: str) -> Any:
         """The value of a JavaScript expression, awaited where it is a promise."""
         found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
@@ -71,7 +77,7 @@ class Page:
         end = time.monotonic() + _WAIT_S
         while not (value := self.evaluate(script)):
             assert time.monotonic() < end, (script, self.evaluate("document.body.innerText"), self.console)
-            self.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
+            time.sleep(0.05)
         return value
 
     def size(self, width: int, height: int) -> None:
@@ -131,9 +137,9 @@ class Page:
         """Keeps what an event tells of requests and of the console."""
         kind, found = event.get("method"), event.get("params", {})
         if kind == "Target.attachedToTarget":
-            for domain in ("Network", "Runtime", "Log"):
+            for method in ("Network.enable", "Runtime.enable", "Log.enable", "Runtime.runIfWaitingForDebugger"):
                 self._number += 1  # whose answer nobody waits for
-                self._send(self._number, f"{domain}.enable", {}, found["sessionId"])
+                self._send(self._number, method, {}, found["sessionId"])
         elif kind == "Network.requestWillBeSent":
             url = self._urls[found["requestId"]] = found["request"]["url"]
             self.requests.setdefault(url, "sent")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -163,3 +164,38 @@ def test_a_closed_engine_says_so() -> None:
     engine.close()
     with pytest.raises(EngineError, match="closed"):
         engine.query("SELECT 1")
+
+
+class _Slow:
+    """A trace processor that answers when it is let, and notes in which order things ended."""
+
+    def __init__(self) -> None:
+        self.asked, self.let = threading.Event(), threading.Event()
+        self.ended: list[str] = []
+
+    def exchange(self, request: bytes) -> bytes:
+        self.asked.set()
+        assert self.let.wait(60)
+        self.ended.append("answered")
+        return request
+
+    def close(self) -> None:
+        self.ended.append("closed")
+
+
+def test_an_engine_is_not_freed_while_another_thread_asks_it() -> None:
+    slow = _Slow()
+    engine = Engine(slow)
+    asking = threading.Thread(target=engine.relay, args=(b"request",))
+    closing = threading.Thread(target=engine.close)
+    asking.start()
+    assert slow.asked.wait(60)
+    closing.start()
+    closing.join(0.2)
+    assert slow.ended == []
+    slow.let.set()
+    for thread in (asking, closing):
+        thread.join(60)
+    assert slow.ended == ["answered", "closed"]
+    with pytest.raises(EngineError, match="closed"):
+        engine.relay(b"request")

@@ -76,6 +76,7 @@ def query_page(trace: Path, tmp_path: Path) -> Iterator[browser.Page]:
         with browser.page(tmp_path / "profile") as page:
             page.open(f"{address}/#!/?url={address}/trace.json")
             page.wait("document.body?.innerText.includes('Show timeline')")
+            page.wait("location.hash.startsWith('#!/viewer')")  # where a loaded trace takes the UI, by itself
             page.evaluate("location.hash = '#!/query'")
             page.wait("document.querySelector('.cm-content') !== null")
             yield page

@@ -36,6 +36,8 @@ SAID = re.compile(
     r"|Failed to cache trace .*",  # which is wanted: no copy stays in the browser
     re.DOTALL,
 )
+PINNED = "document.querySelectorAll('.pf-viewer-page__pinned-track-tree .pf-track__title-popup')"
+VISIBLE = "app.trace.timeline.visibleWindow.toTimeSpan()"
 
 pytestmark = pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium to open the Perfetto UI in")
 
@@ -65,6 +67,10 @@ def wait_for_view(window: browser.Page, result: Prepared) -> None:
     window.wait(f"(window.app?.trace?.workspace.pinnedTracks ?? []).some(row => row.name === {last!r})")
     window.wait(f"app.trace.workspace.pinnedTracks.length === {len(result.view.pinned)}")
     window.wait("!document.body.innerText.includes('Loading')")
+    # What is known to the UI is drawn a moment later, and zoomed to.
+    window.wait(f"{PINNED}.length === {len(result.view.pinned)}")
+    if result.view.visible is not None:
+        window.wait(f"String({VISIBLE}.start) === '{result.view.visible.start_ns}'")
 
 
 def check_quiet(window: browser.Page, server: UiServer) -> None:
@@ -82,18 +88,13 @@ def check_quiet(window: browser.Page, server: UiServer) -> None:
 
 def pinned(window: browser.Page) -> list[str]:
     """Names of the pinned rows from top to bottom, as they stand on the page."""
-    names: list[str] = window.evaluate(
-        "Array.from(document.querySelectorAll('.pf-viewer-page__pinned-track-tree .pf-track__title-popup'),"
-        " title => title.textContent)"
-    )
+    names: list[str] = window.evaluate(f"Array.from({PINNED}, title => title.textContent)")
     return names
 
 
 def visible(window: browser.Page) -> tuple[int, int]:
     """Start and duration of what is shown, ns."""
-    start, end = window.evaluate(
-        "(span => [String(span.start), String(span.end)])(app.trace.timeline.visibleWindow.toTimeSpan())"
-    )
+    start, end = window.evaluate(f"(span => [String(span.start), String(span.end)])({VISIBLE})")
     return int(start), int(end) - int(start)
 
 
@@ -116,11 +117,11 @@ def test_a_captured_run_opens_at_its_typical_step_and_again_after_a_reload(
             assert visible(window) == (96_800, 83_200)
             assert window.evaluate("document.title").startswith("run.json.gz ")
             # The process whose steps these are is unfolded; molprof's tables can be asked for.
-            assert window.evaluate("document.body.innerText.includes('main thread')")
+            window.wait("document.body.innerText.includes('main thread')")
             include = "INCLUDE PERFETTO MODULE molprof.launches;"
             assert number(window, f"{include} SELECT launches AS n FROM molprof_launch_count") == 4
             if turn == 0:
-                window.call("Page.reload")
+                window.reload()
                 wait_for_view(window, result)
 
 
@@ -142,7 +143,7 @@ def test_a_remote_engine_holds_the_trace(window: browser.Page, tmp_path: Path) -
             if turn == 0:
                 window.open(server.address)
             else:
-                window.call("Page.reload")
+                window.reload()
             wait_for_view(window, result)
             assert window.evaluate("app.trace.engine.mode") == "HTTP_RPC"
             assert pinned(window) == list(result.view.pinned)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +41,7 @@ class Engine:
 
     def __init__(self, transport: Transport) -> None:
         self._transport: Transport | None = transport
+        self._relaying = threading.Lock()
         self._sequence = 0
         self._protos = _protos()
 
@@ -103,11 +105,13 @@ class Engine:
     def relay(self, requests: bytes) -> bytes:
         """Hands requests of another client through, as a `TraceProcessorRpcStream`, and returns its replies.
 
-        Raises EngineError. A client numbers its requests from 0, so that one takes over where another was.
+        Any thread may call it; one is answered at a time. A client numbers its requests from 0, so that one takes
+        over where another was. Raises EngineError.
         """
-        if self._transport is None:
-            raise EngineError("the trace processor is closed")
-        return self._transport.exchange(requests)
+        with self._relaying:
+            if self._transport is None:
+                raise EngineError("the trace processor is closed")
+            return self._transport.exchange(requests)
 
     def status(self, trace_name: str) -> bytes:
         """What the engine says of itself, with the name of the trace in it, as a `StatusResult`. Raises EngineError."""
@@ -125,10 +129,11 @@ class Engine:
         return dict(zip(rows["name"].tolist(), rows["value"].tolist(), strict=True))
 
     def close(self) -> None:
-        """Frees the trace processor and all it holds; harmless when repeated."""
-        if self._transport is not None:
-            self._transport.close()
-            self._transport = None
+        """Frees the trace processor and all it holds, after what is being relayed; harmless when repeated."""
+        with self._relaying:
+            if self._transport is not None:
+                self._transport.close()
+                self._transport = None
 
     def __enter__(self) -> Engine:
         return self

@@ -7,7 +7,6 @@ import mimetypes
 import secrets
 import shutil
 import sys
-import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -81,7 +80,6 @@ class UiServer(ThreadingHTTPServer):
         }
         self.trace = prepared.trace
         self.engine = engine
-        self.engine_lock = threading.Lock()  # it answers one question at a time
         if engine is not None:
             self.pages["status"] = ("application/octet-stream", engine.status(prepared.view.title))
         try:
@@ -136,8 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         request = self.rfile.read(int(length))
         try:
-            with self.server.engine_lock:
-                reply = engine.relay(request)
+            reply = engine.relay(request)
         except EngineError as error:
             self._send("text/plain; charset=utf-8", str(error).encode(), HTTPStatus.INTERNAL_SERVER_ERROR)
             return
