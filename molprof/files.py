@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from molprof.errors import UsageError
 
 # Of a name, as long as file systems allow, a longer one could not be made.
 _NAME_CHARACTERS = 40
+# Higher levels of gzip take several times as long and make traces hardly smaller.
+_LEVEL = 6
 
 
 def cache_dir() -> Path:
@@ -45,6 +49,18 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_packed(path: Path) -> Iterator[BinaryIO]:
+    """`replacing`, as an open file: what is written to it is packed by gzip where `path` ends in `.gz`."""
+    with replacing(path) as part, part.open("wb") as file:
+        if path.suffix.lower() != ".gz":
+            yield file
+            return
+        # No time and no temporary name in the header: the same content gives the same bytes.
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=_LEVEL, mtime=0) as packed:
+            yield packed  # type: ignore[misc]
 
 
 def scratch_file(path: Path, suffix: str) -> Path:

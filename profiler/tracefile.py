@@ -9,13 +9,12 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from molprof.errors import RunError
-from molprof.files import replacing
+from molprof.files import replacing_packed
 from molprof.profiler.manifest import CHOICE_LETTERS, INCOMPLETE_KEY, KEY, KIND_LETTERS, Manifest, MoleculeRun
 
 # One number that is neither a process (Linux: at most 2^22) nor a GPU, and that 32 bits hold.
@@ -122,7 +121,7 @@ def _write(raw: Path, output: Path, events: Iterable[str], keys: dict[str, Any])
     """`raw` with more events and top-level keys."""
     end, tail = _tail(raw)
     tail["traceName"] = output.name
-    with replacing(output) as part, _opened(part, output.name) as out:
+    with replacing_packed(output) as out:
         with raw.open("rb") as file:
             left = end
             while left:
@@ -229,14 +228,3 @@ def _tail(raw: Path) -> tuple[int, dict[str, Any]]:
     keys: dict[str, Any] = json.loads(b"{" + match.group(1).strip().lstrip(b",") + b"}")
     before = last[: match.start()].rstrip()
     return max(0, size - _TAIL_BYTES) + len(before), keys
-
-
-@contextmanager
-def _opened(path: Path, name: str) -> Iterator[BinaryIO]:
-    with path.open("wb") as file:
-        if not name.endswith(".gz"):
-            yield file
-            return
-        # No time and no temporary name in the header: the same run gives the same bytes.
-        with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=0) as packed:
-            yield packed  # type: ignore[misc]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -21,11 +17,10 @@ from molprof.analysis.trim.manifest import trimmed_manifest
 from molprof.analysis.trim.plan import Categories, Plan, make_plan
 from molprof.analysis.trim.scan import Scan, pass_over, scan
 from molprof.errors import UsageError
-from molprof.files import replacing
+from molprof.files import replacing_packed
 from molprof.profiler.manifest import KEY, TRIMMED_KEY, Trimmed, trimmed_from_json
 from molprof.queries import PACKAGE, modules
 
-_LEVEL = 6
 _PHASES = "SELECT ts, ts + dur AS ts_end, phase FROM molprof_phase ORDER BY ts, id"
 
 
@@ -78,7 +73,7 @@ def trim(path: Path, output: Path, wish: Wish) -> Outcome:
     steps, phases = _annotated(found, path)
     chosen = _chosen(path, steps, wish)
     plan = _plan(found, path, chosen, phases, wish)
-    with replacing(output) as part, _opened(part, output.name) as out:
+    with replacing_packed(output) as out:
         keep = Filter(plan, out)
         keys = pass_over(path, keep.read)
         after = sum(keep.kept.values())
@@ -173,14 +168,3 @@ def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed
         start_ns=wish.start_ns,
         end_ns=wish.end_ns,
     )
-
-
-@contextmanager
-def _opened(path: Path, name: str) -> Iterator[BinaryIO]:
-    with path.open("wb") as file:
-        if not name.endswith(".gz"):
-            yield file
-            return
-        # No time and no temporary name in the header: the same trace gives the same bytes.
-        with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=_LEVEL, mtime=0) as packed:
-            yield packed  # type: ignore[misc]

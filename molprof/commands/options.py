@@ -63,6 +63,30 @@ def result_options(*formats: str) -> Callable[[_F], _F]:
     return decorate
 
 
+def file_option(*endings: str) -> Callable[[_F], _F]:
+    """`-o` and `--force` of a command that writes a file of one of these endings, and nothing to stdout."""
+    shown = f"{', '.join(endings[:-1])} or {endings[-1]}"
+
+    def check(context: click.Context, parameter: click.Parameter, output: Path) -> Path:
+        if not output.name.lower().endswith(endings):
+            raise click.BadParameter(f"{output} does not end in {shown}")
+        return output
+
+    def decorate(command: _F) -> _F:
+        command = click.option("--force", is_flag=True, help="Replace OUT if it exists.")(command)
+        return click.option(
+            "-o",
+            "--output",
+            metavar="OUT",
+            type=click.Path(path_type=Path),
+            required=True,
+            callback=check,
+            help=f"File to write, {shown}.",
+        )(command)
+
+    return decorate
+
+
 def fail_if_option(example: str) -> Callable[[_F], _F]:
     """`--fail-if`: thresholds, whose breaking is exit code 1."""
     return click.option(

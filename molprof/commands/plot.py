@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import TRACE, deliver, reading_options, sweeps_expanded
+from molprof.commands.options import TRACE, deliver, file_option, reading_options, sweeps_expanded
 from molprof.files import check_output
 
 _FORMATS = ("png", "svg", "pdf")
@@ -31,25 +31,10 @@ class _PlotCommand(click.Command):
         super().format_options(ctx, formatter)
 
 
-def _form(context: click.Context, parameter: click.Parameter, output: Path) -> Path:
-    if output.suffix.removeprefix(".").lower() not in _FORMATS:
-        raise click.BadParameter(f"{output} ends in none of {', '.join(f'.{form}' for form in _FORMATS)}")
-    return output
-
-
 @click.command("plot", cls=_PlotCommand)
 @click.argument("kind", type=click.Choice(list(KINDS)), metavar="KIND")
 @click.argument("traces", type=TRACE, nargs=-1, required=True)
-@click.option(
-    "-o",
-    "--output",
-    metavar="OUT",
-    type=click.Path(path_type=Path),
-    required=True,
-    callback=_form,
-    help="File to write; its ending says what: .png, .svg or .pdf.",
-)
-@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@file_option(*(f".{form}" for form in _FORMATS))
 @click.option("--anyway", is_flag=True, help="Compare runs of other molecules or other sampling too.")
 @reading_options
 def command(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import TRACE, note
+from molprof.commands.options import TRACE, file_option, note
 from molprof.files import check_output
 
 _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
@@ -38,12 +38,6 @@ def _names(context: click.Context, parameter: click.Parameter, value: str | None
     return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
 
 
-def _form(context: click.Context, parameter: click.Parameter, output: Path) -> Path:
-    if not output.name.endswith((".json", ".json.gz")):
-        raise click.BadParameter(f"{output} ends in neither .json nor .json.gz")
-    return output
-
-
 @click.command("trim")
 @click.argument("trace", type=TRACE)
 @click.option("--steps", metavar="A:B", callback=_steps, help="Keep the steps A to B, both included.")
@@ -53,16 +47,7 @@ def _form(context: click.Context, parameter: click.Parameter, output: Path) -> P
 @click.option("--without", metavar="NAMES", callback=_names, help="Leave out events of these: python_function")
 @click.option("--from", "start_ns", metavar="TIME", callback=_time, help="Keep what starts then or later: 12ms")
 @click.option("--to", "end_ns", metavar="TIME", callback=_time, help="Keep what starts before that.")
-@click.option(
-    "-o",
-    "--output",
-    metavar="OUT",
-    type=click.Path(path_type=Path),
-    required=True,
-    callback=_form,
-    help="File to write, .json or .json.gz.",
-)
-@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@file_option(".json", ".json.gz")
 def command(
     trace: Path,
     steps: tuple[int, int] | None,
