@@ -3,48 +3,28 @@
 from __future__ import annotations
 
 import gzip
-import http.client
 import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 import tiny_trace
-from conftest import Cli
 from decoding_trace import decoding
 from test_reader_formats import perfetto_trace
 from trace_rows import SLICES, rows, x
-from ui_server import serving
+from ui_server import get, prepared, serving
 
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.trim import Wish, trim
 from molprof.analysis.ui.contents import MAX_SLICES, Place, Span, _longest
-from molprof.analysis.ui.prepare import Prepared, Settings, load_for_remote, prepare
-from molprof.analysis.ui.server import UiServer
-from molprof.analysis.ui.view import View
-from molprof.errors import QueryError, TraceError, UsageError
+from molprof.analysis.ui.prepare import Prepared, Settings, prepare
+from molprof.errors import TraceError, UsageError
 
 NAME_TRACKS = """
     SELECT DISTINCT thread.name AS name, thread.tid AS tid, process.name AS process, process.pid AS pid
     FROM slice JOIN thread_track ON thread_track.id = slice.track_id JOIN thread USING (utid) JOIN process USING (upid)
     ORDER BY process.pid, thread.tid
 """
-
-
-def prepared(tmp_path: Path, *documents: Any, place: Place = Place(), **options: Any) -> Prepared:  # noqa: B008
-    """What is served of documents, or of lists of events."""
-    paths = []
-    for number, content in enumerate(documents):
-        document = {"traceEvents": content} if isinstance(content, list) else content
-        paths.append(tiny_trace.write(tmp_path / f"run{number}.json", document))
-    return prepare(paths, tmp_path, Settings(place, **options))
 
 
 def served(result: Prepared) -> Engine:
@@ -289,148 +269,3 @@ def test_names_reach_the_script_as_text(tmp_path: Path) -> None:
     assert "\u2028" not in text
     data = text.split("const view = ", 1)[1].split(";\n", 1)[0]
     assert json.loads(data)["visible"] == ["96800", "180000"]
-
-
-def get(
-    server: UiServer, path: str, method: str = "GET", host: str | None = None, token: str | None = None
-) -> tuple[int, dict[str, str], bytes]:
-    headers = {"Host": host} if host is not None else {}
-    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
-        connection.request(method, f"/{server.token if token is None else token}/{path}", headers=headers)
-        with connection.getresponse() as response:
-            return response.status, dict(response.getheaders()), response.read()
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[UiServer]:
-    trace = tmp_path / "trace.gz"
-    trace.write_bytes(gzip.compress(b'{"traceEvents":[]}'))
-    view = View("run.json.gz", (), {}, None, (), ())
-    with serving(Prepared(trace, view, ())) as server:
-        yield server
-
-
-def test_the_page_and_its_parts_are_served_with_a_policy(server: UiServer) -> None:
-    assert server.server_address[0] == "127.0.0.1"
-    status, headers, page = get(server, "")
-    assert status == 200
-    version = next(iter(server.assets)).split("/")[0]
-    assert f'src="{version}/frontend_bundle.js"'.encode() in page
-    policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
-    assert policy["default-src"] == "'none'"
-    assert policy["connect-src"] == policy["worker-src"] == "'self'"
-    assert policy["script-src"] == "'self' 'wasm-unsafe-eval'"
-    assert (headers["X-Content-Type-Options"], headers["Cache-Control"]) == ("nosniff", "no-store")
-    status, headers, _ = get(server, f"{version}/trace_processor.wasm")
-    assert (status, headers["Content-Type"]) == (200, "application/wasm")
-    assert "Content-Security-Policy" in headers
-    status, _, body = get(server, "trace/run.json.gz")
-    assert (status, gzip.decompress(body)) == (200, b'{"traceEvents":[]}')
-
-
-@pytest.mark.parametrize(
-    ("path", "changes"),
-    [
-        pytest.param("", {"token": "x" * 32}, id="wrong-token"),
-        pytest.param("", {"token": ""}, id="no-token"),
-        pytest.param("", {"token": "%C3%A9"}, id="token-not-ascii"),
-        pytest.param("", {"host": "evil.example"}, id="other-host"),
-        pytest.param("", {"host": "127.0.0.1.evil.example:80"}, id="host-that-looks-alike"),
-        pytest.param("", {"host": ""}, id="no-host"),
-        pytest.param("../../../../etc/passwd", {}, id="parent"),
-        pytest.param("%2e%2e/index.html", {}, id="parent-escaped"),
-        pytest.param("index.html", {}, id="not-listed"),
-    ],
-)
-def test_everything_else_is_not_found(server: UiServer, path: str, changes: dict[str, str]) -> None:
-    status, _, body = get(server, path, **changes)  # type: ignore[arg-type]
-    assert (status, body) == (404, b"not found\n")
-
-
-def test_a_forwarded_port_is_this_machine_too(server: UiServer) -> None:
-    assert get(server, "", host="localhost:8080")[0] == 200
-    assert get(server, "", method="POST")[0] == 404
-    assert get(server, "", method="PUT")[0] == 501
-
-
-def test_a_port_in_use_is_told(server: UiServer) -> None:
-    view = View("run", (), {}, None, (), ())
-    with pytest.raises(UsageError, match=f"cannot listen on port {server.port} of 127.0.0.1"):
-        UiServer(Prepared(Path("x"), view, ()), server.port)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_prints_the_address_and_ends_with_a_signal(tmp_path: Path, number: signal.Signals) -> None:
-    trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
-    environment = {**os.environ, "SSH_CONNECTION": "10.0.0.1 5 10.0.0.2 22", "TMPDIR": str(tmp_path / "scratch")}
-    (tmp_path / "scratch").mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "molprof", "open", str(trace), "--step", "1"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    address = process.stdout.readline().strip()
-    with urlopen(address, timeout=30) as response:
-        assert response.status == 200
-    os.kill(process.pid, number)
-    rest, errors = process.communicate(timeout=60)
-    port = address.split(":")[2].split("/")[0]
-    assert (process.returncode, rest) == (0, "")
-    assert f"ssh -N -L {port}:127.0.0.1:{port} " in errors
-    assert "@10.0.0.2, then open the address there" in errors
-    assert errors.endswith("Ctrl-C ends it\nended\n")
-    assert list((tmp_path / "scratch").iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        pytest.param(["-"], "name a file, not standard input", id="stdin"),
-        pytest.param(["a.json", "--step", "1", "--token", "2"], "name two places", id="two-places"),
-        pytest.param(["a.json"], "cannot read a.json", id="missing"),
-    ],
-)
-def test_wrong_use_is_one_line(molprof: Cli, arguments: list[str], message: str) -> None:
-    result = molprof("open", *arguments)
-    assert result.returncode in (2, 3)
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-class _Client:
-    """Carries an engine's messages to a server, as the UI does."""
-
-    def __init__(self, server: UiServer) -> None:
-        self._address = f"{server.address}rpc"
-
-    def exchange(self, request: bytes) -> bytes:
-        with urlopen(Request(self._address, data=request), timeout=60) as response:
-            return bytes(response.read())
-
-    def close(self) -> None:
-        pass
-
-
-def test_a_remote_engine_answers_one_client_after_the_other(tmp_path: Path) -> None:
-    result = prepared(tmp_path, tiny_trace.document())
-    with load_for_remote(result, None) as engine, serving(result, engine=engine) as server:
-        status, _, body = get(server, "status")
-        assert status == 200
-        assert b"run0.json" in body
-        for _ in range(2):
-            client = Engine(_Client(server))
-            assert client.query("SELECT COUNT() AS n FROM slice")["n"].tolist() == [34]
-            with pytest.raises(QueryError, match="no such table: absent"):
-                client.query("SELECT * FROM absent")
-        assert get(server, "rpc", method="POST", token="x" * 32)[0] == 404
-        assert get(server, "rpc", method="POST", host="evil.example")[0] == 404
-        assert '"remote": true' in get(server, "view.js")[2].decode()
-
-
-def test_without_an_engine_nothing_is_answered(server: UiServer) -> None:
-    assert get(server, "rpc", method="POST")[0] == 404
-    assert get(server, "status")[0] == 404
