@@ -121,16 +121,20 @@ def test_no_cause_is_named_for_next_to_no_idle_time(tmp_path: Path) -> None:
     assert "; most of its idle time has this cause: pauses below 5 µs" in sentence(4)
 
 
-def test_far_fewer_valid_molecules_are_said(tmp_path: Path) -> None:
+def test_few_or_far_fewer_valid_molecules_are_said(tmp_path: Path) -> None:
     first = timed(report_of(tmp_path, tiny_trace.document()), 4_000_000_000, 0)
     assert first.run is not None
-    runs = [replace(first, run=replace(first.run, molecules=8, valid_molecules=valid)) for valid in (8, 0, 7)]
+    runs = [replace(first, run=replace(first.run, molecules=8, valid_molecules=valid)) for valid in (8, 0, 7, 1)]
     (sentence,) = comparison_verdict(compare(runs[:2]))
     assert sentence.endswith(
         " Valid: 0 of 8 molecules of llama lp:generic #2, 8 of 8 molecules of llama lp:generic #1."
     )
     (sentence,) = comparison_verdict(compare([runs[0], runs[2]]))
     assert "Valid" not in sentence
+    (sentence,) = comparison_verdict(compare([runs[1], runs[3]]))
+    assert sentence.endswith(
+        " Valid: 1 of 8 molecules of llama lp:generic #2, 0 of 8 molecules of llama lp:generic #1."
+    )
 
 
 def test_a_run_without_repeats(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ _FEW_REPEATS = 3
 _LEAST_IDLE_RATIO = 0.001
 # A run whose share of valid molecules is smaller by this much did not do the same work.
 _VALID_RATIO = 0.25
+# Where less than this share is valid in both runs, neither did its work.
+_LOW_VALID_RATIO = 0.5
 # As queries/idle_causes.sql defines them.
 _CAUSES = {
     "cpu_waited": "the CPU was waiting for the GPU and had queued nothing",
@@ -101,11 +103,12 @@ def _recorded(label: str, difference: TraceDifference, first_label: str) -> str:
 
 
 def _validity(label: str, run: Run | None, first_label: str, first: Run | None) -> str:
-    """Where one run has far fewer valid molecules: a time says little of answers that nobody can use."""
+    """Where a run has few valid molecules, or far fewer: a time says little of answers that nobody can use."""
     if run is None or first is None:
         return ""
     ratios = [per(item.valid_molecules, item.molecules) for item in (run, first)]
-    if ratios[0] is None or ratios[1] is None or abs(ratios[0] - ratios[1]) < _VALID_RATIO:
+    known = [ratio for ratio in ratios if ratio is not None]
+    if len(known) < len(ratios) or (max(known) - min(known) < _VALID_RATIO and max(known) >= _LOW_VALID_RATIO):
         return ""
     here, there = (
         f"{count_text(item.valid_molecules)} of {_counted(item.molecules, 'molecule')}" for item in (run, first)
