@@ -4,7 +4,8 @@
     python benchmarks/processors.py [-n 64] [--batch-size 32] [--rounds 2] [--models qwen,llama] [--only none,grammar]
 
 Same model, molecules, dtype, device and greedy decoding for all; one process. Each round runs every processor once;
-times are ratios to no processor within a round, medians over rounds. On a CPU they are ratios of the process's CPU
+times are ratios to no processor within a round, medians over rounds: of a whole pass, and of the model's forward in a
+decode step, which no processor should change. On a CPU they are ratios of the process's CPU
 time, which other processes disturb less than they disturb wall time. Not a test: absolute figures hold for one
 machine on one day.
 """
@@ -38,8 +39,8 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "processors.md"
 BEGIN, END = "<!-- benchmarks/processors.py writes from here -->", "<!-- to here -->"
 COUNTED_STEPS = 40
 HEADINGS = (
-    "processor", "time", "share of a step", "per token", "set-up per molecule", "operators per step", "tokens",
-    "junk", "filler", "malformed", "valid",
+    "processor", "time", "forward", "share of a step", "per token", "set-up per molecule", "operators per step",
+    "tokens", "junk", "filler", "malformed", "valid",
 )  # fmt: skip
 
 
@@ -100,6 +101,8 @@ class Result:
     name: str
     total_ns: list[int] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
+    forward_ns: list[float] = field(default_factory=list)  # per decode step
+    forward_ratios: list[float] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
     processor_ns_per_token: list[float] = field(default_factory=list)
     setup_ns_per_molecule: list[float] = field(default_factory=list)
@@ -157,6 +160,7 @@ def measure(loaded: LoadedModel, names: list[str], options: argparse.Namespace) 
             one_pass(loaded, processor, prompts, size, results[name])
         for result in results.values():
             result.ratios.append(result.total_ns[-1] / results["none"].total_ns[-1])
+            result.forward_ratios.append(result.forward_ns[-1] / results["none"].forward_ns[-1])
     return list(results.values())
 
 
@@ -176,9 +180,10 @@ def one_pass(loaded: LoadedModel, processor: Any, prompts: tuple[Prompt, ...], s
     began = now()
     done = runner.run(plans, marks)
     result.total_ns.append(now() - began)
+    spent = marks.phases_ns()
+    result.forward_ns.append(spent["forward"] / sum(batch.steps - 1 for batch in done.batches))
     if processor is not None:
         row_steps = sum(batch.steps * len(batch.rows) for batch in done.batches)
-        spent = marks.phases_ns()
         result.shares.append(spent["processor"] / sum(spent.get(phase, 0) for phase in ("prefill", *STEP_PHASES)))
         result.processor_ns_per_token.append(spent["processor"] / row_steps)
         result.setup_ns_per_molecule.append(spent["template"] / len(prompts))
@@ -203,6 +208,7 @@ def row(result: Result) -> tuple[str, ...]:
     return (
         result.name,
         f"{statistics.median(result.ratios):.2f}x",
+        f"{statistics.median(result.forward_ratios):.2f}x",
         *spent,
         f"{len(kinds):,}",
         *(f"{kinds.count(letter):,}" for letter in "jl"),
