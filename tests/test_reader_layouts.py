@@ -35,7 +35,7 @@ def test_keys_around_the_events(engine: Engine, tmp_path: Path) -> None:
 def test_any_layout_in_any_blocks(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, blocks: int
 ) -> None:
-    monkeypatch.setattr(document, "BLOCK_BYTES", blocks)
+    monkeypatch.setattr(document, "DECODE_BYTES", blocks)
     monkeypatch.setattr(unpack, "BLOCK_BYTES", blocks)
     tricky = ['},{"ph"', "]}", '\\"', "{[", '"},\n  {\n    "ph"', "\\\\"]
     events = [

@@ -10,7 +10,6 @@ import msgspec
 
 from molprof.analysis.reader.part import Part
 from molprof.analysis.reader.source import GIVE_HINT
-from molprof.analysis.reader.unpack import BLOCK_BYTES
 from molprof.errors import TraceError
 
 # A string. Its text is matched by a look ahead and then taken as it is, so that where its end is missing no shorter one
@@ -25,6 +24,9 @@ _STRING = re.compile(_TEXT, re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,}\]]+")
 _SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]{0,32}"')
 _LEARN_BYTES = 64 * 1024
+# Text that is decoded at once: large against the cost of a call, and what is decoded of it fits into a processor's
+# cache, which halves the time of a pass against 2 MiB.
+DECODE_BYTES = 256 * 1024
 # What a single value may take in memory: an event, or the value of another top-level key.
 _MAX_VALUE_BYTES = 256 * 1024 * 1024
 # More than any decoder takes; counting on would only take time.
@@ -150,11 +152,11 @@ class Document:
                 raise self._error("is malformed: no event after ','")
 
     def _fill(self) -> None:
-        while len(self._data) - self._at < BLOCK_BYTES and self._more():
+        while len(self._data) - self._at < DECODE_BYTES and self._more():
             pass
 
     def _cut(self, limit: int) -> int:
-        """Where the last event ends, by what separated earlier ones; -1 where that is not found."""
+        """Where the last event before `limit` ends, by what separated earlier ones; -1 where that is not found."""
         place = -1
         for separator in self._separators:
             place = max(place, self._data.rfind(separator, max(place, self._at), limit))
@@ -168,7 +170,9 @@ class Document:
         whole events: a wrong guess (a brace in a string or deeper inside) cannot succeed.
         """
         self._fill()
-        limit = len(self._data)
+        limit = min(self._at + DECODE_BYTES, len(self._data))
+        if self._cut(limit) < 0:  # an event that is longer
+            limit = len(self._data)
         for _ in range(4):
             place = self._cut(limit)
             if place < 0:

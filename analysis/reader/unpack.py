@@ -17,9 +17,9 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-# Decompressed bytes per block: large against the cost of a call, and what is decoded of it fits into a processor's
-# cache, which halves the time of a pass against blocks of 2 MiB.
-BLOCK_BYTES = 256 * 1024
+# Decompressed bytes per block. For each the decompressing thread waits for the interpreter, which another that decodes
+# gives up every 5 ms only: with blocks of 256 KiB the two would take turns and not overlap.
+BLOCK_BYTES = 2 * 1024 * 1024
 _READ_BYTES = 256 * 1024
 _MAGIC_BYTES = 4
 # A real trace becomes a tenth to a fortieth; a file that unpacks to this many times its size is a bomb. Small ones
