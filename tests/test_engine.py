@@ -190,6 +190,7 @@ def test_an_engine_is_not_freed_while_another_thread_asks_it() -> None:
     closing = threading.Thread(target=engine.close)
     asking.start()
     assert slow.asked.wait(60)
+    assert engine.is_relaying
     closing.start()
     closing.join(0.2)
     assert slow.ended == []
@@ -197,5 +198,6 @@ def test_an_engine_is_not_freed_while_another_thread_asks_it() -> None:
     for thread in (asking, closing):
         thread.join(60)
     assert slow.ended == ["answered", "closed"]
+    assert not engine.is_relaying
     with pytest.raises(EngineError, match="closed"):
         engine.relay(b"request")

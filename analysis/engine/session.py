@@ -113,6 +113,11 @@ class Engine:
                 raise EngineError("the trace processor is closed")
             return self._transport.exchange(requests)
 
+    @property
+    def is_relaying(self) -> bool:
+        """Whether a client waits for a reply just now; `close` would wait with it."""
+        return self._relaying.locked()
+
     def status(self, trace_name: str) -> bytes:
         """What the engine says of itself, with the name of the trace in it, as a `StatusResult`. Raises EngineError."""
         (reply,) = self._exchange(self._request("TPM_GET_STATUS"))

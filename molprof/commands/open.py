@@ -88,6 +88,8 @@ def command(
             try:
                 server.serve_forever()
             except KeyboardInterrupt:
+                if engine is not None and engine.is_relaying:
+                    note("a query of the page is still running: waiting for it; Ctrl-C again does not")
                 note("ended")
 
 
