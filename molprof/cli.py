@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import signal
 import sys
 import traceback
@@ -80,7 +81,17 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     sys.exit(_run(arguments))
 
 
+class _Notes(logging.Handler):
+    """Shows what the libraries below have to say as remarks on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(escaped(record.getMessage()), err=True)
+
+
 def _run(arguments: list[str] | None) -> int:
+    logger = logging.getLogger("molprof")
+    logger.handlers, logger.propagate = [_Notes()], False
+    logger.setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, _terminate)  # a batch system's signal cleans up as Ctrl-C does
     try:
         result: Any = cli.main(args=arguments, prog_name="molprof", standalone_mode=False)

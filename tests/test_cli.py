@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import Cli
 
-from molprof.cli import COMMANDS
+from molprof.cli import COMMANDS, main
 from molprof.files import replacing
 
 TRACE = {
@@ -69,6 +70,20 @@ def test_every_command_has_help_with_an_example(molprof: Cli, name: str) -> None
     result = molprof(name, "--help")
     assert result.returncode == 0
     assert name == "presets" or f"molprof {name}" in result.stdout.split("Example", 1)[1]
+
+
+def test_remarks_of_the_libraries_reach_stderr_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.getLogger("molprof")
+    for name in ("handlers", "propagate"):  # of this process, as other tests need them
+        monkeypatch.setattr(logger, name, getattr(logger, name))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            main(["--version"])
+    logging.getLogger("molprof.analysis").info("a remark\x1b")
+    assert capsys.readouterr().err == "a remark\\x1b\n"
 
 
 def test_report_without_torch(trace: str) -> None:

@@ -40,8 +40,16 @@ def _compiles(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return made
 
 
-def test_compiled_code_is_kept_privately_and_used_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled.load_module(False)
+def test_compiled_code_is_kept_privately_and_used_again(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        compiled.load_module(False)
+        assert caplog.messages == ["compiling the trace processor, which happens once: some seconds"]
+        caplog.clear()
+        compiled.load_module.cache_clear()
+        compiled.load_module(False)
+        assert caplog.messages == []
     entry = _entry(cache)
     assert entry.suffix == ".cwasm"
     assert entry.stat().st_mode & 0o077 == 0

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import stat
 import tempfile
@@ -19,6 +20,7 @@ from molprof.errors import EngineError
 
 _FILES = {False: "trace_processor.wasm", True: "trace_processor_memory64.wasm"}
 _CHECKSUM_BYTES = 4
+_log = logging.getLogger(__name__)
 
 
 # Addresses set aside for a memory of 64 bits, which take no memory: one that grows out of what is set aside is copied,
@@ -48,6 +50,7 @@ def load_module(memory64: bool) -> wasmtime.Module:
     entry = _cache_folder() / f"{key}.cwasm"
     module = _read_entry(entry, memory64)
     if module is None:
+        _log.info("compiling the trace processor, which happens once: some seconds")
         try:
             module = wasmtime.Module(wasm_engine(memory64), wasm)
         except wasmtime.WasmtimeError as error:
