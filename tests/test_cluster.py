@@ -236,6 +236,14 @@ def test_a_child_that_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pyt
     assert (ending.state, ending.exit_code, log.getvalue()) == ("timed out", -9, b"deaf\n")
 
 
+def test_a_child_that_left_a_chatterer_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "import subprocess; subprocess.Popen(['yes', 'still here']); print('done', flush=True)"
+    monkeypatch.setattr(child, "command_line", lambda arguments: [sys.executable, "-c", script])
+    ending = run_child([], tmp_path, log := io.BytesIO(), limit_s=60.0)
+    assert (ending.state, ending.exit_code) == ("ok", 0)
+    assert b"done\n" in log.getvalue()
+
+
 def test_a_child_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "hang.json")
     code = (

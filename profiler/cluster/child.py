@@ -18,6 +18,8 @@ from molprof.process import command_line
 GRACE_S = 10.0
 _POLL_S = 0.2
 _TAIL_BYTES = 8192
+# More than the pipe of a process that has ended can hold: what comes after it is of another that lives on.
+_MOST_LEFT_BYTES = 1 << 20
 _ERROR = "molprof: error: "
 
 
@@ -80,14 +82,21 @@ def _copy(process: subprocess.Popen[bytes], log: BinaryIO, tail: bytearray, unti
     """Copies output until the process has ended; False where the time is up before."""
     assert process.stdout is not None
     descriptor = process.stdout.fileno()
+    left = _MOST_LEFT_BYTES
     while until is None or time.monotonic() < until:
-        if select.select([descriptor], [], [], _POLL_S)[0] and (block := os.read(descriptor, 1 << 16)):
+        ended = process.poll() is not None
+        if select.select([descriptor], [], [], 0 if ended else _POLL_S)[0] and (block := os.read(descriptor, 1 << 16)):
             log.write(block)
             log.flush()
             tail += block
             del tail[:-_TAIL_BYTES]
-        elif process.poll() is not None:  # nothing more: a grandchild may hold the pipe open for ever
+            left -= len(block) if ended else 0
+            if left <= 0:
+                return True
+        elif ended:  # nothing more: a grandchild may hold the pipe open for ever
             return True
+        else:  # silent, or it has closed its output, which can be read at once and for ever
+            time.sleep(_POLL_S / 10)
     return False
 
 
