@@ -99,16 +99,10 @@ def build_empty(settings: PretrainedConfig, dtype: torch.dtype, device: torch.de
     import torch
     from transformers import AutoModelForCausalLM
 
+    _check_memory(_matrix_elements(settings), dtype, device)  # a million layers take long to make, even empty ones
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(settings, dtype=dtype)
-    needed = model.num_parameters() * dtype.itemsize
-    available = _available_bytes(device)
-    if available is not None and needed > available:
-        raise RunError(
-            f"the model's {model.num_parameters() / 1e6:,.0f} M parameters need {needed / 1e9:,.1f} GB as {dtype}; "
-            f"{device} has {available / 1e9:,.1f} GB free",
-            hint="a smaller --size, or --dtype bfloat16",
-        )
+    _check_memory(model.num_parameters(), dtype, device)
     model.to_empty(device=device)
     model.tie_weights()
     # Rotary frequencies are a buffer that no checkpoint holds. They stay float32 whatever the weights are: rounded to
@@ -117,6 +111,25 @@ def build_empty(settings: PretrainedConfig, dtype: torch.dtype, device: torch.de
         model.model.rotary_emb = type(model.model.rotary_emb)(settings)
     model.eval()
     return model
+
+
+def _matrix_elements(settings: PretrainedConfig) -> int:
+    """Parameters of a configuration without its norms and biases, tied ones once."""
+    heads = settings.num_attention_heads + settings.num_key_value_heads
+    layer = settings.hidden_size * (2 * heads * settings.head_dim + 3 * settings.intermediate_size)
+    embeddings = settings.vocab_size * settings.hidden_size * (1 if settings.tie_word_embeddings else 2)
+    return int(settings.num_hidden_layers * layer + embeddings)
+
+
+def _check_memory(parameters: int, dtype: torch.dtype, device: torch.device) -> None:
+    needed = parameters * dtype.itemsize
+    available = _available_bytes(device)
+    if available is not None and needed > available:
+        raise RunError(
+            f"the model's {parameters / 1e6:,.0f} M parameters need {needed / 1e9:,.1f} GB as {dtype}; "
+            f"{device} has {available / 1e9:,.1f} GB free",
+            hint="a smaller --size, or --dtype bfloat16",
+        )
 
 
 def _available_bytes(device: torch.device) -> int | None:

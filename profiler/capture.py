@@ -15,7 +15,7 @@ from molprof.errors import ProcessorError, RunError
 from molprof.files import check_output, scratch_file
 from molprof.profiler.account import generation_account, model_account, molecule_runs
 from molprof.profiler.environment import environment
-from molprof.profiler.generate import PassResult, Runner
+from molprof.profiler.generate import PassResult, Runner, check_cache
 from molprof.profiler.manifest import SCHEMA, Manifest, Repeat, Timings, Window
 from molprof.profiler.marks import HostMarks, mark_cost_ns, signature_cost_ns
 from molprof.profiler.models import LoadedModel, load, resolve_device, resolve_dtype
@@ -61,7 +61,9 @@ def capture(settings: CaptureSettings, report: Report = lambda progress: None) -
             check_output(left, settings.force or (left.is_file() and is_incomplete(left)))
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    resolve_dtype(settings.dtype, resolve_device(settings.device))
+    device = resolve_device(settings.device)
+    resolve_dtype(settings.dtype, device)
+    check_cache(settings.kv_cache, device)
     report(Progress("load", notes=prompts.notes()))
     loaded = load(
         settings.model,
@@ -115,10 +117,11 @@ def capture_loaded(
 def _capture(settings: CaptureSettings, prompts: Prompts, passes: Passes, raw: Path) -> CaptureResult:
     """The passes, and the trace of them; torch exports to `raw`."""
     runner, plans, report, loaded = passes.runner, passes.plans, passes.report, passes.runner.loaded
+    looked_at: PassResult | None = None
     if isinstance(runner.processor, UserProcessor):
         # Looking at every row waits for the device: in a pass of its own, whose time nobody sees.
         runner.processor.verify = True
-        passes.run("verify", 0, 1, HostMarks(passes.step))
+        looked_at = passes.run("verify", 0, 1, HostMarks(passes.step))
         runner.processor.verify = False
     warmup = [
         passes.run("warmup", number, settings.warmup, HostMarks(passes.step)) for number in range(settings.warmup)
@@ -170,6 +173,11 @@ def _capture(settings: CaptureSettings, prompts: Prompts, passes: Passes, raw: P
     except OSError as problem:
         raise RunError(f"cannot write {settings.output}: {problem.strerror or problem}") from problem
     notes = [*loaded.notes, *_notes(settings, [*results, unmarked], profiled, window)]
+    if looked_at is not None and looked_at.batches != reference.batches:
+        notes.append(
+            "the timed passes did not write what the check of the processor wrote: whether it left every row a token "
+            "in them was not looked at"
+        )
     if settings.disagreement and (lost := sum(run.disagreement is None for run in molecules)):
         notes.append(f"the pass for disagreement wrote another text for {lost} molecules: theirs is not recorded")
     return CaptureResult(settings.output, manifest, tuple(notes))

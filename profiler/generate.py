@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers.utils.import_utils import is_optimum_quanto_available
 
 from molprof.errors import ProcessorError, RunError, UsageError
 from molprof.profiler.compiles import compiles_so_far
@@ -34,6 +35,8 @@ _KERNELS = {
     "sdpa-efficient": SDPBackend.EFFICIENT_ATTENTION,
     "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION,
 }
+# What torch says of a row that nothing can be sampled from.
+_NO_CHOICE = "probability tensor contains"
 # What torch says where the only kernels that it may take cannot run: on a GPU, on a CPU.
 NO_KERNEL = ("No available kernel", "No viable backend")
 # Without a processor a coordinate may be longer than its placeholder: a minus that merges with nothing, or a
@@ -307,6 +310,24 @@ class Runner:
         return sdpa_kernel(_KERNELS[self.attention]) if self.attention in _KERNELS else nullcontext()
 
 
+def check_cache(kv_cache: str, device: torch.device) -> None:
+    """Refuses a KV cache that cannot be there, before a model is loaded for it.
+
+    Raises:
+        UsageError: it needs a GPU, or a package that is not installed.
+    """
+    if kv_cache.startswith("offloaded") and device.type != "cuda":
+        raise UsageError(
+            f"kv-cache {kv_cache!r} lies in the host's memory, and so does any cache on the device {device.type!r}",
+            hint="--kv-cache dynamic or static",
+        )
+    if kv_cache == "quantized" and not is_optimum_quanto_available():
+        raise UsageError(
+            "kv-cache 'quantized' needs the package optimum-quanto, which is not installed",
+            hint="pip install optimum-quanto",
+        )
+
+
 def _masked(studied: BatchProcessor | None, count: int) -> tuple[int, ...] | None:
     """What the processor counted, of the rows that are prompts; None without one, or with one that does not count."""
     counted = None if studied is None else studied.masked_logits
@@ -332,6 +353,12 @@ def _explained(plan: BatchPlan, attention: str) -> Iterator[None]:
             hint="a smaller --batch-size",
         ) from problem
     except RuntimeError as problem:
+        if _NO_CHOICE in str(problem):
+            raise RunError(
+                "nothing can be sampled: among a row's scores is a NaN or +inf, or all of them are -inf",
+                hint="is the processor the cause, or a temperature near 0, or --dtype float16? "
+                "--sampling greedy takes the top",
+            ) from problem
         if not any(words in str(problem) for words in NO_KERNEL):
             raise
         raise RunError(

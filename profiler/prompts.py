@@ -41,6 +41,7 @@ class Prompts:
         wanted: how many were asked for; there may be fewer.
         unit: what one of them is.
         times: how often each stands in `prompts`, one after the other.
+        there: how many there are in the input; None where it was not read to its end.
     """
 
     prompts: tuple[Prompt, ...]
@@ -49,6 +50,7 @@ class Prompts:
     wanted: int
     unit: str = "readable molecule"
     times: int = 1
+    there: int | None = None
 
     def notes(self) -> tuple[str, ...]:
         """What the user should know about the input, one line each."""
@@ -57,6 +59,8 @@ class Prompts:
         if count < self.wanted:
             plural = "" if count == 1 else "s"
             notes.append(f"{self.source}: {count} {self.unit}{plural}, {self.wanted} were asked for")
+        if self.there is not None and self.there > count:
+            notes.append(f"{self.source}: the first {count} of {self.there} {self.unit}s; -n {self.there} takes all")
         return tuple(notes)
 
 
@@ -94,7 +98,7 @@ def read_texts(path: Path, count: int) -> Prompts:
     prompts = [Prompt(number, "", line, None) for number, line in lines if line.strip()]
     if not prompts:
         raise UsageError(f"{path} has no prompts", hint="one prompt of plain text per line")
-    return Prompts(tuple(prompts[:count]), (), str(path), count, "prompt")
+    return Prompts(tuple(prompts[:count]), (), str(path), count, "prompt", there=len(prompts))
 
 
 def repeated(prompts: Prompts, times: int) -> Prompts:
@@ -120,7 +124,8 @@ def _lines(path: Path | None) -> list[str]:
                 hint="--smiles FILE, or reinstall molprof",
             ) from problem
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        # A line ends where an editor ends it: not at a form feed or U+2028, as it does for str.splitlines.
+        return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
     except OSError as problem:
         raise UsageError(f"cannot read {path}: {problem.strerror or problem}") from problem
     except UnicodeDecodeError as problem:

@@ -30,6 +30,10 @@ KV_CACHES = ("dynamic", "static", "offloaded", "offloaded_static", "quantized")
 STATIC_CACHES = ("static", "offloaded_static")
 SAMPLING = ("greedy", "sample", "top_p", "top_k")
 AUTO = "auto"
+# torch's own seeds are of 64 bits, and each batch has one of its own.
+MOST_SEED = 2**32 - 1
+# Far more than any host has cores: a thread that cannot be started ends the process without a word.
+MOST_THREADS = 1024
 # `auto`: as transformers decides (a static cache on a GPU); `eager`: traced, not compiled; the others are the modes
 # of torch.compile.
 COMPILE = (AUTO, "off", "eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -63,6 +67,7 @@ class Decoding:
             raise UsageError(f"--top-p {self.top_p} is not in (0, 1]", hint="0.9 keeps 90 % of the mass")
         at_least("--top-k", self.top_k, 1)
         at_least("--seed", self.seed, 0)
+        at_most("--seed", self.seed, MOST_SEED)
 
     def parameters(self) -> dict[str, Any]:
         """What applies, by name."""
@@ -202,6 +207,9 @@ class CaptureSettings:
             ("--max-new-tokens", 1 if self.max_new_tokens is None else self.max_new_tokens, 1),
         ):
             at_least(name, value, least)
+        at_most("--threads", 1 if self.threads is None else self.threads, MOST_THREADS)
+        if self.processor == "":
+            raise UsageError("no processor is named", hint="leave out --processor for none; molprof presets lists them")
         if self.disagreement and self.processor is None:
             raise UsageError(
                 "disagreement is between the model and a logits processor, and this run has none",
@@ -233,3 +241,9 @@ def at_least(name: str, value: int, least: int) -> None:
     """Raises UsageError where `value` is below `least`."""
     if value < least:
         raise UsageError(f"{name} {value} is below {least}", hint=f"{name}: a whole number from {least} on")
+
+
+def at_most(name: str, value: int, most: int) -> None:
+    """Raises UsageError where `value` is above `most`."""
+    if value > most:
+        raise UsageError(f"{name} {value} is above {most}", hint=f"{name}: a whole number up to {most}")

@@ -17,6 +17,8 @@ NAMED = {
     "llama": {"380m": Shape(layers=16, hidden=1024, heads=16, kv_heads=8, head_dim=64, mlp=4096)},
 }
 _NUMBERS = tuple(field.name for field in dataclasses.fields(Shape))
+# What a million layers need is told; more of them could not even be listed.
+_DIGITS = 7
 _TIED = {"yes": True, "no": False}
 
 
@@ -55,7 +57,7 @@ def _numbers(preset: str, own: Architecture, size: str) -> Architecture:
             raise UsageError(f"size {size!r} gives {key} twice", hint=accepted)
         if key == "tied" and value in _TIED:
             given[key] = int(_TIED[value])
-        elif key in _NUMBERS and value.isascii() and value.isdigit() and int(value) > 0:
+        elif key in _NUMBERS and value.isascii() and value.isdigit() and len(value) <= _DIGITS and int(value) > 0:
             given[key] = int(value)
         else:
             raise UsageError(f"size {size!r}: cannot use {part.strip()!r}", hint=accepted)

@@ -14,6 +14,7 @@ from tiny import Script, loaded
 from molprof.analysis.reports import load_report
 from molprof.errors import RunError, UsageError
 from molprof.profiler import capture as capture_module
+from molprof.profiler import generate as generate_module
 from molprof.profiler.capture import CaptureResult, capture, capture_loaded
 from molprof.profiler.generate import BatchResult, PassResult
 from molprof.profiler.manifest import PHASES, Window, from_json
@@ -266,6 +267,8 @@ def test_refused_before_any_work(tmp_path: Path) -> None:
         ({"window": (3, 2)}, "the window 3:2 is not FIRST:LAST with 0 <= FIRST <= LAST"),
         ({"window": (3, 4), "full": True}, "a window and a full recording exclude each other"),
         ({"model": ""}, "no model is named"),
+        ({"processor": ""}, "no processor is named"),
+        ({"threads": 1025}, "--threads 1025 is above 1024"),
     ],
 )
 def test_bad_settings(changes: dict[str, Any], message: str) -> None:
@@ -284,6 +287,7 @@ def test_bad_settings(changes: dict[str, Any], message: str) -> None:
         ({"top_p": 1.5}, "--top-p 1.5 is not in (0, 1]"),
         ({"top_k": 0}, "--top-k 0 is below 1"),
         ({"seed": -1}, "--seed -1 is below 0"),
+        ({"seed": 2**32}, "--seed 4294967296 is above 4294967295"),
     ],
 )
 def test_bad_decoding(changes: dict[str, Any], message: str) -> None:
@@ -322,6 +326,34 @@ def test_a_device_that_is_not_there_is_refused_before_loading(tmp_path: Path) ->
         with pytest.raises(UsageError, match=r"no device 'tpu'|'cuda:99' is not available|no GPU 99"):
             capture(settings(tmp_path, device=device), seen.append)
     assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("cache", "message"),
+    [
+        (
+            "offloaded",
+            "kv-cache 'offloaded' lies in the host's memory, and so does any cache on the device 'cpu'",
+        ),
+        ("quantized", "kv-cache 'quantized' needs the package optimum-quanto, which is not installed"),
+    ],
+)
+def test_a_cache_that_cannot_be_is_refused_before_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, message: str
+) -> None:
+    monkeypatch.setattr(generate_module, "is_optimum_quanto_available", lambda: False)
+    seen: list[Progress] = []
+    with pytest.raises(UsageError) as caught:
+        capture(settings(tmp_path, device="cpu", kv_cache=cache), seen.append)
+    assert (str(caught.value), seen) == (message, [])
+
+
+@pytest.mark.parametrize("loop", [Loop(), Loop(drop_finished=True)], ids=["generate", "own"])
+def test_a_temperature_that_leaves_nothing_to_sample(tmp_path: Path, loop: Loop) -> None:
+    asked = settings(tmp_path, decoding=Decoding("sample", temperature=1e-300), loop=loop)
+    with pytest.raises(RunError, match="nothing can be sampled: among a row's scores is a NaN or"):
+        capture_loaded(asked, loaded("llama"), inputs(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["in.smi"]
 
 
 def test_remarks_on_the_input_come_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

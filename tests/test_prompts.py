@@ -8,7 +8,7 @@ import pytest
 
 from molprof.errors import UsageError
 from molprof.profiler.manifest import Skipped
-from molprof.profiler.prompts import read_prompts
+from molprof.profiler.prompts import read_prompts, read_texts
 
 
 def file(folder: Path, text: str) -> Path:
@@ -55,3 +55,32 @@ def test_built_in_molecules_are_enough_for_the_default() -> None:
     found = read_prompts(None, 64)
     assert (len(found.prompts), found.skipped) == (64, ())
     assert max(len(prompt.molecule.atoms) for prompt in found.prompts if prompt.molecule) <= 13
+
+
+def test_a_line_ends_where_an_editor_ends_it(tmp_path: Path) -> None:
+    path = tmp_path / "ask.txt"
+    path.write_bytes("\ufeffone\x0cpage\r\n\r\ntwo\u2028lines\x85\x1cof\n three".encode())
+    found = read_texts(path, 9)
+    texts = [(1, "one\x0cpage"), (3, "two\u2028lines\x85\x1cof"), (4, " three")]
+    assert [(prompt.line, prompt.text) for prompt in found.prompts] == texts
+    path.write_bytes("\ufeffCCO ethanol\r\nC\n".encode())
+    assert [(prompt.text, prompt.name) for prompt in read_prompts(path, 9).prompts] == [
+        ("[SMILES]CCO[/SMILES]", "ethanol"),
+        ("[SMILES]C[/SMILES]", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "notes"),
+    [
+        (1, ("ask.txt: the first 1 of 2 prompts; -n 2 takes all",)),
+        (2, ()),
+        (3, ("ask.txt: 2 prompts, 3 were asked for",)),
+    ],
+)
+def test_what_is_said_of_more_and_of_fewer_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, notes: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ask.txt").write_text("one\n\ntwo\n")
+    assert read_texts(Path("ask.txt"), count).notes() == notes

@@ -22,6 +22,7 @@ REFUSED = [
     ("qwen", "layers=5,layers=6", "size 'layers=5,layers=6' gives layers twice", NUMBERS),
     ("qwen", "layers=-5", "size 'layers=-5': cannot use 'layers=-5'", NUMBERS),
     ("qwen", "layers=0", "size 'layers=0': cannot use 'layers=0'", NUMBERS),
+    ("qwen", "layers=10000000000", "size 'layers=10000000000': cannot use 'layers=10000000000'", NUMBERS),
     ("qwen", "layers=\u0665", "size 'layers=\u0665': cannot use 'layers=\u0665'", NUMBERS),
     ("qwen", "depth=5", "size 'depth=5': cannot use 'depth=5'", NUMBERS),
     ("qwen", "tied=1", "size 'tied=1': cannot use 'tied=1'", NUMBERS),

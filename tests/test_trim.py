@@ -233,18 +233,26 @@ def test_the_same_trace_gives_the_same_bytes_in_every_form(tmp_path: Path) -> No
             "those recorded are bookkeeping, forward, processor, sampling", id="phase",
         ),
         pytest.param(Wish(categories=("kernels",)), "has no category 'kernels'", "it has cpu_op", id="category"),
+        pytest.param(Wish(start_ns=10**12), "would be left", "its events start within", id="nothing"),
         pytest.param(
-            Wish(start_ns=10**12, categories=("kernel",)), "would be left", "its events start within", id="nothing"
+            Wish(start_ns=10**12, categories=("kernel",)), "would be left", "its events start within", id="kernels"
         ),
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_told(tmp_path: Path, wish: Wish, message: str, hint: str) -> None:
-    document = tiny_trace.document()
-    if wish.start_ns:  # sequences are kept in any case
-        document["traceEvents"] = [event for event in document["traceEvents"] if event.get("cat") == "kernel"]
     with pytest.raises(UsageError, match=message) as error:
-        trimmed(tmp_path, document, wish)
+        trimmed(tmp_path, tiny_trace.document(), wish)
     assert (error.value.hint or "").startswith(hint)
+    assert not (tmp_path / "small.json").exists()
+
+
+def test_a_damaged_trace_is_not_trimmed_and_nothing_is_advised_that_trim_cannot_do(tmp_path: Path) -> None:
+    source = tmp_path / "trace.json.gz"
+    tiny_trace.write(source, tiny_trace.document())
+    source.write_bytes(source.read_bytes()[:-40])
+    with pytest.raises(TraceError, match="gzip data is truncated at byte") as error:
+        trim(source, tmp_path / "small.json", Wish(steps=(1, 1)))
+    assert error.value.hint == "copy or record the file again: only whole traces are trimmed"
     assert not (tmp_path / "small.json").exists()
 
 

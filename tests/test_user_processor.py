@@ -176,6 +176,31 @@ def test_a_module_that_cannot_be_imported(
     assert str(caught.value).startswith(f"the module of 'broken_module:make' cannot be imported: {problem}")
 
 
+def test_a_module_that_is_not_on_the_path_is_looked_for_where_the_hint_says() -> None:
+    with pytest.raises(UsageError) as caught:
+        find_factory("my_rules:make")
+    assert str(caught.value) == "no processor 'my_rules:make': No module named 'my_rules'"
+    assert caught.value.hint is not None
+    assert caught.value.hint.endswith("; PYTHONPATH=FOLDER says where my_rules.py or the package my_rules lies")
+
+
+@pytest.mark.parametrize("name", [":", ":make", "users:", "Grammar"])
+def test_names_of_nothing(name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_factory(name)
+    assert str(caught.value) == f"no processor {name!r}"
+
+
+def test_a_processor_that_does_otherwise_in_each_pass_is_told(tmp_path: Path) -> None:
+    asked = settings(tmp_path, "users:Changes", max_new_tokens=3, warmup=0)
+    result = capture_loaded(asked, loaded("llama"), molecules(tmp_path))
+    assert result.notes[0] == ("the timed passes did not all write the same text: their times are not of the same work")
+    assert result.notes[-1] == (
+        "the timed passes did not write what the check of the processor wrote: whether it left every row a token in "
+        "them was not looked at"
+    )
+
+
 def test_a_factory_that_makes_no_processor(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="users:number made a int"):
         make_processor("users:number", loaded("llama").target)

@@ -188,3 +188,21 @@ def test_a_preset_writes_the_same_text(family: str) -> None:
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-5)
     assert answers(wide, texts) == answers(own, texts)
     assert wide.model.config.num_hidden_layers == sized(family, MIDDLE[family]).shape.layers == 6
+
+
+def test_a_size_beyond_all_memory_is_refused_before_its_layers_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(architecture, "_available_bytes", lambda device: 10**9)
+    wide = sized("qwen", "layers=1000000")
+    settings = config(wide, wide.logits_width, 0, 0)
+    with pytest.raises(RunError, match=r"M parameters need [0-9,]+\.[0-9] GB as torch\.float32; cpu has 1\.0 GB free"):
+        build_empty(settings, torch.float32, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("name", ["qwen", "llama"])
+def test_what_a_size_needs_at_least_is_all_but_its_norms(name: str, tied: bool) -> None:
+    made = replace(sized(name, "layers=5,hidden=384"), tied=tied)
+    settings = config(made, made.logits_width, 0, 0)
+    model = build_empty(settings, torch.float32, torch.device("meta"))
+    matrices = {id(weight): weight.numel() for weight in model.parameters() if weight.dim() == 2}
+    assert architecture._matrix_elements(settings) == sum(matrices.values())

@@ -133,3 +133,21 @@ class NoLongest:
 
     def start(self, templates, prompt_width: int):
         return Wrong("fine")
+
+
+class Changes:
+    """Allows one token, another one in each batch that it is started for."""
+
+    def __init__(self, target: Target) -> None:
+        self._started = 0
+
+    def start(self, templates, prompt_width: int):
+        self._started += 1
+        token = self._started
+
+        def only(input_ids: Tensor, scores: Tensor) -> Tensor:
+            out = torch.full_like(scores, -math.inf)
+            out[:, token] = 0.0
+            return out
+
+        return only

@@ -16,7 +16,7 @@ from molprof.analysis.trim.filter import Filter
 from molprof.analysis.trim.manifest import trimmed_manifest
 from molprof.analysis.trim.plan import Categories, Plan, make_plan
 from molprof.analysis.trim.scan import Scan, pass_over, scan
-from molprof.errors import UsageError
+from molprof.errors import TraceError, UsageError
 from molprof.files import replacing_packed
 from molprof.profiler.manifest import KEY, TRIMMED_KEY, Trimmed, trimmed_from_json
 from molprof.queries import PACKAGE, modules
@@ -69,17 +69,25 @@ def trim(path: Path, output: Path, wish: Wish) -> Outcome:
         TraceError: the trace cannot be read.
         UsageError: it has no such steps or phases, or nothing would be left.
     """
-    found, _ = scan(path)
+    try:
+        found, _ = scan(path)
+    except TraceError as problem:
+        if "--partial" not in (problem.hint or ""):
+            raise
+        raise TraceError(str(problem), hint="copy or record the file again: only whole traces are trimmed") from problem
     steps, phases = _annotated(found, path)
     chosen = _chosen(path, steps, wish)
     plan = _plan(found, path, chosen, phases, wish)
+    last_ms = (found.last_ns - (found.origin_ns or 0)) / 1e6
+    nothing = UsageError(f"nothing of {path} would be left", hint=f"its events start within {last_ms:.3f} ms")
+    if plan.start_ns > found.last_ns:  # the span of a sequence, which is cut to what is left, reaches everywhere
+        raise nothing
     with replacing_packed(output) as out:
         keep = Filter(plan, out)
         keys = pass_over(path, keep.read)
         after = sum(keep.kept.values())
         if not after:
-            last_ms = (found.last_ns - (found.origin_ns or 0)) / 1e6
-            raise UsageError(f"nothing of {path} would be left", hint=f"its events start within {last_ms:.3f} ms")
+            raise nothing
         trimmed = _record(path, wish, chosen, trimmed_from_json(keys.get(TRIMMED_KEY)))
         kept = [step for step in steps if plan.start_ns <= step.start_ns < plan.end_ns]
         if isinstance(keys.get(KEY), dict) and len(kept) < len(steps):

@@ -236,7 +236,7 @@ def capture_settings(
     return CaptureSettings(
         model=alias.path,
         tokenizer=project.tokenizer(tokenizer, alias),
-        processor=processor or ((alias.processor or AUTO) if lp else None),
+        processor=((alias.processor or AUTO) if lp else None) if processor is None else processor,
         decoding=Decoding(sampling, temperature, top_p, top_k, seed),
         loop=Loop(sort, forced_runs, drop_finished, compiled),
         command=("molprof", *sys.argv[1:]),

@@ -63,10 +63,14 @@ def find_factory(name: str) -> Factory:
     place = PROCESSORS[name].place if name in PROCESSORS else name
     module, colon, attribute = place.partition(":")
     hint = f"use one of {', '.join(PROCESSORS)}, or package.module:factory"
-    if not colon:
+    if not (module and colon and attribute):
         raise UsageError(f"no processor {name!r}", hint=hint)
     try:
         factory: Factory = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as problem:
+        if problem.name is not None and problem.name == module.partition(".")[0]:
+            hint += f"; PYTHONPATH=FOLDER says where {problem.name}.py or the package {problem.name} lies"
+        raise UsageError(f"no processor {name!r}: {problem}", hint=hint) from problem
     except (ImportError, AttributeError) as problem:
         raise UsageError(f"no processor {name!r}: {problem}", hint=hint) from problem
     except (Exception, SystemExit) as problem:  # a user's module may raise anything

@@ -6,6 +6,8 @@ has any token left costs a wait for the device, so it is looked at in a pass tha
 
 from __future__ import annotations
 
+import json
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,9 +15,10 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.errors import ProcessorError, UsageError
-from molprof.profiler.processors.base import Target
+from molprof.profiler.processors.base import Places, Target
 from molprof.profiler.processors.blame import PASSED_ON, RAISED, told
 from molprof.profiler.template import PLACEHOLDER, Template
+from molprof.text import shortened
 
 
 class UserProcessor:
@@ -30,7 +33,7 @@ class UserProcessor:
         verify: whether the batches that are started from now on look for rows without any token left.
 
     Raises:
-        UsageError: the factory makes neither.
+        UsageError: the factory makes neither, or its parameters cannot be written into a trace.
     """
 
     def __init__(self, name: str, factory: Callable[[Target], Any], target: Target) -> None:
@@ -44,7 +47,7 @@ class UserProcessor:
         self._place = name
         self.name = str(getattr(made, "name", name))
         self.placeholder = str(getattr(made, "placeholder", PLACEHOLDER))
-        self.parameters: dict[str, Any] = dict(getattr(made, "parameters", {}))
+        self.parameters = _recordable(name, dict(getattr(made, "parameters", {})))
         self.needs_templates = bool(getattr(made, "needs_templates", False))
         self.fixed_length = bool(getattr(made, "fixed_length", True))
         self.verify = False
@@ -55,12 +58,15 @@ class UserProcessor:
         if own is None:
             return len(template.ids) + 1
         try:
-            return int(own(template))
+            most = int(own(template))
         except PASSED_ON:
             raise
         except RAISED as problem:
             what = f"failed to tell its longest answer: {told(problem, self._place)}"
             raise ProcessorError(f"the processor {self.name!r} {what}") from problem
+        if most < 1:
+            raise ProcessorError(f"the processor {self.name!r} says that its longest answer has {most} tokens")
+        return most
 
     def start(self, templates: Sequence[Template], prompt_width: int) -> CheckedBatch:
         try:
@@ -73,49 +79,118 @@ class UserProcessor:
         except RAISED as problem:
             what = f"failed to start: {told(problem, self._place)}"
             raise ProcessorError(f"the processor {self.name!r} {what}") from problem
-        return CheckedBatch(self.name, self._place, batch, prompt_width, self.verify)
+        jumps = callable(getattr(batch, "forced", None)) and callable(getattr(batch, "mask", None))
+        if jumps and hasattr(batch, "reads_tokens"):
+            return CheckedRuns(self.name, self._place, batch, prompt_width, self.verify, self._target)
+        if not callable(batch):
+            what = f"its start gave a {type(batch).__name__}, which cannot be called with input_ids and scores"
+            raise ProcessorError(f"the processor {self.name!r} failed: {what}")
+        return CheckedBatch(self.name, self._place, batch, prompt_width, self.verify, self._target)
 
 
 class CheckedBatch(LogitsProcessor):
     """Calls a user's batch processor and looks at what it returns."""
 
-    def __init__(self, name: str, place: str, batch: Any, prompt_width: int, verify: bool) -> None:
+    def __init__(self, name: str, place: str, batch: Any, prompt_width: int, verify: bool, target: Target) -> None:
+        self._target = target
         self._name, self._place, self._batch = name, place, batch
         self._prompt_width, self._verify = prompt_width, verify
+        self._ends = {target.eos, target.pad}
+        self._rows: int | None = None
 
     @property
     def masked_logits(self) -> list[int] | None:
         """What the processor counted; None where it does not count."""
-        counted = getattr(self._batch, "masked_logits", None)
-        return None if counted is None else [int(count) for count in counted]
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        expected = tuple(scores.shape), scores.dtype, scores.device
         try:
-            out = self._batch(input_ids, scores)
+            counted = getattr(self._batch, "masked_logits", None)
+            counts = None if counted is None else [int(count) for count in counted]
         except PASSED_ON:
             raise
         except RAISED as problem:
-            raise self._error(input_ids, f"raised {told(problem, self._place)}") from problem
+            what = f"failed to tell its masked logits: {told(problem, self._place)}"
+            raise ProcessorError(f"the processor {self._name!r} {what}") from problem
+        rows = self._rows
+        if counts is not None and rows is not None and (len(counts) != rows or min(counts, default=0) < 0):
+            what = f"has masked_logits {shortened(str(counts))}, not one count for each of {rows} rows"
+            raise ProcessorError(f"the processor {self._name!r} {what}")
+        return counts
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self._rows = scores.shape[0]
+        step = input_ids.shape[1] - self._prompt_width
+        return self._checked(self._batch, input_ids, scores, step, range(self._rows))
+
+    def _checked(
+        self, called: Callable[..., Any], about: Any, scores: Tensor, step: int, rows: Sequence[int]
+    ) -> Tensor:
+        """What `called` makes of `scores`; `rows` are the rows of the batch that these are."""
+        expected = tuple(scores.shape), scores.dtype, scores.device
+        at = f"rows {rows[0]} to {rows[-1]}" if len(rows) > 1 else f"row {rows[0]}"
+        try:
+            arguments = (scores, about) if isinstance(about, Places) else (about, scores)
+            out = called(*arguments)
+        except PASSED_ON:
+            raise
+        except RAISED as problem:
+            raise self._error(f"raised {told(problem, self._place)}", step, at) from problem
         if not isinstance(out, Tensor):
-            raise self._error(input_ids, f"returned a {type(out).__name__}, not a tensor of scores")
+            raise self._error(f"returned a {type(out).__name__}, not a tensor of scores", step, at)
         found = tuple(out.shape), out.dtype, out.device
         for what, got, right in zip(("shape", "dtype", "device"), found, expected, strict=True):
             if got != right:
-                raise self._error(input_ids, f"returned scores of {what} {got}, not {right}")
+                raise self._error(f"returned scores of {what} {got}, not {right}", step, at)
         if self._verify:
-            self._check_rows(input_ids, out)
+            broken = (out.isnan().any(-1) | out.isposinf().any(-1)).nonzero().flatten().tolist()
+            if broken:
+                raise self._error("returned NaN or +inf among the scores", step, f"row {rows[broken[0]]}")
+            empty = out.isneginf().all(-1).nonzero().flatten().tolist()
+            if empty:
+                ended = step > 0 and isinstance(about, Tensor) and int(about[empty[0], -1]) in self._ends
+                where = f"row {rows[empty[0]]}" + (", which had ended: leave it the end token" if ended else "")
+                raise self._error(f"masked all {out.shape[1]:,} tokens", step, where)
         return out
 
-    def _check_rows(self, input_ids: Tensor, scores: Tensor) -> None:
-        broken = (scores.isnan().any(-1) | scores.isposinf().any(-1)).nonzero().flatten().tolist()
-        if broken:
-            raise self._error(input_ids, "returned NaN or +inf among the scores", broken[0])
-        empty = scores.isneginf().all(-1).nonzero().flatten().tolist()
-        if empty:
-            raise self._error(input_ids, f"masked all {scores.shape[1]:,} tokens", empty[0])
-
-    def _error(self, input_ids: Tensor, what: str, row: int | None = None) -> ProcessorError:
-        step, rows = input_ids.shape[1] - self._prompt_width, input_ids.shape[0]
-        where = f"row {row}" if row is not None else f"rows 0 to {rows - 1}" if rows > 1 else "row 0"
+    def _error(self, what: str, step: int, where: str) -> ProcessorError:
         return ProcessorError(f"the processor {self._name!r} {what}, at step {step}, {where}", step=step)
+
+
+class CheckedRuns(CheckedBatch):
+    """One that tells forced runs too, watched in the same way: `ForcedRuns`."""
+
+    def __init__(self, name: str, place: str, batch: Any, prompt_width: int, verify: bool, target: Target) -> None:
+        super().__init__(name, place, batch, prompt_width, verify, target)
+        self.reads_tokens = bool(batch.reads_tokens)
+        self._step = 0
+
+    def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
+        """See `ForcedRuns`."""
+        where = f"at position {position} of row {row}"
+        try:
+            tokens = [operator.index(token) for token in self._batch.forced(row, position, chosen)]
+        except PASSED_ON:
+            raise
+        except RAISED as problem:
+            what = f"failed to tell what is forced {where}: {told(problem, self._place)}"
+            raise ProcessorError(f"the processor {self._name!r} {what}") from problem
+        for token in tokens:
+            if not 0 <= token < self._target.logits_width:
+                raise ProcessorError(f"the processor {self._name!r} forces {token} {where}, which is no token's id")
+        return tokens
+
+    def mask(self, scores: Tensor, places: Places) -> Tensor:
+        """See `ForcedRuns`."""
+        self._rows = max(self._rows or 0, max(places.rows) + 1)
+        step, self._step = self._step, self._step + 1
+        return self._checked(self._batch.mask, places, scores, step, places.rows)
+
+
+def _recordable(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters as JSON holds them: the trace is written last, when a capture has long run."""
+    try:
+        kept: dict[str, Any] = json.loads(json.dumps(parameters, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise UsageError(
+            f"the parameters of {name} cannot be written into a trace: {problem}",
+            hint="finite numbers, texts, lists and dictionaries of them; str() of anything else",
+        ) from problem
+    return kept

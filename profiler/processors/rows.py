@@ -65,8 +65,6 @@ class RowProcessor(LogitsProcessor):
         """Logits set to -inf so far, by row, idle row-steps included."""
         return list(self._masked)
 
-    reads_tokens = False
-
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         # Prompts are padded on the left, so every row stands at the same answer position.
         position = input_ids.shape[1] - self._prompt_width
