@@ -127,6 +127,23 @@ def test_a_command_follows_its_job_and_leaves_its_result(here: Path, molprof: Cl
     assert [(task["state"], task["exit_code"]) for task in listed["tasks"]] == [("ok", 0)]
 
 
+def test_a_job_may_be_submitted_from_inside_another_one(
+    here: Path, molprof: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(here / "a.json", document())
+    # As in an interactive job; srun refuses both kinds of memory together.
+    for name, value in (
+        ("JOB_ID", "77"), ("MEM_PER_CPU", "100"), ("MEM_PER_NODE", "200"), ("NTASKS", "4"), ("CPUS_PER_TASK", "3"),
+        ("ARRAY_JOB_ID", "70"), ("ARRAY_TASK_ID", "7"),
+    ):  # fmt: skip
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    done = molprof("report", "a.json", "--format", "json", "-o", "out.json", "--submit", "slurm", "--slurm", "cpus=1")
+    assert done.returncode == 0, done.stderr
+    record = json.loads((here / ".molprof/jobs/report-1/tasks/0.json").read_text())
+    job = find_job(here / ".molprof/jobs", "1")
+    assert (record["state"], record["slurm_id"]) == ("ok", job.slurm_task_id(0))
+
+
 def test_a_detached_job_is_collected_by_its_id(here: Path, molprof: Cli) -> None:
     write(here / "a.json", document())
     write(here / "b.json", document())
@@ -254,8 +271,8 @@ def test_what_slurm_refuses_leaves_nothing(here: Path, molprof: Cli) -> None:
     write(here / "a.json", document())
     refused = molprof("report", "a.json", "-o", "a.txt", "--submit", "slurm", "--slurm", "partition=nowhere")
     assert refused.returncode == 3
-    assert "Slurm refused the job: " in refused.stderr
-    assert "invalid partition" in refused.stderr
+    assert "Slurm refused the job: invalid partition specified: nowhere; Batch job" in refused.stderr
+    assert "sbatch: error" not in refused.stderr
     assert list((here / ".molprof/jobs").iterdir()) == []
 
 
