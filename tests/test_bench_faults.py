@@ -252,9 +252,9 @@ def test_another_file_is_not_added_to(tmp_path: Path, content: str) -> None:
 
 
 def test_the_machine_is_read_by_a_process_of_its_own() -> None:
-    assert read_machine("auto", None, WORKER) == FACTS
+    assert read_machine("auto", None, worker=WORKER) == FACTS
     with pytest.raises(RunError, match="cannot find out what this machine can run: ended with code 1"):
-        read_machine("auto", None, "no_such_module")
+        read_machine("auto", None, worker="no_such_module")
 
 
 SCRIPT = """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from molprof.commands.bench_options import (
 from molprof.commands.bench_run import Running, run, submitted
 from molprof.commands.bench_show import show
 from molprof.commands.submission import Submittable
-from molprof.profiler.bench.cases import BACKENDS, MASKS
+from molprof.profiler.bench.cases import BACKENDS, MASKS, GenerateCase
 from molprof.profiler.bench.grids import (
     BENCHMARKS,
     DIMENSIONS,
@@ -30,7 +31,8 @@ from molprof.profiler.bench.grids import (
     read_shape,
     sdpa_cases,
 )
-from molprof.profiler.settings import ATTENTION, COMPILE, KV_CACHES
+from molprof.profiler.project import Project, find_project
+from molprof.profiler.settings import ATTENTION, AUTO, COMPILE, KV_CACHES
 
 _NUMBERS = Values(read=int, name="whole numbers")
 
@@ -132,7 +134,8 @@ def sdpa(
 def _generation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         [
-            click.option("--model", "models", type=Values(), metavar="A,B,...", help="Presets, folders, hub ids."),
+            click.option("--model", "models", type=Values(), metavar="A,B,...",
+                         help="Presets, folders, hub ids, or names of molprof.toml."),
             click.option("--tokenizer", metavar="NAME", help="Of all of them.  [default: the model's own]"),
             click.option("--processor", "processors", type=Values(read=processor), metavar="A,B,...",
                          help="Logits processors; none: unconstrained, auto: as --lp."),
@@ -195,16 +198,27 @@ def _generation(name: str, benchmark: Benchmark) -> click.Command:
             "dtype": dtype, "max_new_tokens": max_new_tokens, "warmup": warmup, "passes": passes,
             "trust_remote_code": trust_remote_code, "device": running.device, "threads": running.threads,
         }  # fmt: skip
-        cases = generation_cases(values, common)
+        cases = resolved(generation_cases(values, common), find_project(running.config))
         if submitted(running):
             return 0
         from molprof.profiler.bench.schedule import read_machine
 
-        return run(cases, read_machine(running.device, running.threads), running)
+        return run(cases, read_machine(running.device, running.threads, cases), running)
 
     invoke.__doc__ = f"{benchmark.line}\n\n{_compared(name, benchmark)}"
     made = _generation_options(dtype_option(running_options(invoke)))
     return click.command(name, cls=Submittable)(made)
+
+
+def resolved(cases: Sequence[GenerateCase], project: Project) -> tuple[GenerateCase, ...]:
+    """The cases with what a model's short name in molprof.toml stands for, as in a capture."""
+    found = []
+    for case in cases:
+        alias = project.model(case.model)
+        name = alias.processor or case.processor if case.processor == AUTO else case.processor
+        tokenizer = project.tokenizer(case.tokenizer, alias)
+        found.append(replace(case, model=alias.path, tokenizer=tokenizer, processor=name))
+    return tuple(dict.fromkeys(found))
 
 
 def _value(value: object) -> str:
@@ -234,7 +248,6 @@ def _compared(name: str, benchmark: Benchmark) -> str:
 def _check_processors(names: tuple[str | None, ...]) -> None:
     """A mistyped name is found before anything runs."""
     from molprof.profiler.processors import PROCESSORS, find_factory
-    from molprof.profiler.settings import AUTO
 
     for name in names:
         if name is not None and name != AUTO and name not in PROCESSORS:
