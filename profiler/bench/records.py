@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from molprof.errors import UsageError
+from molprof.errors import RunError, UsageError
 from molprof.profiler.bench.answers import OK
 
 if TYPE_CHECKING:
@@ -67,7 +69,8 @@ class Results:
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         except OSError as problem:
             raise UsageError(f"cannot write {path}: {problem.strerror}", hint="name another file with -o") from problem
-        self._cut()
+        with self._alone():
+            self._cut()
 
     def close(self) -> None:
         """No more lines."""
@@ -82,17 +85,35 @@ class Results:
         return name
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """One line, on the disk when this returns."""
+        """One line, on the disk when this returns; where that fails, nothing of it is in the file.
+
+        Raises:
+            RunError: the disk is full, or the like.
+        """
         text = json.dumps({"schema": SCHEMA, **record}, separators=(",", ":"), allow_nan=False)
-        os.write(self._file, text.encode() + b"\n")
-        os.fsync(self._file)
+        rest = text.encode() + b"\n"
+        with self._alone():
+            self._cut()
+            end = os.fstat(self._file).st_size
+            try:
+                while rest:
+                    rest = rest[os.write(self._file, rest) :]
+                os.fsync(self._file)
+            except OSError as problem:
+                raise RunError(
+                    f"cannot write {self._path}: {problem.strerror}",
+                    hint="what it holds is whole; make room and go on with --resume",
+                ) from problem
+            finally:
+                if rest:
+                    os.ftruncate(self._file, end)
 
     def add(self, part: Path) -> None:
         """Lines of another file of results that this one lacks; results with an environment's line before them."""
         _read(part)
         data = part.read_bytes()
-        for line in data[: data.rfind(b"\n") + 1].splitlines():
-            record = json.loads(line)
+        for number, line in enumerate(data[: data.rfind(b"\n") + 1].split(b"\n")[:-1], start=1):
+            record = _record(line, f"{part} line {number}")
             kind = record["record"]
             if kind == "environment":
                 self.environment(record["environment"])
@@ -101,6 +122,17 @@ class Results:
                 if record["repeat"] not in ended:
                     ended[record["repeat"]] = record["status"]
                     self.write(record)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else writes a line meanwhile, or takes one that is being written for one that was cut off."""
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _cut(self) -> None:
         """Drops the beginning of a line that was never finished: the process that wrote it was killed."""
@@ -135,16 +167,9 @@ def _read(path: Path) -> Done:
     ended: dict[tuple[str, str], dict[int, str]] = {}
     results = 0
     data = path.read_bytes()
-    for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
-        try:
-            record = json.loads(line)
-            kind, schema = record["record"], record["schema"]
-        except (ValueError, TypeError, KeyError) as problem:
-            raise UsageError(
-                f"{path} line {number} is not a benchmark result", hint="-o with a new file, or one of molprof bench"
-            ) from problem
-        if schema > SCHEMA:
-            raise UsageError(f"{path} is of schema {schema}; this molprof writes {SCHEMA}", "-o with a new file")
+    for number, line in enumerate(data[: data.rfind(b"\n") + 1].split(b"\n")[:-1], start=1):
+        record = _record(line, f"{path} line {number}")
+        kind = record["record"]
         if kind == "environment":
             environments.add(record["id"])
         elif kind == "result":
@@ -153,3 +178,29 @@ def _read(path: Path) -> Done:
     if data and not data.rfind(b"\n") + 1:
         raise UsageError(f"{path} is not a file of benchmark results", hint="name another with -o")
     return Done(frozenset(environments), ended, results)
+
+
+# What a line must hold for it to be told which case it is of.
+_KEYS: Mapping[str, Mapping[str, type]] = {
+    "environment": {"id": str, "environment": dict},
+    "result": {"case": str, "environment": str, "repeat": int, "status": str},
+}
+
+
+def _record(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+        kind, schema = record["record"], record["schema"]
+        keys = _KEYS.get(kind, {})
+        whole = isinstance(schema, int) and all(isinstance(record[key], made) for key, made in keys.items())
+    except (ValueError, TypeError, KeyError, RecursionError) as problem:
+        raise _other(where) from problem
+    if not whole:
+        raise _other(where)
+    if schema > SCHEMA:
+        raise UsageError(f"{where} is of schema {schema}; this molprof writes {SCHEMA}", "-o with a new file")
+    return dict(record)
+
+
+def _other(where: str) -> UsageError:
+    return UsageError(f"{where} is not a benchmark result", hint="-o with a new file, or one of molprof bench")
