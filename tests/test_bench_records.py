@@ -38,7 +38,7 @@ def test_a_line_that_the_disk_has_no_room_for_leaves_nothing(tmp_path: Path) -> 
     results = Results(path)
     results.write(RUN)
     whole = path.read_bytes()
-    with largest_file(len(whole) + 50), pytest.raises(RunError, match="cannot write .*: File too large"):
+    with largest_file(len(whole) + 50), pytest.raises(RunError, match=r"cannot write .*: File too large"):
         results.write(RUN)
     assert path.read_bytes() == whole
     results.write(RUN)

@@ -192,13 +192,13 @@ def _generation(name: str, benchmark: Benchmark) -> click.Command:
             dimension: given or benchmark.defaults.get(dimension) or PLAIN[dimension]
             for dimension, given in grids.items()
         }
-        _check_processors(values["processors"])
         common = {
             "tokenizer": tokenizer, "count": count, "smiles": _absolute(smiles), "prompts": _absolute(prompts),
             "dtype": dtype, "max_new_tokens": max_new_tokens, "warmup": warmup, "passes": passes,
             "trust_remote_code": trust_remote_code, "device": running.device, "threads": running.threads,
         }  # fmt: skip
         cases = resolved(generation_cases(values, common), find_project(running.config))
+        _check_processors(cases)
         if submitted(running):
             return 0
         from molprof.profiler.bench.schedule import read_machine
@@ -245,11 +245,11 @@ def _compared(name: str, benchmark: Benchmark) -> str:
     )
 
 
-def _check_processors(names: tuple[str | None, ...]) -> None:
+def _check_processors(cases: Sequence[GenerateCase]) -> None:
     """A mistyped name is found before anything runs."""
     from molprof.profiler.processors import PROCESSORS, find_factory
 
-    for name in names:
+    for name in dict.fromkeys(case.processor for case in cases):
         if name is not None and name != AUTO and name not in PROCESSORS:
             find_factory(name)
 
