@@ -74,6 +74,11 @@ def number_text(value: float | None) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else _digits(value)
 
 
+def speed_text(value: float | None) -> str:
+    """A measured speed with as many decimals as four digits leave room for, whole or not: columns stay even."""
+    return NOT_RECORDED if value is None else _digits(value)
+
+
 def percent_text(value_ratio: float | None) -> str:
     """A ratio as a percentage."""
     if value_ratio is None:
