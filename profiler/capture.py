@@ -169,6 +169,9 @@ def _capture(settings: CaptureSettings, prompts: Prompts, passes: Passes, raw: P
         write_trace(raw, settings.output, manifest, texts, steps)
     except OSError as problem:
         raise RunError(f"cannot write {settings.output}: {problem.strerror or problem}") from problem
+    left = incomplete_path(settings.output)
+    if left.is_file() and is_incomplete(left):
+        left.unlink()  # of an earlier run that failed, which this one stands in for
     notes = [*loaded.notes, *_notes(settings, [*results, unmarked], profiled, window)]
     if settings.disagreement and (lost := sum(run.disagreement is None for run in molecules)):
         notes.append(f"the pass for disagreement wrote another text for {lost} molecules: theirs is not recorded")

@@ -14,7 +14,7 @@ import click
 
 from molprof.commands.options import deliver, note
 from molprof.commands.submission import check_submission, own_arguments, run_on_cluster
-from molprof.errors import UsageError
+from molprof.errors import RunError, UsageError
 from molprof.text import escaped
 
 if TYPE_CHECKING:
@@ -93,8 +93,14 @@ def submitted(running: Running) -> bool:
 
 
 def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | None = None) -> int:
-    """Runs the cases, or lists them; the exit code. `worker`: another module than molprof's own that runs a case."""
-    from molprof.profiler.bench.answers import STATUSES
+    """Runs the cases, or lists them; the exit code. `worker`: another module than molprof's own that runs a case.
+
+    Raises:
+        RunError: cases failed, hung or had no memory, and no other one of them has figures in the file.
+    """
+    from molprof.analysis.render.values import counted
+    from molprof.profiler.bench.answers import FAILED, HUNG, NO_MEMORY, OK, STATUSES
+    from molprof.profiler.bench.cases import case_id
     from molprof.profiler.bench.isolate import WORKER, Limits
     from molprof.profiler.bench.records import Results
     from molprof.profiler.bench.schedule import Plan, default_memory, run_plan
@@ -111,6 +117,10 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
     results = Results(running.output)
     if results.done.results and not running.resume:
         note(f"adding to the {results.done.results} results in {running.output}; --resume leaves out what is done")
+    if running.resume:
+        for count, how in results.done.elsewhere(set(map(case_id, cases)), facts.environment).values():
+            found_there = f"{counted(count, 'result')} of these cases in {running.output}"
+            note(f"{found_there}: not counted, for their environment was another one: {escaped(how)}")
     plan = Plan(
         cases=tuple(cases), repeats=running.repeats, seed=running.seed,
         limits=Limits(running.limit, running.memory_limit or default_memory()), resume=running.resume,
@@ -134,6 +144,11 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
     else:
         note(f"nothing left to run: {running.output} has it all")
     note(f"next: molprof bench show {shlex.quote(str(running.output))}")
+    bad = sum(lines.statuses[status] for status in (FAILED, HUNG, NO_MEMORY))
+    if bad and not lines.statuses[OK] and not results.done.good(map(case_id, cases)):
+        raise RunError(
+            f"none of the cases has figures: {lines.last_problem}", hint="the file has all messages and stacks"
+        )
     return 0
 
 
@@ -163,6 +178,7 @@ class Lines:
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty()
         self.statuses: Counter[str] = Counter()
+        self.last_problem: str | None = None
 
     @property
     def done(self) -> int:
@@ -189,6 +205,7 @@ class Lines:
         if step.rest_s:
             text += f", about {duration(step.rest_s)} left"
         if step.message:
+            self.last_problem = escaped(step.message)
             text += f"\n{' ' * (2 * width + 4)}{escaped(step.message)}"
         self._stream.write(text + "\n")
         self._stream.flush()

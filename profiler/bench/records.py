@@ -7,7 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,12 +33,12 @@ class Done:
     """What a file already holds.
 
     Attributes:
-        environments: ids of its environments.
+        environments: hardware and versions by id.
         ended: (case, environment) -> repeat -> status.
         results: result lines in all.
     """
 
-    environments: frozenset[str]
+    environments: Mapping[str, Mapping[str, Any]]
     ended: dict[tuple[str, str], dict[int, str]]
     results: int
 
@@ -52,6 +52,26 @@ class Done:
         if ended.get(repeat) == OK:
             return True
         return not again and any(status != OK for status in ended.values())
+
+    def good(self, cases: Iterable[str]) -> bool:
+        """Whether it holds figures of any of the cases."""
+        wanted = set(cases)
+        return any(case in wanted and OK in repeats.values() for (case, _), repeats in self.ended.items())
+
+    def elsewhere(self, cases: Collection[str], environment: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+        """What it holds of the cases in other environments: results and how that environment differs, by its id."""
+        here = environment_id(environment)
+        counts: dict[str, int] = {}
+        for (case, other), repeats in self.ended.items():
+            if case in cases and other != here:
+                counts[other] = counts.get(other, 0) + len(repeats)
+        found = {}
+        for other, count in counts.items():
+            known = self.environments.get(other, {})
+            names = [name for name in environment if name in known and known[name] != environment[name]]
+            parts = (f"{name} {known[name]}, here {environment[name]}" for name in names)
+            found[other] = count, "; ".join(parts) or "not described"
+        return found
 
 
 class Results:
@@ -160,10 +180,10 @@ def collected(status: JobStatus) -> None:
 
 def _read(path: Path) -> Done:
     if not path.exists():
-        return Done(frozenset(), {}, 0)
+        return Done({}, {}, 0)
     if not path.is_file():
         raise UsageError(f"{path} is not a regular file", hint="name another with -o")
-    environments = set()
+    environments: dict[str, Mapping[str, Any]] = {}
     ended: dict[tuple[str, str], dict[int, str]] = {}
     results = 0
     data = path.read_bytes()
@@ -171,13 +191,13 @@ def _read(path: Path) -> Done:
         record = _record(line, f"{path} line {number}")
         kind = record["record"]
         if kind == "environment":
-            environments.add(record["id"])
+            environments[record["id"]] = record["environment"]
         elif kind == "result":
             ended.setdefault((record["case"], record["environment"]), {})[record["repeat"]] = record["status"]
             results += 1
     if data and not data.rfind(b"\n") + 1:
         raise UsageError(f"{path} is not a file of benchmark results", hint="name another with -o")
-    return Done(frozenset(environments), ended, results)
+    return Done(environments, ended, results)
 
 
 # What a line must hold for it to be told which case it is of.
