@@ -62,6 +62,23 @@ def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
     assert lines(tmp_path / "all.jsonl") == [(environment_id(MACHINE),), ("a", environment_id(MACHINE), "ok")]
 
 
+def test_a_job_whose_tasks_left_nothing_makes_no_file(tmp_path: Path) -> None:
+    collected(ended(tmp_path / "all.jsonl", tmp_path / "1.jsonl"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cases"),
+    [(("batch", "--batch-size", "1"), 2), (("sdpa", "--backend", "math", "--phase", "decode"), 4)],
+    ids=["generation", "kernel"],
+)
+def test_no_task_is_without_a_case(molprof: Cli, tmp_path: Path, arguments: tuple[str, ...], cases: int) -> None:
+    result = molprof("bench", *arguments, "-o", "x.jsonl", "--submit", "slurm", "--tasks", str(cases + 1))
+    assert result.returncode == 2
+    assert f"--tasks {cases + 1} for {cases} cases: some would have none\n  --tasks {cases} at most" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_another_file_is_refused(tmp_path: Path) -> None:
     part = tmp_path / "1.jsonl"
     part.write_text('{"no": "result"}\n')

@@ -19,7 +19,7 @@ from molprof.commands.bench_options import (
 from molprof.commands.bench_run import Running, run, submitted
 from molprof.commands.bench_show import show
 from molprof.commands.submission import Submittable
-from molprof.profiler.bench.cases import BACKENDS, MASKS, GenerateCase
+from molprof.profiler.bench.cases import BACKENDS, MASKS, GenerateCase, SdpaCase
 from molprof.profiler.bench.grids import (
     BENCHMARKS,
     DIMENSIONS,
@@ -121,14 +121,17 @@ def sdpa(
     """  # fmt: skip
     running = Running(**options)
     _require_output(running)
-    if submitted(running):
+
+    def cases(gpu: bool) -> tuple[SdpaCase, ...]:
+        chosen = shapes or tuple(map(read_shape, SHAPES[gpu]))
+        return sdpa_cases(chosen, backends, phases, masks, (dtype,), running.device, running.threads)
+
+    if submitted(running, len(cases(gpu=True))):
         return 0
     from molprof.profiler.bench.schedule import read_machine
 
     facts = read_machine(running.device, running.threads)
-    chosen = shapes or tuple(map(read_shape, SHAPES[facts.gpu]))
-    cases = sdpa_cases(chosen, backends, phases, masks, (dtype,), running.device, running.threads)
-    return run(cases, facts, running)
+    return run(cases(facts.gpu), facts, running)
 
 
 def _generation_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -199,7 +202,7 @@ def _generation(name: str, benchmark: Benchmark) -> click.Command:
         }  # fmt: skip
         cases = resolved(generation_cases(values, common), find_project(running.config))
         _check_processors(cases)
-        if submitted(running):
+        if submitted(running, len(cases)):
             return 0
         from molprof.profiler.bench.schedule import read_machine
 

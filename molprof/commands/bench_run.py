@@ -50,12 +50,15 @@ class Running:
     detach: bool = False
 
 
-def submitted(running: Running) -> bool:
+def submitted(running: Running, cases: int) -> bool:
     """Hands the benchmark to a cluster where that is asked for: each task runs a share of the cases into a file of its
     own, for several nodes cannot add to one, and collecting puts them together. Whether it was asked for.
 
+    Args:
+        cases: how many there are to share out.
+
     Raises:
-        UsageError: an earlier submission has left such files, and `--resume` is not given.
+        UsageError: an earlier submission has left such files, and `--resume` is not given; or more tasks than cases.
         RunError: a task did not end well.
     """
     check_submission(running.cluster, running.overrides, running.detach)
@@ -63,11 +66,16 @@ def submitted(running: Running) -> bool:
         if running.tasks is not None and running.cluster is None:
             raise click.UsageError("--tasks is of use with --submit NAME only")
         return False
+    from molprof.analysis.render.values import counted
     from molprof.profiler.cluster.job import Task
     from molprof.profiler.project import find_project
 
     assert running.output is not None
     output, count = running.output.absolute(), running.tasks or 1
+    if count > cases:
+        raise UsageError(
+            f"--tasks {count} for {counted(cases, 'case')}: some would have none", f"--tasks {cases} at most"
+        )
     parts = [output.with_name(f"{output.stem}.{number}-of-{count}{output.suffix}") for number in range(1, count + 1)]
     if not running.resume and (left := [part for part in parts if part.exists()]):
         raise UsageError(

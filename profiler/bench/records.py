@@ -169,11 +169,13 @@ def collected(status: JobStatus) -> None:
         UsageError: one of the files holds something else.
     """
     data = status.job.data or {}
+    parts = [part for part in map(Path, data["parts"]) if part.exists()]
+    if not parts:
+        return
     results = Results(Path(data["output"]))
     try:
-        for part in map(Path, data["parts"]):
-            if part.exists():
-                results.add(part)
+        for part in parts:
+            results.add(part)
     finally:
         results.close()
 

@@ -112,7 +112,10 @@ def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
         job.save()
         said = (line.strip().removeprefix("sbatch: error: ") for line in str(error).splitlines())
         reason = "; ".join(filter(None, said)) or type(error).__name__
-        raise SchedulerError(f"Slurm refused the job: {reason}", hint="sinfo lists partitions and limits") from error
+        raise SchedulerError(
+            f"Slurm refused the job: {reason}",
+            hint="sinfo lists partitions and limits; scontrol show config: MaxArraySize, MaxJobCount",
+        ) from error
     done = replace(started.attempts[-1], slurm_id=sent[0].job_id.split("_")[0])
     submitted = replace(started, attempts=(*job.attempts, done))
     submitted.save()
