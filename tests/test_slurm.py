@@ -320,9 +320,18 @@ def test_a_benchmark_runs_in_shares_whose_results_are_put_together(here: Path, m
     records = [json.loads(line) for line in (here / "b.jsonl").read_text().splitlines()]
     ended = {item["label"].split()[0]: item["status"] for item in records if item["record"] == "result"}
     assert ended == {"math": "ok", "flash-attn": "unsupported"}
-    again = molprof("bench", "sdpa", *grid, "--device", "cpu", "--submit", "node", "--tasks", "2", "-o", "b.jsonl")
-    assert again.returncode == 2
-    assert "b.1-of-2.jsonl is of an earlier submission" in again.stderr
+    assert sorted(here.glob("b.*")) == [here / "b.jsonl"]
+    # What is collected is not run again.
+    again = molprof(
+        "bench", "sdpa", *grid, "--device", "cpu", "--repeats", "1", "--submit", "node", "-o", "b.jsonl", "--resume"
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert "nothing left to run" in again.stderr
+    assert [json.loads(line) for line in (here / "b.jsonl").read_text().splitlines()] == records
+    (here / "b.1-of-1.jsonl").touch()
+    other = molprof("bench", "sdpa", *grid, "--submit", "node", "-o", "b.jsonl")
+    assert other.returncode == 2
+    assert "b.1-of-1.jsonl is of an earlier submission" in other.stderr
 
 
 def test_what_a_cluster_still_has_is_not_submitted_again(here: Path, molprof: Cli) -> None:

@@ -12,7 +12,6 @@ from molprof.analysis.render.document import Column, Document, Section
 from molprof.analysis.render.values import (
     bytes_text,
     count_text,
-    number_text,
     percent_text,
     ratio_text,
     speed_text,
@@ -221,8 +220,8 @@ def _sdpa(items: Sequence[Measured]) -> list[Section]:
                 _backend(item),
                 time_text(item.median_ns),
                 _time_range(item),
-                number_text(_tflops(item)),
-                number_text(_gb_per_s(item)),
+                speed_text(_tflops(item)),
+                speed_text(_gb_per_s(item)),
                 ratio_text(math_ns / item.median_ns) if math_ns and item.median_ns else _NONE,
                 time_text(item.median("first_call_ns")),
                 _or_none(item.median("largest_error"), lambda value: f"{value:.1e}"),

@@ -75,8 +75,10 @@ def number_text(value: float | None) -> str:
 
 
 def speed_text(value: float | None) -> str:
-    """A measured speed with as many decimals as four digits leave room for, whole or not: columns stay even."""
-    return NOT_RECORDED if value is None else _digits(value)
+    """A measured speed with four digits, so that columns are even; a small one with three, and never 0."""
+    if value is None:
+        return NOT_RECORDED
+    return f"{value:.3g}" if 0 < value < 0.1 else _digits(value)
 
 
 def percent_text(value_ratio: float | None) -> str:

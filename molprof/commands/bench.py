@@ -62,9 +62,19 @@ def command() -> None:
     """
 
 
-def _require_output(running: Running) -> None:
-    if running.output is None and not running.dry_run:
+def _check(running: Running) -> None:
+    """Refuses before any work what cannot be."""
+    if running.retry and not running.resume:
+        raise click.UsageError("--retry says what --resume runs again; give both")
+    if running.share is not None and running.cluster is not None:
+        raise click.UsageError("--share is for a part that runs here; on a cluster: --tasks N")
+    if running.dry_run:
+        return
+    if running.output is None:
         raise click.UsageError("Missing option '-o'; --dry-run shows the cases without it.")
+    from molprof.profiler.bench.records import check_results
+
+    check_results(running.output)
 
 
 @command.command("sdpa", cls=Submittable)
@@ -120,7 +130,7 @@ def sdpa(
       molprof bench sdpa --shape 4x16x16x2048x64,32x16x8x1024x128 --backend auto,flash,math -o sdpa.jsonl
     """  # fmt: skip
     running = Running(**options)
-    _require_output(running)
+    _check(running)
 
     def cases(gpu: bool) -> tuple[SdpaCase, ...]:
         chosen = shapes or tuple(map(read_shape, SHAPES[gpu]))
@@ -188,7 +198,7 @@ def _generation(name: str, benchmark: Benchmark) -> click.Command:
     ) -> int:
         grids = {dimension: options.pop(dimension) for dimension in DIMENSIONS}
         running = Running(**options)
-        _require_output(running)
+        _check(running)
         if prompts is not None and smiles is not None:
             raise click.UsageError("molecules and plain-text prompts exclude each other; leave one of them out")
         values = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -81,6 +82,9 @@ def submitted(running: Running, cases: int) -> bool:
         raise UsageError(
             f"{left[0]} is of an earlier submission", hint="--resume goes on with it; else remove it or name another -o"
         )
+    for part in parts if running.resume and output.exists() else ():
+        if not part.exists():  # was collected: what is done is in the results
+            shutil.copyfile(output, part)
     context = click.get_current_context()
     # A task that is requeued goes on where it was stopped.
     own = [*own_arguments(context), *([] if running.resume else ["--resume"])]
@@ -120,8 +124,6 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
         deliver(listed(cases, facts, running.repeats), None)
         return 0
     assert running.output is not None
-    if running.retry and not running.resume:
-        raise click.UsageError("--retry says what --resume runs again; give both")
     results = Results(running.output)
     if results.done.results and not running.resume:
         note(f"adding to the {results.done.results} results in {running.output}; --resume leaves out what is done")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molprof.errors import RunError, UsageError
+from molprof.files import check_output
 from molprof.profiler.bench.answers import OK
 
 if TYPE_CHECKING:
@@ -129,19 +130,14 @@ class Results:
                     os.ftruncate(self._file, end)
 
     def add(self, part: Path) -> None:
-        """Lines of another file of results that this one lacks; results with an environment's line before them."""
-        _read(part)
-        data = part.read_bytes()
-        for number, line in enumerate(data[: data.rfind(b"\n") + 1].split(b"\n")[:-1], start=1):
-            record = _record(line, f"{part} line {number}")
-            kind = record["record"]
-            if kind == "environment":
+        """Result lines of another file of results that this one lacks, with their environments' lines before them."""
+        known = {_text(record) for record in _records(self._path) if record["record"] == "result"}
+        for record in _records(part):
+            if record["record"] == "environment":
                 self.environment(record["environment"])
-            elif kind == "result":
-                ended = self.done.ended.setdefault((record["case"], record["environment"]), {})
-                if record["repeat"] not in ended:
-                    ended[record["repeat"]] = record["status"]
-                    self.write(record)
+            elif record["record"] == "result" and (text := _text(record)) not in known:
+                known.add(text)
+                self.write(record)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -162,8 +158,19 @@ class Results:
             os.ftruncate(self._file, whole)
 
 
+def check_results(path: Path) -> None:
+    """Refuses, before any work, a file that results cannot be added to.
+
+    Raises:
+        UsageError: it is something else, its folder is not there, or no file can be made in it.
+    """
+    _read(path)
+    check_output(path, force=True)
+
+
 def collected(status: JobStatus) -> None:
-    """Adds what the tasks of a cluster's job have left in their files to the benchmark's own, each line once.
+    """Adds what the tasks of a cluster's job have left in their files to the benchmark's own, each line once; where
+    all tasks ended well, their files are gone then.
 
     Raises:
         UsageError: one of the files holds something else.
@@ -178,6 +185,9 @@ def collected(status: JobStatus) -> None:
             results.add(part)
     finally:
         results.close()
+    if status.good:  # else tasks that are queued again go on with theirs
+        for part in parts:
+            part.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Done:
@@ -188,18 +198,30 @@ def _read(path: Path) -> Done:
     environments: dict[str, Mapping[str, Any]] = {}
     ended: dict[tuple[str, str], dict[int, str]] = {}
     results = 0
-    data = path.read_bytes()
-    for number, line in enumerate(data[: data.rfind(b"\n") + 1].split(b"\n")[:-1], start=1):
-        record = _record(line, f"{path} line {number}")
-        kind = record["record"]
-        if kind == "environment":
+    for record in _records(path):
+        if record["record"] == "environment":
             environments[record["id"]] = record["environment"]
-        elif kind == "result":
+        elif record["record"] == "result":
             ended.setdefault((record["case"], record["environment"]), {})[record["repeat"]] = record["status"]
             results += 1
-    if data and not data.rfind(b"\n") + 1:
-        raise UsageError(f"{path} is not a file of benchmark results", hint="name another with -o")
     return Done(environments, ended, results)
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """Its whole lines; the beginning of one that was cut off at the end is left out."""
+    try:
+        data = path.read_bytes()
+    except OSError as problem:
+        raise UsageError(f"cannot read {path}: {problem.strerror}", hint="name another with -o") from problem
+    *lines, begun = data.split(b"\n")
+    if begun and not lines:
+        raise UsageError(f"{path} is not a file of benchmark results", hint="name another with -o")
+    return [_record(line, f"{path} line {number}") for number, line in enumerate(lines, start=1)]
+
+
+def _text(record: Mapping[str, Any]) -> str:
+    """Equal for the same record."""
+    return json.dumps(record, sort_keys=True)
 
 
 # What a line must hold for it to be told which case it is of.
