@@ -339,6 +339,8 @@ def test_what_a_cluster_still_has_is_not_submitted_again(here: Path, molprof: Cl
     (here / "molprof.toml").write_text('[slurm.slow]\nsetup = ["sleep 300"]\ncpus = 1\n')
     sweep = ("sweep", "grid.toml", "--submit", "slow", "--detach")
     assert molprof(*sweep).stdout == "sweep-1\n"
+    twice = molprof(*sweep)
+    assert (twice.returncode, twice.stderr.splitlines()[0]) == (2, "molprof: error: sweep-1 still has 2 cases of grid")
     again = molprof(*sweep, "--resume")
     assert (again.returncode, again.stdout) == (0, "")
     assert again.stderr == "sweep-1 still has 2 cases, which are left to it: molprof collect sweep-1\n"

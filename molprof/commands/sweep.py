@@ -101,7 +101,13 @@ def command(
         deliver("\n".join(lines), None)
         note(f"{len(lines)} cases, whose traces would be in {folder}")
         return
-    busy = _with_cluster(folder, project) if resume and not force else {}
+    busy = {} if force else _with_cluster(folder, project)
+    if busy and not resume:
+        first = next(iter(busy.values()))
+        raise UsageError(
+            f"{first} still has {list(busy.values()).count(first)} cases of {folder}",
+            hint=f"--resume leaves them to it; molprof jobs {first} --cancel ends them",
+        )
     entries, chosen = _kept(folder, entries, chosen, resume, force, busy)
     for job in sorted(set(busy.values())):
         note(f"{job} still has {list(busy.values()).count(job)} cases, which are left to it: molprof collect {job}")
