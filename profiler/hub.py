@@ -9,8 +9,8 @@ from huggingface_hub.errors import GatedRepoError, HFValidationError, Repository
 
 from molprof.errors import UsageError
 from molprof.profiler.architecture import ARCHITECTURES
+from molprof.profiler.project import ACCEPTED, check_folder
 
-ACCEPTED = f"use a preset ({', '.join(ARCHITECTURES)}), a folder, or a model hub id"
 _TIMEOUT_S = 5.0
 # A tokenizer may also be described by the model's own configuration.
 _FILES = {"model": ("config.json",), "tokenizer": ("tokenizer.json", "tokenizer_config.json", "config.json")}
@@ -68,8 +68,7 @@ def only_local(what: str, name: str) -> str | None:
                 hint="give a folder as save_pretrained writes it: config.json, tokenizer files, weights",
             )
         return "it is a folder"
-    if name.startswith(("/", ".", "~")):
-        raise UsageError(f"no folder {name} to load the {what} from", hint=ACCEPTED)
+    check_folder(what, name)
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE forbids to ask the model hub"
     try:

@@ -18,9 +18,10 @@ from molprof.errors import RunError, UsageError
 from molprof.files import cache_dir
 from molprof.profiler.architecture import ARCHITECTURES
 from molprof.profiler.checkpoint import load_preset
-from molprof.profiler.hub import ACCEPTED, not_found, only_local
+from molprof.profiler.hub import not_found, only_local
 from molprof.profiler.processors import default_processor
 from molprof.profiler.processors.base import Target
+from molprof.profiler.project import ACCEPTED
 from molprof.profiler.settings import ATTENTION, DTYPES
 from molprof.profiler.sizes import RANDOM, TRAINED, sized
 from molprof.profiler.tokenizers import TAGS, VOCABULARIES, preset_tokenizer

@@ -101,6 +101,18 @@ def test_what_cannot_be_is_refused_before_it_is_submitted(
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
 
 
+@pytest.mark.parametrize(
+    "command", [("capture", "-o", "x.json"), ("bench", "batch", "-o", "x.jsonl")], ids=lambda c: c[0]
+)
+def test_no_job_waits_in_a_queue_for_a_folder_that_is_not_there(
+    molprof: Cli, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    result = molprof(*command, "--model", "./absent", "--submit", "slurm")
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[0] == "molprof: error: no folder ./absent to load the model from"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_job_whose_tasks_left_nothing_makes_no_file(tmp_path: Path) -> None:
     collected(ended(tmp_path / "all.jsonl", tmp_path / "1.jsonl"))
     assert list(tmp_path.iterdir()) == []

@@ -161,6 +161,7 @@ def test_a_dry_run_prints_commands_and_leaves_out_what_cannot_be(molprof: Cli, t
         ("[options]\nn = 'x'\n[grid]\nmodel = ['qwen']", "grid.toml, line 2: Invalid value for '-n': 'x' is not"),
         ("[grid]\noutput = ['a']", "grid.toml, line 2: unknown key 'output'"),
         ("[grid]\nmodel = ['qwen']\nprocessor = ['lp', 'nope']", "grid.toml, line 3: no processor 'nope'"),
+        ("[grid]\nmodel = ['qwen', './absent']", "grid.toml, line 2: no folder ./absent to load the model from"),
         ("[options]\nprocessor = 'nope'\n[grid]\nmodel = ['qwen']", "grid.toml, line 2: no processor 'nope'"),
     ],
 )

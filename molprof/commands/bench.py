@@ -31,7 +31,7 @@ from molprof.profiler.bench.grids import (
     read_shape,
     sdpa_cases,
 )
-from molprof.profiler.project import Project, find_project
+from molprof.profiler.project import Project, check_folder, find_project
 from molprof.profiler.settings import ATTENTION, AUTO, COMPILE, KV_CACHES
 
 _NUMBERS = Values(read=int, name="whole numbers")
@@ -212,6 +212,9 @@ def _generation(name: str, benchmark: Benchmark) -> click.Command:
         }  # fmt: skip
         cases = resolved(generation_cases(values, common), find_project(running.config))
         _check_processors(cases)
+        for case in cases:
+            check_folder("model", case.model)
+            check_folder("tokenizer", case.tokenizer)
         if submitted(running, len(cases)):
             return 0
         from molprof.profiler.bench.schedule import read_machine

@@ -145,6 +145,7 @@ def _entry(sweep: Sweep, number: int, folder: Path, project: Project, extra: tup
     Raises:
         UsageError: a value that no capture takes; names the line.
     """
+    from molprof.profiler.project import check_folder
     from molprof.profiler.sweep.index import Entry
 
     case = sweep.cases[number]
@@ -154,13 +155,18 @@ def _entry(sweep: Sweep, number: int, folder: Path, project: Project, extra: tup
         context = capture.make_context("capture", _command(folder, entry, True)[1:])
         check_sampling(context)
         parameters: dict[str, Any] = {key: value for key, value in context.params.items() if key not in _OWN}
-        capture_settings(project, output=folder / entry.trace, force=True, **parameters)
+        settings = capture_settings(project, output=folder / entry.trace, force=True, **parameters)
     except click.BadParameter as error:
         key = error.param.opts[-1].lstrip("-") if error.param else ""
         sweep.file.refuse(error.format_message(), sweep.place(key))
     except (MolprofError, click.UsageError) as error:
         message = error.format_message() if isinstance(error, click.UsageError) else str(error)
         return replace(entry, state="unsupported", message=message)
+    for key, name in (("model", settings.model), ("tokenizer", settings.tokenizer)):
+        try:
+            check_folder(key, name)
+        except UsageError as error:
+            sweep.file.refuse(str(error), sweep.place(key), error.hint)
     return entry
 
 
