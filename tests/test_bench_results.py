@@ -204,6 +204,8 @@ def test_show_as_a_command(molprof: Cli, file: Path, tmp_path: Path) -> None:
     refused = molprof("bench", "show", str(file), "--plot", "batch", "-o", "batch.txt")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "ends in .png, .svg or .pdf" in refused.stderr
+    both = molprof("bench", "show", str(file), "--plot", "heat", "--format", "csv", "-o", "both.png")
+    assert (both.returncode, (tmp_path / "both.png").exists()) == (2, False)
     missing = molprof("bench", "show", "absent.jsonl")
     assert missing.returncode == 3
     assert missing.stderr.startswith("molprof: error: cannot read absent.jsonl: ")
