@@ -93,6 +93,20 @@ def test_a_tasks_state(
     assert (task.state, task.message, task.slurm_id) == (state, message, "7")
 
 
+def test_a_task_that_ends_while_slurm_is_asked_is_taken_at_its_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_in(tmp_path)
+    write_json(job.record_path(0), {"attempt": 0, "state": "running"})
+
+    def sightings(slurm_ids: set[str]) -> dict[str, Sighting]:
+        write_json(job.record_path(0), {"attempt": 0, "state": "ok", "exit_code": 0})
+        return {"7": Sighting("COMPLETED")}
+
+    monkeypatch.setattr(status, "sightings", sightings)
+    assert job_status(job).tasks[0].state == "ok"
+
+
 def test_a_failure_that_left_no_word_names_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_in(tmp_path)
     say(monkeypatch, {"7": Sighting("FAILED", "NonZeroExitCode")})

@@ -117,8 +117,13 @@ def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
     except SchedulerError as error:
         problem = str(error)
     found = []
-    for job, known, entries in zip(jobs, seen, records, strict=True):
+    for job, known, before in zip(jobs, seen, records, strict=True):
         ends = _remember(job, known, now)
+        # A task that ended after its word was read and before Slurm was asked has left another one by now.
+        entries = [
+            _record(job, number) if entry is None or entry["state"] == "running" else entry
+            for number, entry in enumerate(before)
+        ]
         tasks = [_judge(job, number, entry, ends, now, problem) for number, entry in enumerate(entries)]
         found.append(JobStatus(job, tuple(tasks), problem))
     return found
