@@ -91,11 +91,13 @@ def read_toml(path: Path, example: str) -> TomlFile:
         UsageError: it cannot be read, or is not TOML; names the line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors of Windows begin it with a mark
         return TomlFile(path, text, tomllib.loads(text), example)
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text: byte {error.start}", hint="name a TOML file") from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", hint="name a TOML file") from error
+    except RecursionError as error:
+        raise UsageError(f"{path} is not TOML: nested too deeply", hint=example) from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not TOML: {error}", hint=example) from error

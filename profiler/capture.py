@@ -172,6 +172,9 @@ def _capture(settings: CaptureSettings, prompts: Prompts, passes: Passes, raw: P
         write_trace(raw, settings.output, manifest, texts, steps)
     except OSError as problem:
         raise RunError(f"cannot write {settings.output}: {problem.strerror or problem}") from problem
+    left = incomplete_path(settings.output)
+    if left.is_file() and is_incomplete(left):
+        left.unlink()  # of an earlier run that failed, which this one stands in for
     notes = [*loaded.notes, *_notes(settings, [*results, unmarked], profiled, window)]
     if looked_at is not None and looked_at.batches != reference.batches:
         notes.append(

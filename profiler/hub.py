@@ -9,12 +9,42 @@ from huggingface_hub.errors import GatedRepoError, HFValidationError, Repository
 
 from molprof.errors import UsageError
 from molprof.profiler.architecture import ARCHITECTURES
+from molprof.profiler.project import ACCEPTED, check_folder
 
-ACCEPTED = f"use a preset ({', '.join(ARCHITECTURES)}), a folder, or a model hub id"
 _TIMEOUT_S = 5.0
-_MODEL_FILES = ("config.json",)
 # A tokenizer may also be described by the model's own configuration.
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "config.json")
+_FILES = {"model": ("config.json",), "tokenizer": ("tokenizer.json", "tokenizer_config.json", "config.json")}
+
+
+def check_exists(what: str, name: str) -> None:
+    """Refuses, before any work, a model or tokenizer that loading would not find.
+
+    Args:
+        what: `model` or `tokenizer`.
+        name: a preset, a folder or a hub id.
+
+    Raises:
+        UsageError: there is none of this name, as far as can be told from here.
+    """
+    if name in ARCHITECTURES:
+        return
+    local = only_local(what, name)
+    if local is None or Path(name).is_dir():
+        return
+    try:
+        cached = any(isinstance(huggingface_hub.try_to_load_from_cache(name, file), str) for file in _FILES[what])
+    except HFValidationError:
+        cached = False
+    if not cached:
+        raise not_found(what, name, local)
+
+
+def not_found(what: str, name: str, local: str) -> UsageError:
+    """That a name is neither here nor in the cache, and why the hub cannot be asked."""
+    return UsageError(
+        f"no {what} {name!r}: no preset and no folder, not in the model hub's cache, and {local}",
+        hint=f"check the name and the network; {ACCEPTED}",
+    )
 
 
 def only_local(what: str, name: str) -> str | None:
@@ -31,15 +61,14 @@ def only_local(what: str, name: str) -> str | None:
         UsageError: no such folder, a folder without a model or tokenizer, or the hub has none of this name.
     """
     if Path(name).is_dir():
-        needed = _MODEL_FILES if what == "model" else _TOKENIZER_FILES
+        needed = _FILES[what]
         if not any(Path(name, file).is_file() for file in needed):
             raise UsageError(
                 f"the folder {name} holds no {what}: it has no {', no '.join(needed)}",
                 hint="give a folder as save_pretrained writes it: config.json, tokenizer files, weights",
             )
         return "it is a folder"
-    if name.startswith(("/", ".", "~")):
-        raise UsageError(f"no folder {name} to load the {what} from", hint=ACCEPTED)
+    check_folder(what, name)
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE forbids to ask the model hub"
     try:

@@ -18,9 +18,10 @@ from molprof.errors import RunError, UsageError
 from molprof.files import cache_dir
 from molprof.profiler.architecture import ARCHITECTURES
 from molprof.profiler.checkpoint import load_preset
-from molprof.profiler.hub import ACCEPTED, only_local
+from molprof.profiler.hub import not_found, only_local
 from molprof.profiler.processors import default_processor
 from molprof.profiler.processors.base import Target
+from molprof.profiler.project import ACCEPTED
 from molprof.profiler.settings import ATTENTION, DTYPES
 from molprof.profiler.sizes import RANDOM, TRAINED, sized
 from molprof.profiler.tokenizers import TAGS, VOCABULARIES, preset_tokenizer
@@ -233,10 +234,7 @@ def _unusable(what: str, name: str, problem: Exception, local: str | None) -> Us
             hint="--trust-remote-code, if you trust whoever published it",
         )
     if local is not None and isinstance(problem, OSError) and not Path(name).is_dir():
-        return UsageError(
-            f"no {what} {name!r}: no preset and no folder, not in the model hub's cache, and {local}",
-            hint=f"check the name and the network; {ACCEPTED}",
-        )
+        return not_found(what, name, local)
     return UsageError(f"cannot load the {what} {name!r}: {_reason(problem)}", hint=ACCEPTED)
 
 

@@ -252,9 +252,9 @@ def test_another_file_is_not_added_to(tmp_path: Path, content: str) -> None:
 
 
 def test_the_machine_is_read_by_a_process_of_its_own() -> None:
-    assert read_machine("auto", None, WORKER) == FACTS
+    assert read_machine("auto", None, worker=WORKER) == FACTS
     with pytest.raises(RunError, match="cannot find out what this machine can run: ended with code 1"):
-        read_machine("auto", None, "no_such_module")
+        read_machine("auto", None, worker="no_such_module")
 
 
 SCRIPT = """
@@ -263,7 +263,8 @@ from molprof.commands.bench_run import Running, run
 from molprof.profiler.bench.cases import GenerateCase
 from molprof.profiler.bench.facts import Facts
 import bench_faults
-cases = [GenerateCase(model=name) for name in ("ok", "wait 0.1", "sleep", "wait 0.2")]
+names = sys.argv[sys.argv.index("--only") + 1 :] if "--only" in sys.argv else ("ok", "wait 0.1", "sleep", "wait 0.2")
+cases = [GenerateCase(model=name) for name in names]
 facts = Facts("cpu", None, False, (), bench_faults.ENVIRONMENT)
 resume = "--resume" in sys.argv
 limit = float(sys.argv[2])
@@ -310,6 +311,34 @@ def test_an_interrupt_keeps_what_is_done_ends_what_runs_and_says_how_to_go_on(tm
     assert len([record for record in lines(path) if record["record"] == "result"]) == 4
     assert "sleep" not in done
     assert strays(mark) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [(("raise", "segfault"), 1), (("raise", "ok"), 0), (("unsupported",), 0)],
+    ids=["bad", "one is good", "unsupported"],
+)
+def test_a_benchmark_without_a_figure_has_failed(tmp_path: Path, names: tuple[str, ...], code: int) -> None:
+    with start(tmp_path / "out.jsonl", 100, "--only", *names) as process:
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert (process.returncode, "RunError: none of the cases has figures: " in said) == (code, bool(code))
+
+
+def test_results_of_another_environment_are_told_and_not_counted(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    other = {**bench_faults.ENVIRONMENT, "torch": "1.0\x1b"}
+    results = Results(path)
+    name = case_id(GenerateCase(model="ok"))
+    where = results.environment(other)
+    results.write({"record": "result", "case": name, "environment": where, "repeat": 0, "status": "ok"})
+    results.close()
+    with start(path, 100, "--resume", "--only", "ok") as process:
+        assert process.stderr is not None
+        said = process.stderr.read()
+    told = f"1 result of these cases in {path}: not counted, for their environment was another one: "
+    assert f"{told}torch 1.0\\x1b, here {bench_faults.ENVIRONMENT['torch']}\n" in said
+    assert "results: 1 ok" in said
 
 
 def test_nothing_outlives_a_runner_that_is_killed(tmp_path: Path, mark: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,35 @@ def test_a_device_that_is_not_there_is_a_mistake(molprof: Cli, tmp_path: Path) -
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("molprof: error: the device 'cuda' is not available: torch ")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--model", "qwen,./absent"), "no folder ./absent to load the model from"),
+        (("--model", "qwen,no-such-model"), "no model 'no-such-model': no preset"),
+        (("--model", "qwen", "--tokenizer", "./absent"), "no folder ./absent to load the tokenizer from"),
+    ],
+    ids=["folder", "name", "tokenizer"],
+)  # fmt: skip
+def test_a_model_that_is_not_there_is_refused_before_anything_runs(
+    molprof: Cli, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    result = molprof("bench", "batch", *options, "-o", "out.jsonl", env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr.splitlines()[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_models_short_name_stands_for_its_table(molprof: Cli, tmp_path: Path) -> None:
+    (tmp_path / "molprof.toml").write_text('[models.mine]\npath = "qwen"\nprocessor = "grammar"\n')
+    listed = molprof("bench", "processors", "--model", "mine", "--processor", "none,auto,generic", "--dry-run")
+    assert listed.returncode == 0, listed.stderr
+    assert [line.split(maxsplit=1)[1] for line in listed.stdout.splitlines()[-3:]] == [
+        "qwen no LP b8 sdpa dynamic",
+        "qwen grammar b8 sdpa dynamic",
+        "qwen generic b8 sdpa dynamic",
+    ]
 
 
 @pytest.mark.parametrize(

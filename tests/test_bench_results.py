@@ -23,6 +23,7 @@ from molprof.analysis.plots.subject import NotRecordedError
 from molprof.commands import bench_show
 from molprof.errors import TraceError
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
+from molprof.profiler.bench.records import environment_id
 
 PLAIN = GenerateCase(model="qwen", batch_size=4, count=4)
 STATIC = replace(PLAIN, kv_cache="static")
@@ -62,10 +63,10 @@ def test_the_table(file: Path) -> None:
         "  peak memory: resident memory of the process",
         "  case             tokens/s           range  time of a pass  peak memory  KV cache  valid",
         "  ---------------  --------  --------------  --------------  -----------  --------  -----",
-        "  b4 sdpa static        200  192.3 to 208.3        500.0 ms     2.000 GB  1.000 MB    4/4",
-        "  b4 sdpa dynamic       100  90.90 to 111.1         1.000 s     2.000 GB  1.000 MB    4/4",
-        "  b8 sdpa static        200      200 to 200         1.000 s     2.000 GB  1.000 MB    4/4",
-        "  b8 sdpa dynamic       125  117.6 to 133.3         1.600 s     2.000 GB  1.000 MB    4/4",
+        "  b4 sdpa static      200.0  192.3 to 208.3        500.0 ms     2.000 GB  1.000 MB    4/4",
+        "  b4 sdpa dynamic     100.0  90.91 to 111.1         1.000 s     2.000 GB  1.000 MB    4/4",
+        "  b8 sdpa static      200.0  200.0 to 200.0         1.000 s     2.000 GB  1.000 MB    4/4",
+        "  b8 sdpa dynamic     125.0  117.6 to 133.3         1.600 s     2.000 GB  1.000 MB    4/4",
         "",
         "Before the steady state",
         "                               first",
@@ -87,6 +88,15 @@ def test_the_table(file: Path) -> None:
         "  auto (flash)  210.0 µs  200.0 µs to 220.0 µs    9.524  19.05  10.00x  5.000 ms  1.3e-06",
         "  math          2.100 ms  2.000 ms to 2.200 ms    0.952  1.905  1.000x  5.000 ms  1.3e-06",
     ]
+
+
+@pytest.mark.parametrize("gpu", [None, "A GPU"], ids=["cpu", "gpu"])
+def test_only_a_gpu_is_waited_for(tmp_path: Path, gpu: str | None) -> None:
+    machine = {**ENVIRONMENT, "gpu": gpu}
+    records = [{**item, "environment": environment_id(machine)} for item in ran(PLAIN, [1000])]
+    path = write(tmp_path / "x.jsonl", *records, environment=machine)
+    text = render_results(read_results(path), "table", "")
+    assert ("the host waits for the GPU" in text, "host time" in text) == (gpu is not None, True)
 
 
 def test_json_and_csv_have_the_same_cases(file: Path) -> None:
@@ -173,14 +183,15 @@ def test_the_heat_map_says_speeds_and_what_is_missing(tmp_path: Path) -> None:
     records = [*ran(PLAIN, [1000]), *ran(STATIC, [500]), *ran(replace(PLAIN, batch_size=8, count=8), [800])]
     text = bench_figure("heat", read_results(write(tmp_path / "x.jsonl", *records)), "svg").decode()
     assert re.findall(r">(dynamic|static|\d+|no result)<", text).count("no result") == 1
-    assert {"100", "125", "200", "4", "8"} <= set(re.findall(r">(\d+)<", text))
+    assert {"100.0", "125.0", "200.0", "4", "8"} <= set(re.findall(r">([\d.]+)<", text))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_figures_of_what_was_not_measured_are_refused(tmp_path: Path, kind: str) -> None:
     results = read_results(write(tmp_path / "x.jsonl", result(PLAIN, 0, "failed", None)))
-    with pytest.raises(NotRecordedError, match=r"not recorded: .*molprof bench"):
+    with pytest.raises(NotRecordedError, match="not recorded: ") as raised:
         bench_figure(kind, results, "svg")
+    assert re.fullmatch(r"molprof bench \w+ -o FILE measures it; molprof bench show FILE: .*", raised.value.hint or "")
 
 
 def test_show_as_a_command(molprof: Cli, file: Path, tmp_path: Path) -> None:
@@ -193,6 +204,8 @@ def test_show_as_a_command(molprof: Cli, file: Path, tmp_path: Path) -> None:
     refused = molprof("bench", "show", str(file), "--plot", "batch", "-o", "batch.txt")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "ends in .png, .svg or .pdf" in refused.stderr
+    both = molprof("bench", "show", str(file), "--plot", "heat", "--format", "csv", "-o", "both.png")
+    assert (both.returncode, (tmp_path / "both.png").exists()) == (2, False)
     missing = molprof("bench", "show", "absent.jsonl")
     assert missing.returncode == 3
     assert missing.stderr.startswith("molprof: error: cannot read absent.jsonl: ")

@@ -31,9 +31,9 @@ def written(path: Path, machine: dict[str, Any], *cases: tuple[str, int, str]) -
     return path
 
 
-def ended(output: Path, *parts: Path) -> JobStatus:
+def ended(output: Path, *parts: Path, good: bool = False) -> JobStatus:
     data = {"output": str(output), "parts": [str(part) for part in parts]}
-    return cast(JobStatus, SimpleNamespace(job=SimpleNamespace(data=data)))
+    return cast(JobStatus, SimpleNamespace(job=SimpleNamespace(data=data), good=good))
 
 
 def lines(path: Path) -> list[tuple[str, ...]]:
@@ -60,6 +60,74 @@ def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
     part.write_bytes(part.read_bytes() + b'{"schema":1,"record":"res')
     collected(ended(tmp_path / "all.jsonl", part))
     assert lines(tmp_path / "all.jsonl") == [(environment_id(MACHINE),), ("a", environment_id(MACHINE), "ok")]
+
+
+def test_files_of_shares_that_all_ended_well_are_gone_when_they_are_collected(tmp_path: Path) -> None:
+    output, part = tmp_path / "all.jsonl", written(tmp_path / "1.jsonl", MACHINE, ("a", 0, "ok"))
+    collected(ended(output, part))
+    assert part.exists()  # another task is queued again
+    collected(ended(output, part, good=True))
+    assert [path.name for path in tmp_path.iterdir()] == ["all.jsonl"]
+    assert lines(output) == [(environment_id(MACHINE),), ("a", environment_id(MACHINE), "ok")]
+
+
+def test_a_second_job_of_the_same_cases_adds_its_own_results(tmp_path: Path) -> None:
+    output = written(tmp_path / "all.jsonl", MACHINE, ("a", 0, "ok"))
+    part = written(tmp_path / "1.jsonl", MACHINE, ("a", 0, "ok"))
+    # As measured at another time.
+    part.write_text(part.read_text().replace('"status":"ok"', '"status":"ok","wall_s":2.0'))
+    for _ in range(2):
+        collected(ended(output, part))
+    where = environment_id(MACHINE)
+    assert lines(output) == [(where,), ("a", where, "ok"), ("a", where, "ok")]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-o", "no/x.jsonl"), "the directory no does not exist"),
+        (("-o", "."), ". is not a regular file"),
+        (("-o", "note.txt"), "note.txt is not a file of benchmark results"),
+        (("-o", "x.jsonl", "--retry"), "--retry says what --resume runs again; give both"),
+        (("-o", "x.jsonl", "--share", "1/2"), "--share is for a part that runs here; on a cluster: --tasks N"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_it_is_submitted(
+    molprof: Cli, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "note.txt").write_text("mine")
+    result = molprof("bench", "sdpa", *options, "--submit", "slurm")
+    assert (result.returncode, result.stderr.splitlines()[0]) == (2, f"molprof: error: {message}")
+    assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
+
+
+@pytest.mark.parametrize(
+    "command", [("capture", "-o", "x.json"), ("bench", "batch", "-o", "x.jsonl")], ids=lambda c: c[0]
+)
+def test_no_job_waits_in_a_queue_for_a_folder_that_is_not_there(
+    molprof: Cli, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    result = molprof(*command, "--model", "./absent", "--submit", "slurm")
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[0] == "molprof: error: no folder ./absent to load the model from"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_whose_tasks_left_nothing_makes_no_file(tmp_path: Path) -> None:
+    collected(ended(tmp_path / "all.jsonl", tmp_path / "1.jsonl"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cases"),
+    [(("batch", "--batch-size", "1"), 2), (("sdpa", "--backend", "math", "--phase", "decode"), 4)],
+    ids=["generation", "kernel"],
+)
+def test_no_task_is_without_a_case(molprof: Cli, tmp_path: Path, arguments: tuple[str, ...], cases: int) -> None:
+    result = molprof("bench", *arguments, "-o", "x.jsonl", "--submit", "slurm", "--tasks", str(cases + 1))
+    assert result.returncode == 2
+    assert f"--tasks {cases + 1} for {cases} cases: some would have none\n  --tasks {cases} at most" in result.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:

@@ -93,12 +93,50 @@ def test_a_tasks_state(
     assert (task.state, task.message, task.slurm_id) == (state, message, "7")
 
 
+def test_a_task_that_ends_while_slurm_is_asked_is_taken_at_its_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_in(tmp_path)
+    write_json(job.record_path(0), {"attempt": 0, "state": "running"})
+
+    def sightings(slurm_ids: set[str]) -> dict[str, Sighting]:
+        write_json(job.record_path(0), {"attempt": 0, "state": "ok", "exit_code": 0})
+        return {"7": Sighting("COMPLETED")}
+
+    monkeypatch.setattr(status, "sightings", sightings)
+    assert job_status(job).tasks[0].state == "ok"
+
+
 def test_a_failure_that_left_no_word_names_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_in(tmp_path)
     say(monkeypatch, {"7": Sighting("FAILED", "NonZeroExitCode")})
     assert job_status(job).tasks[0].message == (
         "Slurm says FAILED and the task left no word; molprof logs report-1 0 may say why"
     )
+
+
+@pytest.mark.parametrize(
+    "record",
+    [{}, {"state": 3}, {"state": "asleep"}, {"state": "ok", "node": True}],
+    ids=["empty", "3", "asleep", "node"],
+)
+def test_a_damaged_word_of_a_task_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: dict[str, object]
+) -> None:
+    job = job_in(tmp_path)
+    write_json(job.record_path(0), {"attempt": 0, **record})
+    say(monkeypatch, {"7": Sighting("RUNNING")})
+    assert job_status(job).tasks[0].state == "running"
+
+
+def test_a_damaged_job_is_one_line(tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    job.save()
+    raw = json.loads((job.folder / "job.json").read_text())
+    raw["tasks"][0]["name"] = None
+    write_json(job.folder / "job.json", raw)
+    with pytest.raises(RunError, match="is not a whole job: the task None is no text"):
+        read_job(job.folder)
 
 
 def test_what_slurm_forgets_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

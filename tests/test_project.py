@@ -99,6 +99,8 @@ def test_slurm_settings_are_submitits_parameters_and_come_back_from_json(project
         ("[slurm.a]\ngpus = -1", 2, "gpus is -1, expected a number of GPUs"),
         ("[slurm.a]\ncpus = 0", 2, "cpus is 0, expected a whole number from 1 on"),
         ('[slurm.a]\npartition = "a\\nb"', 2, "partition is 'a\\nb', expected text on one line"),
+        ('[slurm.a]\nsbatch = { a = "x\\n#SBATCH" }', 2, "sbatch is {'a': 'x\\n#SBATCH'}, expected options of sbatch"),
+        ('[slurm.a]\nsbatch = { "a b" = 1 }', 2, "sbatch is {'a b': 1}, expected options of sbatch"),
         ("[slurm.a]\nsetup = [1]", 2, "setup is [1], expected shell lines"),
         ('x = """\n[slurm.a]\n"""', 1, "unknown key 'x'"),
         ('[slurm]\na = "gpu"', 2, "slurm.a is 'gpu', expected a table [slurm.NAME]"),
@@ -125,6 +127,15 @@ def test_what_is_no_toml_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff")
     with pytest.raises(UsageError, match="is not UTF-8 text: byte 0"):
         read_project(path)
+    path.write_text("a = " + "[" * 9999)
+    with pytest.raises(UsageError, match="is not TOML: nested too deeply"):
+        read_project(path)
+
+
+def test_the_mark_that_editors_of_windows_write_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "molprof.toml"
+    path.write_text('\ufeff[models.a]\npath = "x"\n', encoding="utf-8")
+    assert read_project(path).model("a").path == "x"
 
 
 def test_the_line_of_a_key_is_counted_by_statements(tmp_path: Path) -> None:

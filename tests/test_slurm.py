@@ -127,6 +127,23 @@ def test_a_command_follows_its_job_and_leaves_its_result(here: Path, molprof: Cl
     assert [(task["state"], task["exit_code"]) for task in listed["tasks"]] == [("ok", 0)]
 
 
+def test_a_job_may_be_submitted_from_inside_another_one(
+    here: Path, molprof: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(here / "a.json", document())
+    # As in an interactive job; srun refuses both kinds of memory together.
+    for name, value in (
+        ("JOB_ID", "77"), ("MEM_PER_CPU", "100"), ("MEM_PER_NODE", "200"), ("NTASKS", "4"), ("CPUS_PER_TASK", "3"),
+        ("ARRAY_JOB_ID", "70"), ("ARRAY_TASK_ID", "7"),
+    ):  # fmt: skip
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    done = molprof("report", "a.json", "--format", "json", "-o", "out.json", "--submit", "slurm", "--slurm", "cpus=1")
+    assert done.returncode == 0, done.stderr
+    record = json.loads((here / ".molprof/jobs/report-1/tasks/0.json").read_text())
+    job = find_job(here / ".molprof/jobs", "1")
+    assert (record["state"], record["slurm_id"]) == ("ok", job.slurm_task_id(0))
+
+
 def test_a_detached_job_is_collected_by_its_id(here: Path, molprof: Cli) -> None:
     write(here / "a.json", document())
     write(here / "b.json", document())
@@ -254,8 +271,8 @@ def test_what_slurm_refuses_leaves_nothing(here: Path, molprof: Cli) -> None:
     write(here / "a.json", document())
     refused = molprof("report", "a.json", "-o", "a.txt", "--submit", "slurm", "--slurm", "partition=nowhere")
     assert refused.returncode == 3
-    assert "Slurm refused the job: " in refused.stderr
-    assert "invalid partition" in refused.stderr
+    assert "Slurm refused the job: invalid partition specified: nowhere; Batch job" in refused.stderr
+    assert "sbatch: error" not in refused.stderr
     assert list((here / ".molprof/jobs").iterdir()) == []
 
 
@@ -303,9 +320,18 @@ def test_a_benchmark_runs_in_shares_whose_results_are_put_together(here: Path, m
     records = [json.loads(line) for line in (here / "b.jsonl").read_text().splitlines()]
     ended = {item["label"].split()[0]: item["status"] for item in records if item["record"] == "result"}
     assert ended == {"math": "ok", "flash-attn": "unsupported"}
-    again = molprof("bench", "sdpa", *grid, "--device", "cpu", "--submit", "node", "--tasks", "2", "-o", "b.jsonl")
-    assert again.returncode == 2
-    assert "b.1-of-2.jsonl is of an earlier submission" in again.stderr
+    assert sorted(here.glob("b.*")) == [here / "b.jsonl"]
+    # What is collected is not run again.
+    again = molprof(
+        "bench", "sdpa", *grid, "--device", "cpu", "--repeats", "1", "--submit", "node", "-o", "b.jsonl", "--resume"
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert "nothing left to run" in again.stderr
+    assert [json.loads(line) for line in (here / "b.jsonl").read_text().splitlines()] == records
+    (here / "b.1-of-1.jsonl").touch()
+    other = molprof("bench", "sdpa", *grid, "--submit", "node", "-o", "b.jsonl")
+    assert other.returncode == 2
+    assert "b.1-of-1.jsonl is of an earlier submission" in other.stderr
 
 
 def test_what_a_cluster_still_has_is_not_submitted_again(here: Path, molprof: Cli) -> None:
@@ -313,6 +339,8 @@ def test_what_a_cluster_still_has_is_not_submitted_again(here: Path, molprof: Cl
     (here / "molprof.toml").write_text('[slurm.slow]\nsetup = ["sleep 300"]\ncpus = 1\n')
     sweep = ("sweep", "grid.toml", "--submit", "slow", "--detach")
     assert molprof(*sweep).stdout == "sweep-1\n"
+    twice = molprof(*sweep)
+    assert (twice.returncode, twice.stderr.splitlines()[0]) == (2, "molprof: error: sweep-1 still has 2 cases of grid")
     again = molprof(*sweep, "--resume")
     assert (again.returncode, again.stdout) == (0, "")
     assert again.stderr == "sweep-1 still has 2 cases, which are left to it: molprof collect sweep-1\n"

@@ -35,6 +35,14 @@ def sweep_of(folder: Path, text: str) -> list[tuple[str, str]]:
     return [(case.name, " ".join(case.arguments)) for case in read_sweep(path, KNOWN).cases]
 
 
+_WRONG = {
+    "0": "0.0 is not in the range x>0.",
+    "-1": "-1.0 is not in the range x>0.",
+    "nan": "nan is not a number of seconds",
+    "inf": "inf is not a number of seconds",
+}
+
+
 def test_every_combination_but_the_excluded_ones(tmp_path: Path) -> None:
     text = """
     [options]
@@ -78,6 +86,21 @@ def test_names_are_files_and_unlike(tmp_path: Path) -> None:
     ]
 
 
+def test_a_name_is_no_longer_than_a_file_may_have(tmp_path: Path) -> None:
+    text = f"[grid]\nmodel = ['{'m' * 300}', '{'m' * 301}']"
+    assert [name for name, _ in sweep_of(tmp_path, text)] == ["m" * 150, "m" * 150 + "_"]
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf"])
+def test_a_limit_is_a_number_of_seconds(molprof: Cli, limit: str) -> None:
+    for command in (("sweep", "grid.toml"), ("bench", "sdpa", "-o", "x.jsonl"), ("doctor",)):
+        done = molprof(*command, "--limit", limit)
+        assert (done.returncode, done.stderr.splitlines()[0]) == (
+            2,
+            f"molprof: error: Invalid value for '--limit': {_WRONG[limit]}",
+        )
+
+
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
@@ -86,6 +109,7 @@ def test_names_are_files_and_unlike(tmp_path: Path) -> None:
         ("[grid]\nmodel = 'x'", 2, "model is 'x', expected a list of values"),
         ("[grid]\nmodel = []", 2, "model is [], expected a list of values"),
         ("[options]\nn = 1\n[grid]\nn = [1, 2]", 4, "n is in [options] too"),
+        ("[grid]\nmodel = ['x', 'y', 'x']", 2, "model has 'x' twice"),
         ("[grid]\nfull = [1]", 2, "full is 1, expected true or false"),
         ("[grid]\nn = [true]", 2, "n is True, expected a value"),
         ("[grid]\nn = [[1]]", 2, "n has the value [1], expected text, a number, true or false"),
@@ -136,6 +160,9 @@ def test_a_dry_run_prints_commands_and_leaves_out_what_cannot_be(molprof: Cli, t
         ("[grid]\nmodel = ['qwen']\ndtype = ['float9']", "grid.toml, line 3: Invalid value for '--dtype': 'float9'"),
         ("[options]\nn = 'x'\n[grid]\nmodel = ['qwen']", "grid.toml, line 2: Invalid value for '-n': 'x' is not"),
         ("[grid]\noutput = ['a']", "grid.toml, line 2: unknown key 'output'"),
+        ("[grid]\nmodel = ['qwen']\nprocessor = ['lp', 'nope']", "grid.toml, line 3: no processor 'nope'"),
+        ("[grid]\nmodel = ['qwen', './absent']", "grid.toml, line 2: no folder ./absent to load the model from"),
+        ("[options]\nprocessor = 'nope'\n[grid]\nmodel = ['qwen']", "grid.toml, line 2: no processor 'nope'"),
     ],
 )
 def test_what_no_capture_takes_is_refused(molprof: Cli, tmp_path: Path, text: str, message: str) -> None:

@@ -115,6 +115,8 @@ def test_what_an_earlier_failure_left_is_replaced(tmp_path: Path, monkeypatch: p
     with pytest.raises(ProcessorError, match="no more ideas"):
         capture(asked)
     assert kept.stat().st_mtime_ns > 0
+    capture(dataclasses.replace(asked, processor=None))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.smi", f"out.{ending}"]  # that run stands in for it
 
 
 @pytest.mark.parametrize("ending", ["json", "json.gz"])

@@ -12,7 +12,7 @@ from molprof.analysis.bench.results import SCHEMA, Results
 from molprof.analysis.bench.summary import environment_text
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS
 from molprof.analysis.render.document import Column, Document, Section
-from molprof.analysis.render.values import number_text, percent_text, ratio_text
+from molprof.analysis.render.values import counted, percent_text, ratio_text, speed_text
 
 _ALIKE_SHOWN = 4
 
@@ -67,8 +67,8 @@ def _fastest(title: str, group: Sequence[Advice]) -> Section:
         (
             str(item.batch_size),
             settings_text(item.best),
-            number_text(round(item.tokens_per_s, 1)),
-            "-" if item.default_tokens_per_s is None else number_text(round(item.default_tokens_per_s, 1)),
+            speed_text(item.tokens_per_s),
+            "-" if item.default_tokens_per_s is None else speed_text(item.default_tokens_per_s),
             "-" if item.over_default is None else _speed(item.over_default),
             _confidence(item),
         )
@@ -83,7 +83,9 @@ def _fastest(title: str, group: Sequence[Advice]) -> Section:
 
 def _confidence(item: Advice) -> str:
     if settings_text(item.best) == settings_text(DEFAULTS):
-        return "the default is fastest" if not item.alike else f"not told from {len(item.alike)} others"
+        return (
+            "the default is fastest" if not item.alike else f"not told apart from {counted(len(item.alike), 'other')}"
+        )
     if item.over_default is None:
         return "default not measured"
     interval = item.over_default.interval
@@ -101,7 +103,7 @@ def _details(item: Advice, bounds: Bounds | None) -> list[Section]:
     if item.alike:
         shown = "; ".join(settings_text(settings) for settings in item.alike[:_ALIKE_SHOWN])
         more = f"; and {len(item.alike) - _ALIKE_SHOWN} more" if len(item.alike) > _ALIKE_SHOWN else ""
-        notes.append(f"not told from the fastest (intervals overlap, or too few repeats): {shown}{more}")
+        notes.append(f"not told apart from the fastest (intervals overlap, or too few repeats): {shown}{more}")
     if item.alike and any(not (lever.ratio.interval and lever.ratio.interval.reached) for lever in item.levers):
         notes.append(f"{ENOUGH_REPEATS} repeats or more of each reach 95 % confidence: bench --repeats")
     why: dict[str, list[str]] = {}

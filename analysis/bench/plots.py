@@ -22,7 +22,7 @@ from molprof.analysis.plots.style import (
     time_unit,
 )
 from molprof.analysis.plots.subject import NotRecordedError
-from molprof.analysis.render.values import number_text, time_text
+from molprof.analysis.render.values import speed_text, time_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ def draw_batch(results: Results) -> Figure:
         series.setdefault(_series(item, names, done), []).append(item)
     sizes = sorted({int(item.settings[_BATCH]) for item in done})
     if len(sizes) < 2:
-        raise NotRecordedError("several batch sizes: molprof bench batch -o FILE")
+        raise _missing("several batch sizes", "batch")
     figure, (axis,) = new_figure(3.4)
     handles = []
     for index, (_, items) in enumerate(series.items()):
@@ -75,7 +75,7 @@ def draw_batch(results: Results) -> Figure:
     axis.yaxis.set_major_locator(_places())
     axis.yaxis.set_major_formatter(_plain)
     axis.set_xlabel("rows generated together")
-    axis.set_ylabel("tokens/s, median and range")
+    axis.set_ylabel("tokens/s, median and range\n(logarithmic)")
     axis.grid(True)
     legend_below(figure, handles, [caption(name) for name in series], 3)
     return figure
@@ -86,7 +86,7 @@ def draw_cache(results: Results) -> Figure:
     done = [item for item in _generation(results) if item.generation]
     caches = list(dict.fromkeys(str(item.settings.get(_CACHE)) for item in done))
     if len(caches) < 2:
-        raise NotRecordedError("several KV caches: molprof bench cache -o FILE")
+        raise _missing("several KV caches", "cache")
     names = [name for name in varying(done) if name != "count"]
     ordered = sorted(done, key=lambda item: (short(item, [name for name in names if name != _CACHE]), item.label))
     steady = [item.wall_ns() or 0.0 for item in ordered]
@@ -121,7 +121,7 @@ def draw_heat(results: Results) -> Figure:
     sizes = sorted({int(item.settings[_BATCH]) for item in done})
     rows = list(dict.fromkeys(sorted(_series(item, names, done) for item in done)))
     if len(rows) < 2:
-        raise NotRecordedError("several configurations: molprof bench matrix -o FILE")
+        raise _missing("several configurations", "matrix")
     speeds: dict[tuple[str, int], float] = {}
     for item in done:
         place = _series(item, names, done), int(item.settings[_BATCH])
@@ -134,7 +134,7 @@ def draw_heat(results: Results) -> Figure:
             speed = speeds.get((rows[row], sizes[column]))
             shade = (1.0, 1.0, 1.0) if speed is None else _shade(share)
             axis.barh(row, 1, 1, left=column - 0.5, color=shade, edgecolor=EDGE, linewidth=0.5)
-            text = "no result" if speed is None else number_text(round(speed, 1))
+            text = "no result" if speed is None else speed_text(speed)
             weight = "bold" if speed is not None and share == 1 else "normal"
             axis.text(column, row, text, ha="center", va="center", fontsize=8, color=INK, fontweight=weight)
     axis.set_xlim(-0.5, len(sizes) - 0.5)
@@ -150,7 +150,7 @@ def draw_sdpa(results: Results) -> Figure:
     """Bars of the median time by backend, a group for each shape and mask; logarithmic."""
     done = [item for item in summed(results) if item.kind == SDPA and item.times_ns]
     if not done:
-        raise NotRecordedError("attention kernels: molprof bench sdpa -o FILE")
+        raise _missing("attention kernels", "sdpa")
     ordered = sorted(done, key=lambda item: (sdpa_key(item), item.median_ns or 0.0))
     longest = max(item.median_ns or 0.0 for item in ordered)
     scale, unit = time_unit(longest)
@@ -174,7 +174,7 @@ def draw_sdpa(results: Results) -> Figure:
     axis.xaxis.set_major_formatter(_plain)
     axis.minorticks_off()
     axis.grid(True, axis="x")
-    axis.set_xlabel(f"median time of a call ({unit})")
+    axis.set_xlabel(f"median time of a call ({unit}, logarithmic)")
     return figure
 
 
@@ -184,6 +184,12 @@ KINDS: dict[str, Callable[[Results], Figure]] = {
     "heat": draw_heat,
     "sdpa": draw_sdpa,
 }
+
+
+def _missing(what: str, benchmark: str) -> NotRecordedError:
+    return NotRecordedError(
+        what, f"molprof bench {benchmark} -o FILE measures it; molprof bench show FILE: what is there"
+    )
 
 
 def _plain(value: float, place: float) -> str:
@@ -201,7 +207,7 @@ def _places() -> LogLocator:
 def _generation(results: Results) -> list[Measured]:
     done = [item for item in summed(results) if item.kind == GENERATE and item.times_ns]
     if not done:
-        raise NotRecordedError("whole generation that ran: molprof bench matrix -o FILE")
+        raise _missing("whole generation that ran", "matrix")
     return done
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -13,6 +13,8 @@ from molprof.errors import TraceError
 SCHEMA = 1
 OK = "ok"
 _ACCEPTED = "a file that molprof bench -o wrote"
+# Nanoseconds, bytes and counts: none is below 0, and what is above this was never measured.
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 @dataclass(frozen=True)
@@ -25,25 +27,25 @@ class GenerationFigures:
         tokens: generated in one pass, end tokens included.
     """
 
-    wall_ns: list[int]
-    phases_ns: list[dict[str, int]]
-    tokens: int
-    steps: int
-    load_ns: int | None = None
-    warmup_ns: list[int] = field(default_factory=list)
-    warmup_compiles: list[int | None] = field(default_factory=list)
-    warmup_compile_ns: list[int | None] = field(default_factory=list)
-    compiles: list[int | None] = field(default_factory=list)
-    compile_ns: list[int | None] = field(default_factory=list)
-    graph_breaks: int | None = None
-    graph_cache_hits: int | None = None
-    graph_cache_misses: int | None = None
-    row_steps: int | None = None
-    peak_memory_bytes: int | None = None
+    wall_ns: list[Whole]
+    phases_ns: list[dict[str, Whole]]
+    tokens: Whole
+    steps: Whole
+    load_ns: Whole | None = None
+    warmup_ns: list[Whole] = field(default_factory=list)
+    warmup_compiles: list[Whole | None] = field(default_factory=list)
+    warmup_compile_ns: list[Whole | None] = field(default_factory=list)
+    compiles: list[Whole | None] = field(default_factory=list)
+    compile_ns: list[Whole | None] = field(default_factory=list)
+    graph_breaks: Whole | None = None
+    graph_cache_hits: Whole | None = None
+    graph_cache_misses: Whole | None = None
+    row_steps: Whole | None = None
+    peak_memory_bytes: Whole | None = None
     peak_memory_of: str | None = None
-    kv_cache_bytes: int | None = None
-    molecules: int | None = None
-    valid_molecules: int | None = None
+    kv_cache_bytes: Whole | None = None
+    molecules: Whole | None = None
+    valid_molecules: Whole | None = None
     text_digest: str | None = None
 
 
@@ -58,14 +60,14 @@ class SdpaFigures:
         largest_error: the largest difference to the math kernel in float32.
     """
 
-    times_ns: list[int]
-    flops: int
-    bytes: int
-    first_call_ns: int | None = None
+    times_ns: list[Whole]
+    flops: Whole
+    bytes: Whole
+    first_call_ns: Whole | None = None
     chosen: str | None = None
     largest_error: float | None = None
-    peak_memory_bytes: int | None = None
-    compiles: int | None = None
+    peak_memory_bytes: Whole | None = None
+    compiles: Whole | None = None
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ def sdpa_figures(result: Result) -> SdpaFigures:
 def _decoded(line: bytes, where: str) -> dict[str, Any]:
     try:
         raw = msgspec.json.decode(line)
-    except msgspec.DecodeError as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise TraceError(f"{where} is not JSON: {problem}", hint=_ACCEPTED) from problem
     if not isinstance(raw, dict) or not isinstance(raw.get("schema"), int):
         raise TraceError(f"{where} is not a benchmark record", hint=_ACCEPTED)

@@ -9,7 +9,14 @@ from typing import Any
 from molprof.analysis.bench.results import OK, Results
 from molprof.analysis.bench.summary import GENERATE, SDPA, Measured, environment_text, short_message, summed, varying
 from molprof.analysis.render.document import Column, Document, Section
-from molprof.analysis.render.values import bytes_text, count_text, number_text, percent_text, ratio_text, time_text
+from molprof.analysis.render.values import (
+    bytes_text,
+    count_text,
+    percent_text,
+    ratio_text,
+    speed_text,
+    time_text,
+)
 
 _BATCH = "batch_size"
 _PHASES = ("prefill", "forward", "processor", "sampling", "bookkeeping")
@@ -44,7 +51,8 @@ def bench_document(results: Results, title: str) -> Document:
         mine = [item for item in measured if item.environment == name]
         where = environment_text(results.environments.get(name))
         sections.append(Section(f"Environment {name}", notes=(where, _counts(mine), *_busy(results, name))))
-        sections += _generation([item for item in mine if item.kind == GENERATE])
+        gpu = results.environments.get(name, {}).get("gpu") is not None
+        sections += _generation([item for item in mine if item.kind == GENERATE], gpu)
         sections += _sdpa([item for item in mine if item.kind == SDPA])
         sections += _not_ok(mine)
     return Document(title, tuple(sections))
@@ -121,7 +129,7 @@ def _counts(items: Sequence[Measured]) -> str:
     return text
 
 
-def _generation(items: Sequence[Measured]) -> list[Section]:
+def _generation(items: Sequence[Measured], gpu: bool) -> list[Section]:
     done = [item for item in items if item.times_ns]
     if not done:
         return []
@@ -139,7 +147,7 @@ def _generation(items: Sequence[Measured]) -> list[Section]:
     rows = tuple(
         (
             short(item, names),
-            number_text(round(item.tokens_per_s or 0, 1)),
+            speed_text(item.tokens_per_s),
             _speed_range(item),
             time_text(item.wall_ns()),
             _or_none(item.median("peak_memory_bytes"), bytes_text),
@@ -183,7 +191,7 @@ def _generation(items: Sequence[Measured]) -> list[Section]:
         Section("Before the steady state", before_columns, before_rows, detail=True),
         Section(
             "Shares of a pass by phase", phase_columns, phase_rows,
-            ("host time; in `bookkeeping` the host waits for the GPU",), detail=True,
+            ("host time; in `bookkeeping` the host waits for the GPU" if gpu else "host time",), detail=True,
         ),
     ]  # fmt: skip
 
@@ -212,8 +220,8 @@ def _sdpa(items: Sequence[Measured]) -> list[Section]:
                 _backend(item),
                 time_text(item.median_ns),
                 _time_range(item),
-                number_text(_tflops(item)),
-                number_text(_gb_per_s(item)),
+                speed_text(_tflops(item)),
+                speed_text(_gb_per_s(item)),
                 ratio_text(math_ns / item.median_ns) if math_ns and item.median_ns else _NONE,
                 time_text(item.median("first_call_ns")),
                 _or_none(item.median("largest_error"), lambda value: f"{value:.1e}"),
@@ -265,7 +273,7 @@ def _speed_range(item: Measured) -> str:
     interval = item.interval
     if interval is None:
         return _NONE
-    return f"{number_text(round(1e9 / interval.high, 1))} to {number_text(round(1e9 / interval.low, 1))}"
+    return f"{speed_text(1e9 / interval.high)} to {speed_text(1e9 / interval.low)}"
 
 
 def _time_range(item: Measured) -> str:

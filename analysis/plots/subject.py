@@ -27,10 +27,10 @@ class Subject:
 
 
 class NotRecordedError(TraceError):
-    """The traces do not hold what a figure is drawn of."""
+    """The traces, or the results of a benchmark, do not hold what a figure is drawn of."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"not recorded: {what}", hint="molprof report TRACE shows what a trace holds")
+    def __init__(self, what: str, hint: str = "molprof report TRACE shows what a trace holds") -> None:
+        super().__init__(f"not recorded: {what}", hint)
 
 
 def subject_of(item: Report | Comparison | Sequence[Report], anyway: bool = False) -> Subject:

@@ -74,6 +74,13 @@ def number_text(value: float | None) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else _digits(value)
 
 
+def speed_text(value: float | None) -> str:
+    """A measured speed with four digits, so that columns are even; a small one with three, and never 0."""
+    if value is None:
+        return NOT_RECORDED
+    return f"{value:.3g}" if 0 < value < 0.1 else _digits(value)
+
+
 def percent_text(value_ratio: float | None) -> str:
     """A ratio as a percentage."""
     if value_ratio is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from molprof.commands.bench_options import (
 from molprof.commands.bench_run import Running, run, submitted
 from molprof.commands.bench_show import show
 from molprof.commands.submission import Submittable
-from molprof.profiler.bench.cases import BACKENDS, MASKS
+from molprof.profiler.bench.cases import BACKENDS, MASKS, GenerateCase, SdpaCase
 from molprof.profiler.bench.grids import (
     BENCHMARKS,
     DIMENSIONS,
@@ -30,7 +31,8 @@ from molprof.profiler.bench.grids import (
     read_shape,
     sdpa_cases,
 )
-from molprof.profiler.settings import ATTENTION, COMPILE, KV_CACHES
+from molprof.profiler.project import Project, check_folder, find_project
+from molprof.profiler.settings import ATTENTION, AUTO, COMPILE, KV_CACHES
 
 _NUMBERS = Values(read=int, name="whole numbers")
 
@@ -60,9 +62,19 @@ def command() -> None:
     """
 
 
-def _require_output(running: Running) -> None:
-    if running.output is None and not running.dry_run:
+def _check(running: Running) -> None:
+    """Refuses before any work what cannot be."""
+    if running.retry and not running.resume:
+        raise click.UsageError("--retry says what --resume runs again; give both")
+    if running.share is not None and running.cluster is not None:
+        raise click.UsageError("--share is for a part that runs here; on a cluster: --tasks N")
+    if running.dry_run:
+        return
+    if running.output is None:
         raise click.UsageError("Missing option '-o'; --dry-run shows the cases without it.")
+    from molprof.profiler.bench.records import check_results
+
+    check_results(running.output)
 
 
 @command.command("sdpa", cls=Submittable)
@@ -118,21 +130,25 @@ def sdpa(
       molprof bench sdpa --shape 4x16x16x2048x64,32x16x8x1024x128 --backend auto,flash,math -o sdpa.jsonl
     """  # fmt: skip
     running = Running(**options)
-    _require_output(running)
-    if submitted(running):
+    _check(running)
+
+    def cases(gpu: bool) -> tuple[SdpaCase, ...]:
+        chosen = shapes or tuple(map(read_shape, SHAPES[gpu]))
+        return sdpa_cases(chosen, backends, phases, masks, (dtype,), running.device, running.threads)
+
+    if submitted(running, len(cases(gpu=True))):
         return 0
     from molprof.profiler.bench.schedule import read_machine
 
     facts = read_machine(running.device, running.threads)
-    chosen = shapes or tuple(map(read_shape, SHAPES[facts.gpu]))
-    cases = sdpa_cases(chosen, backends, phases, masks, (dtype,), running.device, running.threads)
-    return run(cases, facts, running)
+    return run(cases(facts.gpu), facts, running)
 
 
 def _generation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         [
-            click.option("--model", "models", type=Values(), metavar="A,B,...", help="Presets, folders, hub ids."),
+            click.option("--model", "models", type=Values(), metavar="A,B,...",
+                         help="Presets, folders, hub ids, or names of molprof.toml."),
             click.option("--tokenizer", metavar="NAME", help="Of all of them.  [default: the model's own]"),
             click.option("--processor", "processors", type=Values(read=processor), metavar="A,B,...",
                          help="Logits processors; none: unconstrained, auto: as --lp."),
@@ -182,29 +198,43 @@ def _generation(name: str, benchmark: Benchmark) -> click.Command:
     ) -> int:
         grids = {dimension: options.pop(dimension) for dimension in DIMENSIONS}
         running = Running(**options)
-        _require_output(running)
+        _check(running)
         if prompts is not None and smiles is not None:
             raise click.UsageError("molecules and plain-text prompts exclude each other; leave one of them out")
         values = {
             dimension: given or benchmark.defaults.get(dimension) or PLAIN[dimension]
             for dimension, given in grids.items()
         }
-        _check_processors(values["processors"])
         common = {
             "tokenizer": tokenizer, "count": count, "smiles": _absolute(smiles), "prompts": _absolute(prompts),
             "dtype": dtype, "max_new_tokens": max_new_tokens, "warmup": warmup, "passes": passes,
             "trust_remote_code": trust_remote_code, "device": running.device, "threads": running.threads,
         }  # fmt: skip
-        cases = generation_cases(values, common)
-        if submitted(running):
+        cases = resolved(generation_cases(values, common), find_project(running.config))
+        _check_processors(cases)
+        for case in cases:
+            check_folder("model", case.model)
+            check_folder("tokenizer", case.tokenizer)
+        if submitted(running, len(cases)):
             return 0
         from molprof.profiler.bench.schedule import read_machine
 
-        return run(cases, read_machine(running.device, running.threads), running)
+        return run(cases, read_machine(running.device, running.threads, cases), running)
 
     invoke.__doc__ = f"{benchmark.line}\n\n{_compared(name, benchmark)}"
     made = _generation_options(dtype_option(running_options(invoke)))
     return click.command(name, cls=Submittable)(made)
+
+
+def resolved(cases: Sequence[GenerateCase], project: Project) -> tuple[GenerateCase, ...]:
+    """The cases with what a model's short name in molprof.toml stands for, as in a capture."""
+    found = []
+    for case in cases:
+        alias = project.model(case.model)
+        name = alias.processor or case.processor if case.processor == AUTO else case.processor
+        tokenizer = project.tokenizer(case.tokenizer, alias)
+        found.append(replace(case, model=alias.path, tokenizer=tokenizer, processor=name))
+    return tuple(dict.fromkeys(found))
 
 
 def _value(value: object) -> str:
@@ -231,12 +261,11 @@ def _compared(name: str, benchmark: Benchmark) -> str:
     )
 
 
-def _check_processors(names: tuple[str | None, ...]) -> None:
+def _check_processors(cases: Sequence[GenerateCase]) -> None:
     """A mistyped name is found before anything runs."""
     from molprof.profiler.processors import PROCESSORS, find_factory
-    from molprof.profiler.settings import AUTO
 
-    for name in names:
+    for name in dict.fromkeys(case.processor for case in cases):
         if name is not None and name != AUTO and name not in PROCESSORS:
             find_factory(name)
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from molprof.commands.options import Seconds
 from molprof.commands.submission import config_option, submit_options
 from molprof.profiler.bench.grids import ALL, NO_PROCESSOR
 from molprof.profiler.settings import AUTO, DTYPES
@@ -100,7 +101,7 @@ def running_options(command: _F) -> _F:
             click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, metavar="N",
                          help="Processes per case, interleaved with those of the other cases."),
             click.option("--seed", default=0, show_default=True, help="Of the order in which cases run."),
-            click.option("--limit", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True,
+            click.option("--limit", type=Seconds(), default=600.0, show_default=True,
                          metavar="SECONDS", help="A case that takes longer is killed, and counts as hung."),
             click.option("--memory-limit", type=Bytes(), metavar="SIZE",
                          help="Resident memory of a case, such as 12G.  [default: 80 % of what is free]"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import click
 
 from molprof.commands.options import deliver, note
 from molprof.commands.submission import check_submission, own_arguments, run_on_cluster
-from molprof.errors import UsageError
+from molprof.errors import RunError, UsageError
 from molprof.text import escaped
 
 if TYPE_CHECKING:
@@ -50,12 +51,15 @@ class Running:
     detach: bool = False
 
 
-def submitted(running: Running) -> bool:
+def submitted(running: Running, cases: int) -> bool:
     """Hands the benchmark to a cluster where that is asked for: each task runs a share of the cases into a file of its
     own, for several nodes cannot add to one, and collecting puts them together. Whether it was asked for.
 
+    Args:
+        cases: how many there are to share out.
+
     Raises:
-        UsageError: an earlier submission has left such files, and `--resume` is not given.
+        UsageError: an earlier submission has left such files, and `--resume` is not given; or more tasks than cases.
         RunError: a task did not end well.
     """
     check_submission(running.cluster, running.overrides, running.detach)
@@ -63,16 +67,24 @@ def submitted(running: Running) -> bool:
         if running.tasks is not None and running.cluster is None:
             raise click.UsageError("--tasks is of use with --submit NAME only")
         return False
+    from molprof.analysis.render.values import counted
     from molprof.profiler.cluster.job import Task
     from molprof.profiler.project import find_project
 
     assert running.output is not None
     output, count = running.output.absolute(), running.tasks or 1
+    if count > cases:
+        raise UsageError(
+            f"--tasks {count} for {counted(cases, 'case')}: some would have none", f"--tasks {cases} at most"
+        )
     parts = [output.with_name(f"{output.stem}.{number}-of-{count}{output.suffix}") for number in range(1, count + 1)]
     if not running.resume and (left := [part for part in parts if part.exists()]):
         raise UsageError(
             f"{left[0]} is of an earlier submission", hint="--resume goes on with it; else remove it or name another -o"
         )
+    for part in parts if running.resume and output.exists() else ():
+        if not part.exists():  # was collected: what is done is in the results
+            shutil.copyfile(output, part)
     context = click.get_current_context()
     # A task that is requeued goes on where it was stopped.
     own = [*own_arguments(context), *([] if running.resume else ["--resume"])]
@@ -93,8 +105,14 @@ def submitted(running: Running) -> bool:
 
 
 def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | None = None) -> int:
-    """Runs the cases, or lists them; the exit code. `worker`: another module than molprof's own that runs a case."""
-    from molprof.profiler.bench.answers import STATUSES
+    """Runs the cases, or lists them; the exit code. `worker`: another module than molprof's own that runs a case.
+
+    Raises:
+        RunError: cases failed, hung or had no memory, and no other one of them has figures in the file.
+    """
+    from molprof.analysis.render.values import counted
+    from molprof.profiler.bench.answers import FAILED, HUNG, NO_MEMORY, OK, STATUSES
+    from molprof.profiler.bench.cases import case_id
     from molprof.profiler.bench.isolate import WORKER, Limits
     from molprof.profiler.bench.records import Results
     from molprof.profiler.bench.schedule import Plan, default_memory, run_plan
@@ -106,11 +124,13 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
         deliver(listed(cases, facts, running.repeats), None)
         return 0
     assert running.output is not None
-    if running.retry and not running.resume:
-        raise click.UsageError("--retry says what --resume runs again; give both")
     results = Results(running.output)
     if results.done.results and not running.resume:
         note(f"adding to the {results.done.results} results in {running.output}; --resume leaves out what is done")
+    if running.resume:
+        for count, how in results.done.elsewhere(set(map(case_id, cases)), facts.environment).values():
+            found_there = f"{counted(count, 'result')} of these cases in {running.output}"
+            note(f"{found_there}: not counted, for their environment was another one: {escaped(how)}")
     plan = Plan(
         cases=tuple(cases), repeats=running.repeats, seed=running.seed,
         limits=Limits(running.limit, running.memory_limit or default_memory()), resume=running.resume,
@@ -134,6 +154,11 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
     else:
         note(f"nothing left to run: {running.output} has it all")
     note(f"next: molprof bench show {shlex.quote(str(running.output))}")
+    bad = sum(lines.statuses[status] for status in (FAILED, HUNG, NO_MEMORY))
+    if bad and not lines.statuses[OK] and not results.done.good(map(case_id, cases)):
+        raise RunError(
+            f"none of the cases has figures: {lines.last_problem}", hint="the file has all messages and stacks"
+        )
     return 0
 
 
@@ -163,6 +188,7 @@ class Lines:
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty()
         self.statuses: Counter[str] = Counter()
+        self.last_problem: str | None = None
 
     @property
     def done(self) -> int:
@@ -189,6 +215,7 @@ class Lines:
         if step.rest_s:
             text += f", about {duration(step.rest_s)} left"
         if step.message:
+            self.last_problem = escaped(step.message)
             text += f"\n{' ' * (2 * width + 4)}{escaped(step.message)}"
         self._stream.write(text + "\n")
         self._stream.flush()

@@ -38,6 +38,9 @@ def show(file: Path, kind: str | None, style: str, output: Path | None, force: b
       molprof bench show bench.jsonl --format csv -o bench.csv
       molprof bench show bench.jsonl --plot batch -o batch.svg
     """
+    context = click.get_current_context()
+    if kind is not None and context.get_parameter_source("style") is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("--format is of tables; the ending of OUT says the format of a figure")
     if kind is not None:
         suffix = "" if output is None else output.suffix.removeprefix(".").lower()
         if suffix not in _FIGURE_FORMATS:

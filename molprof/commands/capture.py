@@ -22,7 +22,7 @@ from molprof.commands.submission import (
 )
 from molprof.errors import UsageError
 from molprof.files import check_output
-from molprof.profiler.project import Project, find_project
+from molprof.profiler.project import Project, check_folder, find_project
 from molprof.profiler.settings import (
     ATTENTION,
     AUTO,
@@ -175,6 +175,8 @@ def command(
     settings = capture_settings(project, output=output, force=force, **options)
     check_output(output, force)
     if cluster is not None:
+        check_folder("model", settings.model)
+        check_folder("tokenizer", settings.tokenizer)
         from molprof.profiler.cluster.job import Task
 
         name = output.name.removesuffix(".gz").removesuffix(".json")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import deliver
+from molprof.commands.options import Seconds, deliver
 from molprof.commands.submission import config_option
 from molprof.text import aligned, escaped_json
 
@@ -18,7 +18,7 @@ NEITHER = 3
 @click.command("doctor")
 @click.option("--format", "style", type=click.Choice(("table", "json")), default="table", show_default=True)
 @click.option(
-    "--limit", "limit_s", type=click.FloatRange(1), default=120.0, show_default=True, metavar="SECONDS",
+    "--limit", "limit_s", type=Seconds(), default=120.0, show_default=True, metavar="SECONDS",
     help="Of each trial.",
 )  # fmt: skip
 @config_option

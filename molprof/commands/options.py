@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +23,21 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 # Whether it can be read is for the reader to find out, whose error has its own exit code.
 TRACE = click.Path(path_type=Path, readable=False)
 _ELSEWHERE = "send it to a file: > FILE, or -o OUT where the command has it"
+
+
+class Seconds(click.FloatRange):
+    """A time limit: a number above 0, and none that no clock reaches."""
+
+    name = "seconds"
+
+    def __init__(self) -> None:
+        super().__init__(0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is not a number of seconds", param, ctx)
+        return found
 
 
 def engine_options(command: _F) -> _F:

@@ -176,7 +176,8 @@ def settle(status: JobStatus) -> None:
         module, _, function = _FINISH[job.kind].partition(":")
         getattr(importlib.import_module(module), function)(status)
     note(f"{job.id}: {status.summary}")
-    there = [task.output for task in job.tasks if task.output is not None and Path(task.output).exists()]
+    wanted = [(job.data or {}).get("output"), *(task.output for task in job.tasks)]
+    there = [output for output in wanted if output is not None and Path(output).exists()]
     for output in there[:_SHOWN]:
         note(f"  {output}")
     if len(there) > _SHOWN:

@@ -12,7 +12,7 @@ import click
 
 from molprof.commands.capture import capture_settings, check_sampling
 from molprof.commands.capture import command as capture
-from molprof.commands.options import deliver, note
+from molprof.commands.options import Seconds, deliver, note
 from molprof.commands.submission import attend, check_submission, config_option, hand_over, submit_options
 from molprof.errors import MolprofError, RunError, UsageError
 from molprof.text import escaped
@@ -39,7 +39,7 @@ _OWN = frozenset({"output", "force", "config", "cluster", "overrides", "detach"}
 @click.option("--dry-run", is_flag=True, help="Print the command of every case, and run none.")
 @click.option("--resume", is_flag=True, help="Leave out the cases whose traces are there.")
 @click.option("--force", is_flag=True, help="Replace the traces of an earlier sweep in DIR.")
-@click.option("--limit", "limit_s", type=float, metavar="SECONDS", help="Stop a case that takes longer.")
+@click.option("--limit", "limit_s", type=Seconds(), metavar="SECONDS", help="Stop a case that takes longer.")
 @config_option
 @submit_options
 def command(
@@ -82,8 +82,6 @@ def command(
     check_submission(cluster, overrides, detach)
     if cluster is not None and limit_s is not None:
         raise click.UsageError("--limit is for cases that run here; on a cluster: --slurm time=0:30:00")
-    if limit_s is not None and limit_s <= 0:
-        raise click.UsageError(f"--limit {limit_s:g} is not above 0")
     from molprof.profiler.project import find_project
     from molprof.profiler.sweep.grid import read_sweep
 
@@ -103,7 +101,13 @@ def command(
         deliver("\n".join(lines), None)
         note(f"{len(lines)} cases, whose traces would be in {folder}")
         return
-    busy = _with_cluster(folder, project) if resume and not force else {}
+    busy = {} if force else _with_cluster(folder, project)
+    if busy and not resume:
+        first = next(iter(busy.values()))
+        raise UsageError(
+            f"{first} still has {list(busy.values()).count(first)} cases of {folder}",
+            hint=f"--resume leaves them to it; molprof jobs {first} --cancel ends them",
+        )
     entries, chosen = _kept(folder, entries, chosen, resume, force, busy)
     for job in sorted(set(busy.values())):
         note(f"{job} still has {list(busy.values()).count(job)} cases, which are left to it: molprof collect {job}")
@@ -141,22 +145,42 @@ def _entry(sweep: Sweep, number: int, folder: Path, project: Project, extra: tup
     Raises:
         UsageError: a value that no capture takes; names the line.
     """
+    from molprof.profiler.project import check_folder
     from molprof.profiler.sweep.index import Entry
 
     case = sweep.cases[number]
     entry = Entry(case.name, f"{case.name}.json.gz", case.options, (*extra, *case.arguments))
+    _check_processor(sweep, entry.options.get("processor", sweep.file.content.get("options", {}).get("processor")))
     try:
         context = capture.make_context("capture", _command(folder, entry, True)[1:])
         check_sampling(context)
         parameters: dict[str, Any] = {key: value for key, value in context.params.items() if key not in _OWN}
-        capture_settings(project, output=folder / entry.trace, force=True, **parameters)
+        settings = capture_settings(project, output=folder / entry.trace, force=True, **parameters)
     except click.BadParameter as error:
         key = error.param.opts[-1].lstrip("-") if error.param else ""
         sweep.file.refuse(error.format_message(), sweep.place(key))
     except (MolprofError, click.UsageError) as error:
         message = error.format_message() if isinstance(error, click.UsageError) else str(error)
         return replace(entry, state="unsupported", message=message)
+    for key, name in (("model", settings.model), ("tokenizer", settings.tokenizer)):
+        try:
+            check_folder(key, name)
+        except UsageError as error:
+            sweep.file.refuse(str(error), sweep.place(key), error.hint)
     return entry
+
+
+def _check_processor(sweep: Sweep, name: object) -> None:
+    """A mistyped name is found before anything runs; a module of the user's own is left to the case."""
+    from molprof.profiler.processors import find_factory
+    from molprof.profiler.sweep.grid import PROCESSORS
+
+    if not isinstance(name, str) or name in PROCESSORS or ":" in name:
+        return
+    try:
+        find_factory(name)
+    except UsageError as error:
+        sweep.file.refuse(str(error), sweep.place("processor"), error.hint)
 
 
 def _with_cluster(folder: Path, project: Project) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,16 +54,23 @@ class Facts:
         return self.capability is not None
 
 
-def read_facts(device: str, threads: int | None) -> dict[str, Any]:
+def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
     """`Facts` as a JSON object. Imports torch: for a process of its own.
 
+    Args:
+        names: of models and tokenizers that must be there: `model` or `tokenizer`, and its name.
+
     Raises:
-        UsageError: no such device.
+        UsageError: no such device, or no such model or tokenizer.
     """
     import torch
 
     from molprof.profiler.environment import environment
+    from molprof.profiler.hub import check_exists
     from molprof.profiler.models import resolve_device
+
+    for what, name in names:
+        check_exists(what, name)
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -76,6 +84,13 @@ def read_facts(device: str, threads: int | None) -> dict[str, Any]:
         "packages": packages,
         "environment": asdict(environment(where)),
     }
+
+
+def named(cases: Iterable[Case]) -> tuple[tuple[str, str], ...]:
+    """The models and tokenizers of cases, each once: what `read_facts` looks for."""
+    found = [("model", case.model) for case in cases if isinstance(case, GenerateCase)]
+    found += [("tokenizer", case.tokenizer) for case in cases if isinstance(case, GenerateCase) and case.tokenizer]
+    return tuple(dict.fromkeys(found))
 
 
 def facts_from(raw: dict[str, Any]) -> Facts:

@@ -14,7 +14,7 @@ from typing import Any
 from molprof.errors import RunError, UsageError
 from molprof.profiler.bench.answers import FACTS, NO_MEMORY, OK, UNSUPPORTED
 from molprof.profiler.bench.cases import Case, GenerateCase, case_id, to_json
-from molprof.profiler.bench.facts import Facts, facts_from, unsupported
+from molprof.profiler.bench.facts import Facts, facts_from, named, unsupported
 from molprof.profiler.bench.fit import largest_fit
 from molprof.profiler.bench.isolate import WORKER, Ended, Limits, run_isolated
 from molprof.profiler.bench.processes import available_bytes
@@ -70,14 +70,19 @@ class Step:
     rest_s: float | None
 
 
-def read_machine(device: str, threads: int | None, worker: str = WORKER) -> Facts:
+def read_machine(device: str, threads: int | None, cases: Sequence[Case] = (), worker: str = WORKER) -> Facts:
     """What the machine can run, from a process of its own, so that this one needs no torch.
 
+    Args:
+        cases: whose models and tokenizers must be there.
+
     Raises:
-        UsageError: no such device.
+        UsageError: no such device, model or tokenizer.
         RunError: torch cannot be imported, or the like.
     """
-    ended = run_isolated({"kind": FACTS, "device": device, "threads": threads}, Limits(_FACTS_S), worker)
+    ended = run_isolated(
+        {"kind": FACTS, "device": device, "threads": threads, "names": named(cases)}, Limits(_FACTS_S), worker
+    )
     if ended.status != OK:
         if "hint" in ended.answer:
             raise UsageError(ended.message or "no such device", hint=ended.answer["hint"])

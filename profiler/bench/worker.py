@@ -113,7 +113,7 @@ def run_case(request: dict[str, Any]) -> Answer:
     if request.get("kind") == FACTS:
         from molprof.profiler.bench.facts import read_facts
 
-        return {"figures": read_facts(request["device"], request["threads"])}
+        return {"figures": read_facts(request["device"], request["threads"], request.get("names", ()))}
     case = from_json(request)
     if isinstance(case, SdpaCase):
         from molprof.profiler.bench.sdpa import measure_sdpa

@@ -202,7 +202,7 @@ def read_job(folder: Path) -> Job:
     if not isinstance(content.get("schema"), int) or content["schema"] > SCHEMA:
         raise RunError(f"{path} is of schema {content.get('schema')!r}; this molprof reads up to {SCHEMA}")
     try:
-        return Job(
+        job = Job(
             folder=folder,
             kind=content["kind"],
             cluster=content["cluster"],
@@ -217,6 +217,11 @@ def read_job(folder: Path) -> Job:
         )
     except (KeyError, TypeError) as error:
         raise RunError(f"{path} is not a whole job: {error}") from error
+    for task in job.tasks:
+        texts = (task.name, *task.arguments, *([] if task.output is None else [task.output]))
+        if not all(isinstance(text, str) for text in texts):
+            raise RunError(f"{path} is not a whole job: the task {task.name!r} is no text")
+    return job
 
 
 def write_json(path: Path, content: Mapping[str, Any] | Sequence[Any]) -> None:

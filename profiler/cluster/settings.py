@@ -12,6 +12,7 @@ from molprof.toml_file import TomlFile, unknown
 
 _TIME = re.compile(r"(?:(\d+)-)?(\d+(?::\d+){0,2})")
 _MEMORY = re.compile(r"\d+[KMGT]")
+_OPTION = re.compile(r"(--)?[A-Za-z][\w-]*")
 _GPUS = re.compile(r"(?:[\w.-]+:)?\d+")
 
 
@@ -123,7 +124,11 @@ def _setup(value: object) -> tuple[str, ...]:
 
 
 def _sbatch(value: object) -> dict[str, str | int | bool]:
-    if not isinstance(value, dict) or not all(isinstance(item, str | int) for item in value.values()):
+    # What is not printable would end the line of the script that it becomes.
+    if not isinstance(value, dict) or not all(
+        isinstance(item, str | int) and str(item).isprintable() and _OPTION.fullmatch(key)
+        for key, item in value.items()
+    ):
         raise _WrongError("options of sbatch by their long names, such as { reservation = 'mine' }")
     return {key.removeprefix("--"): item for key, item in value.items() if item is not False}
 

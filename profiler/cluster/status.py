@@ -108,7 +108,8 @@ def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
         for job, known, entries in zip(jobs, seen, records, strict=True)
         for number, entry in enumerate(entries)
         if not _settled(entry, known.get(job.slurm_task_id(number) or ""))
-        and (attempt := job.attempts[job.attempt_of(number) or 0]).slurm_id is not None
+        and (place := job.attempt_of(number)) is not None
+        and (attempt := job.attempts[place]).slurm_id is not None
     }
     problem, now = None, dict[str, Sighting]()
     try:
@@ -116,8 +117,13 @@ def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
     except SchedulerError as error:
         problem = str(error)
     found = []
-    for job, known, entries in zip(jobs, seen, records, strict=True):
+    for job, known, before in zip(jobs, seen, records, strict=True):
         ends = _remember(job, known, now)
+        # A task that ended after its word was read and before Slurm was asked has left another one by now.
+        entries = [
+            _record(job, number) if entry is None or entry["state"] == "running" else entry
+            for number, entry in enumerate(before)
+        ]
         tasks = [_judge(job, number, entry, ends, now, problem) for number, entry in enumerate(entries)]
         found.append(JobStatus(job, tuple(tasks), problem))
     return found
@@ -126,7 +132,10 @@ def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
 def _record(job: Job, number: int) -> dict[str, Any] | None:
     """What the latest attempt of a task wrote; None: nothing yet."""
     record = read_json(job.record_path(number))
-    return record if record is not None and record.get("attempt") == job.attempt_of(number) else None
+    if record is None or record.get("attempt") != job.attempt_of(number) or record.get("state") not in STATES:
+        return None
+    texts = (record.get(name) for name in ("message", "node", "started", "ended"))
+    return record if all(text is None or isinstance(text, str) for text in texts) else None
 
 
 def _settled(record: Mapping[str, Any] | None, seen: Mapping[str, str] | None) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import datetime
 import io
+import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ from molprof.profiler.cluster.settings import SlurmSettings
 from molprof.profiler.cluster.worker import run_task
 
 _SCRIPT = re.compile(r"(\d+)_submission\.sh")
+# What Slurm tells a job about itself; in a job that is submitted from it, srun would take that for options.
+_OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_")
+# Of these names, what says where the cluster is and who asks.
+_OF_THE_CLUSTER = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"})
 
 
 def submit(
@@ -99,17 +104,34 @@ def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
         additional_parameters={**job.slurm.sbatch, "chdir": str(folder)},
     )
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # submitit prints there what it raises
+        # submitit prints what it raises.
+        with _outside_of_a_job(), contextlib.redirect_stderr(io.StringIO()):
             sent = executor.map_array(run_task, [str(job.folder)] * len(tasks), tasks)
     except (submitit.core.utils.UncompletedJobError, submitit.core.utils.FailedSubmissionError, OSError) as error:
         shutil.rmtree(folder)
         job.save()
-        reason = " ".join(str(error).split()).removeprefix("sbatch: error: ") or type(error).__name__
-        raise SchedulerError(f"Slurm refused the job: {reason}", hint="sinfo lists partitions and limits") from error
+        said = (line.strip().removeprefix("sbatch: error: ") for line in str(error).splitlines())
+        reason = "; ".join(filter(None, said)) or type(error).__name__
+        raise SchedulerError(
+            f"Slurm refused the job: {reason}",
+            hint="sinfo lists partitions and limits; scontrol show config: MaxArraySize, MaxJobCount",
+        ) from error
     done = replace(started.attempts[-1], slurm_id=sent[0].job_id.split("_")[0])
     submitted = replace(started, attempts=(*job.attempts, done))
     submitted.save()
     return submitted
+
+
+@contextlib.contextmanager
+def _outside_of_a_job() -> Iterator[None]:
+    """As if this process were in no Slurm job: sbatch hands the environment on, and an interactive job's memory or
+    tasks in it would contradict those of the new one."""
+    names = [name for name in os.environ if name.startswith(_OF_A_JOB) and name not in _OF_THE_CLUSTER]
+    kept = {name: os.environ.pop(name) for name in names} if "SLURM_JOB_ID" in os.environ else {}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
 
 
 def _check_installed() -> None:

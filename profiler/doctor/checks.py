@@ -217,7 +217,7 @@ def _config(config: Path | None) -> Check:
         return Check(NAME, str(error), BROKEN, "correct the file: docs/clusters.md describes it")
     if project.file is None:
         return Check(NAME, "none here or above", ABSENT)
-    return Check(NAME, f"{project.file}: {len(project.models)} models, {len(project.clusters)} clusters", OK)
+    return Check(NAME, f"{project.file}: models: {len(project.models)}, clusters: {len(project.clusters)}", OK)
 
 
 def _slurm() -> Check:

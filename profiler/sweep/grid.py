@@ -24,7 +24,9 @@ batch-size = [1, 8, 32]
 model = "llama"
 batch-size = 32"""
 # A processor that is no processor, and the one that suits the tokenizer.
-_PROCESSORS = {"none": "--no-lp", "lp": "--lp"}
+PROCESSORS = {"none": "--no-lp", "lp": "--lp"}
+# Of a case's name: a path of 255 characters is as long as file systems take, endings included.
+_NAME_CHARACTERS = 150
 _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 Value = str | int | float | bool
 
@@ -91,6 +93,8 @@ def read_sweep(path: Path, known: Mapping[str, Option]) -> Sweep:
             file.refuse(f"{key} is {values!r}, expected a list of values", ["grid", key])
         if key in common:
             file.refuse(f"{key} is in [options] too", ["grid", key])
+        if twice := [value for place, value in enumerate(values) if repr(value) in map(repr, values[:place])]:
+            file.refuse(f"{key} has {twice[0]!r} twice", ["grid", key])
     excluded = _excluded(file, grid)
     count = math.prod(len(values) for values in grid.values())
     if count > MOST_CASES:
@@ -132,8 +136,8 @@ def _words(file: TomlFile, where: list[str], option: Option, value: object) -> I
     if isinstance(value, bool) == option.takes_value:
         expected = "a value" if option.takes_value else "true or false"
         file.refuse(f"{key} is {value!r}, expected {expected}", where)
-    if key == "processor" and value in _PROCESSORS:
-        yield _PROCESSORS[str(value)]
+    if key == "processor" and value in PROCESSORS:
+        yield PROCESSORS[str(value)]
     elif option.takes_value:
         yield from (option.on, str(value))
     elif value:
@@ -149,4 +153,4 @@ def _name(chosen: Mapping[str, Value], grid: Mapping[str, list[Value]]) -> str:
         value = chosen[key]
         text = Path(str(value)).name if key in ("model", "tokenizer", "smiles", "prompts") else str(value).lower()
         parts.append(text if key in ("model", "processor") else f"{key}-{text}")
-    return _UNSAFE.sub("-", "-".join(parts)).strip("-.") or "case"
+    return _UNSAFE.sub("-", "-".join(parts))[:_NAME_CHARACTERS].strip("-.") or "case"
