@@ -118,8 +118,9 @@ def _signed(value_ns: float) -> str:
     return f"{'-' if value_ns < 0 else '+'}{time_text(abs(value_ns))}"
 
 
-def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    rows = [head, ["---", *["---:"] * (len(head) - 1)], *body]
+def _table(head: Sequence[str], body: Sequence[Sequence[str]], last: str = "---:") -> str:
+    """A table in Markdown, figures to the right; `last` is the rule under its last column."""
+    rows = [head, ["---", *["---:"] * (len(head) - 2), last], *body]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
@@ -164,7 +165,7 @@ def trace_list() -> str:
         for where in (manifest["environment"],)
     }
     return _rendered(
-        TRACES / "README.md.jinja", machines=list(machines), table=_table(("trace", "size", "command"), body)
+        TRACES / "README.md.jinja", machines=list(machines), table=_table(("trace", "size", "command"), body, "---")
     )
 
 
