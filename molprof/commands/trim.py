@@ -75,6 +75,8 @@ def command(
     """
     if str(trace) == "-":
         raise click.UsageError("the trace is read twice: name a file, not standard input (-)")
+    if output.exists() and trace.exists() and output.samefile(trace):
+        raise click.UsageError(f"{output} is the trace itself, of which only the part would be left: name another file")
     if steps is None and start_ns is None and end_ns is None and not (phases or categories or without):
         raise click.UsageError("say what to keep, with --steps, --phases, --categories, --without, --from or --to")
     if start_ns is not None and end_ns is not None and end_ns <= start_ns:
