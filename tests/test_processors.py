@@ -128,15 +128,20 @@ def test_a_user_names_a_factory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "message", "step"),
     [
-        ("nope", "no processor 'nope'"),
-        ("no.such:thing", "no processor 'no.such:thing': No module named 'no'"),
-        ("tiny:Nothing", "no processor 'tiny:Nothing': module 'tiny' has no attribute 'Nothing'"),
+        ("nope", "no processor 'nope'", ""),
+        (
+            "no.such:thing",
+            "no processor 'no.such:thing': No module named 'no'",
+            "; PYTHONPATH=FOLDER says where no.py or the package no lies",
+        ),
+        ("tiny:Nothing", "no processor 'tiny:Nothing': module 'tiny' has no attribute 'Nothing'", ""),
     ],
+    ids=["name", "module", "attribute"],
 )
-def test_unknown_processor(name: str, message: str) -> None:
+def test_unknown_processor(name: str, message: str, step: str) -> None:
     with pytest.raises(UsageError) as caught:
         make_processor(name, loaded("llama").target)
     assert str(caught.value) == message
-    assert caught.value.hint == f"use one of {', '.join(PROCESSORS)}, or package.module:factory"
+    assert caught.value.hint == f"use one of {', '.join(PROCESSORS)}, or package.module:factory{step}"

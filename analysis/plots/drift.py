@@ -45,9 +45,7 @@ def draw_drift(subject: Subject) -> Figure:
     panels = [(title, [_blocks(report, table) for _, report in named]) for table, title in _PANELS]
     panels = [(title, series) for title, series in panels if any(series)]
     if not panels:
-        raise NotRecordedError(
-            "coordinate blocks: molprof capture records them with the tokens, where answers have any"
-        )
+        raise NotRecordedError("coordinate blocks, which come with the tokens of answers that have any")
     written = panels[-1][1]
     places = [tokens for _, series in panels for blocks in series for tokens in blocks]
     first, last = min(0, *places), max(_FEWEST, *places)
