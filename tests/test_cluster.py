@@ -279,7 +279,7 @@ def test_a_child_that_left_a_chatterer_has_ended(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(child, "command_line", lambda arguments: [sys.executable, "-c", script])
     ending = run_child([], tmp_path, log := io.BytesIO(), limit_s=60.0)
     assert (ending.state, ending.exit_code) == ("ok", 0)
-    assert b"done\n" in log.getvalue()
+    assert b"done" in log.getvalue()
 
 
 def test_a_child_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
