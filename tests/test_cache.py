@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import tiny_trace
 
 from molprof.analysis import cache, parallel, reports
+from molprof.analysis.cache import encode_report
 from molprof.analysis.reports import ReportOptions, load_report
 from molprof.errors import TraceError
 
@@ -147,3 +150,23 @@ def test_an_error_in_a_process_is_the_same_error(trace: Path, monkeypatch: pytes
     with pytest.raises(TraceError, match=r"bad\.json is truncated inside event 1") as failure:
         parallel.load_reports([trace, bad], ReportOptions())
     assert failure.value.hint == "read what is whole with --partial"
+
+
+def test_reports_are_decoded_by_several_threads_at_once(tmp_path: Path, trace: Path) -> None:
+    """In a process of its own: what msgspec knows of a class is made once, and a race for it ends the process."""
+    (tmp_path / "report").write_bytes(encode_report(load_report(trace)))
+    script = (
+        "import sys, threading\n"
+        "sys.setswitchinterval(1e-6)\n"
+        "from molprof.analysis.cache import decode_report\n"
+        "text, together, found = open(sys.argv[1], 'rb').read(), threading.Barrier(4), []\n"
+        "def decode():\n"
+        "    together.wait()\n"
+        "    found.append(decode_report(text))\n"
+        "threads = [threading.Thread(target=decode) for _ in range(4)]\n"
+        "[thread.start() for thread in threads]\n"
+        "[thread.join() for thread in threads]\n"
+        "assert len(found) == 4 and found[0] == found[3]\n"
+    )
+    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{script}", tmp_path / "report"]
+    assert subprocess.run(command, check=False).returncode == 0
