@@ -28,8 +28,8 @@ _READ_BYTES = 1 << 20
 _DIGEST_BYTES = 32
 # A file changed this recently may change again without its time stamps showing it, so its hash is not kept.
 _SETTLED_NS = 2_000_000_000
-# Made here, once: msgspec (0.22) looks into a dataclass when it is first asked for it, and two threads that ask for the same
-# one at once end the process, because one of them sees what the other has half filled in.
+# Made here, once: msgspec (0.22) looks into a dataclass when it is first asked for it, and two threads that ask for the
+# same one at once end the process, because one of them sees what the other has half filled in.
 _decode_report = msgspec.json.Decoder(Report).decode
 
 
