@@ -25,6 +25,7 @@ from molprof.errors import TraceError
 
 WHOLE = json.dumps({"traceEvents": [x(f"n{i}", i, 0.5, args={"s": "{"}) for i in range(100)], "after": 1}).encode()
 PLACE_OF_90 = WHOLE.index(b'{"ph": "X", "cat": "cpu_op", "name": "n90"')
+PACKED = gzip.compress(WHOLE, mtime=0)  # without the time, which would be another in each process of the tests
 
 
 @pytest.mark.parametrize(
@@ -64,10 +65,10 @@ PLACE_OF_90 = WHOLE.index(b'{"ph": "X", "cat": "cpu_op", "name": "n90"')
         (b'{"traceEvents": [{"ph": "X", "ts": NaN}]}', "wrong event 1"),
         (WHOLE[: PLACE_OF_90 + 20], f"is truncated inside event 91 (byte {PLACE_OF_90 + 20} of the text,"
          " after 90 events)"),
-        (gzip.compress(WHOLE)[:-300], "gzip data is truncated at byte"),
-        (gzip.compress(WHOLE)[:-4], "gzip data is truncated at byte"),
-        (gzip.compress(WHOLE)[:-6] + b"\0" * 6, "damaged gzip data near byte"),
-        (gzip.compress(WHOLE) + b"junk", "the gzip data ends at byte"),
+        (PACKED[:-300], "gzip data is truncated at byte"),
+        (PACKED[:-4], "gzip data is truncated at byte"),
+        (PACKED[:-6] + b"\0" * 6, "damaged gzip data near byte"),
+        (PACKED + b"junk", "the gzip data ends at byte"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_with_the_place(engine: Engine, tmp_path: Path, content: bytes, reason: str) -> None:
@@ -125,7 +126,7 @@ def test_partial_takes_what_truncated_gzip_holds(engine: Engine, tmp_path: Path)
     assert engine.query("SELECT COUNT(*) AS n, MAX(ts) AS last FROM slice")["last"].tolist() == [(count - 1) * 1000]
 
 
-@pytest.mark.parametrize("damaged", [gzip.compress(WHOLE)[:-20], gzip.compress(WHOLE) + b"garbage"])
+@pytest.mark.parametrize("damaged", [PACKED[:-20], PACKED + b"garbage"])
 def test_partial_takes_what_small_damaged_gzip_holds(engine: Engine, tmp_path: Path, damaged: bytes) -> None:
     info = load(engine, tmp_path, damaged, partial=True)
     assert not info.complete
@@ -133,7 +134,7 @@ def test_partial_takes_what_small_damaged_gzip_holds(engine: Engine, tmp_path: P
     assert "gzip data" in str(info.problem)
 
 
-@pytest.mark.parametrize("content", [b'{"traceEvents": [{"ph": "X"', b"[nonsense]", gzip.compress(WHOLE)[:30]])
+@pytest.mark.parametrize("content", [b'{"traceEvents": [{"ph": "X"', b"[nonsense]", PACKED[:30]])
 def test_partial_of_a_file_damaged_before_any_event(engine: Engine, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(content)
