@@ -57,7 +57,15 @@ def repeated(trace: Path, without: frozenset[str]) -> Iterator[tuple[bytes, int]
 
 
 def _text(event: dict[str, Any]) -> str:
-    return json.dumps(event, default=float)
+    """The event as torch.profiler 2.13 writes it: a line per member, all args on one line."""
+    args = event.get("args")
+    lines = [
+        f"    {json.dumps(key)}: {json.dumps(value, default=float)}" for key, value in event.items() if key != "args"
+    ]
+    text = ",\n".join(lines)
+    if args is not None:
+        text += f'\n    ,\n    "args": {{\n      {json.dumps(args, default=float)[1:-1]}\n    }}'
+    return f"  {{\n{text}\n  }}"
 
 
 def write_trace(source: Path, target: Path, size_bytes: int, without: frozenset[str]) -> tuple[int, int]:
