@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
@@ -17,11 +15,9 @@ from molprof import errors
 from molprof.analysis.cache import decode_report, encode_report
 from molprof.analysis.metrics.model import Report
 from molprof.analysis.reports import ReportOptions, kept_report, load_report
+from molprof.process import call_line, processors
 
 _OK, _FAILED = b"+", b"-"
-# The other process imports what this one would. `-m` and `-c` by themselves look into the working directory first,
-# where a checkout has a folder `molprof` that is only a part of the package.
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from molprof.analysis.parallel import serve; serve()"
 
 
 def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
@@ -35,23 +31,18 @@ def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
     if workers < 2:
         reports.update({path: load_report(path, options) for path in missing})
     else:
+        options = replace(options, processes=max(1, processors() // workers))
         with ThreadPoolExecutor(max_workers=workers) as pool:
             made = pool.map(lambda path: _remote(path, options), missing)
             reports.update(zip(missing, made, strict=True))
     return [report for path in paths if (report := reports[path]) is not None]
 
 
-def processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _remote(path: Path, options: ReportOptions) -> Report:
     if str(path) == "-":  # only this process has the input
         return load_report(path, options)
     request = msgspec.json.encode([str(path), asdict(options)])
-    command = [sys.executable, "-c", _START, json.dumps(sys.path)]
-    process = subprocess.run(command, input=request, capture_output=True, check=False)
+    process = subprocess.run(call_line(serve), input=request, capture_output=True, check=False)
     if process.returncode == 0 and process.stdout[:1] == _OK:
         return decode_report(process.stdout[1:])
     if process.returncode == 0 and process.stdout[:1] == _FAILED:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from molprof.analysis.ahead import ask_ahead
 from molprof.analysis.cache import read_report, report_key, write_report
 from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine, open_engine
 from molprof.analysis.findings import find_all
@@ -16,6 +17,7 @@ from molprof.analysis.reader import TraceInfo, load_trace
 from molprof.analysis.reader.source import STDIN
 from molprof.analysis.wrong_values import wrong_value
 from molprof.errors import QueryError
+from molprof.process import processors
 
 
 @contextmanager
@@ -26,6 +28,7 @@ def open_trace(
     stacks: bool = True,
     all_args: bool = True,
     partial: bool = False,
+    processes: int | None = None,
 ) -> Generator[tuple[Engine, TraceInfo], None, None]:
     """An engine that holds the trace at `path`, large enough for it, and what is known of the trace.
 
@@ -38,7 +41,7 @@ def open_trace(
             engines.append(stack.enter_context(open_engine(native_path, memory64=large)))
             return engines[0]
 
-        info = load_trace(path, start, stacks=stacks, all_args=all_args, partial=partial)
+        info = load_trace(path, start, stacks=stacks, all_args=all_args, partial=partial, processes=processes)
         yield engines[0], info
 
 
@@ -51,12 +54,14 @@ class ReportOptions:
         stacks: read Python stacks too; no figure needs them, and they are most of many traces.
         partial: of a damaged file, report what is whole.
         cached: take the report from the user's cache where it is, and keep it there.
+        processes: how many may read and ask side by side where a trace is large; None: one per processor.
     """
 
     native_path: str | None = None
     stacks: bool = False
     partial: bool = False
     cached: bool = False
+    processes: int | None = None
 
 
 def load_report(path: str | os.PathLike[str], options: ReportOptions | None = None) -> Report:
@@ -75,8 +80,11 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
         stacks=options.stacks,
         all_args=False,
         partial=options.partial,
+        processes=options.processes,
     ) as (engine, info):
         try:
+            if (options.processes or processors()) > 1:
+                ask_ahead(engine, info)
             report = build_report(engine, info)
             if report.trace.whole_steps:
                 report = replace(report, findings=find_all(engine, report))

@@ -16,6 +16,8 @@ INCLUDE PERFETTO MODULE molprof.host_syncs;
 
 INCLUDE PERFETTO MODULE molprof.launches;
 
+INCLUDE PERFETTO MODULE molprof.work_calls;
+
 -- One row per call that launches, starts work or waits.
 CREATE PERFETTO VIEW molprof_call_fact(
   -- The call's slice.

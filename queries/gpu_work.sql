@@ -34,7 +34,23 @@ SELECT
   slice.dur,
   IFNULL(slice.name, '(no name)') AS name,
   slice.category,
-  CAST(COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.device'), process.pid) AS TEXT) AS device,
+  CAST(
+    COALESCE(
+      EXTRACT_ARG(slice.arg_set_id, 'args.device'),
+      -- Only looked for where it is needed, which joins would not do.
+      (
+        SELECT
+          process.pid
+        FROM thread_track
+        JOIN thread
+          USING (utid)
+        JOIN process
+          USING (upid)
+        WHERE
+          thread_track.id = slice.track_id
+      )
+    ) AS TEXT
+  ) AS device,
   EXTRACT_ARG(slice.arg_set_id, 'args.stream') AS stream,
   EXTRACT_ARG(slice.arg_set_id, 'args.correlation') AS correlation,
   CASE
@@ -45,12 +61,6 @@ SELECT
     THEN CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT)
   END AS bytes
 FROM slice
-LEFT JOIN thread_track
-  ON slice.track_id = thread_track.id
-LEFT JOIN thread
-  USING (utid)
-LEFT JOIN process
-  USING (upid)
 WHERE
   slice.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
 ORDER BY

@@ -15,7 +15,7 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
-INCLUDE PERFETTO MODULE molprof.launches;
+INCLUDE PERFETTO MODULE molprof.work_calls;
 
 -- One row per waiting call, in order of start.
 CREATE PERFETTO TABLE molprof_host_sync(

@@ -35,7 +35,7 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.host_syncs;
 
-INCLUDE PERFETTO MODULE molprof.launches;
+INCLUDE PERFETTO MODULE molprof.work_calls;
 
 -- GPU work with its call, and the earliest call of what starts no earlier on its device.
 CREATE PERFETTO TABLE _molprof_queued_work AS

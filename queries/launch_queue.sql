@@ -13,6 +13,8 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.launches;
 
+INCLUDE PERFETTO MODULE molprof.work_calls;
+
 -- Depth of a device's queue just before each launch: a running sum over submissions, ends and launches.
 CREATE PERFETTO TABLE _molprof_queue_depth AS
 WITH

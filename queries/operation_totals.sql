@@ -6,6 +6,22 @@
 --   ORDER BY time_ns DESC, category, name
 --   LIMIT 20;
 
+-- The slices of one category by name.
+CREATE PERFETTO MACRO _molprof_name_total(category Expr)
+RETURNS TableOrSubquery
+AS
+(
+  SELECT
+    name,
+    COUNT() AS count,
+    SUM(dur) AS time_ns
+  FROM slice
+  WHERE
+    category = $category
+  GROUP BY
+    name
+);
+
 -- One row per category and name, in that order. Operators include those that they call.
 CREATE PERFETTO TABLE molprof_operation_total(
   -- kernel, gpu_memcpy, gpu_memset, cpu_op, cuda_runtime or cuda_driver.
@@ -18,17 +34,27 @@ CREATE PERFETTO TABLE molprof_operation_total(
   time_ns DURATION
 )
 AS
+WITH
+  -- Each category for itself: the engine groups by one text in a third of the time that two take.
+  total AS (
+    SELECT 'kernel' AS category, * FROM _molprof_name_total!('kernel')
+    UNION ALL
+    SELECT 'gpu_memcpy', * FROM _molprof_name_total!('gpu_memcpy')
+    UNION ALL
+    SELECT 'gpu_memset', * FROM _molprof_name_total!('gpu_memset')
+    UNION ALL
+    SELECT 'cpu_op', * FROM _molprof_name_total!('cpu_op')
+    UNION ALL
+    SELECT 'cuda_runtime', * FROM _molprof_name_total!('cuda_runtime')
+    UNION ALL
+    SELECT 'cuda_driver', * FROM _molprof_name_total!('cuda_driver')
+  )
 SELECT
   category,
   IFNULL(name, '(no name)') AS name,
-  COUNT() AS count,
-  SUM(dur) AS time_ns
-FROM slice
-WHERE
-  category IN ('kernel', 'gpu_memcpy', 'gpu_memset', 'cpu_op', 'cuda_runtime', 'cuda_driver')
-GROUP BY
-  category,
-  name
+  count,
+  time_ns
+FROM total
 ORDER BY
   category,
   name;

@@ -13,11 +13,11 @@
 --   GROUP BY phase.phase
 --   ORDER BY phase.phase IS NULL, phase.phase;
 
-INCLUDE PERFETTO MODULE molprof.launches;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.phases;
+
+INCLUDE PERFETTO MODULE molprof.work_calls;
 
 -- Operators and calls that started inside a phase; those outside any have no row.
 CREATE PERFETTO TABLE molprof_call_phase(

@@ -10,7 +10,7 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
-INCLUDE PERFETTO MODULE molprof.launches;
+INCLUDE PERFETTO MODULE molprof.work_calls;
 
 -- Kernels with a launch of their own, by name, most short ones first. A kernel that a graph started has no launch.
 CREATE PERFETTO VIEW molprof_short_kernel(

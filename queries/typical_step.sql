@@ -16,13 +16,13 @@ INCLUDE PERFETTO MODULE molprof.host_syncs;
 
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
 
-INCLUDE PERFETTO MODULE molprof.launches;
-
 INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.step_placement;
 
 INCLUDE PERFETTO MODULE molprof.steps;
+
+INCLUDE PERFETTO MODULE molprof.work_calls;
 
 -- The step; no row where no steps are recorded.
 CREATE PERFETTO TABLE molprof_typical_step(

@@ -20,6 +20,8 @@ class NativeTransport:
     register a SQL package in a running process.
     """
 
+    is_embedded = False
+
     def __init__(self, path: str) -> None:
         if not os.path.isfile(path):
             raise EngineError(f"no trace processor at {path!r}", hint=_HINT)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import importlib.util
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from molprof.analysis.engine.ahead import Ahead, can_copy
 from molprof.analysis.engine.columns import Columns, to_columns
 from molprof.analysis.engine.messages import query_error
 from molprof.errors import EngineError
@@ -29,6 +30,8 @@ _STREAM_TAG = b"\x0a"
 class Transport(Protocol):
     """Carries `TraceProcessorRpcStream` bytes to a trace processor and back."""
 
+    is_embedded: bool  # in the memory of this process
+
     def exchange(self, request: bytes) -> bytes:
         """Sends one request; returns the bytes of all its replies."""
 
@@ -43,6 +46,8 @@ class Engine:
         self._transport: Transport | None = transport
         self._relaying = threading.Lock()
         self._sequence = 0
+        self._packages: dict[str, dict[str, str]] = {}
+        self._ahead: Ahead | None = None
         self._protos = _protos()
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
@@ -70,8 +75,11 @@ class Engine:
     def register_package(self, name: str, modules: Mapping[str, str]) -> None:
         """Makes SQL modules available to `INCLUDE PERFETTO MODULE <key>;`, replacing `name`.
 
-        modules: full module key (`molprof.phases`) to SQL text. Raises EngineError.
+        modules: full module key (`molprof.phases`) to SQL text. Nothing changes where they are those of before: the
+        trace processor would forget which are included, but not the tables that they made. Raises EngineError.
         """
+        if self._packages.get(name) == modules:
+            return
         rpc = self._request("TPM_REGISTER_SQL_PACKAGE")
         rpc.register_sql_package_args.package_name = name
         rpc.register_sql_package_args.allow_override = True
@@ -80,6 +88,7 @@ class Engine:
         for reply in self._exchange(rpc):
             if reply.register_sql_package_result.error:
                 raise EngineError(f"cannot register SQL package {name!r}: {reply.register_sql_package_result.error}")
+        self._packages[name] = dict(modules)
 
     def query(self, sql: str, shown: str | None = None) -> Columns:
         """Runs statements and returns the last one's columns, in the order of its SELECT list; {} where it has none.
@@ -88,6 +97,8 @@ class Engine:
         int64 and float64 arrays, object arrays for text, blobs, columns with NULL (as None) and
         columns without rows. Raises QueryError with the query and the engine's message.
         """
+        if self._ahead is not None and (answer := self._ahead.take(sql)) is not None:
+            return answer
         rpc = self._request("TPM_QUERY_STREAMING")
         rpc.query_args.sql_query = sql
         names: list[str] = []
@@ -101,6 +112,14 @@ class Engine:
             names.extend(result.column_names)
             batches.extend(result.batch)
         return to_columns(names, batches)
+
+    def ask_ahead(self, queries: Sequence[str]) -> None:
+        """Has a copy of this process answer `queries`, as they are now, of which `query` then takes each answer once.
+
+        Nothing is asked where no copy can be made; `query` then answers them, and those that went wrong, itself.
+        """
+        if self._transport is not None and self._transport.is_embedded and self._ahead is None and can_copy():
+            self._ahead = Ahead(self.query, queries)
 
     def relay(self, requests: bytes) -> bytes:
         """Hands requests of another client through, as a `TraceProcessorRpcStream`, and returns its replies.
@@ -136,6 +155,9 @@ class Engine:
     def close(self) -> None:
         """Frees the trace processor and all it holds, after what is being relayed; harmless when repeated."""
         with self._relaying:
+            if self._ahead is not None:
+                self._ahead.close()
+                self._ahead = None
             if self._transport is not None:
                 self._transport.close()
                 self._transport = None

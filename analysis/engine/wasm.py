@@ -26,6 +26,8 @@ class WasmTransport:
     memory64: the module with 64-bit addresses, whose memory may pass 4 GiB.
     """
 
+    is_embedded = True
+
     def __init__(self, memory64: bool) -> None:
         module = load_module(memory64)
         self._memory64 = memory64

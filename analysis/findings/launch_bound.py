@@ -10,7 +10,7 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.findings.intervals import inside_ns
 from molprof.analysis.findings.scope import Scope
 from molprof.analysis.metrics.model import Finding, Report
-from molprof.analysis.metrics.rows import query_row
+from molprof.analysis.metrics.rows import query_row, query_text
 from molprof.analysis.render.values import counted, percent_text, time_text
 
 # Share of the time in which the GPU waits for launches, from which on a run counts as bound by them.
@@ -26,8 +26,10 @@ JOIN molprof_gpu_call AS call ON call.id = link.call_id AND call.kind = 'launch'
 """
 _CHOSEN = f"WHERE gap.cause = 'cpu_busy' AND gap.dur <= {LONGEST_GAP_NS}"
 # Of a trace of other origin all of them lie in the recorded time.
-_SUMS = f"SELECT COUNT() AS count, IFNULL(SUM(gap.dur), 0) AS time_ns {_GAP} {_CHOSEN}"
-_GAPS = f"""
+SUMS = "idle_causes", f"SELECT COUNT() AS count, IFNULL(SUM(gap.dur), 0) AS time_ns {_GAP} {_CHOSEN}"
+GAPS = (
+    "idle_causes",
+    f"""
 INCLUDE PERFETTO MODULE molprof.placement;
 SELECT gap.ts, gap.ts + gap.dur AS ts_end, phase.phase
 {_GAP}
@@ -35,7 +37,8 @@ LEFT JOIN molprof_work_phase AS place ON place.id = gap.next_id
 LEFT JOIN molprof_phase AS phase ON phase.id = place.phase_id
 {_CHOSEN}
 ORDER BY gap.ts
-"""
+""",
+)
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,9 @@ class LaunchGaps:
 def launch_gaps(engine: Engine, scope: Scope, phase: str | None = None) -> LaunchGaps:
     """Those that a launch of `phase` ended, or of any."""
     if scope.run is None:
-        sums = query_row(engine, "idle_causes", _SUMS)
+        sums = query_row(engine, *SUMS)
         return LaunchGaps(sums["count"], sums["time_ns"], scope.idle_part(sums["time_ns"]))
-    columns = engine.query(f"INCLUDE PERFETTO MODULE molprof.idle_causes;\n{_GAPS}")
+    columns = engine.query(query_text(*GAPS))
     inside = np.asarray(inside_ns(columns["ts"], columns["ts_end"], scope.stretches))
     if phase is not None:
         inside = inside[columns["phase"] == phase]

@@ -25,14 +25,17 @@ STEP_PHASES = ("forward", "processor", "sampling", "bookkeeping")
 # Less is not worth a finding.
 LEAST_GAIN = 0.01
 
-_STEPS = "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts"
-_SPAN = """
+_STEPS = "phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts"
+SPAN = (
+    "phases",
+    """
 SELECT ts, ts_end FROM (
   SELECT MIN(ts) AS ts, MAX(ts + dur) AS ts_end FROM slice
   WHERE category IN ('cpu_op', 'cuda_runtime', 'cuda_driver', 'kernel', 'gpu_memcpy', 'gpu_memset')
 )
 WHERE ts IS NOT NULL
-"""
+""",
+)
 _WORK = "SELECT device, ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts"
 
 
@@ -128,7 +131,7 @@ class Scope:
 def read_scope(engine: Engine, report: Report) -> Scope | None:
     """None where no time is recorded."""
     run = report.run
-    _, rows = query_rows(engine, "phases", _SPAN if run is None else _STEPS)
+    _, rows = query_rows(engine, *(SPAN if run is None else _STEPS))
     if not rows:
         return None
     stretches = joined([ts for ts, _ in rows], [end for _, end in rows])

@@ -6,6 +6,8 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.metrics.model import Counts, DeviceTime, MemoryOperation
 from molprof.analysis.metrics.rows import query_row, query_rows
 
+DEVICES = ("devices", "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device ORDER BY device")
+
 
 def read_counts(engine: Engine) -> Counts:
     """Launches, kernels and memory operations of the whole trace."""
@@ -30,7 +32,5 @@ def read_counts(engine: Engine) -> Counts:
 
 def read_devices(engine: Engine) -> dict[str, DeviceTime]:
     """Busy and idle time by device number as text."""
-    _, rows = query_rows(
-        engine, "devices", "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device ORDER BY device"
-    )
+    _, rows = query_rows(engine, *DEVICES)
     return {device: DeviceTime(span_ns, busy_ns, idle_ns) for device, span_ns, busy_ns, idle_ns in rows}

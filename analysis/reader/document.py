@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
-from molprof.analysis.reader.part import Part
+from molprof.analysis.reader.part import WRONG_TEXT, Part
+from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import GIVE_HINT
 from molprof.errors import TraceError
 
@@ -31,15 +33,13 @@ DECODE_BYTES = 256 * 1024
 _MAX_VALUE_BYTES = 256 * 1024 * 1024
 # More than any decoder takes; counting on would only take time.
 _MAX_DEPTH = 10_000
-# What decoding raises for text that is no JSON, or is nested too deeply.
-_WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _OTHER_JSON = re.compile(rb'"|-?[0-9]|(?:null|true|false)\b')
 RECORD_HINT = "record it again, or copy it again from where it was recorded"
 _PARTIAL_HINT = "read what is whole with --partial"
 
 
 class Document:
-    """One pass over a trace: `chunks` of its text, each array of events read by `read`.
+    """One pass over a trace: `chunks` of its text, each array of events read by `read`, or ahead by `pieces`.
 
     `parts` yields what `read` makes of its blocks; afterwards `keys` holds the other
     top-level keys, decoded. With partial=True a damaged file ends the events instead of raising, and `problem` says
@@ -52,6 +52,7 @@ class Document:
         chunks: Iterator[bytes],
         read: Callable[[bytes], Part],
         partial: bool,
+        pieces: Pieces | None = None,
     ) -> None:
         self.keys: dict[str, Any] = {}
         self.problem: TraceError | None = None
@@ -59,6 +60,7 @@ class Document:
         self._chunks = chunks
         self._partial = partial
         self._read = read
+        self._pieces = pieces
         self._data = b""
         self._at = 0  # position in _data up to which all is read
         self._before = 0  # bytes of the text before _data
@@ -138,7 +140,7 @@ class Document:
             self._at += 1
             return
         while True:
-            for part in self._block():
+            for part in self._blocks():
                 self._events += part.events
                 yield part
             after = self._peek()
@@ -151,16 +153,52 @@ class Document:
             if self._peek() == b"]":
                 raise self._error("is malformed: no event after ','")
 
-    def _fill(self) -> None:
-        while len(self._data) - self._at < DECODE_BYTES and self._more():
-            pass
+    def _blocks(self) -> Iterator[Part]:
+        begin = self._before + self._at
+        if self._pieces is not None and self._separators and self._pieces.are_shared(begin):
+            yield from self._ahead(self._pieces)
+        if self._before + self._at == begin:
+            yield from self._block()
 
-    def _cut(self, limit: int) -> int:
-        """Where the last event before `limit` ends, by what separated earlier ones; -1 where that is not found."""
-        place = -1
+    def _ahead(self, pieces: Pieces) -> Iterator[Part]:
+        """Whole events as long as all that looks like a place between two of them is one."""
+        begin = self._before + self._at  # in the text, as the ends
+        ends: deque[int] = deque()
+        while True:
+            place = self._next_place(begin) if pieces.have_room() else None
+            if place is not None:
+                end, next_begin = place
+                pieces.give(memoryview(self._data)[begin - self._before : end - self._before])
+                ends.append(end)
+                begin = next_begin
+            elif not ends:
+                return
+            for part in pieces.take(wait=place is None):
+                if part is None:
+                    pieces.forget()
+                    return
+                self._at = ends.popleft() - self._before
+                yield part
+
+    def _next_place(self, begin: int) -> tuple[int, int] | None:
+        """Where the last event of those at hand ends that begin at `begin`, and the next begins, both in the text."""
+        while self._before + len(self._data) < begin + DECODE_BYTES:
+            if not self._more():
+                return None
+        at = begin - self._before
+        place, separator = self._cut(at, at + DECODE_BYTES)
+        if place < 0:
+            return None
+        return self._before + place + 1, self._before + place + separator.index(b"{")
+
+    def _cut(self, begin: int, limit: int) -> tuple[int, bytes]:
+        """Where the last event between them ends, by what separated earlier ones, and that; -1 where none does."""
+        found, last = -1, b""
         for separator in self._separators:
-            place = max(place, self._data.rfind(separator, max(place, self._at), limit))
-        return place
+            place = self._data.rfind(separator, max(found, begin), limit)
+            if place > found:
+                found, last = place, separator
+        return found, last
 
     def _block(self) -> list[Part]:
         """The next whole events, as many as are at hand.
@@ -169,19 +207,20 @@ class Document:
         one may end. JSON is read from left to right, so if that succeeds the text was nothing but
         whole events: a wrong guess (a brace in a string or deeper inside) cannot succeed.
         """
-        self._fill()
+        while len(self._data) - self._at < DECODE_BYTES and self._more():
+            pass
         limit = min(self._at + DECODE_BYTES, len(self._data))
-        if self._cut(limit) < 0:  # an event that is longer
+        if self._cut(self._at, limit)[0] < 0:  # an event that is longer
             limit = len(self._data)
         for _ in range(4):
-            place = self._cut(limit)
+            place, _ = self._cut(self._at, limit)
             if place < 0:
                 break
             try:
                 part = self._read(self._array_of(self._at, place + 1))
             except msgspec.ValidationError:
                 break  # an event with a wrong type: found below
-            except _WRONG:
+            except WRONG_TEXT:
                 limit = place + 1
                 continue
             self._at = place + 1
@@ -206,7 +245,7 @@ class Document:
         end = ends[-1] if ends else self._data.index(b"]", self._at)
         try:
             parts = [self._read(self._array_of(self._at, end))]
-        except _WRONG as error:
+        except WRONG_TEXT as error:
             parts, end = self._until_wrong(ends, error)
         self._at = end
         return parts
@@ -248,7 +287,7 @@ class Document:
                 piece = piece[1:].lstrip(_SPACES)
             try:
                 parts.append(self._read(b"[" + piece + b"]"))
-            except _WRONG as wrong:
+            except WRONG_TEXT as wrong:
                 if parts:
                     return parts, start
                 what = f"has a wrong event {self._events + 1}: {_reason(wrong)}"
@@ -266,7 +305,7 @@ class Document:
             self._need_more("inside a key")
         try:
             key = str(msgspec.json.decode(match[0]))
-        except _WRONG as error:
+        except WRONG_TEXT as error:
             raise self._error(f"is malformed: {_reason(error)}") from error
         self._at = match.end()
         return key
@@ -279,7 +318,7 @@ class Document:
         text = self._data[self._at : end]
         try:
             value = msgspec.json.decode(text)
-        except _WRONG as error:
+        except WRONG_TEXT as error:
             raise self._error(f"is malformed in the value of {key!r}: {_reason(error)}") from error
         self._at = end
         return value

@@ -15,11 +15,12 @@ from molprof.analysis.reader.events import STACK_CATEGORY, Wanted
 from molprof.analysis.reader.feeding import feed_events
 from molprof.analysis.reader.memory import check_memory
 from molprof.analysis.reader.packets import Packets
-from molprof.analysis.reader.part import part_reader
+from molprof.analysis.reader.pieces import open_pieces
 from molprof.analysis.reader.source import Source, open_source
 from molprof.analysis.reader.survey import Survey, survey
 from molprof.analysis.reader.text import plain_text
 from molprof.errors import EngineError, TraceError
+from molprof.process import processors
 from molprof.profiler.manifest import INCOMPLETE_KEY
 
 # What the engine holds per event, at most: its text while it is sorted, its rows and args afterwards.
@@ -73,6 +74,7 @@ def load_trace(
     stacks: bool = True,
     all_args: bool = True,
     partial: bool = False,
+    processes: int | None = None,
 ) -> TraceInfo:
     """Feeds a trace (Chrome JSON or Perfetto's own, plain, gzip or zstd, by content) to an engine that holds none.
 
@@ -92,7 +94,7 @@ def load_trace(
     with open_source(Path(path)) as source:
         if source.is_perfetto:
             return _load_perfetto(source, engine(True) if callable(engine) else engine, partial)
-        document, found = survey_source(source, wanted, partial)
+        document, found = survey_source(source, wanted, partial, processes)
         size = source.stored_bytes()
         name = source.name
     manifest = document.keys.pop("molprof", None)
@@ -125,10 +127,13 @@ def load_trace(
     )
 
 
-def survey_source(source: Source, wanted: Wanted, partial: bool) -> tuple[Document, Survey]:
+def survey_source(
+    source: Source, wanted: Wanted, partial: bool, processes: int | None = None
+) -> tuple[Document, Survey]:
     """Reads a trace in Chrome format to its end; arguments and errors as for `load_trace`."""
-    document = Document(source.name, source.blocks, part_reader(wanted), partial)
-    return document, survey(document.parts(), source.name)
+    with open_pieces(wanted, processes or processors()) as pieces:
+        document = Document(source.name, source.blocks, pieces.read, partial, pieces)
+        return document, survey(document.parts(), source.name)
 
 
 def _load_perfetto(source: Source, engine: Engine, partial: bool) -> TraceInfo:

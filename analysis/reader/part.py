@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,6 +29,8 @@ from molprof.analysis.reader.events import (
 from molprof.analysis.reader.quick import LEFT_OUT, QuickBlock, QuickDecoder
 from molprof.analysis.reader.times import nanoseconds
 
+# What decoding raises for text that is no JSON, or is nested too deeply.
+WRONG_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # In `Part.correlations`: the event has none, or one that is no integer of 64 bits and stays among its other args.
 NO_NUMBER = -(2**63)
 _NUMBERS = range(NO_NUMBER + 1, 2**63)
@@ -42,10 +45,9 @@ _NO_ARGS_TEXT = b"{}"
 _THREAD_SCOPES = (b"", b"null", b'"t"')
 _NO_ARGS = NeededArgs()
 _none = partial(np.empty, 0, dtype=np.int64)
-_kind = attrgetter("cat", "ph", "name", "pid", "tid")
+_event_kind = attrgetter("cat", "ph", "name", "pid", "tid")
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
-Key = TypeVar("Key")
 
 
 class Label(NamedTuple):
@@ -62,13 +64,18 @@ class Label(NamedTuple):
     more: bytes
 
 
+# What is alike in many events, with the track: category, phase, name, pid and tid; args and more as in a label.
+Kind = tuple[tuple[str | None, str | None, str | None, Id, Id], bytes, bytes]
+
+
 @dataclass(slots=True)
 class Part:
     """One block of events. The arrays have an entry per event that is fed.
 
     events: all of the block. stacks: complete events left out as Python stacks. unread: of unknown phases.
-    names: kind, pid, tid and text of metadata. starts, durations, correlations: int64; track_of, label_of: int32,
-    indices into tracks and labels. text: the events as JSON lines, compressed; empty where the labels say it all.
+    names: kind, pid, tid and text of metadata. starts, durations, correlations: int64. kind_of: int32, the place in
+    `kinds`, which all parts of a reader have in common. text: the events as JSON lines, compressed; empty where the
+    kinds say it all.
     """
 
     events: int
@@ -76,12 +83,10 @@ class Part:
     unread: int = 0
     open_slices: bool = False
     names: Sequence[tuple[str, Id, Id, str]] = ()
-    tracks: Sequence[tuple[Id, Id]] = ()
-    labels: Sequence[Label] = ()
+    kinds: Sequence[Kind] = ()
+    kind_of: np.ndarray = field(default_factory=partial(np.empty, 0, dtype=np.int32))
     starts: np.ndarray = field(default_factory=_none)
     durations: np.ndarray = field(default_factory=_none)
-    track_of: np.ndarray = field(default_factory=_none)
-    label_of: np.ndarray = field(default_factory=_none)
     correlations: np.ndarray = field(default_factory=_none)
     text: bytes = b""
 
@@ -100,86 +105,123 @@ class WrongEventError(Exception):
         return ": ".join(filter(None, [", ".join(filter(None, [self.what, self.reason and place])), self.reason]))
 
 
-class _Numbered(dict[Key, int]):
-    """Numbers keys in the order in which they come."""
+class _Numbered(dict[Kind, int]):
+    """Numbers keys in the order in which they come, and lists them."""
 
-    def __missing__(self, key: Key) -> int:
-        self[key] = len(self)
-        return self[key]
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys_in_order: list[Kind] = []
+
+    def __missing__(self, key: Kind) -> int:
+        self[key] = number = len(self)
+        self.keys_in_order.append(key)
+        return number
 
 
-def part_reader(wanted: Wanted) -> Callable[[bytes], Part]:
-    """What makes a part of a block of events, a JSON array.
+class PartReader:
+    """Makes parts of blocks of events. kinds: those of all its parts, which grow."""
 
-    It raises msgspec.DecodeError, UnicodeDecodeError, RecursionError for text that does not decode, WrongEventError.
-    """
-    quick = QuickDecoder(wanted.stacks)
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._quick = QuickDecoder(wanted.stacks)
+        self._numbers = _Numbered()
+        self.kinds = self._numbers.keys_in_order
 
-    def read(text: bytes) -> Part:
+    def read(self, text: bytes) -> Part:
+        """The part of a JSON array of events.
+
+        Raises msgspec.DecodeError, UnicodeDecodeError, RecursionError for text that does not decode, WrongEventError.
+        """
         if not text.isascii():
             # Only what has a type is checked by the decoder; the rest reaches the engine as it is.
             text.decode()
-        if wanted.all_args:
-            return _part(decode_whole(text), wanted)
-        block = quick.decode(text)
-        part = None if block is None else _quick_part(block)
+        if self._wanted.all_args:
+            return self._part(decode_whole(text))
+        block = self._quick.decode(text)
+        part = None if block is None else self._quick_part(block)
         if part is None:
             events = decode_brief(text)
-            quick.learn(events)
-            part = _part(events, wanted)
+            self._quick.learn(events)
+            part = self._part(events)
         return part
 
-    return read
+    def _numbered(self, kinds: Iterable[Kind], count: int) -> np.ndarray:
+        return np.fromiter(map(self._numbers.__getitem__, kinds), dtype=np.int32, count=count)
 
+    def _quick_part(self, block: QuickBlock) -> Part | None:
+        """The part of a block all of whose events are of the kinds that nearly all are of; else None."""
+        events, stacks = block.events, block.stacks
+        if not events:
+            return Part(block.count, stacks)
+        phases = [event.ph for event in events]
+        complete = phases.count("X") == len(phases)
+        if not complete and any(event.ph != "X" and event.s not in (None, "t") for event in events):
+            return None
+        try:
+            starts = nanoseconds([event.ts for event in events])
+        except ValueError:
+            return None
+        # Durations are short enough for float64, whose error is far from what rounding to ns decides.
+        exact = np.array([event.dur for event in events], dtype=np.float64) * 1000
+        durations = np.rint(exact)
+        if not (np.all(np.abs(exact - durations) < 0.25) and np.all(exact >= 0) and np.all(exact < 2**50)):
+            return None
+        if not complete:
+            durations[[phase != "X" for phase in phases]] = 0
+        # Most events are of a kind whose args are left out.
+        having = [position for position, event in enumerate(events) if event.args is not LEFT_OUT]
+        args = [events[position].args for position in having]
+        correlations = np.full(len(events), NO_NUMBER, dtype=np.int64)
+        correlations[having] = _take_correlations(args)
+        texts = [_NO_ARGS_TEXT] * len(events)
+        for position, text in zip(
+            having, _encode_lines(args).split(b"\n"), strict=False
+        ):  # an empty one is behind the last
+            texts[position] = text
+        kinds = zip(map(_event_kind, events), texts, itertools.repeat(b""))  # repeat has no end
+        return Part(
+            events=block.count,
+            stacks=stacks,
+            kinds=self.kinds,
+            kind_of=self._numbered(kinds, len(events)),
+            starts=starts,
+            durations=durations.astype(np.int64),
+            correlations=correlations,
+        )
 
-def _quick_part(block: QuickBlock) -> Part | None:
-    """The part of a block all of whose events are of the kinds that nearly all are of; else None."""
-    events, stacks = block.events, block.stacks
-    if not events:
-        return Part(block.count, stacks)
-    phases = [event.ph for event in events]
-    complete = phases.count("X") == len(phases)
-    if not complete and any(event.ph != "X" and event.s not in (None, "t") for event in events):
-        return None
-    try:
-        starts = nanoseconds([event.ts for event in events])
-    except ValueError:
-        return None
-    # Durations are short enough for float64, whose error is far from what rounding to ns decides.
-    exact = np.array([event.dur for event in events], dtype=np.float64) * 1000
-    durations = np.rint(exact)
-    if not (np.all(np.abs(exact - durations) < 0.25) and np.all(exact >= 0) and np.all(exact < 2**50)):
-        return None
-    if not complete:
-        durations[[phase != "X" for phase in phases]] = 0
-    # Most events are of a kind whose args are left out.
-    having = [position for position, event in enumerate(events) if event.args is not LEFT_OUT]
-    args = [events[position].args for position in having]
-    correlations = np.full(len(events), NO_NUMBER, dtype=np.int64)
-    correlations[having] = _take_correlations(args)
-    texts = [_NO_ARGS_TEXT] * len(events)
-    for position, text in zip(
-        having, _encode_lines(args).split(b"\n"), strict=False
-    ):  # an empty one is behind the last
-        texts[position] = text
-    # One look for label and track together; few of either are in a block.
-    pairs: _Numbered[tuple[tuple[Any, ...], bytes]] = _Numbered()
-    pair_of = np.array(list(map(pairs.__getitem__, zip(map(_kind, events), texts, strict=True))), dtype=np.int32)
-    labels: _Numbered[Label] = _Numbered()
-    tracks: _Numbered[tuple[Id, Id]] = _Numbered()
-    label_of_pair = [labels[Label(category, phase, name, text, b"")] for (category, phase, name, _, _), text in pairs]
-    track_of_pair = [tracks[pid, tid] for (_, _, _, pid, tid), _ in pairs]
-    return Part(
-        events=block.count,
-        stacks=stacks,
-        tracks=list(tracks),
-        labels=list(labels),
-        starts=starts,
-        durations=durations.astype(np.int64),
-        track_of=np.array(track_of_pair, dtype=np.int32)[pair_of],
-        label_of=np.array(label_of_pair, dtype=np.int32)[pair_of],
-        correlations=correlations,
-    )
+    def _part(self, events: list[Event]) -> Part:
+        """The part of any events."""
+        phases = Counter([event.ph for event in events])
+        part = Part(
+            events=len(events),
+            unread=sum(count for phase, count in phases.items() if phase not in FED_PHASES and phase != "M"),
+            open_slices=phases["B"] + phases["b"] > 0,
+            names=_names(events) if phases["M"] else [],
+        )
+        chosen = self._wanted.chosen(events)
+        part.stacks = phases["X"] - sum([event.ph == "X" for event in chosen])
+        if not chosen:
+            return part
+        for event in chosen:
+            event.cat = _category(event)
+        part.starts = _times(chosen, [event.ts for event in chosen], "ts")
+        part.durations = _durations(chosen)
+        part.kinds = self.kinds
+        try:
+            if self._wanted.all_args:
+                part.kind_of = self._numbered(
+                    (((_category(event), event.ph, None, event.pid, event.tid), b"", b"") for event in chosen),
+                    len(chosen),
+                )
+                part.text = isal_zlib.compress(draft(chosen), _DRAFT_LEVEL)
+            else:
+                part.correlations = _take_correlations(
+                    event.args if isinstance(event.args, NeededArgs) else _NO_ARGS for event in chosen
+                )
+                part.kind_of = self._numbered(map(_kind, chosen), len(chosen))
+        except RecursionError:
+            raise WrongEventError("", "an event is nested too deeply") from None
+        return part
 
 
 def _take_correlations(args: Iterable[Any]) -> np.ndarray:
@@ -196,58 +238,14 @@ def _take_correlations(args: Iterable[Any]) -> np.ndarray:
     return np.array(numbers, dtype=np.int64)
 
 
-def _tracks(events: Sequence[Any]) -> tuple[list[tuple[Id, Id]], np.ndarray]:
-    tracks: _Numbered[tuple[Id, Id]] = _Numbered()
-    places = zip([event.pid for event in events], [event.tid for event in events], strict=True)
-    track_of = np.array([tracks[place] for place in places], dtype=np.int32)
-    return list(tracks), track_of
-
-
-def _part(events: list[Event], wanted: Wanted) -> Part:
-    """The part of any events."""
-    phases = Counter([event.ph for event in events])
-    part = Part(
-        events=len(events),
-        unread=sum(count for phase, count in phases.items() if phase not in FED_PHASES and phase != "M"),
-        open_slices=phases["B"] + phases["b"] > 0,
-        names=_names(events) if phases["M"] else [],
-    )
-    chosen = wanted.chosen(events)
-    part.stacks = phases["X"] - sum([event.ph == "X" for event in chosen])
-    if not chosen:
-        return part
-    for event in chosen:
-        event.cat = _category(event)
-    part.starts = _times(chosen, [event.ts for event in chosen], "ts")
-    part.durations = _durations(chosen)
-    part.tracks, part.track_of = _tracks(chosen)
-    try:
-        if wanted.all_args:
-            keys = [Label(_category(event), event.ph, None, b"", b"") for event in chosen]
-            part.text = isal_zlib.compress(draft(chosen), _DRAFT_LEVEL)
-        else:
-            part.correlations = _take_correlations(
-                event.args if isinstance(event.args, NeededArgs) else _NO_ARGS for event in chosen
-            )
-            keys = [_label(event) for event in chosen]
-    except RecursionError:
-        raise WrongEventError("", "an event is nested too deeply") from None
-    labels: _Numbered[Label] = _Numbered()
-    part.label_of = np.array([labels[key] for key in keys], dtype=np.int32)
-    part.labels = list(labels)
-    return part
-
-
-def _label(event: Any) -> Label:
+def _kind(event: Any) -> Kind:
     args = event.args
     text = bytes(args) if isinstance(args, msgspec.Raw) else _encode(args) if isinstance(args, NeededArgs) else b""
     more = b""
     if event.ph not in _PLAIN_PHASES or (event.ph != "X" and bytes(event.s) not in _THREAD_SCOPES):
         fields = {field: value for field in MORE_FIELDS if (value := getattr(event, field))}
         more = _encode(fields)[1:-1]
-    return Label(
-        _category(event), event.ph, event.name, text.replace(b"\n", b" ") or _NO_ARGS_TEXT, more.replace(b"\n", b" ")
-    )
+    return _event_kind(event), text.replace(b"\n", b" ") or _NO_ARGS_TEXT, more.replace(b"\n", b" ")
 
 
 def _category(event: Event) -> str | None:

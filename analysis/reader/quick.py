@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections import defaultdict
 from collections.abc import Iterable
@@ -65,7 +66,7 @@ class QuickDecoder:
         self._stacks = stacks
         self._types: dict[str, Any] = {}
         self._left_out: dict[str, Any] = {}
-        self._left_out_types: frozenset[Any] = frozenset()
+        self._kept_types: frozenset[Any] = frozenset()
         self._decode: Any = None
         self._trust = _PATIENCE
         self._pause = 0
@@ -79,11 +80,11 @@ class QuickDecoder:
             decoded = self._decode(text)
         except msgspec.ValidationError:
             return None
-        left_out = self._left_out_types
-        events = [event for event in decoded if event.__class__ not in left_out]
+        types = list(map(type, decoded))
+        events = list(itertools.compress(decoded, map(self._kept_types.__contains__, types)))
         stacks = 0
         if len(events) < len(decoded) and (stack := self._left_out.get(STACK_CATEGORY)):
-            stacks = [event.__class__ for event in decoded].count(stack)
+            stacks = types.count(stack)
         self._trust = min(self._trust + 1, _PATIENCE)
         return QuickBlock(len(decoded), events, stacks)
 
@@ -113,7 +114,7 @@ class QuickDecoder:
             else:
                 self._types[category] = _type(category, _KEPT if category in ARGLESS_CATEGORIES else _KEPT_WITH_ARGS)
         if changed:
-            self._left_out_types = frozenset(self._left_out.values())
+            self._kept_types = frozenset(self._types.values())
             types = [*self._types.values(), *self._left_out.values()]
             union = functools.reduce(operator.or_, types)
             self._decode = msgspec.json.Decoder(list[union], float_hook=exact_float).decode  # type: ignore[valid-type]

@@ -19,7 +19,7 @@ from molprof.errors import TraceError
 STDIN = "-"
 _HEAD_BYTES = 64
 # Blocks that wait to be decoded: enough to bridge a hold-up, few enough to stay small.
-_WAITING_BLOCKS = 3
+_WAITING_BLOCKS = 6
 _KNOWN = {
     b"PK\x03\x04": "a zip archive",
     b"\xfd7zXZ": "xz data",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from isal import isal_zlib
 
 from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id
 from molprof.analysis.reader.lanes import assign_lanes
-from molprof.analysis.reader.part import Label, Part, WrongEventError
+from molprof.analysis.reader.part import Kind, Label, Part, WrongEventError
 from molprof.errors import TraceError
 
 # The engine reads times as float64 microseconds, which give the exact nanosecond up to 2**52 ns.
@@ -80,13 +80,12 @@ class _Pass:
 
     def __init__(self) -> None:
         self.tracks = _Numbered()
-        self.labels = _Numbered()
         self.stacks = self.unread = self.read = 0
         self.has_open = False
         self.starts: list[np.ndarray] = []
         self.durations: list[np.ndarray] = []
-        self.track_of: list[np.ndarray] = []
-        self.label_of: list[np.ndarray] = []
+        self.kinds: list[Sequence[Kind]] = []
+        self.kind_of: list[np.ndarray] = []
         self.correlations: list[np.ndarray] = []
         self.drafts: list[bytes] = []
         self.thread_names: dict[int, str] = {}
@@ -103,20 +102,37 @@ class _Pass:
                 self.thread_names[self.tracks[pid, tid]] = name
             else:
                 self.process_names[pid] = name
-        if not part.labels:
+        if not len(part.starts):
             return
         self.starts.append(part.starts)
         self.durations.append(part.durations)
-        self.track_of.append(_renumbered(part.track_of, part.tracks, self.tracks))
-        self.label_of.append(_renumbered(part.label_of, part.labels, self.labels))
+        self.kinds.append(part.kinds)
+        self.kind_of.append(part.kind_of)
         self.correlations.append(part.correlations)
         if part.text:
             self.drafts.append(part.text)
 
-
-def _renumbered(numbers: np.ndarray, keys: Iterable[Any], known: _Numbered) -> np.ndarray:
-    known_numbers: np.ndarray = np.array([known[key] for key in keys], dtype=np.int32)
-    return np.asarray(known_numbers[numbers])
+    def labels(self) -> tuple[list[Label], np.ndarray, np.ndarray]:
+        """The labels of all parts; for each event its label and its track, arrays of int32."""
+        labels = _Numbered()
+        readers = {id(kinds): kinds for kinds in self.kinds}
+        numbers: dict[int, np.ndarray] = {}  # of a reader's kinds: label and track, int32
+        for reader, kinds in readers.items():
+            there = np.zeros(len(kinds), dtype=np.bool_)  # a reader may have read what is no part of the trace
+            for own, kind_of in zip(self.kinds, self.kind_of, strict=True):
+                if own is kinds:
+                    there[kind_of] = True
+            numbers[reader] = np.zeros((2, len(kinds)), dtype=np.int32)
+            for number in np.flatnonzero(there).tolist():
+                (category, phase, name, pid, tid), args, more = kinds[number]
+                label = Label(category, phase, name, args, more)
+                numbers[reader][:, number] = labels[label], self.tracks[pid, tid]
+        parts = list(zip(self.kinds, self.kind_of, strict=True))
+        label_of, track_of = (
+            _joined([numbers[id(kinds)][row][kind_of] for kinds, kind_of in parts], np.int32) for row in (0, 1)
+        )
+        self.kind_of.clear()
+        return list(labels), label_of, track_of
 
 
 def survey(parts: Iterable[Part], path: str) -> Survey:
@@ -136,12 +152,10 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
         raise TraceError(f"{path}: {error.message(found.read)}", hint=hint) from None
     starts = _joined(found.starts, np.int64)
     durations = _joined(found.durations, np.int64)
-    tracks = _joined(found.track_of, np.int32)
-    label_of = _joined(found.label_of, np.int32)
+    labels, label_of, tracks = found.labels()
     origin = int(starts.min()) if len(starts) else 0
     _check_span(path, starts, durations, origin)
     starts -= origin
-    labels = list(found.labels)
     counts = np.bincount(label_of, minlength=len(labels)).tolist()
     complete: Counter[str] = Counter()
     slices: Counter[str] = Counter()

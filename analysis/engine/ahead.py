@@ -1,0 +1,81 @@
+"""Queries that a copy of this process answers while it asks others itself: the trace processor uses one processor."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+from molprof.analysis.engine.columns import Columns
+from molprof.process import end_with_parent, processors
+
+Answer = Callable[[str], Columns]
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Ahead:
+    """Answers of a copy of this process, which has the trace in the memory that it shares with it."""
+
+    def __init__(self, answer: Answer, queries: Sequence[str]) -> None:
+        self._open = list(queries)  # what is to come, in its order
+        self._answers: dict[str, Columns] = {}
+        self._connection, theirs = Pipe()
+        parent = os.getpid()
+        # An interrupt must not run the parent's code in the copy.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        with warnings.catch_warnings():
+            # Libraries have threads that wait for work. The copy never gives them any: it runs the engine and ends.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process = os.fork()
+        if not self._process:
+            _serve(answer, queries, theirs, parent)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+
+    def take(self, query: str) -> Columns | None:
+        """The answer, which is waited for; None where the copy was not asked that, or has none."""
+        while query in self._open:
+            try:
+                answered, columns = self._connection.recv()
+            except (EOFError, OSError):
+                self._open.clear()
+                break
+            self._open.remove(answered)
+            if columns is not None:
+                self._answers[answered] = columns
+        return self._answers.pop(query, None)
+
+    def close(self) -> None:
+        """Ends the copy."""
+        self._connection.close()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # where nobody waits for ended processes
+            os.kill(self._process, signal.SIGKILL)
+            os.waitpid(self._process, 0)
+
+
+def can_copy() -> bool:
+    """Whether this process can be copied, and gains by it: a copy has one thread only, whatever others held."""
+    return sys.platform == "linux" and threading.active_count() == 1 and processors() > 1
+
+
+def _serve(answer: Answer, queries: Sequence[str], connection: Connection, parent: int) -> None:
+    """The copy: it must neither return nor clean up what is its parent's."""
+    try:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        end_with_parent(parent)
+        for query in queries:
+            try:
+                columns: Columns | None = answer(query)
+            except Exception:  # its parent asks again and says what is wrong
+                columns = None
+            connection.send((query, columns))
+    finally:
+        os._exit(0)

@@ -1,0 +1,181 @@
+"""Pieces of a trace read by two processes: the same figures and the same errors as by one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from trace_rows import x
+
+from molprof.analysis.reader import document, pieces, unpack
+from molprof.analysis.reader.events import Wanted
+from molprof.analysis.reader.load import survey_source
+from molprof.analysis.reader.pieces import Pieces
+from molprof.analysis.reader.second import SecondReader
+from molprof.analysis.reader.source import open_source
+from molprof.analysis.reader.survey import Survey
+from molprof.errors import TraceError
+
+CORPUS = os.environ.get("MOLPROF_CORPUS")
+PIECE_BYTES = 4096
+# Between events, inside texts, and deeper inside.
+TRICKY = ('},{"ph"', '}, {"ph"', "]}", '\\"', "{[", '},\n  {\n    "ph"')
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Small pieces and a second process from the first event on; the sizes of the pieces that it took."""
+    sizes: list[int] = []
+    give = SecondReader.give
+
+    def counted(self: SecondReader, text: memoryview, result: list[Any]) -> bool:
+        taken = give(self, text, result)
+        if taken:
+            sizes.append(len(text))
+        return taken
+
+    def is_ready(self: SecondReader) -> bool:
+        if not self._ready:
+            assert self._connection.poll(60)
+            self._connection.recv()
+            self._ready = True
+        return True
+
+    monkeypatch.setattr(document, "DECODE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(unpack, "BLOCK_BYTES", 16 * PIECE_BYTES)
+    monkeypatch.setattr(pieces, "START_BYTES", 0)
+    monkeypatch.setattr(SecondReader, "give", counted)
+    monkeypatch.setattr(SecondReader, "is_ready", is_ready)
+    return sizes
+
+
+def read(path: Path, processes: int, wanted: Wanted | None = None, partial: bool = False) -> tuple[Any, ...]:
+    """All that the pass gives, in a form that can be compared."""
+    with open_source(path) as source:
+        found_document, found = survey_source(
+            source, wanted or Wanted(stacks=False, all_args=False), partial, processes
+        )
+    return (*comparable(found), found_document.keys, str(found_document.problem))
+
+
+def comparable(found: Survey) -> tuple[Any, ...]:
+    """Labels and tracks by what they are: their numbers depend on which process read what first."""
+    labels = [found.labels[label] for label in found.label_of.tolist()]
+    tracks = [found.track_ids[track] for track in found.tracks.tolist()]
+    arrays = [found.starts_ns, found.durations_ns, found.lanes, found.correlations]
+    names = {found.track_ids[track]: name for track, name in found.thread_names.items()}
+    facts = (found.events_by_category, found.expected_slices, found.unread_events, found.origin_ns, found.process_names)
+    assert {label.category for label in labels} == {label.category for label in found.labels}
+    return (labels, tracks, [np.asarray(array).tolist() for array in arrays], names, facts, sorted(found.texts()))
+
+
+def written(path: Path, events: list[dict[str, Any]], indent: int | None = None) -> Path:
+    path.write_text(json.dumps({"traceEvents": events, "end": [TRICKY]}, indent=indent))
+    return path
+
+
+def ordinary(count: int) -> list[dict[str, Any]]:
+    """Operators, calls with numbers, kernels and Python stacks."""
+    kinds = ("cpu_op", "python_function", "cuda_runtime", "kernel")
+    return [
+        x(f"{kinds[i % 4]} {i % 7}", i, 0.5, cat=kinds[i % 4], tid=1 + i % 4, args={"correlation": i // 4, "stream": 7})
+        for i in range(count)
+    ]
+
+
+@pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces")
+@pytest.mark.parametrize("all_args", [False, True])
+@pytest.mark.parametrize("name", ["h100_qwen1.5_0.5b", "mi300x_vllm_piecewise_graph", "v100_resnet_ddp"])
+def test_real_traces(name: str, all_args: bool, given: list[int]) -> None:
+    path = Path(str(CORPUS), "traces", f"{name}.json.gz")
+    wanted = Wanted(stacks=all_args, all_args=all_args)
+    assert read(path, 2, wanted)[:-1] == read(path, 1, wanted)[:-1]
+    assert len(given) > 50
+
+
+@pytest.mark.parametrize("indent", [None, 1, 4])
+def test_texts_that_look_like_the_end_of_an_event(tmp_path: Path, given: list[int], indent: int | None) -> None:
+    events = [
+        x(f"{TRICKY[i % 6]}{i}", i, 1, args={"list": [{"ph": 1}, {"ph": [2, {}]}], "text": TRICKY[i % 6] * (i % 50)})
+        for i in range(3000)
+    ]
+    path = written(tmp_path / "trace.json", events, indent)
+    assert read(path, 2) == read(path, 1)
+    assert given
+
+
+def test_a_process_whose_pieces_are_none_too_often_is_given_up(
+    tmp_path: Path, given: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[bool] = []
+    forget = Pieces.forget
+    monkeypatch.setattr(Pieces, "forget", lambda self: (forgotten.append(True), forget(self))[1])
+    # Nearly every place that looks like one between two events is deeper inside.
+    events = [x(f"a{i}", i, 1, args={"list": [{"ph": 1}] * 400}) for i in range(200)]
+    path = written(tmp_path / "trace.json", [x("first", 0, 1), x("second", 1, 1), *events])
+    assert read(path, 2) == read(path, 1)
+    assert len(forgotten) == pieces._PATIENCE
+
+
+@pytest.mark.parametrize("wrong", ['{"ph": "X", "dur": 1}', '{"ph": "X", "ts": 1, "dur": -4}', "{]", '"event"', "\x00"])
+def test_the_same_error_at_the_same_place(tmp_path: Path, given: list[int], wrong: str) -> None:
+    path = tmp_path / "trace.json"
+    texts = [json.dumps(event) for event in ordinary(4000)]
+    texts[3000] = wrong
+    path.write_text('{"traceEvents": [' + ", ".join(texts) + "]}")
+    messages = []
+    for processes in (1, 2):
+        with pytest.raises(TraceError) as caught:
+            read(path, processes)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert given
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_file_that_ends_early(tmp_path: Path, given: list[int], partial: bool) -> None:
+    path = written(tmp_path / "trace.json", ordinary(4000))
+    path.write_bytes(path.read_bytes()[:-60_000])
+    if partial:
+        assert read(path, 2, partial=True) == read(path, 1, partial=True)
+    else:
+        with pytest.raises(TraceError, match="is truncated inside event"):
+            read(path, 2)
+    assert given
+
+
+def test_a_second_process_that_dies_is_done_without(
+    tmp_path: Path, given: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    give = SecondReader.give
+
+    def killed(self: SecondReader, text: memoryview, result: list[Any]) -> bool:
+        if len(given) == 5:
+            os.kill(self._process.pid, signal.SIGKILL)
+        return give(self, text, result)
+
+    monkeypatch.setattr(SecondReader, "give", killed)
+    path = written(tmp_path / "trace.json", ordinary(4000))
+    with caplog.at_level(logging.WARNING, "molprof"):
+        assert read(path, 2) == read(path, 1)
+    assert "the process that helps to read has ended" in caplog.text
+    assert 5 <= len(given) < 10
+
+
+def test_one_processor_one_process(tmp_path: Path, given: list[int]) -> None:
+    read(written(tmp_path / "trace.json", ordinary(4000)), 1)
+    assert not given
+
+
+def test_a_short_trace_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "SecondReader", None)
+    pieces_of_it = Pieces(Wanted(), 2)
+    assert not pieces_of_it.are_shared(pieces.START_BYTES - 1)
+    read(written(tmp_path / "trace.json", ordinary(4000)), 2)
