@@ -18,7 +18,7 @@ from trace_rows import load, x
 
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.query import find_statement, run_statement
-from molprof.analysis.reader import TraceInfo, document, load_trace, survey
+from molprof.analysis.reader import TraceInfo, cursor, load_trace, survey
 from molprof.analysis.reader.part import WrongEventError
 from molprof.analysis.reports import load_report
 from molprof.errors import TraceError
@@ -224,7 +224,7 @@ def _check_against_json(text: bytes, info: TraceInfo) -> None:
 def test_a_value_without_end_is_refused_in_bounded_memory(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, where: str
 ) -> None:
-    monkeypatch.setattr(document, "_MAX_VALUE_BYTES", 1_000_000)
+    monkeypatch.setattr(cursor, "_MAX_VALUE_BYTES", 1_000_000)
     with pytest.raises(TraceError, match="has a value of more than 1000000 bytes, " + where):
         load(engine, tmp_path, text)
 

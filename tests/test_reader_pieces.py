@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from trace_rows import x
 
-from molprof.analysis.reader import document, pieces, unpack
+from molprof.analysis.reader import array, pieces, unpack
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.load import survey_source
 from molprof.analysis.reader.pieces import Pieces
@@ -48,7 +48,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
             self._ready = True
         return True
 
-    monkeypatch.setattr(document, "DECODE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(array, "DECODE_BYTES", PIECE_BYTES)
     monkeypatch.setattr(unpack, "BLOCK_BYTES", 16 * PIECE_BYTES)
     monkeypatch.setattr(pieces, "START_BYTES", 0)
     monkeypatch.setattr(SecondReader, "give", counted)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.reader.document import RECORD_HINT, Document
+from molprof.analysis.reader.cursor import RECORD_HINT
+from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted
 from molprof.analysis.reader.feeding import feed_events
 from molprof.analysis.reader.memory import check_memory

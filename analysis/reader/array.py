@@ -1,0 +1,213 @@
+"""The array of events of a trace, block by block: whole events, however they are laid out."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from molprof.analysis.reader.cursor import Cursor
+from molprof.analysis.reader.part import WRONG_TEXT, Part
+from molprof.analysis.reader.pieces import Pieces
+
+# Text that is decoded at once: large against the cost of a call, and what is decoded of it fits into a processor's
+# cache, which halves the time of a pass against 2 MiB.
+DECODE_BYTES = 256 * 1024
+# A string. Its text is matched by a look ahead and then taken as it is, so that where its end is missing no shorter one
+# is tried: three times as fast in a string without end.
+TEXT = rb'"(?=([^"\\]*(?:\\.[^"\\]*)*))\1"'
+# A whole string, a bracket, or a quote whose string does not end within the text at hand.
+TOKEN = re.compile(TEXT + rb'|[\[\]{}]|"', re.DOTALL)
+# More than any decoder takes; counting on would only take time.
+MAX_DEPTH = 10_000
+_SPACES = b" \t\r\n"
+_SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]{0,32}"')
+_LEARN_BYTES = 64 * 1024
+
+
+class EventArray:
+    """Reads the events behind a cursor: each block of them by `read`, or ahead by `pieces`, where a trace is long."""
+
+    def __init__(self, cursor: Cursor, read: Callable[[bytes], Part], pieces: Pieces | None) -> None:
+        self._cursor = cursor
+        self._read = read
+        self._pieces = pieces
+        self._separators: list[bytes] = []
+
+    def parts(self) -> Iterator[Part]:
+        """From behind `[` to behind `]`. Raises TraceError, and what `read` raises for a whole event."""
+        if self._cursor.peek() == b"]":
+            self._cursor.at += 1
+            return
+        while True:
+            for part in self._blocks():
+                self._cursor.events += part.events
+                yield part
+            after = self._cursor.peek()
+            self._cursor.at += 1
+            if after == b"]":
+                return
+            if after != b",":
+                self._cursor.at -= 1
+                raise self._cursor.error("is malformed: no ',' or ']' after an event")
+            if self._cursor.peek() == b"]":
+                raise self._cursor.error("is malformed: no event after ','")
+
+    def _blocks(self) -> Iterator[Part]:
+        begin = self._cursor.place
+        if self._pieces is not None and self._separators and self._pieces.are_shared(begin):
+            yield from self._ahead(self._pieces)
+        if self._cursor.place == begin:
+            yield from self._block()
+
+    def _ahead(self, pieces: Pieces) -> Iterator[Part]:
+        """Whole events as long as all that looks like a place between two of them is one."""
+        begin = self._cursor.place  # in the text, as the ends
+        ends: deque[int] = deque()
+        while True:
+            place = self._next_place(begin) if pieces.have_room() else None
+            if place is not None:
+                end, next_begin = place
+                pieces.give(memoryview(self._cursor.data)[begin - self._cursor.before : end - self._cursor.before])
+                ends.append(end)
+                begin = next_begin
+            elif not ends:
+                return
+            for part in pieces.take(wait=place is None):
+                if part is None:
+                    pieces.forget()
+                    return
+                self._cursor.at = ends.popleft() - self._cursor.before
+                yield part
+
+    def _next_place(self, begin: int) -> tuple[int, int] | None:
+        """Where the last event of those at hand ends that begin at `begin`, and the next begins, both in the text."""
+        while self._cursor.before + len(self._cursor.data) < begin + DECODE_BYTES:
+            if not self._cursor.more():
+                return None
+        at = begin - self._cursor.before
+        place, separator = self._cut(at, at + DECODE_BYTES)
+        if place < 0:
+            return None
+        return self._cursor.before + place + 1, self._cursor.before + place + separator.index(b"{")
+
+    def _cut(self, begin: int, limit: int) -> tuple[int, bytes]:
+        """Where the last event between them ends, by what separated earlier ones, and that; -1 where none does."""
+        found, last = -1, b""
+        for separator in self._separators:
+            place = self._cursor.data.rfind(separator, max(found, begin), limit)
+            if place > found:
+                found, last = place, separator
+        return found, last
+
+    def _block(self) -> list[Part]:
+        """The next whole events, as many as are at hand.
+
+        `[` + text + `]` is decoded, where the text goes from an event's beginning to a place where
+        one may end. JSON is read from left to right, so if that succeeds the text was nothing but
+        whole events: a wrong guess (a brace in a string or deeper inside) cannot succeed.
+        """
+        while len(self._cursor.data) - self._cursor.at < DECODE_BYTES and self._cursor.more():
+            pass
+        limit = min(self._cursor.at + DECODE_BYTES, len(self._cursor.data))
+        if self._cut(self._cursor.at, limit)[0] < 0:  # an event that is longer
+            limit = len(self._cursor.data)
+        for _ in range(4):
+            place, _ = self._cut(self._cursor.at, limit)
+            if place < 0:
+                break
+            try:
+                part = self._read(self._array_of(self._cursor.at, place + 1))
+            except msgspec.ValidationError:
+                break  # an event with a wrong type: found below
+            except WRONG_TEXT:
+                limit = place + 1
+                continue
+            self._cursor.at = place + 1
+            return [part]
+        return self._counted_block()
+
+    def _counted_block(self) -> list[Part]:
+        """The same by counting brackets, for any layout and for the end of the array."""
+        # Counting is slow: where the layout is not known yet, a few events are enough to learn it.
+        limit = len(self._cursor.data) if self._separators else self._cursor.at + _LEARN_BYTES
+        while True:
+            ends, separator, closed = self._ends(limit)
+            if ends or closed:
+                break
+            if limit < len(self._cursor.data):
+                limit = len(self._cursor.data)
+                continue
+            self._cursor.need_more(f"inside event {self._cursor.events + 1}")
+            limit = len(self._cursor.data)
+        if separator is not None:
+            self._separators = [separator, *(s for s in self._separators if s != separator)][:4]
+        end = ends[-1] if ends else self._cursor.data.index(b"]", self._cursor.at)
+        try:
+            parts = [self._read(self._array_of(self._cursor.at, end))]
+        except WRONG_TEXT as error:
+            parts, end = self._until_wrong(ends, error)
+        self._cursor.at = end
+        return parts
+
+    def _ends(self, limit: int) -> tuple[list[int], bytes | None, bool]:
+        """Where the events at hand end, what separates them, and whether the array ends here."""
+        depth = 0
+        ends: list[int] = []
+        separator: bytes | None = None
+        for token in TOKEN.finditer(self._cursor.data, self._cursor.at, limit):
+            kind = token[0]
+            if kind in (b"{", b"["):
+                depth += 1
+                if depth > MAX_DEPTH:
+                    if ends:  # what is whole before it goes first
+                        break
+                    raise self._cursor.error(f"is nested too deeply inside event {self._cursor.events + 1}")
+            elif kind in (b"}", b"]"):
+                if depth == 0:
+                    return ends, separator, True
+                depth -= 1
+                if depth == 0:
+                    ends.append(token.end())
+                    match = _SEPARATOR.match(self._cursor.data, token.start())
+                    separator = match[0] if match else separator
+            elif kind == b'"':
+                break
+        return ends, separator, False
+
+    def _until_wrong(self, ends: list[int], error: Exception) -> tuple[list[Part], int]:
+        """The events before the first that does not decode, and their end; raises if it is the first."""
+        parts: list[Part] = []
+        start = self._cursor.at
+        for end in ends:
+            piece = self._cursor.data[start:end].lstrip(_SPACES)
+            if parts:
+                if not piece.startswith(b","):
+                    return parts, start
+                piece = piece[1:].lstrip(_SPACES)
+            try:
+                parts.append(self._read(b"[" + piece + b"]"))
+            except WRONG_TEXT as wrong:
+                if parts:
+                    return parts, start
+                what = f"has a wrong event {self._cursor.events + 1}: {reason_of(wrong)}"
+                raise self._cursor.error(what, position=end - len(piece)) from wrong
+            start = end
+        raise self._cursor.error(f"is malformed: {reason_of(error)}", position=start)
+
+    def _array_of(self, begin: int, end: int) -> bytes:
+        return b"".join((b"[", memoryview(self._cursor.data)[begin:end], b"]"))
+
+
+def reason_of(error: Exception) -> str:
+    """What is wrong with text that did not decode."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"invalid UTF-8, {error.reason}"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if str(error) == "Input data was truncated":  # which it is not: the brackets were counted
+        return "text that ends in half a surrogate pair"
+    # Positions inside the decoder's own input would only confuse.
+    return re.sub(r" \(byte \d+\)| - at `\$\[\d+\]`|\$\[\d+\]\.", "", str(error))

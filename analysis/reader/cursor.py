@@ -1,0 +1,81 @@
+"""A place in a text that arrives in chunks, and what is at hand behind it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from molprof.errors import TraceError
+
+RECORD_HINT = "record it again, or copy it again from where it was recorded"
+_PARTIAL_HINT = "read what is whole with --partial"
+# What a single value may take in memory: an event, or the value of another top-level key.
+_MAX_VALUE_BYTES = 256 * 1024 * 1024
+_SPACE = re.compile(rb"[ \t\r\n]*")
+
+
+class Cursor:
+    """Reads on in `chunks`, which belong to the file `name`.
+
+    data: the text at hand; at: the place in it up to which all is read; before: bytes of the text before it. With
+    partial=True damage ends the text instead of raising, and `problem` says what was wrong.
+    """
+
+    def __init__(self, name: str, chunks: Iterator[bytes], partial: bool) -> None:
+        self.data = b""
+        self.at = 0
+        self.before = 0
+        self.events = 0  # read so far, for messages
+        self.problem: TraceError | None = None
+        self._name = name
+        self._chunks = chunks
+        self._partial = partial
+
+    @property
+    def place(self) -> int:
+        """The same place in the whole text."""
+        return self.before + self.at
+
+    def peek(self) -> bytes:
+        """The next byte that is not space, without going behind it; empty at the end."""
+        while True:
+            match = _SPACE.match(self.data, self.at)
+            assert match is not None
+            self.at = match.end()
+            if self.at < len(self.data):
+                return self.data[self.at : self.at + 1]
+            if not self.more():
+                return b""
+
+    def more(self) -> bool:
+        """Reads on; what was used is dropped. Twice the rest, so that long values stay linear."""
+        rest = self.data[self.at :]
+        self.before += self.at
+        self.at = 0
+        parts = [rest]
+        wanted = max(1, len(rest))
+        try:
+            while wanted > 0 and (chunk := next(self._chunks, b"")):
+                parts.append(chunk)
+                wanted -= len(chunk)
+        except TraceError as error:
+            # Damaged compressed data: what came before it is still to be used.
+            if not self._partial:
+                raise
+            self.problem = error
+        self.data = b"".join(parts)
+        return len(self.data) > len(rest)
+
+    def need_more(self, where: str) -> None:
+        """The same where the text must go on. Raises TraceError where it does not, or for too long already."""
+        if len(self.data) - self.at > _MAX_VALUE_BYTES:
+            raise self.error(f"has a value of more than {_MAX_VALUE_BYTES} bytes, {where}")
+        if not self.more():
+            raise self.error(f"is truncated {where}", position=len(self.data))
+
+    def error(self, what: str, position: int | None = None, hint: str | None = _PARTIAL_HINT) -> TraceError:
+        """What is wrong with the text, at a position in `data`; what cut it short says more where it is known."""
+        if self.problem is not None:
+            return self.problem
+        place = self.before + (self.at if position is None else position)
+        return TraceError(f"{self._name} {what} (byte {place} of the text, after {self.events} events)", hint=hint)
