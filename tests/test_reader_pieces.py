@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import os
+import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_fuzz import FIRST, RUNS, mutated
 from trace_rows import x
 
 from molprof.analysis.reader import array, pieces, unpack
@@ -136,6 +139,25 @@ def test_the_same_error_at_the_same_place(tmp_path: Path, given: list[int], wron
             read(path, processes)
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
+    assert given
+
+
+def outcome(path: Path, processes: int) -> Any:
+    """What the pass gives, or what the error says."""
+    try:
+        return read(path, processes)
+    except TraceError as error:
+        return str(error)
+
+
+@pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to damage")
+def test_damaged_traces_read_alike(tmp_path: Path, given: list[int]) -> None:
+    name = "mi300x_vllm_decode_graph.json.gz"
+    whole = gzip.decompress(Path(str(CORPUS), "traces", name).read_bytes())
+    path = tmp_path / "damaged.json"
+    for run in range(FIRST, FIRST + RUNS):
+        path.write_bytes(mutated(whole, random.Random(f"pieces {run}")))
+        assert outcome(path, 2) == outcome(path, 1), run
     assert given
 
 
