@@ -12,8 +12,9 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.queries import PACKAGE, modules
 
-# Events, Python stacks not counted, from which on a copy is worth its making, 30 ms.
-LEAST_EVENTS = 100_000
+# Events, Python stacks not counted, from which on a copy is worth its making, 30 ms, and up to which the memory that
+# both write to, and so have twice, is small against what a machine has.
+LEAST_EVENTS, MOST_EVENTS = 100_000, 5_000_000
 # What both need is made before the copy is.
 _BOTH = ("gpu_calls", "gpu_work", "work_calls", "host_syncs")
 
@@ -23,7 +24,7 @@ def ask_ahead(engine: Engine, info: TraceInfo) -> None:
     those of idle time, which need what no other does. Raises QueryError, EngineError.
     """
     events = sum(count for category, count in info.events_by_category.items() if category != STACK_CATEGORY)
-    if events < LEAST_EVENTS:
+    if not LEAST_EVENTS <= events <= MOST_EVENTS:
         return
     engine.register_package(PACKAGE, modules())
     engine.query("".join(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module};\n" for module in _BOTH))

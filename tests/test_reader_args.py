@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from trace_rows import SLICES, load, rows, x
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.reader.events import Wanted
+from molprof.analysis.reader.part import PartReader
 from molprof.analysis.reader.text import may_have_wide_integer, needs_plain
 
 
@@ -155,3 +158,12 @@ def test_other_kinds_of_events_are_kept_or_counted(engine: Engine, tmp_path: Pat
         ("async", "as", 3000, 4000, None),
     ]
     assert rows(engine.query("SELECT ts, value FROM counter")) == [(4000, 5.0)]
+
+
+def test_an_event_without_category_is_of_none_whatever_came_before() -> None:
+    reader = PartReader(Wanted(stacks=False, all_args=False))
+    for category in ("python_function", "cpu_op"):
+        reader.read(json.dumps([x("a", 1, 1, cat=category)]).encode())  # what is learnt of one category alone
+        part = reader.read(b'[{"ph": "X", "name": "b", "pid": 1, "tid": 2, "ts": 1, "dur": 1}]')
+        assert part.stacks == 0
+        assert [reader.kinds[kind][0][:3] for kind in part.kind_of.tolist()] == [(None, "X", "b")]

@@ -60,6 +60,8 @@ PACKED = gzip.compress(WHOLE, mtime=0)  # without the time, which would be anoth
          "wrong event 2: Expected `str | null`, got `int` - at `ph` (byte 39 of the text, after 1 events)"),
         (b'{"traceEvents": [{"ph": "i", "ts": 1} {"ph": "i"}]}', "no ',' or ']' after an event (byte 38"),
         (b'{"traceEvents": [{"ph": "i", "ts": 1},]}', "malformed"),
+        (b'{"traceEvents": [}', "malformed: no ',' or ']' after an event (byte 17"),
+        (b'{"traceEvents": [{"ph": "i", "ts": 1}, }', "is malformed"),
         (b'{"traceEvents": [{"ph": "X", "name": "\xff"}]}', "invalid UTF-8"),
         (b'{"traceEvents": [{"ph": "X", "args": {"a": "\xff"}, "ts": 1}]}', "invalid UTF-8"),
         (b'{"traceEvents": [{"ph": "X", "ts": NaN}]}', "wrong event 1"),

@@ -10,6 +10,7 @@ from typing import Any
 import wasmtime
 
 from molprof.analysis.engine.compiled import load_module, wasm_engine
+from molprof.analysis.engine.interrupts import Interrupts
 from molprof.analysis.engine.session import MAX_REQUEST_BYTES
 from molprof.errors import EngineError
 
@@ -31,6 +32,7 @@ class WasmTransport:
     def __init__(self, memory64: bool) -> None:
         module = load_module(memory64)
         self._memory64 = memory64
+        self._interrupts = Interrupts()
         self._store = wasmtime.Store(wasm_engine(memory64))
         self._replies = bytearray()
         self._messages = bytearray()  # the end of what the engine wrote to stdout and stderr
@@ -60,7 +62,8 @@ class WasmTransport:
         self._store.close()
 
     def _call(self, name: str, *arguments: int) -> Any:
-        return self._export(name, wasmtime.Func)(self._store, *arguments)
+        with self._interrupts.kept():
+            return self._export(name, wasmtime.Func)(self._store, *arguments)
 
     def _export(self, name: str, kind: type) -> Any:
         try:
@@ -128,11 +131,19 @@ class WasmTransport:
             "emscripten_err": lambda text: self._note(self._text(text).encode()),
         }
         if name in ours:
-            return wasmtime.Func(self._store, kind, ours[name])
+            return wasmtime.Func(self._store, kind, self._unless_interrupted(ours[name]))
         if not kind.results:
             return wasmtime.Func(self._store, kind, lambda *_: None)
         code = _ENOSYS_WASI if module.startswith("wasi") else -_ENOSYS_LINUX
         return wasmtime.Func(self._store, kind, lambda *_: code)
+
+    def _unless_interrupted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: int) -> Any:
+            if self._interrupts.noted:
+                raise wasmtime.WasmtimeError("interrupted")
+            return function(*arguments)
+
+        return call
 
     def _heap_max(self) -> int:
         """The most bytes that the memory may have, as the signed number that wasmtime takes."""

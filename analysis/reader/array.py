@@ -134,8 +134,8 @@ class EventArray:
         # Counting is slow: where the layout is not known yet, a few events are enough to learn it.
         limit = len(self._cursor.data) if self._separators else self._cursor.at + _LEARN_BYTES
         while True:
-            ends, separator, closed = self._ends(limit)
-            if ends or closed:
+            ends, separator, closing = self._ends(limit)
+            if ends or closing is not None:
                 break
             if limit < len(self._cursor.data):
                 limit = len(self._cursor.data)
@@ -144,7 +144,7 @@ class EventArray:
             limit = len(self._cursor.data)
         if separator is not None:
             self._separators = [separator, *(s for s in self._separators if s != separator)][:4]
-        end = ends[-1] if ends else self._cursor.data.index(b"]", self._cursor.at)
+        end = ends[-1] if ends or closing is None else closing
         try:
             parts = [self._read(self._array_of(self._cursor.at, end))]
         except WRONG_TEXT as error:
@@ -152,8 +152,8 @@ class EventArray:
         self._cursor.at = end
         return parts
 
-    def _ends(self, limit: int) -> tuple[list[int], bytes | None, bool]:
-        """Where the events at hand end, what separates them, and whether the array ends here."""
+    def _ends(self, limit: int) -> tuple[list[int], bytes | None, int | None]:
+        """Where the events at hand end, what separates them, and where the array ends, if it does."""
         depth = 0
         ends: list[int] = []
         separator: bytes | None = None
@@ -167,7 +167,7 @@ class EventArray:
                     raise self._cursor.error(f"is nested too deeply inside event {self._cursor.events + 1}")
             elif kind in (b"}", b"]"):
                 if depth == 0:
-                    return ends, separator, True
+                    return ends, separator, token.start()
                 depth -= 1
                 if depth == 0:
                     ends.append(token.end())
@@ -175,7 +175,7 @@ class EventArray:
                     separator = match[0] if match else separator
             elif kind == b'"':
                 break
-        return ends, separator, False
+        return ends, separator, None
 
     def _until_wrong(self, ends: list[int], error: Exception) -> tuple[list[Part], int]:
         """The events before the first that does not decode, and their end; raises if it is the first."""

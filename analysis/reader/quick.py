@@ -115,7 +115,7 @@ class QuickDecoder:
                 self._types[category] = _type(category, _KEPT if category in ARGLESS_CATEGORIES else _KEPT_WITH_ARGS)
         if changed:
             self._kept_types = frozenset(self._types.values())
-            types = [*self._types.values(), *self._left_out.values()]
+            types = [*self._types.values(), *self._left_out.values(), _NO_CATEGORY]
             union = functools.reduce(operator.or_, types)
             self._decode = msgspec.json.Decoder(list[union], float_hook=exact_float).decode  # type: ignore[valid-type]
 
@@ -124,3 +124,7 @@ def _type(category: str, fields: list[Any]) -> Any:
     # What is no field is the same for all.
     alike = {"cat": category} if fields is _KEPT_WITH_ARGS else {"cat": category, "args": LEFT_OUT}
     return msgspec.defstruct("QuickEvent", fields, namespace=alike, tag_field="cat", tag=category, gc=False)
+
+
+# Of one type alone msgspec does not ask whether an event names its category; so there is another, which no event is of.
+_NO_CATEGORY = _type("molprof: no category", _FLOW)

@@ -1,0 +1,84 @@
+"""Ctrl-C while the embedded engine works: one line, exit code 130, and no crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from trace_rows import x
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.engine.interrupts import Interrupts
+from molprof.process import command_line
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_until_the_engine_has_returned(number: signal.Signals) -> None:
+    class Stop(BaseException):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    before = signal.signal(number, stop)
+    try:
+        interrupts = Interrupts()
+        noted: list[int] = []
+
+        def interrupted() -> None:
+            with interrupts.kept():
+                os.kill(os.getpid(), number)
+                time.sleep(0.01)
+                noted.extend(interrupts.noted)  # not reached where the signal did not wait
+
+        with pytest.raises(Stop):
+            interrupted()
+        assert noted == [number]
+        assert not interrupts.noted
+        assert signal.getsignal(number) is stop
+    finally:
+        signal.signal(number, before)
+
+
+def test_the_engines_next_call_into_python_ends_its_own(engine: Engine) -> None:
+    heard = []
+
+    def interrupt(*_: object) -> None:
+        heard.append(True)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        # The signal comes at the moment at which an exception would be lost.
+        engine._transport._interrupts.noted.append(signal.SIGINT)  # type: ignore[union-attr]
+        with pytest.raises(KeyboardInterrupt):
+            engine.query("SELECT 1")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard
+
+
+def test_a_report_that_is_interrupted_at_any_time(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    events = [x(f"a{i % 9}", i, 0.5, cat="cpu_op" if i % 2 else "kernel") for i in range(60_000)]
+    path.write_text(json.dumps({"traceEvents": events}))
+    command = command_line(["report", "--no-cache", str(path)])
+    codes = []
+    for tenths in range(4, 13):
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        time.sleep(tenths / 10)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+        codes.append(process.returncode)
+        if process.returncode == 130:
+            assert said.strip() == "molprof: error: interrupted; no file was changed"
+        # At its very end, or before its first line, Python itself answers the signal.
+        assert process.returncode in (0, 1, 130, -signal.SIGINT), said
+    assert 130 in codes
