@@ -98,12 +98,13 @@ def _read_entry(entry: Path, memory64: bool) -> wasmtime.Module | None:
         data = entry.read_bytes()
     except OSError:
         return None
-    code, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    code, checksum = memoryview(data)[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     # wasmtime checks the header but not the code, so a damaged file would crash the process.
     if zlib.crc32(code).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
         return None
     try:
-        return wasmtime.Module.deserialize(wasm_engine(memory64), code)
+        # Mapped, not copied: entries are replaced and never written to again, and what follows the code does no harm.
+        return wasmtime.Module.deserialize_file(wasm_engine(memory64), str(entry))
     except wasmtime.WasmtimeError:
         return None
 

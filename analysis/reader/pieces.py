@@ -13,7 +13,7 @@ from molprof.analysis.reader.part import WRONG_TEXT, Part, PartReader, WrongEven
 from molprof.analysis.reader.second import SecondReader
 
 # Text after which another process is worth its start, which takes a processor 0.2 s.
-START_BYTES = 32 * 1024 * 1024
+START_BYTES = 16 * 1024 * 1024
 # Parts that may wait for one before them.
 _MAX_WAITING = 16
 # Pieces that may turn out to be none before the other process is given up.
