@@ -4,7 +4,7 @@
     python benchmarks/read.py TRACE.json.gz [--size 1e9] [--only molprof,json] [--keep DIR] [--peers PYTHON]
 
 Writes a file of the wanted size by repeating a real trace (benchmarks/repeat.py), or takes the one that an earlier run
-kept, and reads it in turn with everything that is installed, each in a process of its own. Absolute times hold for one
+kept, and reads it in turn with everything that is installed, each in a process of its own, --repeats times. Absolute times hold for one
 machine on one day; the ratios are what may be compared: those of CPU time where others use the machine too. The table
 grows on standard output, row by row, so that what is finished stays when the rest is interrupted; what is going on is
 told on standard error.
@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import platform
+import select
 import signal
 import subprocess
 import sys
@@ -69,7 +70,7 @@ TreePerfAnalyzer.from_file(sys.argv[1]).get_df_gpu_timeline()
 
 _SAMPLE_S = 0.05
 # Looking at the memory of a large process stops it for a while: it may cost this share of the time.
-_SAMPLING_SHARE = 0.005
+_SAMPLING_SHARE = 0.02
 _PROGRESS_S = 10
 # Kept free of the memory that is available at the start.
 _FREE_BYTES = 2 << 30
@@ -152,22 +153,27 @@ def measure(tool: Tool, path: Path, cache: Path, peers: str, limits: Limits) -> 
 def _watched(pid: int, title: str, begin: float, limits: Limits) -> tuple[int, str | None, int, os.struct_rusage]:
     """Waits for the process, ending it at a limit: peak memory as seen, failure, status, what it used."""
     peak_bytes, failure, told = 0, None, begin
-    while not (ended := os.wait4(pid, os.WNOHANG))[0]:
-        before = time.monotonic()
-        now_bytes = _memory_bytes(pid)
-        peak_bytes = max(peak_bytes, now_bytes)
-        after = time.monotonic()
-        if failure is None:
-            if after - begin > limits.wall_s:
-                failure = f"stopped after {limits.wall_s:.0f} s"
-            elif now_bytes > limits.memory_bytes:
-                failure = f"out of memory: more than {limits.memory_bytes / 1e9:.1f} GB after {after - begin:.0f} s"
-            if failure is not None:
-                _end(pid)
-        if after - told > _PROGRESS_S:
-            told = after
-            print(f"{title}: {after - begin:.0f} s, {now_bytes / 1e9:.2f} GB", file=sys.stderr, flush=True)
-        time.sleep(max(_SAMPLE_S, (after - before) / _SAMPLING_SHARE))
+    handle = os.pidfd_open(pid)  # readable when the process has ended, so that no sleep is counted as its time
+    try:
+        while not (ended := os.wait4(pid, os.WNOHANG))[0]:
+            before = time.monotonic()
+            now_bytes = _memory_bytes(pid)
+            peak_bytes = max(peak_bytes, now_bytes)
+            after = time.monotonic()
+            if failure is None:
+                if after - begin > limits.wall_s:
+                    failure = f"stopped after {limits.wall_s:.0f} s"
+                elif now_bytes > limits.memory_bytes:
+                    taken = f"{limits.memory_bytes / 1e9:.1f} GB after {after - begin:.0f} s"
+                    failure = f"out of memory: more than {taken}"
+                if failure is not None:
+                    _end(pid)
+            if after - told > _PROGRESS_S:
+                told = after
+                print(f"{title}: {after - begin:.0f} s, {now_bytes / 1e9:.2f} GB", file=sys.stderr, flush=True)
+            select.select([handle], [], [], max(_SAMPLE_S, (after - before) / _SAMPLING_SHARE))
+    finally:
+        os.close(handle)
     _, status, usage = ended
     return peak_bytes, failure, status, usage
 
@@ -245,6 +251,7 @@ def main() -> None:
     parser.add_argument(
         "--only", default=",".join(TOOLS), help="readers, separated by commas; molprof always comes first"
     )
+    parser.add_argument("--repeats", type=int, default=1, help="runs of each reader, of which the median is shown")
     parser.add_argument("--peers", default=sys.executable, help="Python of an environment that has the other packages")
     parser.add_argument("--keep", type=Path, help="folder for the file, which then stays for later runs")
     parser.add_argument("--limit", type=float, default=1800, help="seconds that a reader may take")
@@ -276,7 +283,10 @@ def main() -> None:
                 continue
             if name == "cached":
                 measure(tool, path, cache, arguments.peers, limits)
-            result = measure(tool, path, cache, arguments.peers, limits)
+            results = [measure(tool, path, cache, arguments.peers, limits) for _ in range(arguments.repeats)]
+            # The run of median time; a failed one, which is told, before all others.
+            results.sort(key=lambda result: (result.failure is None, result.wall_s))
+            result = results[0 if results[0].failure else len(results) // 2]
             first = first or result
             print(f"| {tool.title} | {_cells(result, first)} |", flush=True)
 
