@@ -4,10 +4,10 @@
     python benchmarks/read.py TRACE.json.gz [--size 1e9] [--only molprof,json] [--keep DIR] [--peers PYTHON]
 
 Writes a file of the wanted size by repeating a real trace (benchmarks/repeat.py), or takes the one that an earlier run
-kept, and reads it in turn with everything that is installed, each in a process of its own, --repeats times. Absolute times hold for one
-machine on one day; the ratios are what may be compared: those of CPU time where others use the machine too. The table
-grows on standard output, row by row, so that what is finished stays when the rest is interrupted; what is going on is
-told on standard error.
+kept, and reads it in turn with everything that is installed, --repeats times, each in a process of its own. Absolute
+times hold for one machine on one day; the ratios are what may be compared: those of CPU time where others use the
+machine too. The table grows on standard output, row by row, so that what is finished stays when the rest is
+interrupted; what is going on is told on standard error.
 """
 
 from __future__ import annotations
