@@ -17,7 +17,7 @@ from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.part import WRONG_TEXT, Kind, Part, PartReader, WrongEventError
 from molprof.process import call_line
 
-# Pieces that it has at once: one that it reads, one that waits for it.
+# Pieces that it has at once: one that it reads, and others that wait, so that it need not.
 _SLOTS = 3
 _SLOT_BYTES = 512 * 1024
 
@@ -89,6 +89,7 @@ class SecondReader:
             wait = False
 
     def close(self) -> None:
+        """Ends it, whatever it does."""
         self._process.kill()
         self._process.wait()
         self._connection.close()
