@@ -12,7 +12,7 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.queries import PACKAGE, modules
 
-# Events, Python stacks not counted, from which on a copy is worth its making, 30 ms, and up to which the memory that
+# Events, Python stacks not counted, from which on a copy is worth its making, and up to which the memory that
 # both write to, and so have twice, is small against what a machine has.
 LEAST_EVENTS, MOST_EVENTS = 100_000, 5_000_000
 # What both need is made before the copy is.

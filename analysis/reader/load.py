@@ -84,6 +84,7 @@ def load_trace(
     `python_function`), often most of a trace's events. all_args: keep all args and flow events, not
     only `events.NEEDED_ARGS`, which is all that the package's SQL modules read; slower by far.
     partial: of a damaged file, take what is whole before the damage.
+    processes: how many may read a long trace side by side, two at most are used; None: one per processor.
 
     The file is read once, in blocks: times and tracks of all events must be known before the first
     can be placed, so its events wait in short form. Memory is about 40 bytes per event, besides
