@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from molprof.files import replacing
+from molprof.common.files import replacing
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- benchmarks/configurations.py -->", "<!-- end -->"

@@ -19,16 +19,16 @@ from pathlib import Path
 
 import torch
 
-from molprof.files import replacing
+from molprof.common.files import replacing
 from molprof.profiler.decoding.batches import BatchPlan
+from molprof.profiler.decoding.runner import PassResult, Runner
 from molprof.profiler.environment import environment
-from molprof.profiler.generate import PassResult, Runner
-from molprof.profiler.models import load
+from molprof.profiler.models.load import load
+from molprof.profiler.molecules.prompts import Prompt, short_molecules
+from molprof.profiler.molecules.smiles import molecule
+from molprof.profiler.molecules.template import prompt_text
 from molprof.profiler.processors import make_processor
-from molprof.profiler.prompts import Prompt, short_molecules
 from molprof.profiler.settings import Decoding, Loop
-from molprof.profiler.smiles import molecule
-from molprof.profiler.template import prompt_text
 
 PAGE = Path(__file__).parent.parent / "docs" / "decoding.md"
 BEGIN, END = "<!-- benchmarks/decoding.py -->", "<!-- end -->"

@@ -24,15 +24,15 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from molprof.errors import MolprofError
-from molprof.files import replacing
-from molprof.profiler.account import molecule_runs
+from molprof.common.errors import MolprofError
+from molprof.common.files import replacing
+from molprof.profiler.capture.account import molecule_runs
+from molprof.profiler.decoding.marks import STEP_PHASES, HostMarks
+from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
-from molprof.profiler.generate import Runner
-from molprof.profiler.marks import STEP_PHASES, HostMarks
-from molprof.profiler.models import LoadedModel, load
+from molprof.profiler.models.load import LoadedModel, load
+from molprof.profiler.molecules.prompts import Prompt, read_prompts
 from molprof.profiler.processors import PROCESSORS, make_processor
-from molprof.profiler.prompts import Prompt, read_prompts
 from molprof.profiler.settings import Decoding
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "processors.md"

@@ -16,14 +16,14 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from molprof.files import replacing
-from molprof.profiler.account import molecule_runs
-from molprof.profiler.conformers import reference_conformers
-from molprof.profiler.generate import Runner
-from molprof.profiler.models import LoadedModel, load
+from molprof.common.files import replacing
+from molprof.profiler.capture.account import molecule_runs
+from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.models.load import LoadedModel, load
+from molprof.profiler.molecules.conformers import reference_conformers
+from molprof.profiler.molecules.prompts import Prompt, read_prompts
+from molprof.profiler.molecules.quality import bond_errors, read_positions
 from molprof.profiler.processors import make_processor
-from molprof.profiler.prompts import Prompt, read_prompts
-from molprof.profiler.quality import bond_errors, read_positions
 from molprof.profiler.settings import Decoding
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "processors.md"

@@ -53,7 +53,7 @@ with open_engine(memory64=True) as engine, igzip.open(sys.argv[1]) as file:
 """
 _OPEN = """
 import sys
-from molprof.analysis.reports import open_trace
+from molprof.analysis.reader.open import open_trace
 with open_trace(sys.argv[1]{}) as (engine, info):
     assert info.lost_events == 0
 """

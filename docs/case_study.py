@@ -18,13 +18,13 @@ import jinja2
 from molprof.analysis.compare import Comparison, compare
 from molprof.analysis.compare.parts import PART_LABELS
 from molprof.analysis.compare.rows import compared_rows
-from molprof.analysis.metrics import Report
-from molprof.analysis.parallel import load_reports
-from molprof.analysis.render.comparison import comparison_document
+from molprof.analysis.documents.comparison import comparison_document
+from molprof.analysis.figures import Report
 from molprof.analysis.render.table import to_table
-from molprof.analysis.render.values import by_unit, number_text, percent_text, time_text
-from molprof.analysis.reports import ReportOptions
-from molprof.files import replacing
+from molprof.analysis.reports.load import ReportOptions
+from molprof.analysis.reports.parallel import load_reports
+from molprof.common.files import replacing
+from molprof.common.values import by_unit, number_text, percent_text, time_text
 
 FOLDER = Path(__file__).parent
 TRACES = FOLDER.parent / "traces"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from molprof.analysis.render.catalog import module_markdown
 from molprof.cli import COMMANDS, cli
-from molprof.files import replacing
+from molprof.common.files import replacing
 from molprof.queries.catalog import catalog
+from molprof.queries.pages import module_markdown
 
 FOLDER = Path(__file__).parent
 WIDTH = 100

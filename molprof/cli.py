@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import click
 
 from molprof import __version__
-from molprof.errors import MolprofError
-from molprof.text import escaped
+from molprof.common.errors import MolprofError
+from molprof.common.text import escaped
 
 # Name -> one line for `molprof --help`. The module of the same name in molprof.commands holds `command`; it is
 # imported when the command is used, so that help stays instant.

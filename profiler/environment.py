@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 import transformers
 
+from molprof.common.manifest import Environment
 from molprof.profiler.hardware import driver_version
-from molprof.profiler.manifest import Environment
 
 
 def environment(device: torch.device) -> Environment:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from importlib import resources
 
-from molprof.errors import RunError
-from molprof.profiler.architecture import ARCHITECTURES, Architecture, Shape
-from molprof.profiler.checkpoint import checkpoint_path, read_header
+from molprof.common.errors import RunError
+from molprof.common.text import aligned, escaped
 from molprof.profiler.cluster.settings import SlurmSettings
+from molprof.profiler.models.architecture import ARCHITECTURES, Architecture, Shape
+from molprof.profiler.models.checkpoint import checkpoint_path, read_header
+from molprof.profiler.models.sizes import NAMED
+from molprof.profiler.models.tokenizers import VOCABULARIES
 from molprof.profiler.processors import PROCESSORS
 from molprof.profiler.project import ModelAlias, Project
-from molprof.profiler.sizes import NAMED
-from molprof.profiler.tokenizers import VOCABULARIES
-from molprof.text import aligned, escaped
 
 
 def describe(project: Project) -> str:
@@ -88,4 +88,4 @@ def _checkpoint(name: str) -> str:
 
 
 def _molecules() -> list[str]:
-    return resources.files(__package__).joinpath("molecules.smi").read_text().splitlines()
+    return resources.files("molprof.profiler.molecules").joinpath("molecules.smi").read_text().splitlines()

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from molprof.errors import UsageError
-from molprof.profiler.architecture import ARCHITECTURES
+from molprof.common.errors import UsageError
+from molprof.common.toml_file import TomlFile, read_toml, unknown
 from molprof.profiler.cluster.settings import SlurmSettings, slurm_table
-from molprof.toml_file import TomlFile, read_toml, unknown
+from molprof.profiler.models.architecture import ARCHITECTURES
 
 NAME = "molprof.toml"
 VARIABLE = "MOLPROF_CONFIG"

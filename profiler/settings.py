@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from molprof.errors import UsageError
-from molprof.profiler.architecture import ARCHITECTURES
-from molprof.profiler.sizes import TRAINED, WEIGHTS, sized
+from molprof.common.errors import UsageError
+from molprof.profiler.models.architecture import ARCHITECTURES
+from molprof.profiler.models.sizes import TRAINED, WEIGHTS, sized
 
 PRESETS = tuple(ARCHITECTURES)
 # `sdpa-*` keep torch to one of its scaled-dot-product kernels; the others are transformers' names.

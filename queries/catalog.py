@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
 from molprof.queries import PACKAGE, modules
 
 _CREATE = re.compile(

@@ -22,6 +22,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 from molprof.analysis.engine import Engine, open_engine
 
+# What makes the presets is in the repository, not in the package.
+sys.path.append(str(Path(__file__).parent.parent))
+
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import tiny_trace
 
 from molprof.analysis.compare import Comparison, compare
-from molprof.analysis.metrics import Report
-from molprof.analysis.metrics.run_model import RepeatFigures, Spread
-from molprof.analysis.metrics.step_times import StepTime
-from molprof.analysis.reports import load_report
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.run_model import RepeatFigures, Spread
+from molprof.analysis.figures.step_times import StepTime
+from molprof.analysis.reports.load import load_report
 
 # Text that would run, or load something, if any of it reached a page as it is.
 HOSTILE = (

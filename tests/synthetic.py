@@ -11,7 +11,7 @@ from typing import Any
 
 from tiny_trace import TOKENS, document, slice_, work
 
-from molprof.profiler.manifest import KIND_LETTERS
+from molprof.common.manifest import KIND_LETTERS
 
 NAMES = {letter: name for name, letter in KIND_LETTERS.items()}
 PHASES = ("forward", "processor", "sampling", "bookkeeping")

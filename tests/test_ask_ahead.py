@@ -15,11 +15,11 @@ import pytest
 from synthetic import Spec, captured
 from trace_rows import load, x
 
-from molprof.analysis import ahead
 from molprof.analysis.engine import Engine, session
 from molprof.analysis.engine.ahead import Ahead, can_copy
-from molprof.analysis.reports import ReportOptions, load_report
-from molprof.errors import QueryError
+from molprof.analysis.reports import ahead
+from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof.common.errors import QueryError
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 NAMES = "SELECT name FROM slice ORDER BY ts"

@@ -17,14 +17,14 @@ import torch
 from test_vectorized import Operators
 from tiny import ids, loaded, table
 
-from molprof.errors import UsageError
-from molprof.profiler.kinds import check, classify
+from molprof.common.errors import UsageError
+from molprof.profiler.molecules.kinds import check, classify
+from molprof.profiler.molecules.prompts import read_prompts
+from molprof.profiler.molecules.smiles import Molecule, molecule
+from molprof.profiler.molecules.template import build_template, conformer_text
 from molprof.profiler.processors import make_processor
 from molprof.profiler.processors.automaton_batch import AutomatonBatch, fused_step
-from molprof.profiler.prompts import read_prompts
-from molprof.profiler.smiles import Molecule, molecule
-from molprof.profiler.template import build_template, conformer_text
-from molprof.profiler.training.corpus import conformer
+from training.corpus import conformer
 
 PROMPT_WIDTH = 3
 TOKENIZERS = ("qwen", "llama")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from tiny import loaded
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
 from molprof.profiler.decoding.batches import Need, check_context, cut
-from molprof.profiler.generate import Runner
+from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.molecules.prompts import Prompt
+from molprof.profiler.molecules.smiles import molecule
+from molprof.profiler.molecules.template import prompt_text
 from molprof.profiler.processors import make_processor
-from molprof.profiler.prompts import Prompt
 from molprof.profiler.settings import Decoding, Loop
-from molprof.profiler.smiles import molecule
-from molprof.profiler.template import prompt_text
 
 # Answers, end token included, with llama's tokens: 20, 55, 21 and 54.
 SMILES = ("C", "CC=O", "O", "CCO")

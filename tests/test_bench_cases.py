@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
 from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id, from_json, to_json
 from molprof.profiler.bench.facts import Facts, unsupported
 from molprof.profiler.bench.grids import BENCHMARKS, PLAIN, generation_cases, read_shape, sdpa_cases

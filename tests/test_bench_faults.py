@@ -14,7 +14,7 @@ from pathlib import Path
 import bench_faults
 import pytest
 
-from molprof.errors import RunError, UsageError
+from molprof.common.errors import RunError, UsageError
 from molprof.profiler.bench.cases import Case, GenerateCase, case_id, to_json
 from molprof.profiler.bench.facts import Facts
 from molprof.profiler.bench.isolate import Ended, Limits, innermost, run_isolated

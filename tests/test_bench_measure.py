@@ -16,7 +16,7 @@ from conftest import Cli
 from tiny import SHAPE, loaded
 from transformers import DynamicCache
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
 from molprof.profiler.bench import generation
 from molprof.profiler.bench.answers import UnsupportedError
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
@@ -25,8 +25,8 @@ from molprof.profiler.bench.memory import held_bytes
 from molprof.profiler.bench.sdpa import flops, least_bytes, measure_sdpa, padding_mask
 from molprof.profiler.bench.worker import answered, out_of_memory
 from molprof.profiler.decoding.batches import BatchPlan
-from molprof.profiler.models import LoadedModel
-from molprof.profiler.prompts import Prompt
+from molprof.profiler.models.load import LoadedModel
+from molprof.profiler.molecules.prompts import Prompt
 
 FLOAT_BYTES = 4
 

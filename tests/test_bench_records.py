@@ -14,7 +14,7 @@ import pytest
 from bench_data import ran, write
 
 from molprof.analysis.bench.results import generation_figures, read_results
-from molprof.errors import RunError, TraceError, UsageError
+from molprof.common.errors import RunError, TraceError, UsageError
 from molprof.profiler.bench import records
 from molprof.profiler.bench.cases import GenerateCase
 from molprof.profiler.bench.records import Results

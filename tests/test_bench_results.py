@@ -15,13 +15,13 @@ import pytest
 from bench_data import ENVIRONMENT, ran, result, timed, write
 from conftest import Cli
 
-from molprof.analysis.bench.plots import KINDS, bench_figure
 from molprof.analysis.bench.render import render_results
 from molprof.analysis.bench.results import read_results
 from molprof.analysis.bench.summary import summed
+from molprof.analysis.plots.benchmark import KINDS, bench_figure
 from molprof.analysis.plots.subject import NotRecordedError
 from molprof.commands import bench_show
-from molprof.errors import TraceError
+from molprof.common.errors import TraceError
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
 from molprof.profiler.bench.records import environment_id
 

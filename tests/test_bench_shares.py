@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from conftest import Cli
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
 from molprof.profiler.bench.records import Results, collected, environment_id
 from molprof.profiler.cluster.status import JobStatus
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import tiny_trace
 
-from molprof.analysis import cache, parallel, reports
-from molprof.analysis.cache import encode_report
-from molprof.analysis.reports import ReportOptions, load_report
-from molprof.errors import TraceError
+from molprof.analysis.reports import cache, parallel
+from molprof.analysis.reports import load as reports
+from molprof.analysis.reports.cache import encode_report
+from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof.common.errors import TraceError
 
 CACHED = ReportOptions(cached=True)
 
@@ -158,7 +159,7 @@ def test_reports_are_decoded_by_several_threads_at_once(tmp_path: Path, trace: P
     script = (
         "import sys, threading\n"
         "sys.setswitchinterval(1e-6)\n"
-        "from molprof.analysis.cache import decode_report\n"
+        "from molprof.analysis.reports.cache import decode_report\n"
         "text, together, found = open(sys.argv[1], 'rb').read(), threading.Barrier(4), []\n"
         "def decode():\n"
         "    together.wait()\n"

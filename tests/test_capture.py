@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from tiny import Script, loaded
 
-from molprof.analysis.reports import load_report
-from molprof.errors import RunError, UsageError
-from molprof.profiler import capture as capture_module
-from molprof.profiler import generate as generate_module
-from molprof.profiler.capture import CaptureResult, capture, capture_loaded
-from molprof.profiler.generate import BatchResult, PassResult
-from molprof.profiler.manifest import PHASES, Window, from_json
-from molprof.profiler.models import load, resolve_device
-from molprof.profiler.passes import Progress
-from molprof.profiler.prompts import Prompts, read_prompts
+from molprof.analysis.reports.load import load_report
+from molprof.common.errors import RunError, UsageError
+from molprof.common.manifest import PHASES, Window, from_json
+from molprof.profiler.capture import capture as capture_module
+from molprof.profiler.capture.capture import CaptureResult, capture, capture_loaded
+from molprof.profiler.capture.passes import Progress
+from molprof.profiler.capture.tracefile import TOKENS_PID
+from molprof.profiler.capture.window import choose_window
+from molprof.profiler.decoding import runner as generate_module
+from molprof.profiler.decoding.runner import BatchResult, PassResult
+from molprof.profiler.models.load import load, resolve_device
+from molprof.profiler.molecules.prompts import Prompts, read_prompts
 from molprof.profiler.settings import CaptureSettings, Decoding, Loop
-from molprof.profiler.tracefile import TOKENS_PID
-from molprof.profiler.window import choose_window
 
 FILE = "CC=O acetaldehyde\nxx\nC methane\nOC=C\n"
 

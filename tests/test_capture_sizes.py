@@ -9,12 +9,12 @@ import tiny_trace
 from page_data import report_of
 
 from molprof.analysis.compare import compare
-from molprof.analysis.metrics import Report
+from molprof.analysis.figures import Report
 from molprof.analysis.plots import NotRecordedError, plot_svg, subject_of
 from molprof.analysis.render import render
-from molprof.analysis.reports import load_report
-from molprof.profiler.capture import capture
-from molprof.profiler.passes import Progress
+from molprof.analysis.reports.load import load_report
+from molprof.profiler.capture.capture import capture
+from molprof.profiler.capture.passes import Progress
 from molprof.profiler.settings import CaptureSettings
 
 MEANINGLESS = "drift: not meaningful, the weights are random"

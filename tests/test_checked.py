@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from molprof.errors import ProcessorError, UsageError
+from molprof.common.errors import ProcessorError, UsageError
 from molprof.profiler.processors.base import ForcedRuns, Places
 from molprof.profiler.processors.checked import CheckedRuns, UserProcessor
 

@@ -10,11 +10,11 @@ import torch
 from tiny import SHAPE
 from transformers import PreTrainedModel
 
-from molprof.errors import RunError, UsageError
-from molprof.profiler import checkpoint
-from molprof.profiler.architecture import Architecture, build, config
-from molprof.profiler.checkpoint import checkpoint_path, load_preset, read_header, save
-from molprof.profiler.training.encode import CompactVocabulary
+from molprof.common.errors import RunError, UsageError
+from molprof.profiler.models import checkpoint
+from molprof.profiler.models.architecture import Architecture, build, config
+from molprof.profiler.models.checkpoint import checkpoint_path, load_preset, read_header, save
+from training.encode import CompactVocabulary
 
 IDS = (2, 3, 5, 7, 11, 13, 900)
 FULL_SIZE = 1024

@@ -16,7 +16,7 @@ import pytest
 from conftest import Cli
 
 from molprof.cli import COMMANDS, main
-from molprof.files import replacing
+from molprof.common.files import replacing
 
 TRACE = {
     "traceEvents": [
@@ -262,7 +262,7 @@ def test_a_stdout_that_takes_nothing_is_named(trace: str, style: str, sent: str,
 
 def test_a_bug_shows_where_and_exits_3(trace: str) -> None:
     code = (
-        "import molprof.analysis.parallel as p\n"
+        "import molprof.analysis.reports.parallel as p\n"
         "def broken(*args, **options): raise ZeroDivisionError('here')\n"
         "p.load_reports = broken\n"
         "from molprof.cli import main\n"

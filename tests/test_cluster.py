@@ -16,7 +16,7 @@ import click
 import pytest
 
 from molprof.commands.submission import Submittable, own_arguments, submit_options
-from molprof.errors import RunError, UsageError
+from molprof.common.errors import RunError, UsageError
 from molprof.profiler.cluster import child, scheduler, status
 from molprof.profiler.cluster.child import run_child
 from molprof.profiler.cluster.follow import LogTail
@@ -286,7 +286,7 @@ def test_a_child_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "hang.json")
     code = (
         "import subprocess, sys\n"
-        "from molprof.process import command_line\n"
+        "from molprof.common.process import command_line\n"
         "child = subprocess.Popen(command_line(['report', 'hang.json']), start_new_session=True)\n"
         "print(child.pid, flush=True)\n"
         "child.wait()"

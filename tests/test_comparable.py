@@ -12,11 +12,11 @@ import tiny_trace
 from conftest import Cli
 
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.baseline import load_compared, read_baseline
-from molprof.analysis.metrics import Report
+from molprof.analysis.figures import Report
 from molprof.analysis.render import render
-from molprof.analysis.reports import ReportOptions, load_report
-from molprof.errors import NotComparableError, TraceError
+from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof.analysis.reports.stored import load_compared, read_baseline
+from molprof.common.errors import NotComparableError, TraceError
 
 FOREIGN = {"traceEvents": [tiny_trace.work("kernel", "k", 5, 2, 1)]}
 

@@ -10,10 +10,10 @@ import tiny_trace
 
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.rows import ROWS
-from molprof.analysis.metrics import Report
+from molprof.analysis.figures import Report
 from molprof.analysis.render import render
-from molprof.analysis.reports import load_report
-from molprof.errors import UsageError
+from molprof.analysis.reports.load import load_report
+from molprof.common.errors import UsageError
 
 
 def report_of(tmp_path: Path, name: str, content: dict[str, Any]) -> Report:

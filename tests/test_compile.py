@@ -14,14 +14,14 @@ from test_jump import prompts, rows
 from tiny import loaded
 from torch._dynamo.utils import counters
 
-from molprof.errors import UsageError
-from molprof.profiler.capture import capture_loaded
+from molprof.common.errors import UsageError
+from molprof.profiler.capture.capture import capture_loaded
 from molprof.profiler.decoding.compilation import compile_config
-from molprof.profiler.generate import PassResult, Runner
-from molprof.profiler.marks import HostMarks
-from molprof.profiler.models import LoadedModel
+from molprof.profiler.decoding.marks import HostMarks
+from molprof.profiler.decoding.runner import PassResult, Runner
+from molprof.profiler.models.load import LoadedModel
+from molprof.profiler.molecules.prompts import Prompts
 from molprof.profiler.processors import make_processor
-from molprof.profiler.prompts import Prompts
 from molprof.profiler.settings import COMPILE, CaptureSettings, Decoding, Loop
 
 SMILES = ("CO", "C", "O")

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from tiny import loaded
 
-from molprof.profiler.capture import capture_loaded
-from molprof.profiler.compiles import Compiles, compiles_so_far
-from molprof.profiler.prompts import read_prompts
+from molprof.profiler.capture.capture import capture_loaded
+from molprof.profiler.decoding.compiles import Compiles, compiles_so_far
+from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.settings import CaptureSettings
 
 
@@ -38,7 +38,7 @@ def test_what_torch_does_not_tell_is_not_recorded() -> None:
 
 def test_nothing_is_imported_to_count_nothing() -> None:
     code = (
-        "import sys; from molprof.profiler.compiles import compiles_so_far as count; print(count());"
+        "import sys; from molprof.profiler.decoding.compiles import compiles_so_far as count; print(count());"
         "print('torch' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

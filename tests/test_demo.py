@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import Cli
 
-from molprof.analysis.reports import load_report
+from molprof.analysis.reports.load import load_report
 from molprof.commands.demo import RUNS, _left
 
 

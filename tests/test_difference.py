@@ -20,10 +20,10 @@ from molprof.analysis.compare.difference import difference
 from molprof.analysis.compare.model import Difference
 from molprof.analysis.compare.parts import PART_LABELS
 from molprof.analysis.compare.step_costs import step_costs
-from molprof.analysis.metrics import Report
-from molprof.analysis.metrics.run_model import PhaseBound, PhaseFigures, Run, Spread
-from molprof.analysis.reports import load_report
-from molprof.profiler.manifest import PHASES as ALL_PHASES
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.run_model import PhaseBound, PhaseFigures, Run, Spread
+from molprof.analysis.reports.load import load_report
+from molprof.common.manifest import PHASES as ALL_PHASES
 
 Reports = Callable[[Spec], Report]
 # Steps of the plain run: one batch of rows with 4 and 3 tokens.

@@ -14,17 +14,17 @@ from conftest import Cli
 from test_capture import inputs, settings
 from tiny import loaded
 
-from molprof.analysis.reports import load_report
-from molprof.errors import UsageError
-from molprof.profiler import account
-from molprof.profiler.capture import capture_loaded
-from molprof.profiler.disagreement import Watched, disagreement_pass
-from molprof.profiler.generate import Runner
-from molprof.profiler.manifest import Disagreement, MoleculeRun
-from molprof.profiler.passes import Progress
+from molprof.analysis.reports.load import load_report
+from molprof.common.errors import UsageError
+from molprof.common.manifest import Disagreement, MoleculeRun
+from molprof.profiler.capture import account
+from molprof.profiler.capture.capture import capture_loaded
+from molprof.profiler.capture.disagreement import Watched, disagreement_pass
+from molprof.profiler.capture.passes import Progress
+from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.molecules.template import build_template
 from molprof.profiler.processors import make_processor
 from molprof.profiler.settings import Decoding
-from molprof.profiler.template import build_template
 
 INF = math.inf
 
@@ -146,7 +146,7 @@ def test_another_text_is_not_recorded(tmp_path: Path, monkeypatch: pytest.Monkey
         changed = replace(batch, rows=(batch.rows[0], (1, 2, 3)))
         return original(runner, plans, result, [(changed, figures), *rest])
 
-    monkeypatch.setattr("molprof.profiler.capture.molecule_runs", other)
+    monkeypatch.setattr("molprof.profiler.capture.capture.molecule_runs", other)
     asked = settings(tmp_path, processor="generic", repeats=1, warmup=0, max_new_tokens=4, disagreement=True, count=2)
     result = capture_loaded(asked, loaded("llama"), inputs(tmp_path, 2))
     assert [run.disagreement is None for run in result.manifest.molecules] == [False, True]

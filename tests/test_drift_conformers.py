@@ -8,11 +8,11 @@ import pytest
 from rdkit import Chem
 from rdkit.Chem import rdDistGeom
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
+from molprof.common.manifest import Skipped
 from molprof.profiler.drift.conformers import Conformer, built_in_conformers, read_conformers
-from molprof.profiler.manifest import Skipped
-from molprof.profiler.prompts import read_prompts
-from molprof.profiler.smiles import Molecule, block
+from molprof.profiler.molecules.prompts import read_prompts
+from molprof.profiler.molecules.smiles import Molecule, block
 
 TEXTS = """\
 # a remark

@@ -17,10 +17,10 @@ from molprof.analysis.drift.model import Agreement, Drift, JunkExample
 from molprof.analysis.drift.rules import RULES, BlockText
 from molprof.analysis.drift.texts import text_kinds
 from molprof.analysis.engine import open_engine
-from molprof.analysis.metrics.drift import read_drift
+from molprof.analysis.figures.drift import read_drift
 from molprof.analysis.reader import load_trace
-from molprof.profiler.kinds import classify
-from molprof.profiler.manifest import KIND_LETTERS
+from molprof.common.manifest import KIND_LETTERS
+from molprof.profiler.molecules.kinds import classify
 from molprof.queries import PACKAGE, modules
 
 # Junk that a model really wrote, and blocks of other kinds.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from molprof.analysis.engine import Engine, open_engine
-from molprof.errors import EngineError, QueryError
+from molprof.common.errors import EngineError, QueryError
 
 TRACE = json.dumps(
     {

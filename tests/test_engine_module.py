@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from molprof.analysis.engine import compiled
-from molprof.errors import EngineError
+from molprof.common.errors import EngineError
 
 
 @pytest.fixture

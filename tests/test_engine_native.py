@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from molprof.analysis.engine import open_engine
-from molprof.errors import EngineError
+from molprof.common.errors import EngineError
 
 
 def test_the_environment_names_the_native_one(fake_shell: str, monkeypatch: pytest.MonkeyPatch) -> None:

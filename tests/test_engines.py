@@ -10,12 +10,12 @@ import pytest
 import torch
 from tiny import ids, loaded
 
-from molprof.errors import MissingExtraError
-from molprof.profiler.kinds import check
+from molprof.common.errors import MissingExtraError
+from molprof.profiler.molecules.kinds import check
+from molprof.profiler.molecules.smiles import molecule
+from molprof.profiler.molecules.template import build_template, conformer_text
 from molprof.profiler.processors import make_processor
 from molprof.profiler.processors.constraint import constraint
-from molprof.profiler.smiles import molecule
-from molprof.profiler.template import build_template, conformer_text
 
 PROMPT_WIDTH = 4
 ENGINES = ("xgrammar", "llguidance")

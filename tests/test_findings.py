@@ -12,12 +12,13 @@ import tiny_trace
 from decoding_trace import Event, decoding, launched
 from tiny_trace import slice_
 
+from molprof.analysis.figures import build_report
+from molprof.analysis.figures.model import Finding
 from molprof.analysis.findings import find_all
 from molprof.analysis.findings.intervals import inside_ns, joined, length_ns
-from molprof.analysis.metrics import build_report
-from molprof.analysis.metrics.model import Finding
 from molprof.analysis.query import find_statement
-from molprof.analysis.reports import load_report, open_trace
+from molprof.analysis.reader.open import open_trace
+from molprof.analysis.reports.load import load_report
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 GEMM, FLASH, CUTLASS = "sm90_xmma_gemm_bf16", "flash_fwd_kernel_bf16", "fmha_cutlassF_bf16_aligned_64x64_rf_sm80"

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from molprof.analysis.reports import ReportOptions, load_report
-from molprof.errors import MolprofError
+from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof.common.errors import MolprofError
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 RUNS = int(os.environ.get("MOLPROF_FUZZ_RUNS", "24"))

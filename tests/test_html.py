@@ -16,8 +16,8 @@ from page_data import HOSTILE, foreign, hostile_document, report_of, two_runs
 
 from molprof.analysis.compare import compare
 from molprof.analysis.drift.model import JunkExample
-from molprof.analysis.metrics.model import Check, Finding
-from molprof.analysis.metrics.step_times import StepTime
+from molprof.analysis.figures.model import Check, Finding
+from molprof.analysis.figures.step_times import StepTime
 from molprof.analysis.plots import subject_of
 from molprof.analysis.render import render
 from molprof.analysis.render.html.figures import page_figures

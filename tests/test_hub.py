@@ -12,9 +12,9 @@ from conftest import Cli
 from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 from tiny import loaded
 
-from molprof.errors import UsageError
-from molprof.profiler.hub import only_local
-from molprof.profiler.models import AutoTokenizer, load
+from molprof.common.errors import UsageError
+from molprof.profiler.models.hub import only_local
+from molprof.profiler.models.load import AutoTokenizer, load
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from trace_rows import x
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.interrupts import Interrupts
-from molprof.process import command_line
+from molprof.common.process import command_line
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -15,17 +15,17 @@ from tiny import Script, loaded
 from torch import Tensor
 from transformers import MistralConfig, MistralForCausalLM
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
 from molprof.profiler.decoding.loop import check_model, chooser
-from molprof.profiler.generate import BatchResult, Runner
-from molprof.profiler.models import LoadedModel, load
+from molprof.profiler.decoding.runner import BatchResult, Runner
+from molprof.profiler.models.load import LoadedModel, load
+from molprof.profiler.molecules.prompts import Prompt
+from molprof.profiler.molecules.smiles import molecule
+from molprof.profiler.molecules.template import Template, prompt_text
 from molprof.profiler.processors import make_processor
 from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places, Processor, Target
 from molprof.profiler.processors.rows import RowProcessor
-from molprof.profiler.prompts import Prompt
 from molprof.profiler.settings import Decoding, Loop
-from molprof.profiler.smiles import molecule
-from molprof.profiler.template import Template, prompt_text
 
 SMILES = ("O", "C1CC1O", "CO", "CC(C)=O", "C")
 GENERATE = Loop(sort=False)

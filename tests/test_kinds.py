@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import ids, table, tokenizer
 
-from molprof.profiler.kinds import check, classify
-from molprof.profiler.smiles import block, molecule
-from molprof.profiler.template import build_template, conformer_text
+from molprof.profiler.molecules.kinds import check, classify
+from molprof.profiler.molecules.smiles import block, molecule
+from molprof.profiler.molecules.template import build_template, conformer_text
 
 
 def kinds(name: str, text: str, end: bool = False) -> list[tuple[str, str, int]]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from molprof.analysis.metrics.checks import _of_unfinished_rows
-from molprof.errors import TraceError
-from molprof.profiler.manifest import (
+from molprof.analysis.figures.checks import _of_unfinished_rows
+from molprof.common.errors import TraceError
+from molprof.common.manifest import (
     KIND_LETTERS,
     KINDS,
     Disagreement,

@@ -13,14 +13,14 @@ import torch
 from tiny import loaded
 from transformers import LogitsProcessorList, TopPLogitsWarper
 
-from molprof.profiler.generate import Runner
-from molprof.profiler.marks import HostMarks, mark_cost_ns, marked, signature_cost_ns
+from molprof.profiler.capture.recording import ProfilerMarks
+from molprof.profiler.decoding.marks import HostMarks, mark_cost_ns, marked, signature_cost_ns
+from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.molecules.prompts import Prompt
+from molprof.profiler.molecules.smiles import molecule
+from molprof.profiler.molecules.template import prompt_text
 from molprof.profiler.processors import make_processor
-from molprof.profiler.prompts import Prompt
-from molprof.profiler.recording import ProfilerMarks
 from molprof.profiler.settings import Decoding
-from molprof.profiler.smiles import molecule
-from molprof.profiler.template import prompt_text
 
 
 class Log:
@@ -238,7 +238,7 @@ def test_full_records_set_up_and_every_batch(tmp_path: Path) -> None:
                 f"molprof.{phase} batch={batch} step={step}"
                 for phase in ("step", first, "processor", "sampling", "bookkeeping")
             ]
-        expected.append(f"molprof.text batch={batch}")
+        expected.append(f"molprof.common.text batch={batch}")
     assert annotations(marks.profiler, tmp_path) == expected
 
 

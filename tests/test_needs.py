@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import ids, tokenizer
 
-from molprof.profiler.needs import needed_text, needs
-from molprof.profiler.smiles import block
+from molprof.profiler.molecules.needs import needed_text, needs
+from molprof.profiler.molecules.smiles import block
 
 
 @pytest.mark.parametrize(

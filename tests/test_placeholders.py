@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tiny import ids, tokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from molprof.errors import UsageError
-from molprof.profiler.placeholders import (
+from molprof.common.errors import UsageError
+from molprof.profiler.molecules.placeholders import (
     Placeholder,
     best_placeholder,
     candidates,
@@ -21,7 +21,7 @@ from molprof.profiler.placeholders import (
     free_positions,
     needed_tokens,
 )
-from molprof.profiler.smiles import block
+from molprof.profiler.molecules.smiles import block
 
 NAMES = ("qwen", "llama")
 numbers = st.floats(-999, 999).map(lambda value: round(value, 5))
@@ -137,7 +137,7 @@ def test_needs_no_torch() -> None:
         "import sys\n"
         "sys.modules['torch'] = None\n"
         "from tokenizers import Tokenizer, models\n"
-        "from molprof.profiler.placeholders import best_placeholder\n"
+        "from molprof.profiler.molecules.placeholders import best_placeholder\n"
         "words = {word: place for place, word in enumerate('<>-.,0[C]')}\n"
         "print(best_placeholder(Tokenizer(models.BPE(vocab=words, merges=[])), [(0.0, 0.0, 0.0)]).text)"
     )

@@ -17,8 +17,8 @@ from conftest import Cli
 from page_data import HOSTILE, PARTS, foreign, hostile_document, report_of, timed, two_runs
 
 from molprof.analysis.compare import Comparison
-from molprof.analysis.metrics import Report
-from molprof.analysis.metrics.timeline import Interval
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.timeline import Interval
 from molprof.analysis.plots import PLOTS, NotRecordedError, plot_file, plot_svg, style, subject_of
 from molprof.analysis.plots.style import house_style
 from molprof.analysis.plots.waterfall import RECORDED_LABELS

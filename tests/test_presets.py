@@ -7,16 +7,16 @@ import math
 import pytest
 import torch
 
-from molprof.files import cache_dir
-from molprof.profiler.architecture import ARCHITECTURES
-from molprof.profiler.checkpoint import checkpoint_path, load_compact, load_preset
+from molprof.common.files import cache_dir
+from molprof.profiler.models.architecture import ARCHITECTURES
+from molprof.profiler.models.checkpoint import checkpoint_path, load_compact, load_preset
+from molprof.profiler.models.tokenizers import preset_tokenizer
+from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.presets import describe
 from molprof.profiler.processors import PROCESSORS
 from molprof.profiler.project import ModelAlias, Project
-from molprof.profiler.prompts import read_prompts
-from molprof.profiler.tokenizers import preset_tokenizer
-from molprof.profiler.training.encode import CompactVocabulary
-from molprof.profiler.training.evaluate import count_valid
+from training.encode import CompactVocabulary
+from training.evaluate import count_valid
 
 BOTH = pytest.mark.parametrize("preset", ARCHITECTURES)
 

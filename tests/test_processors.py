@@ -6,11 +6,11 @@ import pytest
 import torch
 from tiny import ids, loaded, table
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
+from molprof.profiler.molecules.smiles import molecule
+from molprof.profiler.molecules.template import Template, build_template
 from molprof.profiler.processors import PROCESSORS, default_processor, make_processor
 from molprof.profiler.processors.base import Processor
-from molprof.profiler.smiles import molecule
-from molprof.profiler.template import Template, build_template
 
 PROMPT_WIDTH = 7
 WIDTHS = {"qwen": 151_936, "llama": 128_256}

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from conftest import Cli
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
+from molprof.common.toml_file import read_toml
 from molprof.profiler.cluster.settings import SlurmSettings, overridden
 from molprof.profiler.project import ModelAlias, Project, find_project, read_project
-from molprof.toml_file import read_toml
 
 WHOLE = """\
 # a comment

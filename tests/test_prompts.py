@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from molprof.errors import UsageError
-from molprof.profiler.manifest import Skipped
-from molprof.profiler.prompts import read_prompts, read_texts
+from molprof.common.errors import UsageError
+from molprof.common.manifest import Skipped
+from molprof.profiler.molecules.prompts import read_prompts, read_texts
 
 
 def file(folder: Path, text: str) -> Path:

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import tiny_trace
 
+from molprof.analysis.documents.query_result import render_result
 from molprof.analysis.engine import Columns
-from molprof.analysis.query import Result, Statement, find_statement, run_statement
+from molprof.analysis.query import Result, Statement, find_statement, parquet, run_statement
 from molprof.analysis.query.binding import bind, literal, statements
-from molprof.analysis.render import parquet
-from molprof.analysis.render.result import render_result
-from molprof.errors import MissingExtraError, QueryError, UsageError
+from molprof.common.errors import MissingExtraError, QueryError, UsageError
 
 
 @pytest.mark.parametrize(

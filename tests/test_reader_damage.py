@@ -20,8 +20,8 @@ from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.query import find_statement, run_statement
 from molprof.analysis.reader import TraceInfo, cursor, load_trace, survey
 from molprof.analysis.reader.part import WrongEventError
-from molprof.analysis.reports import load_report
-from molprof.errors import TraceError
+from molprof.analysis.reports.load import load_report
+from molprof.common.errors import TraceError
 
 WHOLE = json.dumps({"traceEvents": [x(f"n{i}", i, 0.5, args={"s": "{"}) for i in range(100)], "after": 1}).encode()
 PLACE_OF_90 = WHOLE.index(b'{"ph": "X", "cat": "cpu_op", "name": "n90"')

@@ -15,12 +15,13 @@ import tiny_trace
 from trace_rows import load, rows, x
 
 from molprof.analysis.engine import Engine, open_engine
-from molprof.analysis.metrics import build_report
+from molprof.analysis.figures import build_report
 from molprof.analysis.reader import load_trace, unpack
 from molprof.analysis.reader.events import NEEDED_ARGS
+from molprof.analysis.reader.open import open_trace
 from molprof.analysis.reader.packets import Packets
-from molprof.analysis.reports import ReportOptions, load_report, open_trace
-from molprof.errors import TraceError
+from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof.common.errors import TraceError
 from molprof.queries import modules
 
 if sys.version_info >= (3, 14):

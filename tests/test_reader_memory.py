@@ -10,8 +10,8 @@ from trace_rows import x
 
 from molprof.analysis.reader import memory
 from molprof.analysis.reader.memory import available_bytes, check_memory
-from molprof.analysis.reports import open_trace
-from molprof.errors import TraceError
+from molprof.analysis.reader.open import open_trace
+from molprof.common.errors import TraceError
 
 MEMINFO = "MemTotal:       16000000 kB\nMemAvailable:    8000000 kB\n"
 

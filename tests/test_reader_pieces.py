@@ -24,7 +24,7 @@ from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.second import SecondReader
 from molprof.analysis.reader.source import open_source
 from molprof.analysis.reader.survey import Survey
-from molprof.errors import TraceError
+from molprof.common.errors import TraceError
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 PIECE_BYTES = 4096

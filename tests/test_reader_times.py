@@ -13,7 +13,7 @@ from trace_rows import SLICES, load, rows, x
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.reader.times import nanoseconds
-from molprof.errors import TraceError
+from molprof.common.errors import TraceError
 
 
 def test_times_are_exact_whatever_their_size(engine: Engine, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from molprof.analysis.engine import open_engine
-from molprof.analysis.metrics import build_report
+from molprof.analysis.figures import build_report
 from molprof.analysis.reader import load_trace
 
 # Few numbers, so that they meet: equal times, shared correlations, calls and work without any.

@@ -12,15 +12,15 @@ import pytest
 import tiny_trace
 
 from molprof.analysis.compare import compare
-from molprof.analysis.metrics import Report
+from molprof.analysis.figures import Report
 from molprof.analysis.render import COMPARISON_FORMATS, REPORT_FORMATS, render
-from molprof.analysis.render import values as text
-from molprof.analysis.render.document import Column, Document, Section
 from molprof.analysis.render.markdown import to_markdown
 from molprof.analysis.render.table import WIDTH, to_table
-from molprof.analysis.reports import load_report
-from molprof.errors import UsageError
-from molprof.text import escaped
+from molprof.analysis.reports.load import load_report
+from molprof.common import values as text
+from molprof.common.document import Column, Document, Section
+from molprof.common.errors import UsageError
+from molprof.common.text import escaped
 
 EVIL = "evil|<b>\x1b[31m\u202e`*_\r\n名前" + "x" * 300
 

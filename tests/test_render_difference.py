@@ -11,11 +11,11 @@ from synthetic import Cost, Spec, captured, costs
 
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.parts import GROUPS, PART_LABELS, by_group, group_of, in_order, part_label
-from molprof.analysis.metrics import Report
-from molprof.analysis.metrics.run_model import Spread
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.run_model import Spread
 from molprof.analysis.render import render
 from molprof.analysis.render.table import WIDTH
-from molprof.analysis.reports import load_report
+from molprof.analysis.reports.load import load_report
 
 SLOWER = Spec(
     batches=(("cfffjle", "cfe"),),

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import tiny_trace
 
-from molprof.analysis.metrics import Report
-from molprof.analysis.metrics.registry import METRICS
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.tables import METRICS
 from molprof.analysis.render import render
-from molprof.analysis.reports import load_report
-from molprof.errors import TraceError
-from molprof.profiler.manifest import PHASES
+from molprof.analysis.reports.load import load_report
+from molprof.common.errors import TraceError
+from molprof.common.manifest import PHASES
 from molprof.queries import PACKAGE, modules
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from molprof.errors import UsageError
-from molprof.profiler.architecture import ARCHITECTURES, Shape, build, config
+from molprof.common.errors import UsageError
+from molprof.profiler.models.architecture import ARCHITECTURES, Shape, build, config
+from molprof.profiler.models.sizes import NAMED, RANDOM, TRAINED, key_value_heads, sized
 from molprof.profiler.settings import CaptureSettings
-from molprof.profiler.sizes import NAMED, RANDOM, TRAINED, key_value_heads, sized
 
 NUMBERS = "use 0.6b or numbers, such as layers=8,hidden=512: layers, hidden, heads, kv_heads, head_dim, mlp, tied"
 ANY = "--weights random takes any size"

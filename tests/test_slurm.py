@@ -22,7 +22,7 @@ from conftest import Cli
 from slurm_node import SlurmNode, missing
 from tiny_trace import document, write
 
-from molprof.errors import MissingExtraError, UsageError
+from molprof.common.errors import MissingExtraError, UsageError
 from molprof.profiler.cluster.follow import watch
 from molprof.profiler.cluster.job import Job, Task, find_job
 from molprof.profiler.cluster.scheduler import SchedulerError

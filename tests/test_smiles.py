@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rdkit import Chem
 
-from molprof.errors import UsageError
-from molprof.profiler.smiles import block, canonical, coordinate, molecule, smiles_of_conformer
+from molprof.common.errors import UsageError
+from molprof.profiler.molecules.smiles import block, canonical, coordinate, molecule, smiles_of_conformer
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from molprof.analysis.metrics.step_times import MAX_POINTS, StepTime, step_times
-from molprof.profiler.manifest import Repeat
+from molprof.analysis.figures.step_times import MAX_POINTS, StepTime, step_times
+from molprof.common.manifest import Repeat
 
 
 def repeat(*batches: list[int]) -> Repeat:

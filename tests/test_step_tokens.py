@@ -9,9 +9,9 @@ import pytest
 import tiny_trace
 from sql_rows import events_loaded
 
-from molprof.analysis.metrics import Report
-from molprof.analysis.reports import load_report
-from molprof.errors import TraceError
+from molprof.analysis.figures import Report
+from molprof.analysis.reports.load import load_report
+from molprof.common.errors import TraceError
 
 
 def document() -> dict[str, Any]:

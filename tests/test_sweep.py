@@ -13,7 +13,7 @@ import pytest
 from conftest import Cli
 from tiny_trace import document, write
 
-from molprof.errors import TraceError, UsageError
+from molprof.common.errors import TraceError, UsageError
 from molprof.profiler.sweep.grid import Option, read_sweep
 from molprof.profiler.sweep.index import Entry, expanded, read_index, write_index
 from molprof.profiler.sweep.local import run_cases

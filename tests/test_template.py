@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rdkit import Chem
 from tiny import table, tokenizer
 
-from molprof.profiler.smiles import molecule
-from molprof.profiler.template import PLACEHOLDER, build_template, conformer_text
+from molprof.profiler.molecules.smiles import molecule
+from molprof.profiler.molecules.template import PLACEHOLDER, build_template, conformer_text
 
 SMILES = (
     "CC=O",

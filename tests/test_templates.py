@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from tiny import loaded
 
-from molprof.profiler import templates as templates_module
-from molprof.profiler.capture import capture_loaded
-from molprof.profiler.conformers import reference_conformers
-from molprof.profiler.placeholders import best_placeholder
+from molprof.profiler.capture.capture import capture_loaded
+from molprof.profiler.molecules import templates as templates_module
+from molprof.profiler.molecules.conformers import reference_conformers
+from molprof.profiler.molecules.placeholders import best_placeholder
+from molprof.profiler.molecules.prompts import read_prompts, repeated
+from molprof.profiler.molecules.smiles import Molecule
+from molprof.profiler.molecules.template import PLACEHOLDER, Template, build_template
+from molprof.profiler.molecules.templates import Templates, default_threads
 from molprof.profiler.processors.placeholder import Placeholder
-from molprof.profiler.prompts import read_prompts, repeated
 from molprof.profiler.settings import CaptureSettings
-from molprof.profiler.smiles import Molecule
-from molprof.profiler.template import PLACEHOLDER, Template, build_template
-from molprof.profiler.templates import Templates, default_threads
 
 
 def packaged(count: int) -> list[Molecule]:
@@ -101,7 +101,7 @@ def test_the_packaged_conformers_are_those_of_the_packaged_molecules() -> None:
 
     from rdkit import Chem
 
-    from molprof.profiler.training.corpus import conformer
+    from training.corpus import conformer
 
     stored = reference_conformers()
     assert [smiles for smiles, _ in stored] == [molecule.smiles for molecule in packaged(64)]

@@ -10,9 +10,9 @@ import pytest
 import tiny_trace
 
 from molprof.analysis.compare.thresholds import Outcome, judge_comparison, judge_report, parse_threshold
-from molprof.analysis.metrics import Report
-from molprof.analysis.reports import load_report
-from molprof.errors import UsageError
+from molprof.analysis.figures import Report
+from molprof.analysis.reports.load import load_report
+from molprof.common.errors import UsageError
 
 
 def report_of(tmp_path: Path, walls: Sequence[int] = (1095, 1100, 1105), **changes: Any) -> Report:

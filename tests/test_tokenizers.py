@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tiny import ids, table, tokenizer
 
-from molprof.errors import UsageError
-from molprof.profiler.tokenizers import TAGS, VOCABULARIES, preset_tokenizer
+from molprof.common.errors import UsageError
+from molprof.profiler.models.tokenizers import TAGS, VOCABULARIES, preset_tokenizer
 
 COUNTS = {
     "<0.0000,0.0000,0.0000>": (22, 16),

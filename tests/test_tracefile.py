@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from test_manifest import MANIFEST
 
-from molprof.errors import RunError
-from molprof.profiler import tracefile
-from molprof.profiler.manifest import Disagreement, MoleculeRun, from_json
-from molprof.profiler.tracefile import StepSpan, read_steps, token_events, write_trace
+from molprof.common.errors import RunError
+from molprof.common.manifest import Disagreement, MoleculeRun, from_json
+from molprof.profiler.capture import tracefile
+from molprof.profiler.capture.tracefile import StepSpan, read_steps, token_events, write_trace
 
 RAW = """{
   "schemaVersion": 1,

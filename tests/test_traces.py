@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from molprof.analysis.reports import load_report
+from molprof.analysis.reports.load import load_report
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "traces"

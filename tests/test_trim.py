@@ -17,11 +17,11 @@ from tiny_trace import slice_
 from trace_rows import x
 
 from molprof.analysis.compare import compare
-from molprof.analysis.metrics import Report
+from molprof.analysis.figures import Report
 from molprof.analysis.render import render
-from molprof.analysis.reports import load_report
+from molprof.analysis.reports.load import load_report
 from molprof.analysis.trim import Wish, trim
-from molprof.errors import TraceError, UsageError
+from molprof.common.errors import TraceError, UsageError
 
 CORPUS = Path(os.environ.get("MOLPROF_CORPUS", "/nonexistent")) / "traces"
 

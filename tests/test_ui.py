@@ -18,7 +18,7 @@ from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.trim import Wish, trim
 from molprof.analysis.ui.contents import MAX_SLICES, Place, Span, _longest
 from molprof.analysis.ui.prepare import Prepared, Settings, prepare
-from molprof.errors import TraceError, UsageError
+from molprof.common.errors import TraceError, UsageError
 
 NAME_TRACKS = """
     SELECT DISTINCT thread.name AS name, thread.tid AS tid, process.name AS process, process.pid AS pid

@@ -20,7 +20,7 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.ui.prepare import Prepared, load_for_remote
 from molprof.analysis.ui.server import UiServer
 from molprof.analysis.ui.view import View
-from molprof.errors import QueryError, UsageError
+from molprof.common.errors import QueryError, UsageError
 
 
 @pytest.fixture

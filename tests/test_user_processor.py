@@ -15,13 +15,13 @@ from tiny import loaded
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.reader import load_trace
-from molprof.errors import ProcessorError, UsageError
-from molprof.profiler import capture as capture_module
-from molprof.profiler.capture import capture, capture_loaded
+from molprof.common.errors import ProcessorError, UsageError
+from molprof.profiler.capture import capture as capture_module
+from molprof.profiler.capture.capture import capture, capture_loaded
+from molprof.profiler.capture.tracefile import is_incomplete
+from molprof.profiler.molecules.prompts import Prompts, read_prompts, read_texts
 from molprof.profiler.processors import PROCESSORS, find_factory, make_processor
-from molprof.profiler.prompts import Prompts, read_prompts, read_texts
 from molprof.profiler.settings import CaptureSettings, Decoding
-from molprof.profiler.tracefile import is_incomplete
 
 WIDTH = 128_256
 

@@ -7,12 +7,12 @@ import torch
 from tiny import loaded
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from molprof.profiler.molecules.smiles import molecule
+from molprof.profiler.molecules.template import Template, build_template
 from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places, Processor
 from molprof.profiler.processors.generic import Generic
 from molprof.profiler.processors.qwen import Qwen
 from molprof.profiler.processors.vectorized import Vectorized
-from molprof.profiler.smiles import molecule
-from molprof.profiler.template import Template, build_template
 
 PROMPT_WIDTH = 5
 ROWS = ("C", "c1ccccc1", "C[C@@H](N)C(=O)O", "[Na+].[Cl-]")

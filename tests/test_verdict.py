@@ -11,8 +11,8 @@ import tiny_trace
 from page_data import foreign, report_of, timed, two_runs
 
 from molprof.analysis.compare import compare
-from molprof.analysis.metrics.run_model import Spread
-from molprof.analysis.render.verdict import comparison_verdict, report_verdict
+from molprof.analysis.documents.verdict import comparison_verdict, report_verdict
+from molprof.analysis.figures.run_model import Spread
 
 
 def test_what_most_of_the_difference_is(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from molprof.errors import RunError
-from molprof.profiler import architecture
-from molprof.profiler.architecture import Architecture, Shape, build_empty, config
-from molprof.profiler.models import LoadedModel, load
-from molprof.profiler.prompts import read_prompts
-from molprof.profiler.sizes import sized
-from molprof.profiler.widening import query_heads, randomize, repeated, rotary_places, widen
+from molprof.common.errors import RunError
+from molprof.profiler.models import architecture
+from molprof.profiler.models.architecture import Architecture, Shape, build_empty, config
+from molprof.profiler.models.load import LoadedModel, load
+from molprof.profiler.models.sizes import sized
+from molprof.profiler.models.widening import query_heads, randomize, repeated, rotary_places, widen
+from molprof.profiler.molecules.prompts import read_prompts
 
 CPU = torch.device("cpu")
 NARROW = Shape(layers=2, hidden=24, heads=4, kv_heads=2, head_dim=8, mlp=20)

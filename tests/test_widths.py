@@ -11,11 +11,11 @@ import tiny_trace
 from page_data import report_of, timed, two_runs
 
 from molprof.analysis.compare import Comparison, compare
-from molprof.analysis.metrics import Report
+from molprof.analysis.figures import Report
 from molprof.analysis.render import render
 from molprof.analysis.render.table import WIDTH
-from molprof.analysis.render.values import width
-from molprof.analysis.reports import load_report
+from molprof.analysis.reports.load import load_report
+from molprof.common.values import width
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 TRACES = sorted(Path(CORPUS, "traces").glob("*.json.gz")) if CORPUS else []

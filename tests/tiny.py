@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from molprof.profiler.architecture import ARCHITECTURES, Architecture, Shape, build, config
-from molprof.profiler.models import LoadedModel, describe
+from molprof.profiler.models.architecture import ARCHITECTURES, Architecture, Shape, build, config
+from molprof.profiler.models.load import LoadedModel, describe
+from molprof.profiler.models.tokenizers import preset_tokenizer
+from molprof.profiler.models.vocabulary import TokenBytes, token_bytes
+from molprof.profiler.molecules.template import Template
 from molprof.profiler.processors.base import BatchProcessor, Target
 from molprof.profiler.processors.rows import Force, RowProcessor
-from molprof.profiler.template import Template
-from molprof.profiler.tokenizers import preset_tokenizer
-from molprof.profiler.vocabulary import TokenBytes, token_bytes
 
 SHAPE = Shape(layers=1, hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=32)
 

@@ -6,13 +6,13 @@ import os
 from dataclasses import dataclass
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.figures import Report, build_report
+from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings import find_all
 from molprof.analysis.findings.attention import attention_ratio
 from molprof.analysis.findings.scope import Scope, read_scope
-from molprof.analysis.metrics import Report, build_report
-from molprof.analysis.metrics.run_model import Run
-from molprof.analysis.reports import open_trace
-from molprof.errors import QueryError, TraceError
+from molprof.analysis.reader.open import open_trace
+from molprof.common.errors import QueryError, TraceError
 
 
 @dataclass(frozen=True)

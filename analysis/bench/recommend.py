@@ -9,7 +9,7 @@ from typing import Any
 from molprof.analysis.bench.results import OK, Results
 from molprof.analysis.bench.summary import GENERATE, Measured, short_message, summed
 from molprof.analysis.compare.statistics import Interval, ratio_interval, significant
-from molprof.errors import TraceError
+from molprof.common.errors import TraceError
 
 # What may be changed without changing what is generated, and what molprof capture takes where nothing is said.
 DEFAULTS: dict[str, Any] = {

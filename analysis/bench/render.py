@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from molprof.analysis.bench.results import SCHEMA, Results
-from molprof.analysis.bench.show import bench_document, bench_rows
+from molprof.analysis.documents.benchmark import bench_document, bench_rows
 from molprof.analysis.render.markdown import to_markdown
 from molprof.analysis.render.table import to_table
-from molprof.text import escaped, escaped_json
+from molprof.common.text import escaped, escaped_json
 
 
 def render_results(results: Results, form: str, title: str) -> str:

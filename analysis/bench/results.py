@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from molprof.errors import TraceError
+from molprof.common.errors import TraceError
 
 SCHEMA = 1
 OK = "ok"

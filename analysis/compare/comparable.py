@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from molprof.analysis.metrics import Report
-from molprof.analysis.metrics.run_model import Run
-from molprof.errors import NotComparableError
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.run_model import Run
+from molprof.common.errors import NotComparableError
 
 _ANYWAY = "--anyway compares them all the same"
 # Differences that are experiments: what they are called, and how to get them.

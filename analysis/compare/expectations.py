@@ -9,8 +9,8 @@ from typing import NoReturn
 from molprof.analysis.compare.predictions import BUILT_IN, Expectation
 from molprof.analysis.compare.rows import ROW_OF
 from molprof.analysis.compare.thresholds import near_metrics
-from molprof.errors import UsageError
-from molprof.toml_file import TomlFile, read_toml
+from molprof.common.errors import UsageError
+from molprof.common.toml_file import TomlFile, read_toml
 
 _KEYS = ("id", "text", "metric", "direction", "bound", "between")
 _NEEDED = ("id", "text", "metric", "direction")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from molprof.analysis.compare.difference import SETUP_PHASES
-from molprof.analysis.metrics import Report
-from molprof.analysis.metrics.model import Cell
-from molprof.analysis.metrics.run_model import PhaseFigures, RepeatFigures, Run
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.run_model import PhaseFigures, RepeatFigures, Run
+from molprof.common.values import Cell
 
 
 def of_run(value: Callable[[Run], Cell]) -> Callable[[Report], Cell]:

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from molprof.analysis.compare.statistics import Interval
-from molprof.analysis.metrics import Report
-from molprof.analysis.metrics.model import Cell
+from molprof.analysis.figures import Report
+from molprof.common.values import Cell
 
 SCHEMA = 1
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from molprof.analysis.compare.model import Direction, Prediction, Verdict
 from molprof.analysis.compare.rows import ROW_OF, Row
 from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval, ratio_interval
-from molprof.analysis.metrics import Report
+from molprof.analysis.figures import Report
 
 LOWER = "llama"
 HIGHER = "qwen"

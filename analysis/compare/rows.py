@@ -22,9 +22,9 @@ from molprof.analysis.compare.figures import (
 )
 from molprof.analysis.compare.model import ComparedRow, Noise, Unit
 from molprof.analysis.compare.statistics import median_interval, ratio_interval, significant
-from molprof.analysis.metrics import Report
-from molprof.analysis.metrics.model import Cell
-from molprof.analysis.metrics.run_model import RepeatFigures, Run
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.run_model import RepeatFigures, Run
+from molprof.common.values import Cell
 
 COPY_CLASSES = ("copy", "cat")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from molprof.analysis.compare.parts import BOUNDS, STEP_PHASES
-from molprof.analysis.metrics.run_model import Run
+from molprof.analysis.figures.run_model import Run
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from molprof.analysis.compare.rows import ROW_OF, Row
 from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval, median_interval, ratio_interval
-from molprof.analysis.metrics import Report
-from molprof.analysis.render.values import by_unit
-from molprof.errors import UsageError
+from molprof.analysis.figures import Report
+from molprof.common.errors import UsageError
+from molprof.common.values import by_unit
 
 _FORM = re.compile(
     r"\s*(?P<metric>\w+)\s*(?P<operator>>=|<=|>|<)\s*"

@@ -13,7 +13,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from molprof.analysis.engine.columns import Columns
-from molprof.process import end_with_parent, processors
+from molprof.common.process import end_with_parent, processors
 
 Answer = Callable[[str], Columns]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

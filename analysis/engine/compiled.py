@@ -16,7 +16,7 @@ from pathlib import Path
 
 import wasmtime
 
-from molprof.errors import EngineError
+from molprof.common.errors import EngineError
 
 _FILES = {False: "trace_processor.wasm", True: "trace_processor_memory64.wasm"}
 _CHECKSUM_BYTES = 4

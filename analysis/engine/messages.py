@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from molprof.errors import QueryError
+from molprof.common.errors import QueryError
 
 _PLACE = re.compile(r'^\s*(?:File "stdin"|Module include "(?P<module>[^"]*)") line (?P<line>\d+) col (?P<column>\d+)$')
 # Lines of a long query that are shown before and after the one with the mistake.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 
-from molprof.errors import EngineError
+from molprof.common.errors import EngineError
 
 _HINT = (
     "give the path of an executable trace_processor_shell with --trace-processor or"

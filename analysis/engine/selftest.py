@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from molprof.analysis.engine import open_engine
-from molprof.errors import EngineError
+from molprof.common.errors import EngineError
 
 _TRACE = {"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]}
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from molprof.analysis.engine.ahead import Ahead, can_copy
 from molprof.analysis.engine.columns import Columns, to_columns
 from molprof.analysis.engine.messages import query_error
-from molprof.errors import EngineError
+from molprof.common.errors import EngineError
 
 # The engine takes requests as a byte stream, but copies a request that does not arrive in one
 # piece; 4 MiB is far above the cost of a call and far below anything that shows in memory.

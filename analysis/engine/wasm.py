@@ -12,7 +12,7 @@ import wasmtime
 from molprof.analysis.engine.compiled import load_module, wasm_engine
 from molprof.analysis.engine.interrupts import Interrupts
 from molprof.analysis.engine.session import MAX_REQUEST_BYTES
-from molprof.errors import EngineError
+from molprof.common.errors import EngineError
 
 _PAGE_BYTES = 65536
 # wasi_snapshot_preview1 returns errno as a positive number, Linux system calls negated.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings import (
     attention,
     cache_concatenation,
@@ -24,7 +25,6 @@ from molprof.analysis.findings import (
     vocabulary_copies,
 )
 from molprof.analysis.findings.scope import Scope, read_scope
-from molprof.analysis.metrics.model import Finding, Report
 
 RULES: tuple[Callable[[Engine, Report, Scope | None], tuple[Finding, ...]], ...] = (
     launch_bound.find,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import query_row
+from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings.operators import Operators, read_operators
 from molprof.analysis.findings.scope import LEAST_GAIN, Scope
-from molprof.analysis.metrics.model import Finding, Report
-from molprof.analysis.metrics.rows import query_row
-from molprof.analysis.render.values import count_text, counted, percent_text, time_text
+from molprof.common.values import count_text, counted, percent_text, time_text
 
 # Below this share an attention kernel of no cost would gain little, however busy the GPU.
 SMALL_SHARE = 0.1

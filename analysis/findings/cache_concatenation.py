@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings.operators import Operators, read_operators
 from molprof.analysis.findings.scope import LEAST_GAIN, Scope
-from molprof.analysis.metrics.model import Finding, Report
-from molprof.analysis.render.values import count_text, number_text, time_text
+from molprof.common.values import count_text, number_text, time_text
 
 _ATTENTION = (
     "aten::scaled_dot_product_attention",

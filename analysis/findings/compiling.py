@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings.operators import read_operators
 from molprof.analysis.findings.scope import Scope
-from molprof.analysis.metrics.model import Finding, Report
-from molprof.analysis.render.values import count_text, time_text
+from molprof.common.values import count_text, time_text
 
 # torch/_dynamo/utils.py, dynamo_timed: each part of compiling is recorded under such a name; this one is a whole frame.
 _FRAME = "_compile.compile_inner*"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings.scope import Scope
-from molprof.analysis.metrics.model import Finding, Report
-from molprof.analysis.render.values import percent_text, time_text
+from molprof.common.values import percent_text, time_text
 
 # Share of the time, at unprofiled speed, in which devices do nothing.
 LEAST_RATIO = 0.5

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import query_row
+from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings.launch_bound import LEAST_RATIO, launch_gaps
 from molprof.analysis.findings.scope import LEAST_GAIN, Scope
-from molprof.analysis.metrics.model import Finding, Report
-from molprof.analysis.metrics.rows import query_row
-from molprof.analysis.render.values import count_text, number_text, percent_text, time_text
+from molprof.common.values import count_text, number_text, percent_text, time_text
 
 # Fewer launches per step than this beside graphs are normal: inputs, sampling.
 LEAST_LAUNCHES_PER_STEP = 20

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import query_row
+from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings.scope import LEAST_GAIN, Scope
-from molprof.analysis.metrics.model import Finding, Report
-from molprof.analysis.metrics.rows import query_row
-from molprof.analysis.render.values import bytes_text, number_text, time_text
+from molprof.common.values import bytes_text, number_text, time_text
 
 LEAST_PER_STEP = 1
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import query_row, query_text
+from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings.intervals import inside_ns
 from molprof.analysis.findings.scope import Scope
-from molprof.analysis.metrics.model import Finding, Report
-from molprof.analysis.metrics.rows import query_row, query_text
-from molprof.analysis.render.values import counted, percent_text, time_text
+from molprof.common.values import counted, percent_text, time_text
 
 # Share of the time in which the GPU waits for launches, from which on a run counts as bound by them.
 LEAST_RATIO = 0.2

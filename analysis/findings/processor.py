@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import query_rows
+from molprof.analysis.figures.model import Finding, Report
+from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.scope import LEAST_GAIN, STEP_PHASES, Scope
-from molprof.analysis.metrics.model import Finding, Report
-from molprof.analysis.metrics.rows import query_rows
-from molprof.analysis.metrics.run_model import Run
-from molprof.analysis.render.values import count_text, number_text, percent_text, time_text
+from molprof.common.values import count_text, number_text, percent_text, time_text
 
 PROCESSOR = "processor"
 # Share of the steps' unprofiled time.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings.scope import Scope
-from molprof.analysis.metrics.model import Finding, Report
-from molprof.analysis.render.values import number_text
+from molprof.common.values import number_text
 
 # From here on a third of all recorded time is the profiler's.
 LEAST_RATIO = 1.5

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import query_rows
+from molprof.analysis.figures.model import Finding, Report
+from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.scope import STEP_PHASES, Scope
-from molprof.analysis.metrics.model import Finding, Report
-from molprof.analysis.metrics.rows import query_rows
-from molprof.analysis.metrics.run_model import Run
-from molprof.analysis.render.values import count_text, percent_text
+from molprof.common.values import count_text, percent_text
 
 # Share of all row-steps.
 LEAST_IDLE = 0.1

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import query_rows
+from molprof.analysis.figures.model import Report
+from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.intervals import Stretches, inside_ns, joined, length_ns
-from molprof.analysis.metrics.model import Report
-from molprof.analysis.metrics.rows import query_rows
-from molprof.analysis.metrics.run_model import Run
-from molprof.analysis.render.values import percent_text, time_text
+from molprof.common.values import percent_text, time_text
 
 STEP_PHASES = ("forward", "processor", "sampling", "bookkeeping")
 # Less is not worth a finding.

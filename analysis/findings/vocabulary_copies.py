@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import query_rows
+from molprof.analysis.figures.model import Finding, Report
+from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.operators import Operators, read_operators
 from molprof.analysis.findings.scope import LEAST_GAIN, Scope
-from molprof.analysis.metrics.model import Finding, Report
-from molprof.analysis.metrics.rows import query_rows
-from molprof.analysis.metrics.run_model import Run
-from molprof.analysis.render.values import count_text, number_text, short_name, time_text
+from molprof.common.values import count_text, number_text, short_name, time_text
 
 PHASES = ("processor", "sampling")
 # transformers hands processors and sampling a float32 copy of the last logits.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from molprof.analysis.metrics import Report
+from molprof.analysis.figures import Report
 from molprof.analysis.plots.style import EDGE, caption, colour, hatch, legend_below, new_figure, time_unit
 from molprof.analysis.plots.subject import NotRecordedError, Subject
-from molprof.analysis.render.values import count_text, percent_text, time_text
+from molprof.common.values import count_text, percent_text, time_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from molprof.analysis.metrics import Report
+from molprof.analysis.figures import Report
 from molprof.analysis.plots.style import EDGE, caption, colour, hatch, legend_below, new_figure
 from molprof.analysis.plots.subject import NotRecordedError, Subject
-from molprof.analysis.render.values import count_text, counted
+from molprof.common.values import count_text, counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from molprof.analysis.metrics.step_times import StepTime
+from molprof.analysis.figures.step_times import StepTime
 from molprof.analysis.plots.style import LINES, caption, colour, legend_below, new_figure, time_unit
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 

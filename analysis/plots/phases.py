@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from molprof.analysis.metrics.run_model import Run
+from molprof.analysis.figures.run_model import Run
 from molprof.analysis.plots.style import EDGE, PHASES, caption, legend_below, new_figure, time_unit
 from molprof.analysis.plots.subject import NotRecordedError, Subject
-from molprof.analysis.render.values import time_text
+from molprof.common.values import time_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from molprof.analysis.render.values import short_name
-from molprof.text import escaped
+from molprof.common.text import escaped
+from molprof.common.values import short_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

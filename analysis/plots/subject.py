@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from molprof.analysis.compare import Comparison, compare, run_labels
 from molprof.analysis.compare.model import Difference, TraceDifference
-from molprof.analysis.metrics import Report
-from molprof.errors import TraceError
+from molprof.analysis.figures import Report
+from molprof.common.errors import TraceError
 
 
 @dataclass(frozen=True)

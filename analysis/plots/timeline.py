@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from molprof.analysis.metrics.timeline import SLOTS, Interval, TypicalStep
+from molprof.analysis.figures.timeline import SLOTS, Interval, TypicalStep
 from molprof.analysis.plots.style import (
     DARK,
     EDGE,
@@ -22,7 +22,7 @@ from molprof.analysis.plots.style import (
     time_unit,
 )
 from molprof.analysis.plots.subject import NotRecordedError, Subject
-from molprof.analysis.render.values import count_text, time_text
+from molprof.common.values import count_text, time_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

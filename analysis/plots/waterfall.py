@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from molprof.analysis.compare.parts import PART_LABELS
-from molprof.analysis.metrics import Report
+from molprof.analysis.figures import Report
 from molprof.analysis.plots.style import BLUE, EDGE, MUTED, ORANGE, caption, new_figure, time_unit
 from molprof.analysis.plots.subject import NotRecordedError, Subject
-from molprof.analysis.render.values import signed_percent_text, signed_time_text, time_text
+from molprof.common.values import signed_percent_text, signed_time_text, time_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
 
 _TOKEN = re.compile(
     r"""

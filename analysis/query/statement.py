@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from molprof.analysis.query.binding import bind, words
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
 from molprof.queries.catalog import Entry, Module, catalog, suggestion
 
 

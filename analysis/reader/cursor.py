@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from molprof.errors import TraceError
+from molprof.common.errors import TraceError
 
 RECORD_HINT = "record it again, or copy it again from where it was recorded"
 _PARTIAL_HINT = "read what is whole with --partial"

@@ -13,7 +13,7 @@ from molprof.analysis.reader.cursor import RECORD_HINT, Cursor
 from molprof.analysis.reader.part import WRONG_TEXT, Part
 from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import GIVE_HINT
-from molprof.errors import TraceError
+from molprof.common.errors import TraceError
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # not JSON, but what some editors and PowerShell put before it
 _STRING = re.compile(TEXT, re.DOTALL)

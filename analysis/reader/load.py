@@ -20,9 +20,9 @@ from molprof.analysis.reader.pieces import open_pieces
 from molprof.analysis.reader.source import Source, open_source
 from molprof.analysis.reader.survey import Survey, survey
 from molprof.analysis.reader.text import plain_text
-from molprof.errors import EngineError, TraceError
-from molprof.process import processors
-from molprof.profiler.manifest import INCOMPLETE_KEY
+from molprof.common.errors import EngineError, TraceError
+from molprof.common.manifest import INCOMPLETE_KEY
+from molprof.common.process import processors
 
 # What the engine holds per event, at most: its text while it is sorted, its rows and args afterwards.
 _EVENT_BYTES = 420

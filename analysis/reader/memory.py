@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from molprof.errors import TraceError
+from molprof.common.errors import TraceError
 
 _HINT = (
     "read it on a machine or in a job with more memory, or record fewer steps; a report without --stacks leaves out"

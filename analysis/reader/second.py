@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.part import WRONG_TEXT, Kind, Part, PartReader, WrongEventError
-from molprof.process import call_line
+from molprof.common.process import call_line
 
 # Pieces that it has at once: one that it reads, and others that wait, so that it need not.
 _SLOTS = 3

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from molprof.analysis.reader import unpack
-from molprof.errors import TraceError
+from molprof.common.errors import TraceError
 
 STDIN = "-"
 _HEAD_BYTES = 64

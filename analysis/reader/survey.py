@@ -13,7 +13,7 @@ from isal import isal_zlib
 from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id
 from molprof.analysis.reader.lanes import assign_lanes
 from molprof.analysis.reader.part import Kind, Label, Part, WrongEventError
-from molprof.errors import TraceError
+from molprof.common.errors import TraceError
 
 # The engine reads times as float64 microseconds, which give the exact nanosecond up to 2**52 ns.
 _MAX_SPAN_NS = 2**52

@@ -10,7 +10,7 @@ from typing import Any
 
 from isal import igzip_lib
 
-from molprof.errors import TraceError
+from molprof.common.errors import TraceError
 
 if sys.version_info >= (3, 14):
     from compression import zstd

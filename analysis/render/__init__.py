@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from molprof.analysis.compare import Comparison
-from molprof.analysis.metrics import Report
-from molprof.analysis.render.comparison import comparison_document
+from molprof.analysis.documents.comparison import comparison_document
+from molprof.analysis.documents.report import report_document
+from molprof.analysis.figures import Report
 from molprof.analysis.render.data import comparison_to_csv, report_to_csv, to_json
 from molprof.analysis.render.markdown import to_markdown
-from molprof.analysis.render.report import report_document
 from molprof.analysis.render.table import to_table
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
 
 __all__ = ["COMPARISON_FORMATS", "REPORT_FORMATS", "render"]
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from molprof.analysis.compare import Comparison
-from molprof.analysis.metrics import Report
-from molprof.text import escaped, escaped_json
+from molprof.analysis.figures import Report
+from molprof.common.text import escaped, escaped_json
 
 
 def to_json(subject: Report | Comparison) -> str:

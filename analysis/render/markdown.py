@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 import re
 
-from molprof.analysis.render.document import Column, Document, Section
-from molprof.text import escaped
+from molprof.common.document import Column, Document, Section
+from molprof.common.text import escaped
 
 # All that could start markup inside a line; `<` and `&` would be read as HTML, `$` as a formula.
 _SPECIAL = re.compile(r"([\\`*_\[\]<>&|~#$])")

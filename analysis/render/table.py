@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from molprof.analysis.render.document import Column, Document, Section
-from molprof.analysis.render.values import width
-from molprof.text import escaped
+from molprof.common.document import Column, Document, Section
+from molprof.common.text import escaped
+from molprof.common.values import width
 
 WIDTH = 100
 _INDENT = "  "

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from molprof.analysis.recorded_steps import RecordedStep
-from molprof.profiler.manifest import from_json
+from molprof.analysis.figures.recorded_steps import RecordedStep
+from molprof.common.manifest import from_json
 
 
 def trimmed_manifest(raw: dict[str, Any], kept: Sequence[RecordedStep]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from molprof.analysis.reader.events import ABSENT, FLOW_PHASES
 from molprof.analysis.reader.part import Part, WrongEventError
 from molprof.analysis.reader.source import open_source
 from molprof.analysis.reader.times import nanoseconds
-from molprof.errors import TraceError
+from molprof.common.errors import TraceError
 
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 ANNOTATION = "user_annotation"

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from molprof.analysis.metrics.rows import query_rows
+from molprof.analysis.engine.package import query_rows
+from molprof.analysis.figures.recorded_steps import RecordedStep, read_recorded_steps
 from molprof.analysis.reader.events import STACK_CATEGORY
-from molprof.analysis.recorded_steps import RecordedStep, read_recorded_steps
-from molprof.analysis.reports import open_trace
+from molprof.analysis.reader.open import open_trace
 from molprof.analysis.trim.filter import Filter
 from molprof.analysis.trim.manifest import trimmed_manifest
 from molprof.analysis.trim.plan import Categories, Plan, make_plan
 from molprof.analysis.trim.scan import Scan, pass_over, scan
-from molprof.errors import TraceError, UsageError
-from molprof.files import replacing_packed
-from molprof.profiler.manifest import KEY, TRIMMED_KEY, Trimmed, trimmed_from_json
+from molprof.common.errors import TraceError, UsageError
+from molprof.common.files import replacing_packed
+from molprof.common.manifest import KEY, TRIMMED_KEY, Trimmed, trimmed_from_json
 from molprof.queries import PACKAGE, modules
 
 _PHASES = "SELECT ts, ts + dur AS ts_end, phase FROM molprof_phase ORDER BY ts, id"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.metrics.rows import query_row, query_rows
-from molprof.analysis.recorded_steps import read_recorded_steps
-from molprof.errors import UsageError
+from molprof.analysis.engine.package import query_row, query_rows
+from molprof.analysis.figures.recorded_steps import read_recorded_steps
+from molprof.common.errors import UsageError
 from molprof.queries import PACKAGE, modules
 
 # Slices of a strip that the page gets; of more, the longest.

@@ -15,15 +15,15 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.feeding import json_chunks
 from molprof.analysis.reader.load import survey_source
+from molprof.analysis.reader.open import open_trace
 from molprof.analysis.reader.source import open_source
 from molprof.analysis.reader.survey import Survey
-from molprof.analysis.reports import open_trace
+from molprof.analysis.reader.wrong_values import wrong_value
 from molprof.analysis.ui.contents import Contents, Place, Span, read_contents
 from molprof.analysis.ui.separate import separate_ids
 from molprof.analysis.ui.tracks import Tracks, arrange_tracks
 from molprof.analysis.ui.view import FileView, View, build_view
-from molprof.analysis.wrong_values import wrong_value
-from molprof.errors import QueryError, TraceError, UsageError
+from molprof.common.errors import QueryError, TraceError, UsageError
 
 _LEVEL = 1
 _READ_BYTES = 1 << 20

@@ -18,7 +18,7 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.engine.compiled import find_wasm
 from molprof.analysis.ui.prepare import Prepared
 from molprof.analysis.ui.view import script
-from molprof.errors import EngineError, UsageError
+from molprof.common.errors import EngineError, UsageError
 
 ADDRESS = "127.0.0.1"
 # Names of this machine. A page of another site can make its own name point here, but its requests bear that name.

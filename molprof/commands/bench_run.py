@@ -15,8 +15,8 @@ import click
 
 from molprof.commands.options import deliver, note
 from molprof.commands.submission import check_submission, own_arguments, run_on_cluster
-from molprof.errors import RunError, UsageError
-from molprof.text import escaped
+from molprof.common.errors import RunError, UsageError
+from molprof.common.text import escaped
 
 if TYPE_CHECKING:
     from molprof.profiler.bench.cases import Case
@@ -67,7 +67,7 @@ def submitted(running: Running, cases: int) -> bool:
         if running.tasks is not None and running.cluster is None:
             raise click.UsageError("--tasks is of use with --submit NAME only")
         return False
-    from molprof.analysis.render.values import counted
+    from molprof.common.values import counted
     from molprof.profiler.cluster.job import Task
     from molprof.profiler.project import find_project
 
@@ -110,7 +110,7 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
     Raises:
         RunError: cases failed, hung or had no memory, and no other one of them has figures in the file.
     """
-    from molprof.analysis.render.values import counted
+    from molprof.common.values import counted
     from molprof.profiler.bench.answers import FAILED, HUNG, NO_MEMORY, OK, STATUSES
     from molprof.profiler.bench.cases import case_id
     from molprof.profiler.bench.isolate import WORKER, Limits
@@ -164,8 +164,8 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
 
 def listed(cases: Sequence[Case], facts: Facts, repeats: int) -> str:
     """The cases as a table, with the reasons of those that cannot run here."""
-    from molprof.analysis.render.document import Column, Document, Section
     from molprof.analysis.render.table import to_table
+    from molprof.common.document import Column, Document, Section
     from molprof.profiler.bench.cases import case_id
     from molprof.profiler.bench.facts import unsupported
 

@@ -50,7 +50,7 @@ def show(file: Path, kind: str | None, style: str, output: Path | None, force: b
 
     results = read_results(file)
     if kind is not None:
-        from molprof.analysis.bench.plots import bench_figure
+        from molprof.analysis.plots.benchmark import bench_figure
 
         deliver(bench_figure(kind, results, suffix), output)
         return

@@ -20,8 +20,9 @@ from molprof.commands.submission import (
     run_on_cluster,
     submit_options,
 )
-from molprof.errors import UsageError
-from molprof.files import check_output
+from molprof.common.errors import UsageError
+from molprof.common.files import check_output
+from molprof.profiler.models.sizes import NAMED, TRAINED, WEIGHTS
 from molprof.profiler.project import Project, check_folder, find_project
 from molprof.profiler.settings import (
     ATTENTION,
@@ -34,7 +35,6 @@ from molprof.profiler.settings import (
     Decoding,
     Loop,
 )
-from molprof.profiler.sizes import NAMED, TRAINED, WEIGHTS
 
 _SIZES = " or ".join(f"{size} ({preset})" for preset, sizes in NAMED.items() for size in sizes)
 
@@ -183,7 +183,7 @@ def command(
         task = Task(name, ("capture", *own_arguments(context)), str(output.absolute()))
         run_on_cluster(project, "capture", [task], cluster, overrides, detach)
         return
-    from molprof.profiler.capture import capture
+    from molprof.profiler.capture.capture import capture
 
     with Progress() as progress:
         result = capture(settings, progress)

@@ -68,11 +68,11 @@ def command(
         raise click.UsageError("compare needs at least two traces; for one: molprof report TRACE")
     check_result(output, force)
     from molprof.analysis.compare import compare
-    from molprof.analysis.compare.baseline import load_compared
     from molprof.analysis.compare.expectations import read_expectations
     from molprof.analysis.compare.thresholds import judge_comparison, parse_threshold
     from molprof.analysis.render import render
-    from molprof.analysis.reports import ReportOptions
+    from molprof.analysis.reports.load import ReportOptions
+    from molprof.analysis.reports.stored import load_compared
 
     bounds = [parse_threshold(text) for text in thresholds]
     expectations = () if predictions is None else read_expectations(predictions)

@@ -13,11 +13,11 @@ import click
 
 from molprof.commands.options import deliver, engine_options, note
 from molprof.commands.progress import Progress
-from molprof.errors import UsageError
-from molprof.files import check_output, replacing
+from molprof.common.errors import UsageError
+from molprof.common.files import check_output, replacing
 
 if TYPE_CHECKING:
-    from molprof.analysis.metrics import Report
+    from molprof.analysis.figures import Report
 
 # Trace name -> (preset, constrained). The first is what the others are compared with.
 RUNS = {
@@ -60,12 +60,12 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     for path in paths.values():
         check_output(path, force)
     from molprof.analysis.compare import compare
-    from molprof.analysis.parallel import load_reports
+    from molprof.analysis.documents.verdict import comparison_verdict
     from molprof.analysis.render import render
-    from molprof.analysis.render.verdict import comparison_verdict
-    from molprof.analysis.reports import ReportOptions
-    from molprof.profiler.capture import capture
-    from molprof.profiler.prompts import short_molecules
+    from molprof.analysis.reports.load import ReportOptions
+    from molprof.analysis.reports.parallel import load_reports
+    from molprof.profiler.capture.capture import capture
+    from molprof.profiler.molecules.prompts import short_molecules
     from molprof.profiler.settings import AUTO, CaptureSettings
 
     # One core stays free: torch's threads wait for each other at every operator, so that one that has to share its core

@@ -10,7 +10,7 @@ import click
 
 from molprof.commands.options import Seconds, deliver
 from molprof.commands.submission import config_option
-from molprof.text import aligned, escaped_json
+from molprof.common.text import aligned, escaped_json
 
 NEITHER = 3
 

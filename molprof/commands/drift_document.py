@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from molprof.analysis.render.document import PAIR, Column, Document, Section
-from molprof.analysis.render.values import NOT_RECORDED, count_text, number_text, percent_text
+from molprof.common.document import PAIR, Column, Document, Section
+from molprof.common.values import NOT_RECORDED, count_text, number_text, percent_text
 from molprof.profiler.drift.survey import Distribution, PlaceholderDrift, Survey, TokenizerDrift
 
 _TOKENIZER = Column("tokenizer", "left")

@@ -11,8 +11,8 @@ import click
 
 from molprof.commands.options import deliver, note
 from molprof.commands.submission import config_option, task_table
-from molprof.errors import UsageError
-from molprof.text import aligned, escaped_json
+from molprof.common.errors import UsageError
+from molprof.common.text import aligned, escaped_json
 
 if TYPE_CHECKING:
     from molprof.profiler.cluster.status import JobStatus

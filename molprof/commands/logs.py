@@ -9,8 +9,8 @@ import click
 
 from molprof.commands.options import deliver
 from molprof.commands.submission import config_option
-from molprof.errors import UsageError
-from molprof.text import escaped
+from molprof.common.errors import UsageError
+from molprof.common.text import escaped
 
 if TYPE_CHECKING:
     from molprof.profiler.cluster.job import Job

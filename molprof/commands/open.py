@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from molprof.commands.options import TRACE, engine_options, note
-from molprof.text import escaped
+from molprof.common.text import escaped
 
 
 @click.command("open")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from molprof.errors import MolprofError
-from molprof.files import check_output, replacing
-from molprof.text import escaped
+from molprof.common.errors import MolprofError
+from molprof.common.files import check_output, replacing
+from molprof.common.text import escaped
 
 if TYPE_CHECKING:
     from molprof.analysis.compare.thresholds import Outcome

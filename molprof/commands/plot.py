@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from molprof.commands.options import TRACE, deliver, file_option, reading_options, sweeps_expanded
-from molprof.files import check_output
+from molprof.common.files import check_output
 
 _FORMATS = ("png", "svg", "pdf")
 # Kinds and what they show; a test holds them against the figures that there are.
@@ -60,9 +60,9 @@ def command(
         raise click.UsageError("standard input (-) can be read once only")
     traces = sweeps_expanded(traces)
     check_output(output, force)
-    from molprof.analysis.compare.baseline import load_compared
     from molprof.analysis.plots import plot_file, subject_of
-    from molprof.analysis.reports import ReportOptions
+    from molprof.analysis.reports.load import ReportOptions
+    from molprof.analysis.reports.stored import load_compared
 
     reports = load_compared(traces, ReportOptions(trace_processor, partial=partial, cached=cached))
     deliver(plot_file(kind, subject_of(reports, anyway), output.suffix.removeprefix(".").lower()), output)

@@ -8,10 +8,10 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
-from molprof.text import escaped
+from molprof.common.text import escaped
 
 if TYPE_CHECKING:
-    from molprof.profiler.passes import Progress as State
+    from molprof.profiler.capture.passes import Progress as State
 
 _STAGES = {
     "load": "loading the model",

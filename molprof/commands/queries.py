@@ -21,8 +21,8 @@ def command(name: str | None, sql: bool) -> None:
       molprof queries idle_causes
       molprof queries launches --sql
     """
-    from molprof.analysis.render.catalog import module_list, module_page
     from molprof.queries.catalog import catalog, find_module, standalone_sql
+    from molprof.queries.pages import module_list, module_page
 
     known = catalog()
     if name is None:

@@ -63,9 +63,9 @@ def command(
       molprof query mine.sql trace.json.gz --format parquet -o mine.parquet
     """
     check_result(output, force)
+    from molprof.analysis.documents.query_result import render_result
     from molprof.analysis.query import find_statement, run_statement
-    from molprof.analysis.render.parquet import check_parquet, result_to_parquet
-    from molprof.analysis.render.result import render_result
+    from molprof.analysis.query.parquet import check_parquet, result_to_parquet
 
     if style == "parquet":
         if output is None:

@@ -20,11 +20,11 @@ from molprof.commands.options import (
     sweeps_expanded,
 )
 from molprof.commands.submission import check_submission, config_option, run_on_cluster, submit_options
-from molprof.errors import UsageError
-from molprof.files import check_output
+from molprof.common.errors import UsageError
+from molprof.common.files import check_output
 
 if TYPE_CHECKING:
-    from molprof.analysis.metrics import Report
+    from molprof.analysis.figures import Report
 
 _ENDINGS = {"table": ".txt", "json": ".json", "markdown": ".md", "csv": ".csv", "html": ".html"}
 
@@ -91,8 +91,8 @@ def command(
         _submit(traces, outputs, words, config, cluster, overrides, detach)
         return 0
     from molprof.analysis.compare.thresholds import judge_report
-    from molprof.analysis.parallel import load_reports
-    from molprof.analysis.reports import ReportOptions
+    from molprof.analysis.reports.load import ReportOptions
+    from molprof.analysis.reports.parallel import load_reports
 
     reports = load_reports(traces, ReportOptions(trace_processor, stacks, partial, cached))
     for report in reports:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from molprof.commands.options import note
-from molprof.errors import RunError
-from molprof.text import aligned
+from molprof.common.errors import RunError
+from molprof.common.text import aligned
 
 if TYPE_CHECKING:
     from molprof.profiler.cluster.job import Job, Task

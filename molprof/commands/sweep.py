@@ -14,8 +14,8 @@ from molprof.commands.capture import capture_settings, check_sampling
 from molprof.commands.capture import command as capture
 from molprof.commands.options import Seconds, deliver, note
 from molprof.commands.submission import attend, check_submission, config_option, hand_over, submit_options
-from molprof.errors import MolprofError, RunError, UsageError
-from molprof.text import escaped
+from molprof.common.errors import MolprofError, RunError, UsageError
+from molprof.common.text import escaped
 
 if TYPE_CHECKING:
     from molprof.profiler.project import Project

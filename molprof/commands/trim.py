@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from molprof.commands.options import TRACE, file_option, note
-from molprof.files import check_output
+from molprof.common.files import check_output
 
 _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
 
 # `status`, `message`, `stack`, `figures` and `environment`; the last two where there are any.
 Answer = dict[str, Any]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
 from molprof.profiler.settings import ATTENTION, COMPILE, DTYPES, KV_CACHES, at_least, one_of
 
 BACKENDS = ("auto", "math", "flash", "efficient", "cudnn", "flash-attn", "flash-attn-3", "flex")

@@ -66,8 +66,8 @@ def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]
     import torch
 
     from molprof.profiler.environment import environment
-    from molprof.profiler.hub import check_exists
-    from molprof.profiler.models import resolve_device
+    from molprof.profiler.models.hub import check_exists
+    from molprof.profiler.models.load import resolve_device
 
     for what, name in names:
         check_exists(what, name)

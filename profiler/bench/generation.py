@@ -13,18 +13,18 @@ from typing import Any
 
 import torch
 
-from molprof.errors import RunError, UsageError
-from molprof.profiler.account import molecule_runs
+from molprof.common.errors import RunError, UsageError
 from molprof.profiler.bench.answers import Answer, UnsupportedError
 from molprof.profiler.bench.cases import GenerateCase
 from molprof.profiler.bench.memory import CacheSize, Peak
+from molprof.profiler.capture.account import molecule_runs
 from molprof.profiler.decoding.batches import BatchPlan
+from molprof.profiler.decoding.marks import HostMarks
+from molprof.profiler.decoding.runner import NO_KERNEL, PassResult, Runner
 from molprof.profiler.environment import environment
-from molprof.profiler.generate import NO_KERNEL, PassResult, Runner
-from molprof.profiler.marks import HostMarks
-from molprof.profiler.models import LoadedModel, load
+from molprof.profiler.models.load import LoadedModel, load
+from molprof.profiler.molecules.prompts import Prompt, read_prompts, read_texts
 from molprof.profiler.processors import make_processor
-from molprof.profiler.prompts import Prompt, read_prompts, read_texts
 from molprof.profiler.settings import AUTO, Decoding, Loop
 
 _DIGEST_LETTERS = 12

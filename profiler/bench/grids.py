@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
 from molprof.profiler.bench.cases import BACKENDS, GenerateCase, SdpaCase
 from molprof.profiler.processors import PROCESSORS
 from molprof.profiler.settings import ATTENTION, AUTO, COMPILE, KV_CACHES, STATIC_CACHES

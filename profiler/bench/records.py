@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from molprof.errors import RunError, UsageError
-from molprof.files import check_output
+from molprof.common.errors import RunError, UsageError
+from molprof.common.files import check_output
 from molprof.profiler.bench.answers import OK
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from molprof.errors import RunError, UsageError
+from molprof.common.errors import RunError, UsageError
 from molprof.profiler.bench.answers import FACTS, NO_MEMORY, OK, UNSUPPORTED
 from molprof.profiler.bench.cases import Case, GenerateCase, case_id, to_json
 from molprof.profiler.bench.facts import Facts, facts_from, named, unsupported

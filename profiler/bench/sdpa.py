@@ -22,10 +22,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from molprof.profiler.bench.answers import Answer, UnsupportedError
 from molprof.profiler.bench.cases import SdpaCase
-from molprof.profiler.compiles import compiles_so_far
+from molprof.profiler.decoding.compiles import compiles_so_far
+from molprof.profiler.decoding.runner import NO_KERNEL
 from molprof.profiler.environment import environment
-from molprof.profiler.generate import NO_KERNEL
-from molprof.profiler.models import resolve_device, resolve_dtype
+from molprof.profiler.models.load import resolve_device, resolve_dtype
 
 _KERNELS = {
     "math": SDPBackend.MATH,

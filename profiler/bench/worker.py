@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from molprof.errors import MissingExtraError, MolprofError, UsageError
+from molprof.common.errors import MissingExtraError, MolprofError, UsageError
 from molprof.profiler.bench import processes
 from molprof.profiler.bench.answers import FACTS, FAILED, NO_MEMORY, OK, UNSUPPORTED, Answer, UnsupportedError
 

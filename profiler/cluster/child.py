@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from molprof.process import command_line
+from molprof.common.process import command_line
 
 # Time to clean up after SIGTERM; Slurm's own default is 30 s until it kills.
 GRACE_S = 10.0

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from molprof.errors import RunError, UsageError
-from molprof.files import replacing
+from molprof.common.errors import RunError, UsageError
+from molprof.common.files import replacing
 from molprof.profiler.cluster.settings import SlurmSettings
 
 SCHEMA = 1

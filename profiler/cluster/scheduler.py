@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from molprof.errors import MolprofError
+from molprof.common.errors import MolprofError
 
 # Slurm's commands try for ten seconds and more before they give up on a controller that hangs.
 TIME_LIMIT_S = 20.0

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from molprof.errors import UsageError
-from molprof.toml_file import TomlFile, unknown
+from molprof.common.errors import UsageError
+from molprof.common.toml_file import TomlFile, unknown
 
 _TIME = re.compile(r"(?:(\d+)-)?(\d+(?::\d+){0,2})")
 _MEMORY = re.compile(r"\d+[KMGT]")

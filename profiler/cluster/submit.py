@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from molprof.errors import MissingExtraError, UsageError
+from molprof.common.errors import MissingExtraError, UsageError
 from molprof.profiler.cluster.job import Attempt, Job, Task, new_job_folder
 from molprof.profiler.cluster.scheduler import SchedulerError, check_reachable
 from molprof.profiler.cluster.settings import SlurmSettings

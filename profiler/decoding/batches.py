@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from molprof.errors import UsageError
-from molprof.profiler.prompts import Prompt
-from molprof.text import shortened
+from molprof.common.errors import UsageError
+from molprof.common.text import shortened
+from molprof.profiler.molecules.prompts import Prompt
 
 
 @dataclass(frozen=True)

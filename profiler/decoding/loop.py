@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
 from molprof.profiler.decoding.cache import RaggedCache
 from molprof.profiler.decoding.compilation import compile_config
+from molprof.profiler.decoding.marks import Marks
 from molprof.profiler.decoding.schedule import CHOSEN, COMPILED_WIDTHS, Chunk, Schedule
-from molprof.profiler.marks import Marks
-from molprof.profiler.models import LoadedModel
+from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places
 from molprof.profiler.settings import Decoding, Loop
 

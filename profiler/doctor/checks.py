@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from molprof.errors import MolprofError
-from molprof.profiler.architecture import ARCHITECTURES
+from molprof.common.errors import MolprofError
 from molprof.profiler.cluster.scheduler import SchedulerError, available, check_reachable
 from molprof.profiler.doctor.probe import Answer, ask
 from molprof.profiler.hardware import driver_version, gpu_names
+from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.project import NAME, find_project
 
 OK, MISSING, BROKEN, ABSENT = "ok", "missing", "broken", "absent"

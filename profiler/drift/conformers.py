@@ -9,11 +9,11 @@ from pathlib import Path
 
 from rdkit import Chem
 
-from molprof.errors import UsageError
-from molprof.profiler.conformers import reference_conformers
-from molprof.profiler.manifest import Skipped
-from molprof.profiler.smiles import Molecule, quiet, split_atoms
-from molprof.profiler.training.corpus import sample_of
+from molprof.common.errors import UsageError
+from molprof.common.manifest import Skipped
+from molprof.profiler.molecules.conformers import reference_conformers
+from molprof.profiler.molecules.sample import sample_of
+from molprof.profiler.molecules.smiles import Molecule, quiet, split_atoms
 
 # The prompt and the tags may stand around the text, as in training data.
 _LINE = re.compile(r"(?:\[SMILES\].*?\[/SMILES\])?(?:\[CONFORMER\])?(.*?)(?:\[/CONFORMER\])?")

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
+from molprof.common.manifest import Skipped
+from molprof.common.text import shortened
 from molprof.profiler.drift.conformers import Conformer, Conformers
-from molprof.profiler.manifest import Skipped
-from molprof.profiler.placeholders import (
+from molprof.profiler.molecules.placeholders import (
     Placeholder,
     best_placeholder,
     closest_placeholder,
@@ -23,9 +24,8 @@ from molprof.profiler.placeholders import (
     needed_tokens,
     offsets,
 )
-from molprof.profiler.smiles import COORDINATE_DECIMALS, block
-from molprof.profiler.template import PLACEHOLDER, conformer_text, free_flags
-from molprof.text import shortened
+from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS, block
+from molprof.profiler.molecules.template import PLACEHOLDER, conformer_text, free_flags
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

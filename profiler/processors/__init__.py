@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
 
 if TYPE_CHECKING:
     from molprof.profiler.processors.base import Factory, Processor, Target

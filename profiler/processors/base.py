@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from molprof.profiler.template import Template
-from molprof.profiler.vocabulary import TokenBytes
+from molprof.profiler.models.vocabulary import TokenBytes
+from molprof.profiler.molecules.template import Template
 
 
 @dataclass(frozen=True)

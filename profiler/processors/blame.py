@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from molprof.errors import MolprofError
+from molprof.common.errors import MolprofError
 
 _LIBRARIES = ("stdlib", "platstdlib")
 _INSTALLED = {"site-packages", "dist-packages"}

@@ -14,11 +14,11 @@ from typing import Any
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from molprof.errors import ProcessorError, UsageError
+from molprof.common.errors import ProcessorError, UsageError
+from molprof.common.text import shortened
+from molprof.profiler.molecules.template import PLACEHOLDER, Template
 from molprof.profiler.processors.base import Places, Target
 from molprof.profiler.processors.blame import PASSED_ON, RAISED, told
-from molprof.profiler.template import PLACEHOLDER, Template
-from molprof.text import shortened
 
 
 class UserProcessor:

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
+from molprof.profiler.molecules.template import PLACEHOLDER, Template
 from molprof.profiler.processors.base import BatchProcessor, Target
 from molprof.profiler.processors.free_length import WHOLE_DIGITS
-from molprof.profiler.smiles import COORDINATE_DECIMALS
-from molprof.profiler.template import PLACEHOLDER, Template
 
 _TAGS = "[CONFORMER]", "[/CONFORMER]"
 _BLOCK = re.compile(r"(?<=<)[^<>]*(?=>)")

@@ -16,12 +16,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
+from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
+from molprof.profiler.molecules.template import Template
 from molprof.profiler.processors.automaton import Chain, Coordinate, Node, Path, longest_path, trie
 from molprof.profiler.processors.base import Target
 from molprof.profiler.processors.free_length import WHOLE_DIGITS, FreeLength
-from molprof.profiler.smiles import COORDINATE_DECIMALS
-from molprof.profiler.template import Template
 
 _INSIDE = re.compile(r"(?<=<)[^<>]*(?=>)")
 # Token that stands for leaving the block while a coordinate's states are numbered.

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from molprof.errors import MissingExtraError, RunError
+from molprof.common.errors import MissingExtraError, RunError
 from molprof.profiler.processors.base import Target
 from molprof.profiler.processors.constraint import Constraint, Engine, EngineProcessor, tag_tokens
 

@@ -7,8 +7,8 @@ filled with junk: here as few as hold every coordinate of the packaged conformer
 
 from __future__ import annotations
 
-from molprof.profiler.conformers import reference_conformers
-from molprof.profiler.placeholders import best_placeholder
+from molprof.profiler.molecules.conformers import reference_conformers
+from molprof.profiler.molecules.placeholders import best_placeholder
 from molprof.profiler.processors.base import Target
 from molprof.profiler.processors.vectorized import Vectorized
 

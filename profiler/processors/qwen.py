@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from molprof.errors import UsageError
+from molprof.common.errors import UsageError
+from molprof.profiler.molecules.template import Template
 from molprof.profiler.processors.base import BatchProcessor, Target
 from molprof.profiler.processors.rows import Action, Allow, Force, RowProcessor
-from molprof.profiler.template import Template
 
 DIGITS = tuple("0123456789")
 COMMAS = (",", ",-")

@@ -11,11 +11,11 @@ Against `grammar`: no work at the borders of numbers, but also tokens that a tok
 
 from __future__ import annotations
 
+from molprof.profiler.models.vocabulary import TokenBytes
+from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
+from molprof.profiler.molecules.template import Template
 from molprof.profiler.processors.automaton import Chain, Coordinate, longest_path
 from molprof.profiler.processors.free_length import WHOLE_DIGITS, FreeLength
-from molprof.profiler.smiles import COORDINATE_DECIMALS
-from molprof.profiler.template import Template
-from molprof.profiler.vocabulary import TokenBytes
 
 _DIGITS = b"0123456789"
 # Where a number stands: before it, after its minus, in its whole part, after its point, in its fraction.

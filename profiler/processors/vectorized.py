@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from molprof.profiler.molecules.template import Template
 from molprof.profiler.processors import default_processor
 from molprof.profiler.processors.base import BatchProcessor, Places, Target
 from molprof.profiler.processors.generic import Generic
 from molprof.profiler.processors.qwen import Qwen
 from molprof.profiler.processors.rows import Action, Allow, Block, Force
-from molprof.profiler.template import Template
 
 _MASKS: dict[str, type[Generic] | type[Qwen]] = {"generic": Generic, "qwen": Qwen}
 # A copied entry (overwritten at each step), a forced one, and one that is allowed no longer.

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from molprof.errors import MissingExtraError
+from molprof.common.errors import MissingExtraError
 from molprof.profiler.processors.base import Target
 from molprof.profiler.processors.constraint import Constraint, Engine, EngineProcessor
 

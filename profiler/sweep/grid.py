@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from molprof.toml_file import TomlFile, read_toml, unknown
+from molprof.common.toml_file import TomlFile, read_toml, unknown
 
 MOST_CASES = 10_000
 EXAMPLE = """\

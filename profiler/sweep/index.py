@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from molprof.errors import TraceError, UsageError
+from molprof.common.errors import TraceError, UsageError
 from molprof.profiler.cluster.job import read_json, write_json
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from typing import Any
 from molprof import __version__
 from molprof.analysis.compare import Comparison, run_labels
 from molprof.analysis.compare.rows import compared_rows
-from molprof.analysis.metrics import Report
-from molprof.analysis.metrics.model import Finding
+from molprof.analysis.documents.verdict import comparison_verdict, report_verdict
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.model import Finding
 from molprof.analysis.plots import subject_of
 from molprof.analysis.render.html.figures import PageFigure, page_figures
 from molprof.analysis.render.html.setting import setting_table
@@ -33,9 +34,8 @@ from molprof.analysis.render.html.tables import (
     run_tables,
     without_run,
 )
-from molprof.analysis.render.values import percent_text
-from molprof.analysis.render.verdict import comparison_verdict, report_verdict
-from molprof.text import escaped
+from molprof.common.text import escaped
+from molprof.common.values import percent_text
 
 
 @dataclass(frozen=True)

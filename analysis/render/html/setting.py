@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from molprof.analysis.metrics import Report
-from molprof.analysis.metrics.run_model import Run
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.run_model import Run
 from molprof.analysis.render.html.tables import PageCell, PageTable
-from molprof.analysis.render.values import NOT_RECORDED, bytes_text, count_text, number_text, text
+from molprof.common.values import NOT_RECORDED, bytes_text, count_text, number_text, text
 
 _RUN_ROWS: tuple[tuple[str, Callable[[Run], str]], ...] = (
     ("model", lambda run: f"{run.setup.model} ({run.setup.family})"),

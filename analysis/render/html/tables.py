@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from molprof.analysis.compare import Comparison
 from molprof.analysis.compare.model import ComparedRow, Difference
 from molprof.analysis.compare.parts import GROUPS, group_of, in_order, part_label
+from molprof.analysis.documents.difference import factors_text
 from molprof.analysis.drift.model import JunkExample
-from molprof.analysis.metrics import Report
-from molprof.analysis.metrics.model import Cell, Check, Table
-from molprof.analysis.render.difference import factors_text
-from molprof.analysis.render.values import (
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.model import Check, Table
+from molprof.common.values import (
     NOT_RECORDED,
+    Cell,
     bool_text,
     by_column,
     by_unit,

@@ -1,0 +1,179 @@
+"""What a report holds, and its JSON: `report --format json` is `Report.to_json()`.
+
+None means "not recorded" everywhere: the trace does not hold it, so it is not 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from molprof.analysis.figures.run_model import Run
+from molprof.analysis.figures.timeline import TypicalStep
+from molprof.common.values import Cell
+
+SCHEMA = 1
+STACK_CATEGORY = "python_function"
+GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver")
+
+
+@dataclass(frozen=True)
+class TraceFigures:
+    """The file, and what reading it kept.
+
+    Attributes:
+        events_by_category: complete events in the file; 'None' for those without category.
+        lost_events: events that the engine should show and does not; None for a Perfetto trace, which it reads itself.
+        lanes: events that partly overlap another of their track and got a lane of their own; None as above.
+        complete: False where the file is damaged and only its whole part was read; `problem` says where.
+        stacks: Python stacks were read too (they count in `events_by_category` in any case).
+        trimmed: what was kept of another trace, in words; None for a trace as it was recorded.
+        whole_steps: False where a step has lost events, so that no figure of a step or a phase would be true.
+        device_names: names of the devices that the profiler saw; empty where not recorded.
+    """
+
+    path: str
+    bytes: int
+    events_by_category: dict[str, int]
+    lost_events: int | None
+    lanes: int | None
+    complete: bool
+    problem: str | None
+    stacks: bool
+    device_names: tuple[str, ...]
+    trimmed: str | None = None
+    whole_steps: bool = True
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What whoever reads the figures must know, one line each: the file is damaged, or holds nothing."""
+        remarks: tuple[str, ...] = () if self.complete else (f"only the whole part was read: {self.problem}",)
+        if self.trimmed is not None:
+            lost = "" if self.whole_steps else "; parts of steps were left out, so that their figures are not recorded"
+            remarks += (f"{self.path} was {self.trimmed}{lost}",)
+        if not self.events_by_category:
+            remarks += (f"{self.path} holds no events with a duration, so nothing was recorded",)
+        return remarks
+
+    @property
+    def gpu_recorded(self) -> bool:
+        """The trace holds GPU work or calls that start it."""
+        return any(category in self.events_by_category for category in GPU_CATEGORIES)
+
+
+@dataclass(frozen=True)
+class MemoryOperation:
+    """Copies or sets of one name, all together."""
+
+    count: int
+    time_ns: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counts of the whole trace. They are of what the file records: 0 launches where it records no calls."""
+
+    launches: int
+    graph_launches: int
+    kernels: int
+    kernel_time_ns: int
+    kernel_names: int
+    memory_operations: dict[str, MemoryOperation]
+    launches_without_gpu_work: int
+    kernels_with_call: int
+    kernels_without_call: int
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """From a device's first work to the end of its last: busy is the union of its work, idle the rest."""
+
+    span_ns: int
+    busy_ns: int
+    idle_ns: int
+
+
+@dataclass(frozen=True)
+class Check:
+    """A sum that must hold: `left` = `right`, up to `tolerance_ratio` of `left`."""
+
+    id: str
+    text: str
+    left: int
+    right: int
+    tolerance_ratio: float
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one metric. A column's suffix is its unit (_ns, _bytes, _ratio), else it is a count or text."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def to_json(self) -> list[dict[str, Cell]]:
+        """One object per row."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something worth doing.
+
+    Attributes:
+        evidence: what the trace shows, with its figures.
+        gain_ratio: the most by which the fix can shrink wall time, as a ratio of it; None where nothing bounds it.
+            Findings overlap: their gains do not add up.
+        explanation: why it costs time.
+        query: what `molprof query` takes to show the evidence: a module's name, or SQL.
+        figures: the numbers of the evidence by name; the suffix is the unit (_ns, _ratio), else a count or mean.
+    """
+
+    id: str
+    title: str
+    evidence: str
+    gain_ratio: float | None
+    fix: str
+    explanation: str
+    query: str
+    figures: dict[str, int | float]
+
+
+@dataclass(frozen=True)
+class Report:
+    """All figures of one trace.
+
+    `run` is None for a trace that molprof did not capture, `typical_step` for one without annotated steps.
+    """
+
+    schema: int
+    trace: TraceFigures
+    counts: Counts
+    devices: dict[str, DeviceTime]
+    run: Run | None
+    tables: tuple[Table, ...]
+    checks: tuple[Check, ...]
+    findings: tuple[Finding, ...]
+    typical_step: TypicalStep | None = None
+
+    def table(self, name: str) -> Table:
+        """The table of a metric that every report has."""
+        return next(table for table in self.tables if table.name == name)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready dicts and lists, keys as documented."""
+        fields = {**asdict(self), "tables": {table.name: table.to_json() for table in self.tables}}
+        return {key: _plain(value) for key, value in fields.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, all the way down."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

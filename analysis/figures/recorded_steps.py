@@ -1,0 +1,41 @@
+"""The steps that a trace records, with the numbers by which a user names them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import query_rows
+
+_SQL = """
+SELECT step.ts, step.dur, IFNULL(step.number, ROW_NUMBER() OVER (ORDER BY step.ts, step.id) - 1) AS number, own.batch
+FROM molprof_any_step AS step
+LEFT JOIN molprof_step AS own
+  USING (id)
+ORDER BY step.ts, step.id
+"""
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """A step of any trace.
+
+    Attributes:
+        start_ns, dur_ns: on the host, from the earliest event that the engine has.
+        number: as the trace has it, else counted from 0.
+        batch: of a run that molprof captured; None for any other.
+    """
+
+    start_ns: int
+    dur_ns: int
+    number: int
+    batch: int | None
+
+    @property
+    def end_ns(self) -> int:
+        return self.start_ns + self.dur_ns
+
+
+def read_recorded_steps(engine: Engine) -> list[RecordedStep]:
+    """All steps in order of start; the package must be registered."""
+    return [RecordedStep(*row) for row in query_rows(engine, "steps", _SQL)[1]]

@@ -1,0 +1,266 @@
+"""What a report holds of a captured run: `run` in the JSON of `report`. None means "not recorded"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from molprof.analysis.drift.model import Disagreement, Drift
+from molprof.analysis.figures.step_times import StepTime
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Unprofiled wall time over the repeats; None without any."""
+
+    median: int | None
+    low: int | None
+    high: int | None
+    repeats: int
+
+
+@dataclass(frozen=True)
+class PhaseBound:
+    """What bounded a phase in the recorded window: three parts that add up to its `host_ns`.
+
+    Attributes:
+        count: recorded phases of the name.
+        gpu_busy_ns: a device was at work, whoever gave it that.
+        sync_idle_ns: the CPU was inside a call that waits for the GPU, and no device was at work.
+        launch_ns: the rest: the CPU was issuing, or at work of its own, and no device was at work.
+    """
+
+    count: int
+    gpu_busy_ns: int
+    sync_idle_ns: int
+    launch_ns: int
+
+
+@dataclass(frozen=True)
+class RepeatFigures:
+    """One unprofiled pass.
+
+    Attributes:
+        phases_ns: host time by phase; a phase that did not occur is missing.
+        compiles, compile_ns: frames that torch.compile compiled in it, and the time in that; None if not recorded.
+    """
+
+    wall_ns: int
+    phases_ns: dict[str, int]
+    compiles: int | None
+    compile_ns: int | None
+
+
+@dataclass(frozen=True)
+class PhaseFigures:
+    """One phase. `wall_ns` is of the whole run, unprofiled; all else of the recorded window, profiled.
+
+    Attributes:
+        wall_ns: of the repeat with the median wall time (the mean of the middle two of an even number).
+        host_ns: time on the host in the window, the profiler's cost included.
+        gpu_ns: time of the GPU work that the phase started.
+        syncs, sync_ns: calls that made the CPU wait for the GPU, and the time in them.
+        leaf_operators: CPU operators that call no other.
+        bound: what bounded it; None where the trace records no GPU work.
+    """
+
+    wall_ns: int | None
+    host_ns: int | None
+    gpu_ns: int | None
+    launches: int | None
+    kernels: int | None
+    syncs: int | None
+    sync_ns: int | None
+    leaf_operators: int | None
+    bound: PhaseBound | None = None
+
+
+@dataclass(frozen=True)
+class ClassFigures:
+    """GPU work of one class in the recorded steps."""
+
+    count: int
+    time_ns: int
+
+
+@dataclass(frozen=True)
+class WindowFigures:
+    """The recorded steps, and all that per-step and per-token figures of launches divide by.
+
+    Attributes:
+        steps: recorded steps, the prefill's included.
+        tokens: tokens generated in them.
+        gpu_recorded: the trace holds GPU work or calls; without, launches, kernels and GPU times are None.
+        launches, kernels, gpu_ns, leaf_operators: of these steps; None where parts of them were left out.
+        classes: GPU work by class; None where no GPU work is recorded.
+        unattributed_gpu_ns: time of GPU work outside any phase, of the whole trace.
+    """
+
+    full: bool
+    batch: int
+    first_step: int
+    last_step: int
+    steps: int
+    tokens: int
+    gpu_recorded: bool
+    launches: int | None
+    kernels: int | None
+    gpu_ns: int | None
+    leaf_operators: int | None
+    classes: dict[str, ClassFigures] | None
+    unattributed_gpu_ns: int | None
+
+
+@dataclass(frozen=True)
+class SequenceFigures:
+    """One molecule: its tokens by kind (from the trace), its validity (from the manifest)."""
+
+    sequence: int
+    smiles: str | None
+    tokens: int
+    free: int
+    copy: int
+    junk: int
+    filler: int
+    blocks: int
+    junk_blocks: int
+    malformed_blocks: int
+    cut_blocks: int | None
+    masked_logits: int | None
+    valid: bool | None
+    problem: str | None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What ran: enough to label a run and to see whether two are comparable.
+
+    Attributes:
+        size: of a preset that was run at another than its own; weights: of a preset `trained` or `random`. None where
+            that does not apply or is not recorded.
+    """
+
+    label: str
+    model: str
+    family: str
+    parameters: int
+    tokenizer: str
+    vocabulary: int
+    logits_width: int
+    processor: str | None
+    placeholder: str | None
+    sampling: str
+    sampling_parameters: dict[str, Any]
+    cache: str
+    attention: str
+    dtype: str
+    device: str
+    gpu: str | None
+    batch_size: int
+    max_new_tokens: int
+    seed: int
+    torch: str
+    transformers: str
+    sorted: bool | None
+    forced_runs: bool | None
+    drop_finished: bool | None
+    compile: str | None
+    size: str | None = None
+    weights: str | None = None
+
+    @property
+    def random(self) -> bool:
+        """The weights are random: what was written, and how it drifted, means nothing."""
+        return self.weights == "random"
+
+    @property
+    def loop(self) -> str | None:
+        """How batches were cut and decoded, in a few words; None if not recorded."""
+        if self.sorted is None:
+            return None
+        parts = ["sorted" if self.sorted else "input order"]
+        parts += ["forced runs"] if self.forced_runs else []
+        parts += ["finished dropped"] if self.drop_finished else []
+        parts += [f"compile {self.compile}"] if self.compile not in (None, "auto") else []
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What telling the phases apart cost the timed passes.
+
+    Attributes:
+        mark_ns: one host timestamp; per_step of them are taken in each step.
+        time_ratio: all of them over the wall time of a pass.
+        unmarked_wall_ns: wall time of a pass without any, None if not measured.
+        signature_ns: one signature inspection by transformers' `LogitsProcessorList`, which lies in the phase
+            `processor` once for the mark that ends it and once for each studied processor.
+    """
+
+    mark_ns: float
+    per_step: int
+    time_ratio: float | None
+    unmarked_wall_ns: int | None
+    signature_ns: float | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that molprof captured.
+
+    Attributes:
+        first_pass_extra_ns: wall time of the first warm-up pass minus the median: compiling, first use of kernels and
+            caches. In no timed pass, so in no difference of them.
+        profiled_ratio: wall time of the recorded steps, profiled over unprofiled.
+        valid_molecules: None where nothing can be checked (plain-text prompts).
+        skipped: input lines that gave no prompt.
+        steps: steps of all batches, prefill included; decode_steps: those after the first of each batch.
+        row_steps: rows that each step computed, summed; idle_row_steps: those that had already finished, or that
+            only kept a batch's shape.
+        launches_per_token, launches_per_step, leaf_operators_per_...: of the recorded steps.
+        launches_per_molecule: launches_per_step times steps over molecules: exact where all are recorded.
+        masked_logits: logits set to -inf in the whole run; None without a processor.
+        free_positions_per_block: mean over the templates' blocks; None without a processor.
+        coordinate_tokens_per_block: mean number of tokens that the blocks' coordinates took.
+        cut_blocks: malformed blocks that the bound on new tokens cut short; None where not recorded.
+        residual_ratio: wall time that is in no phase, over wall time.
+        disagreement: None where the run was captured without it.
+        repeats: the unprofiled passes, in order: what intervals are made of.
+    """
+
+    setup: Setup
+    wall_ns: Spread
+    first_pass_extra_ns: int | None
+    profiled_ratio: float | None
+    marks: Marks
+    molecules: int
+    valid_molecules: int | None
+    skipped: int
+    batches: int
+    steps: int
+    decode_steps: int
+    generated_tokens: int
+    row_steps: int
+    idle_row_steps: int
+    launches_per_token: float | None
+    launches_per_step: float | None
+    launches_per_molecule: float | None
+    leaf_operators_per_token: float | None
+    leaf_operators_per_step: float | None
+    masked_logits: int | None
+    blocks: int
+    free_positions_per_block: float | None
+    coordinate_tokens_per_block: float | None
+    junk_tokens: int
+    filler_tokens: int
+    junk_blocks: int
+    malformed_blocks: int
+    cut_blocks: int | None
+    phases: dict[str, PhaseFigures]
+    residual_ratio: float | None
+    window: WindowFigures
+    sequences: tuple[SequenceFigures, ...]
+    repeats: tuple[RepeatFigures, ...]
+    drift: Drift | None = None
+    disagreement: Disagreement | None = None
+    step_times: tuple[StepTime, ...] = ()

@@ -1,0 +1,61 @@
+"""Unprofiled time of decode steps by their position in the sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from molprof.common.manifest import Repeat
+
+# Positions are put together so that there are no more points than this.
+MAX_POINTS = 240
+# Of the steps at a position, the middle eight tenths lie between low and high.
+_TAIL_RATIO = 0.1
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Steps at neighbouring positions of all batches, each as its median over the unprofiled repeats.
+
+    Attributes:
+        first_step, last_step: positions, 0 for the prefill step; prefill stands by itself.
+        steps: how many steps of how many batches these are, together.
+        median_ns, low_ns, high_ns: median, 10th and 90th percentile over them.
+    """
+
+    first_step: int
+    last_step: int
+    steps: int
+    median_ns: int
+    low_ns: int
+    high_ns: int
+
+
+def step_times(repeats: list[Repeat]) -> tuple[StepTime, ...]:
+    """Step times by position; empty without repeats, or where these differ in their numbers of steps."""
+    batches = _medians(repeats)
+    longest = max((len(steps) for steps in batches), default=0)
+    if not longest:
+        return ()
+    size = -(-(longest - 1) // MAX_POINTS) or 1
+    bins = [(0, 0), *((first, min(first + size, longest) - 1) for first in range(1, longest, size))]
+    return tuple(
+        _point(first, last, sorted(time for steps in batches for time in steps[first : last + 1]))
+        for first, last in bins
+    )
+
+
+def _medians(repeats: list[Repeat]) -> list[list[int]]:
+    """Batch by batch and step by step, the median over the repeats."""
+    shapes = {tuple(len(steps) for steps in repeat.steps_ns) for repeat in repeats}
+    if len(shapes) != 1:
+        return []
+    return [
+        [round(median(times)) for times in zip(*batch, strict=True)]
+        for batch in zip(*(repeat.steps_ns for repeat in repeats), strict=True)
+    ]
+
+
+def _point(first: int, last: int, times: list[int]) -> StepTime:
+    tail = int(_TAIL_RATIO * len(times))
+    return StepTime(first, last, len(times), round(median(times)), times[tail], times[-1 - tail])

@@ -1,0 +1,138 @@
+"""The recorded step of median duration: what ran when, on the host and on the GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import query_rows
+
+# What is shorter than the whole time over this is drawn together: it would be less than a pixel or two.
+SLOTS = 500
+
+_STEP_SQL = "SELECT name, source, kind, steps, dur AS dur_ns FROM molprof_typical_step"
+
+_TOTAL_SQL = """
+SELECT kind, lane, class, COUNT() AS count, SUM(dur) AS time_ns
+FROM molprof_step_interval
+GROUP BY kind, lane, class
+ORDER BY kind, lane, time_ns DESC, class
+"""
+
+# Long intervals as they are; of the short ones that begin in the same slot one for each lane, from the first start to
+# the last end, with the name and class of those that take most of its time.
+_INTERVAL_SQL = f"""
+WITH
+  item AS (
+    SELECT interval.*, MAX(1, (SELECT MAX(MAX(start_ns + dur), (SELECT dur FROM molprof_typical_step))
+      FROM molprof_step_interval WHERE own) / {SLOTS}) AS slot_ns
+    FROM molprof_step_interval AS interval
+  ),
+  slotted AS (
+    SELECT *, IIF(dur >= slot_ns OR kind = 'phase', id, -1) AS alone, start_ns / slot_ns AS slot
+    FROM item
+  ),
+  grouped AS (
+    SELECT kind, lane, class, own, alone, IIF(alone < 0, slot, 0) AS slot, MIN(id) AS id, MIN(start_ns) AS start_ns,
+      MAX(start_ns + dur) AS end_ns, SUM(dur) AS time_ns, COUNT() AS count, name
+    FROM slotted
+    GROUP BY kind, lane, class, own, alone, IIF(alone < 0, slot, 0)
+  ),
+  ranked AS (
+    SELECT kind, lane, name, class, own, id,
+      MIN(start_ns) OVER place AS start_ns,
+      MAX(end_ns) OVER place AS end_ns,
+      SUM(count) OVER place AS count,
+      ROW_NUMBER() OVER (PARTITION BY kind, lane, own, alone, slot ORDER BY time_ns DESC, class, id) AS rank
+    FROM grouped
+    WINDOW place AS (PARTITION BY kind, lane, own, alone, slot)
+  )
+SELECT kind, lane, name, class, start_ns, end_ns - start_ns AS dur_ns, count, own
+FROM ranked
+WHERE rank = 1
+ORDER BY start_ns, id
+"""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A phase, call, operator or piece of GPU work of the step, or several short ones next to each other.
+
+    Attributes:
+        kind: phase, launch, wait, operator (outermost; where no GPU calls are recorded) or gpu.
+        lane: device/stream of GPU work, else None.
+        name, work_class: of several, those of the class that takes most of their time; the class of GPU work, the
+            name of an operator, None for all else.
+        start_ns: from the start of the step; below 0 for work that an earlier step had started.
+        dur_ns: of several, from the start of the first to the end of the last.
+        count: how many these are.
+        own: started by the step's own calls.
+    """
+
+    kind: str
+    lane: str | None
+    name: str
+    work_class: str | None
+    start_ns: int
+    dur_ns: int
+    count: int
+    own: bool
+
+
+@dataclass(frozen=True)
+class IntervalTotal:
+    """All of one kind, lane and class in the step."""
+
+    kind: str
+    lane: str | None
+    work_class: str | None
+    count: int
+    time_ns: int
+
+
+@dataclass(frozen=True)
+class TypicalStep:
+    """The recorded step of median duration on the host, the profiler's cost included.
+
+    Attributes:
+        name: its annotation.
+        source: molprof, vllm, sglang or profiler.
+        kind: prefill, decode and so on; None where the annotation does not tell.
+        steps: the steps that it is the median of.
+        dur_ns: its duration on the host.
+        totals: all phases, calls, operators and pieces of GPU work.
+        intervals: the same in order of start, short ones that are close together as one.
+    """
+
+    name: str
+    source: str
+    kind: str | None
+    steps: int
+    dur_ns: int
+    totals: tuple[IntervalTotal, ...]
+    intervals: tuple[Interval, ...]
+
+
+def read_typical_step(engine: Engine) -> TypicalStep | None:
+    """The step of median duration; None in a trace without annotated steps."""
+    _, steps = query_rows(engine, "typical_step", _STEP_SQL)
+    if not steps:
+        return None
+    name, source, kind, count, dur_ns = steps[0]
+    _, totals = query_rows(engine, "typical_step", _TOTAL_SQL)
+    _, intervals = query_rows(engine, "typical_step", _INTERVAL_SQL)
+    return TypicalStep(
+        name,
+        source,
+        kind,
+        count,
+        dur_ns,
+        tuple(IntervalTotal(*row) for row in totals),
+        tuple(_interval(row) for row in intervals),
+    )
+
+
+def _interval(row: tuple[Any, ...]) -> Interval:
+    kind, lane, name, work_class, start_ns, dur_ns, count, own = row
+    return Interval(kind, lane, name, work_class, start_ns, dur_ns, count, bool(own))  # SQL has 0 and 1

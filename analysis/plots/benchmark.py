@@ -1,0 +1,225 @@
+"""Figures of results: speed by batch size, static against dynamic, a heat map, kernels. One line of `KINDS` each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from molprof.analysis.bench.results import Results
+from molprof.analysis.bench.summary import GENERATE, SDPA, Measured, summed, varying
+from molprof.analysis.documents.benchmark import sdpa_key, short
+from molprof.analysis.plots.output import figure_bytes
+from molprof.analysis.plots.style import (
+    EDGE,
+    INK,
+    LINES,
+    caption,
+    colour,
+    hatch,
+    house_style,
+    legend_below,
+    new_figure,
+    time_unit,
+)
+from molprof.analysis.plots.subject import NotRecordedError
+from molprof.common.values import speed_text, time_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
+
+_BATCH, _CACHE = "batch_size", "kv_cache"
+_ROW_INCHES = 0.34
+_NARROW_LABEL = 30
+
+
+def bench_figure(kind: str, results: Results, form: str) -> bytes:
+    """The figure `kind` of `KINDS` as a file in the format `form`.
+
+    Raises:
+        NotRecordedError: the results do not hold what it shows.
+        TraceError: the figures of a result are not what they should be.
+    """
+    with house_style():
+        return figure_bytes(KINDS[kind](results), form)
+
+
+def draw_batch(results: Results) -> Figure:
+    """Tokens per second over the batch size, with the range of the repeats; both axes logarithmic."""
+    done = _generation(results)
+    names = [name for name in varying(done) if name not in (_BATCH, "count")]
+    series: dict[str, list[Measured]] = {}
+    for item in done:
+        series.setdefault(_series(item, names, done), []).append(item)
+    sizes = sorted({int(item.settings[_BATCH]) for item in done})
+    if len(sizes) < 2:
+        raise _missing("several batch sizes", "batch")
+    figure, (axis,) = new_figure(3.4)
+    handles = []
+    for index, (_, items) in enumerate(series.items()):
+        items.sort(key=lambda item: int(item.settings[_BATCH]))
+        places = [int(item.settings[_BATCH]) for item in items]
+        speeds = [item.tokens_per_s or 0.0 for item in items]
+        low = [speed - 1e9 / max(item.times_ns) for speed, item in zip(speeds, items, strict=True)]
+        high = [1e9 / min(item.times_ns) - speed for speed, item in zip(speeds, items, strict=True)]
+        handles.append(
+            axis.errorbar(
+                places, speeds, yerr=(low, high), color=colour(index), linestyle=LINES[index % len(LINES)], marker="o",
+                markersize=3.5, capsize=2.5, linewidth=1.3,
+            )
+        )  # fmt: skip
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set_xticks(sizes, [str(size) for size in sizes])
+    axis.minorticks_off()
+    axis.yaxis.set_major_locator(_places())
+    axis.yaxis.set_major_formatter(_plain)
+    axis.set_xlabel("rows generated together")
+    axis.set_ylabel("tokens/s, median and range\n(logarithmic)")
+    axis.grid(True)
+    legend_below(figure, handles, [caption(name) for name in series], 3)
+    return figure
+
+
+def draw_cache(results: Results) -> Figure:
+    """For every configuration the steady pass, and what the first pass took beyond it, a bar for each cache."""
+    done = [item for item in _generation(results) if item.generation]
+    caches = list(dict.fromkeys(str(item.settings.get(_CACHE)) for item in done))
+    if len(caches) < 2:
+        raise _missing("several KV caches", "cache")
+    names = [name for name in varying(done) if name != "count"]
+    ordered = sorted(done, key=lambda item: (short(item, [name for name in names if name != _CACHE]), item.label))
+    steady = [item.wall_ns() or 0.0 for item in ordered]
+    extra = [max(0.0, item.first_extra_ns() or 0.0) for item in ordered]
+    longest = max(one + two for one, two in zip(steady, extra, strict=True))
+    scale, unit = time_unit(longest)
+    figure, (axis,) = new_figure(1.15 + _ROW_INCHES * len(ordered))
+    rows = range(len(ordered))
+    handles: list[Any] = [
+        axis.barh(rows, [value / scale for value in steady], 0.68, edgecolor=EDGE, linewidth=0.5,
+                  color=[colour(caches.index(str(item.settings.get(_CACHE)))) for item in ordered]),
+        axis.barh(rows, [value / scale for value in extra], 0.68, left=[value / scale for value in steady],
+                  color="#ffffff", edgecolor=EDGE, linewidth=0.5, hatch=hatch(1)),
+    ]  # fmt: skip
+    for row, (one, two) in enumerate(zip(steady, extra, strict=True)):
+        text = f"{time_text(one)} steady, {time_text(two)} more at first"
+        axis.annotate(text, ((one + two) / scale, row), (4, 0), textcoords="offset points", va="center", fontsize=7.5)
+    axis.set_yticks(rows, [caption(_series(item, names, done), _NARROW_LABEL) for item in ordered])
+    axis.tick_params("y", length=0)
+    axis.set_ylim(len(ordered) - 0.45, -0.55)
+    axis.set_xlim(0, 1.5 * longest / scale)
+    axis.grid(True, axis="x")
+    axis.set_xlabel(f"time of a pass ({unit})")
+    legend_below(figure, handles, ["a timed pass", "the first pass beyond it: compiling, set-up"], 2)
+    return figure
+
+
+def draw_heat(results: Results) -> Figure:
+    """Tokens per second of every configuration (down) at every batch size (across), darker is faster in its column."""
+    done = _generation(results)
+    names = [name for name in varying(done) if name not in (_BATCH, "count")]
+    sizes = sorted({int(item.settings[_BATCH]) for item in done})
+    rows = list(dict.fromkeys(sorted(_series(item, names, done) for item in done)))
+    if len(rows) < 2:
+        raise _missing("several configurations", "matrix")
+    speeds: dict[tuple[str, int], float] = {}
+    for item in done:
+        place = _series(item, names, done), int(item.settings[_BATCH])
+        speeds[place] = max(speeds.get(place, 0.0), item.tokens_per_s or 0.0)
+    best = {size: max(speed for (_, other), speed in speeds.items() if other == size) for size in sizes}
+    shares = [[speeds.get((row, size), float("nan")) / best[size] for size in sizes] for row in rows]
+    figure, (axis,) = new_figure(1.0 + _ROW_INCHES * len(rows))
+    for row, line in enumerate(shares):
+        for column, share in enumerate(line):
+            speed = speeds.get((rows[row], sizes[column]))
+            shade = (1.0, 1.0, 1.0) if speed is None else _shade(share)
+            axis.barh(row, 1, 1, left=column - 0.5, color=shade, edgecolor=EDGE, linewidth=0.5)
+            text = "no result" if speed is None else speed_text(speed)
+            weight = "bold" if speed is not None and share == 1 else "normal"
+            axis.text(column, row, text, ha="center", va="center", fontsize=8, color=INK, fontweight=weight)
+    axis.set_xlim(-0.5, len(sizes) - 0.5)
+    axis.set_ylim(len(rows) - 0.5, -0.5)
+    axis.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+    axis.set_yticks(range(len(rows)), [caption(row, _NARROW_LABEL) for row in rows])
+    axis.tick_params(length=0)
+    axis.set_xlabel("rows generated together; tokens/s, the fastest of each column bold")
+    return figure
+
+
+def draw_sdpa(results: Results) -> Figure:
+    """Bars of the median time by backend, a group for each shape and mask; logarithmic."""
+    done = [item for item in summed(results) if item.kind == SDPA and item.times_ns]
+    if not done:
+        raise _missing("attention kernels", "sdpa")
+    ordered = sorted(done, key=lambda item: (sdpa_key(item), item.median_ns or 0.0))
+    longest = max(item.median_ns or 0.0 for item in ordered)
+    scale, unit = time_unit(longest)
+    backends = list(dict.fromkeys(str(item.settings.get("backend")) for item in done))
+    names = [name for name in varying(done) if name != "backend"]
+    figure, (axis,) = new_figure(0.9 + _ROW_INCHES * len(ordered))
+    rows = range(len(ordered))
+    values = [(item.median_ns or 0.0) / scale for item in ordered]
+    colours = [colour(backends.index(str(item.settings.get("backend")))) for item in ordered]
+    axis.barh(rows, values, 0.68, color=colours, edgecolor=EDGE, linewidth=0.5)
+    for row, item in enumerate(ordered):
+        axis.annotate(time_text(item.median_ns), (values[row], row), (4, 0), textcoords="offset points", va="center",
+                      fontsize=7.5)  # fmt: skip
+    labels = [f"{item.settings.get('backend')} {short(item, names) if names else ''}".strip() for item in ordered]
+    axis.set_yticks(rows, [caption(label, _NARROW_LABEL) for label in labels])
+    axis.tick_params("y", length=0)
+    axis.set_ylim(len(ordered) - 0.45, -0.55)
+    axis.set_xscale("log")
+    axis.set_xlim(min(values) / 2, max(values) * 4)
+    axis.xaxis.set_major_locator(_places())
+    axis.xaxis.set_major_formatter(_plain)
+    axis.minorticks_off()
+    axis.grid(True, axis="x")
+    axis.set_xlabel(f"median time of a call ({unit}, logarithmic)")
+    return figure
+
+
+KINDS: dict[str, Callable[[Results], Figure]] = {
+    "batch": draw_batch,
+    "cache": draw_cache,
+    "heat": draw_heat,
+    "sdpa": draw_sdpa,
+}
+
+
+def _missing(what: str, benchmark: str) -> NotRecordedError:
+    return NotRecordedError(
+        what, f"molprof bench {benchmark} -o FILE measures it; molprof bench show FILE: what is there"
+    )
+
+
+def _plain(value: float, place: float) -> str:
+    """A tick of a logarithmic axis as a number; matplotlib's own are formulas, which this style does not set."""
+    return f"{value:,.10g}"
+
+
+def _places() -> LogLocator:
+    """Ticks at 1, 2 and 5 of each decade, for an axis that may be shorter than one."""
+    from matplotlib.ticker import LogLocator
+
+    return LogLocator(subs=(1.0, 2.0, 5.0))
+
+
+def _generation(results: Results) -> list[Measured]:
+    done = [item for item in summed(results) if item.kind == GENERATE and item.times_ns]
+    if not done:
+        raise _missing("whole generation that ran", "matrix")
+    return done
+
+
+def _series(item: Measured, names: Sequence[str], all_items: Sequence[Measured]) -> str:
+    """A configuration's name: the settings that vary, and the environment where there are several."""
+    text = short(item, names) if names else str(item.settings.get("model"))
+    several = len({other.environment for other in all_items}) > 1
+    return f"{text} @{item.environment[:4]}" if several else text
+
+
+def _shade(share: float) -> tuple[float, float, float]:
+    """White at a speed of nothing, light blue at the column's best: text stays readable on all of it."""
+    weight = max(0.0, min(1.0, share)) ** 2
+    red, green, blue = 0x56 / 255, 0xB4 / 255, 0xE9 / 255
+    return (1 - weight * (1 - red), 1 - weight * (1 - green), 1 - weight * (1 - blue))

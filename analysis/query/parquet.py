@@ -1,0 +1,64 @@
+"""Results of a query as a Parquet file, through pyarrow."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from typing import Any
+
+import numpy as np
+
+from molprof.analysis.query import Result
+from molprof.common.errors import MissingExtraError
+
+
+def check_parquet() -> None:
+    """Refuses, before any work, what could not be written.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        raise MissingExtraError("pyarrow", "parquet", "the format parquet")
+
+
+def result_to_parquet(result: Result) -> bytes:
+    """The file's bytes: int64, double, string or binary columns, NULL as null, texts exactly as they are.
+
+    A column that mixes kinds, as SQL allows, is a string column.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+        UsageError: the query gave several results.
+    """
+    check_parquet()
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({name: _array(pyarrow, column) for name, column in result.columns.items()})
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def _array(pyarrow: Any, column: np.ndarray) -> Any:
+    if column.dtype != object:
+        return pyarrow.array(column)
+    values = column.tolist()
+    kinds = {type(value) for value in values} - {type(None)}
+    types = {
+        frozenset({int}): pyarrow.int64(),
+        frozenset({float}): pyarrow.float64(),
+        frozenset({bytes}): pyarrow.binary(),
+    }
+    if known := types.get(frozenset(kinds)):
+        return pyarrow.array(values, type=known)
+    texts = [None if value is None else _text(value) for value in values]
+    return pyarrow.array(texts, type=pyarrow.string())
+
+
+def _text(value: str | int | float | bytes) -> str:
+    if isinstance(value, bytes):
+        return value.hex()
+    # A lone surrogate has no UTF-8 form.
+    return str(value).encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,48 @@
+"""Values of a trace that no figure can be made of, found when a query of the package has stumbled over one."""
+
+from __future__ import annotations
+
+from molprof.analysis.engine import Engine
+from molprof.common.errors import QueryError, TraceError
+
+_SHOWN_CHARACTERS = 60
+# What the SQL modules read as a number, and of which events.
+_SQL = """
+SELECT
+  SUBSTR(args.flat_key, LENGTH('args.') + 1) AS arg,
+  args.string_value AS value,
+  IFNULL(slice.name, '') AS name,
+  IFNULL(slice.category, 'None') AS category
+FROM args
+JOIN slice
+  USING (arg_set_id)
+WHERE
+  args.value_type = 'string'
+  AND (
+    args.flat_key = 'args.bytes' AND slice.category IN ('gpu_memcpy', 'gpu_memset')
+    OR args.flat_key = 'args.stream' AND slice.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+    OR args.flat_key = 'args.correlation'
+    AND slice.category IN ('kernel', 'gpu_memcpy', 'gpu_memset', 'cuda_runtime', 'cuda_driver')
+  )
+ORDER BY
+  slice.id, args.id
+LIMIT 1
+"""
+
+
+def wrong_value(engine: Engine, path: str, error: QueryError) -> TraceError:
+    """What to raise for `error` of the package's own SQL, which is tested: the trace's value that it stumbled over.
+
+    Args:
+        path: the trace's, for the message.
+    """
+    found = {name: column.tolist() for name, column in engine.query(_SQL).items()}
+    if not found["arg"]:
+        return TraceError(f"{path} holds a value that its figures cannot be made of: {str(error).splitlines()[0]}")
+    arg, value, name, category = (found[key][0] for key in ("arg", "value", "name", "category"))
+    shown = repr(value[:_SHOWN_CHARACTERS]) + ("..." if len(value) > _SHOWN_CHARACTERS else "")
+    return TraceError(
+        f"{path}: the event {name[:_SHOWN_CHARACTERS]!r} of category {category} has the {arg} {shown},"
+        " which is no integer of 64 bits",
+        hint=f"no figure can be trusted with it: correct the file, or leave {arg!r} out of that event",
+    )

@@ -1,0 +1,140 @@
+"""Reports kept in the user's cache, so that a second look at a trace answers at once."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from molprof import __version__
+from molprof.analysis.figures.model import Report
+from molprof.common.files import cache_dir, replacing
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable  # not there at run time in Python 3.10
+
+# About a thousand reports.
+MAX_BYTES = 64 << 20
+_READ_BYTES = 1 << 20
+_DIGEST_BYTES = 32
+# A file changed this recently may change again without its time stamps showing it, so its hash is not kept.
+_SETTLED_NS = 2_000_000_000
+# Made here, once: msgspec (0.22) looks into a dataclass when it is first asked for it, and two threads that ask for the
+# same one at once end the process, because one of them sees what the other has half filled in.
+_decode_report = msgspec.json.Decoder(Report).decode
+
+
+def report_key(path: Path, *options: object) -> str | None:
+    """The name under which a report is kept: the file's content, molprof's code and the options that change figures.
+
+    None where the file cannot be read; whoever reads it next says why.
+    """
+    with contextlib.suppress(OSError):
+        parts = [__version__, _code_digest(), _content_digest(path), *map(repr, options)]
+        return _digest("\0".join(parts).encode()).hex()
+    return None
+
+
+def read_report(key: str, path: Path) -> Report | None:
+    """The report kept under `key`, as one of the file at `path`; None where there is none that is whole."""
+    entry = _folder() / f"{key}.json"
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        data = entry.read_bytes()
+        digest, text = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+        if digest != _digest(text):
+            return None
+        report = decode_report(text)
+        os.utime(entry)  # the entries used last are kept longest
+        return replace(report, trace=replace(report.trace, path=str(path)))
+    return None
+
+
+def write_report(key: str, report: Report) -> None:
+    """Keeps a report; a cache that cannot be written costs only time."""
+    text = encode_report(report)
+    with contextlib.suppress(OSError):
+        _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(_folder() / f"{key}.json", _digest(text) + text)
+        _prune(_folder().iterdir())
+
+
+def encode_report(report: Report) -> bytes:
+    """JSON that `decode_report` turns back into an equal report."""
+    return msgspec.json.encode(report)
+
+
+def decode_report(text: bytes) -> Report:
+    """Raises msgspec.DecodeError."""
+    return _decode_report(text)
+
+
+def _folder() -> Path:
+    return cache_dir() / "reports"
+
+
+def _write(path: Path, data: bytes) -> None:
+    with replacing(path) as part:
+        part.write_bytes(data)
+
+
+def _prune(entries: Iterable[Path]) -> None:
+    """Removes the entries used longest ago, beyond MAX_BYTES."""
+    known = sorted(((entry.stat(), entry) for entry in entries), key=lambda item: item[0].st_mtime_ns, reverse=True)
+    total = 0
+    for status, entry in known:
+        total += status.st_size
+        if total > MAX_BYTES:
+            entry.unlink(missing_ok=True)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+@functools.cache
+def _code_digest() -> str:
+    """Of all that decides a figure: another query or formula must not find the old result."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for package in ("molprof.analysis", "molprof.common", "molprof.queries"):
+        for source in _sources(files(package)):
+            digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources(folder: Traversable) -> Iterable[Traversable]:
+    for item in sorted(folder.iterdir(), key=lambda item: item.name):
+        if item.is_dir():
+            yield from _sources(item)
+        elif item.name.endswith((".py", ".sql")):
+            yield item
+
+
+def _content_digest(path: Path) -> str:
+    """The hash of the file's bytes; known without reading it where it is the file that was hashed before."""
+    status = path.stat()
+    place = (str(path.resolve()), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    note = _folder() / f"{_digest(repr(place).encode()).hex()}.hash"
+    with contextlib.suppress(OSError):
+        known = note.read_text()
+        if len(known) == 2 * _DIGEST_BYTES:
+            os.utime(note)
+            return known
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    with path.open("rb") as file:
+        while block := file.read(_READ_BYTES):
+            digest.update(block)
+    result = digest.hexdigest()
+    if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS and path.stat() == status:
+        with contextlib.suppress(OSError):
+            note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write(note, result.encode())
+    return result

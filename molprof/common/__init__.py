@@ -1,0 +1,1 @@
+"""The ground: what analysis, profiler and commands share. Imports nothing above it."""

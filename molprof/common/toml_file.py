@@ -1,0 +1,103 @@
+"""A TOML file whose mistakes are told with their line."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from molprof.common.errors import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class TomlFile:
+    """A file's tables, and the text that its lines are counted in.
+
+    Attributes:
+        path: as given.
+        content: its tables.
+        example: what such a file looks like, for messages.
+    """
+
+    path: Path
+    text: str
+    content: dict[str, Any]
+    example: str
+
+    def line(self, keys: Sequence[str | int]) -> int:
+        """The line, from 1, on which the key (or place in a list) that `keys` lead to stands; if absent, its table's.
+
+        TOML is read from top to bottom, so the first lines that hold the key end with the statement that sets it,
+        and that statement begins after the longest shorter beginning that is TOML by itself.
+        """
+        lines = self.text.splitlines(keepends=True)
+        whole = 0
+        for number in range(1, len(lines) + 1):
+            try:
+                content: Any = tomllib.loads("".join(lines[:number]))
+            except tomllib.TOMLDecodeError:
+                continue
+            for key in keys:
+                content = _item(content, key)
+            if content is not None:
+                return whole + 1
+            whole = number
+        return self.line(keys[:-1]) if len(keys) > 1 else 1
+
+    def refuse(self, problem: str, keys: Sequence[str | int], hint: str | None = None) -> NoReturn:
+        """Raises UsageError that names the file and the line of the key."""
+        raise UsageError(f"{self.path}, line {self.line(keys)}: {problem}", hint=hint or self.example)
+
+    def check_keys(self, table: object, keys: Sequence[str | int], known: Collection[str]) -> dict[str, Any]:
+        """The table that `keys` lead to, all of whose keys are `known`.
+
+        Raises:
+            UsageError: it is no table, or holds another key.
+        """
+        if not isinstance(table, dict):
+            self.refuse(f"{'.'.join(map(str, keys))} is {table!r}, expected a table", keys)
+        for key in table:
+            if key not in known:
+                self.refuse(unknown(f"key {key!r}", key, known), [*keys, key])
+        return table
+
+
+def _item(content: object, key: str | int) -> object:
+    if isinstance(content, dict):
+        return content.get(key)
+    if isinstance(content, list) and isinstance(key, int) and key < len(content):
+        return content[key]
+    return None
+
+
+def unknown(what: str, name: str, known: Collection[str]) -> str:
+    """That `what` is not known, with the nearest known name, or all of them."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f"unknown {what}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")
+
+
+def read_toml(path: Path, example: str) -> TomlFile:
+    """The file at `path`.
+
+    Raises:
+        UsageError: it cannot be read, or is not TOML; names the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # editors of Windows begin it with a mark
+        return TomlFile(path, text, tomllib.loads(text), example)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text: byte {error.start}", hint="name a TOML file") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint="name a TOML file") from error
+    except RecursionError as error:
+        raise UsageError(f"{path} is not TOML: nested too deeply", hint=example) from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not TOML: {error}", hint=example) from error

@@ -1,0 +1,187 @@
+"""Numbers and names as text: units, thousands separators, short kernel names."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+
+NOT_RECORDED = "not recorded"
+
+# A value of a table; None: not recorded.
+Cell = str | int | float | None
+
+_NS_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+_BYTE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
+# What C++ kernel names repeat without telling kernels apart.
+_KERNEL_NOISE = (
+    "void ",
+    "at::native::",
+    "(anonymous namespace)::",
+    "gpu_kernel_impl_nocast<",
+    "gpu_kernel_impl<",
+    "binary_internal::",
+    "c10::",
+)
+
+
+def time_text(value_ns: float | None) -> str:
+    """Nanoseconds in the unit that leaves one to three digits before the point."""
+    if value_ns is None:
+        return NOT_RECORDED
+    for size, unit in _NS_UNITS:
+        if abs(value_ns) >= size:
+            return f"{_digits(value_ns / size)} {unit}"
+    return f"{value_ns:.0f} ns"
+
+
+def signed_time_text(value_ns: float | None) -> str:
+    """A difference in time, with its sign."""
+    return f"+{time_text(value_ns)}" if value_ns is not None and value_ns > 0 else time_text(value_ns)
+
+
+def signed_percent_text(value_ratio: float | None) -> str:
+    """A part of a difference, in percent of it, with its sign."""
+    if value_ratio is None:
+        return NOT_RECORDED
+    percent = 100 * value_ratio
+    decimals = 0 if abs(percent) >= 10 else 1 if abs(percent) >= 1 else 2
+    return f"{percent:+.{decimals}f} %"
+
+
+def bytes_text(value_bytes: float | None) -> str:
+    """Bytes in powers of 1000."""
+    if value_bytes is None:
+        return NOT_RECORDED
+    for size, unit in _BYTE_UNITS:
+        if abs(value_bytes) >= size:
+            return f"{_digits(value_bytes / size)} {unit}"
+    return f"{value_bytes:.0f} B"
+
+
+def count_text(value: float | None) -> str:
+    """An integer with thousands separators."""
+    return NOT_RECORDED if value is None else f"{value:,.0f}"
+
+
+def counted(value: float | None, noun: str) -> str:
+    """A count with its noun, in the singular for one: `1 block`, `1,234 blocks`."""
+    return f"{count_text(value)} {noun}{'' if value == 1 else 's'}"
+
+
+def number_text(value: float | None) -> str:
+    """A number with as many decimals as four digits leave room for; none where it is whole."""
+    if value is None:
+        return NOT_RECORDED
+    return f"{value:,.0f}" if float(value).is_integer() else _digits(value)
+
+
+def speed_text(value: float | None) -> str:
+    """A measured speed with four digits, so that columns are even; a small one with three, and never 0."""
+    if value is None:
+        return NOT_RECORDED
+    return f"{value:.3g}" if 0 < value < 0.1 else _digits(value)
+
+
+def percent_text(value_ratio: float | None) -> str:
+    """A ratio as a percentage."""
+    if value_ratio is None:
+        return NOT_RECORDED
+    percent = 100 * value_ratio
+    return "< 0.01 %" if 0 < percent < 0.005 else f"{percent:.2f} %"
+
+
+def ratio_text(value_ratio: float | None) -> str:
+    """A ratio as a factor; empty where there is none."""
+    return "" if value_ratio is None else f"{_digits(value_ratio)}x"
+
+
+def bool_text(value: bool | None) -> str:
+    """yes, no, or not recorded."""
+    return NOT_RECORDED if value is None else "yes" if value else "no"
+
+
+def text(value: str | None) -> str:
+    """Text, or not recorded."""
+    return NOT_RECORDED if value is None else value
+
+
+def by_unit(unit: str, value: Cell) -> str:
+    """A value of a compared row."""
+    if isinstance(value, str):
+        return value
+    formats: dict[str, Callable[[float | None], str]] = {
+        "ns": time_text,
+        "ratio": percent_text,
+        "count": count_text,
+        "number": number_text,
+    }
+    return formats.get(unit, number_text)(value)
+
+
+def by_column(column: str, value: Cell) -> str:
+    """A value of a metric's table, by the suffix of its column; empty where null."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return short_name(value)
+    if column.endswith("_ns"):
+        return time_text(value)
+    if column.endswith("_bytes") or column == "bytes":
+        return bytes_text(value)
+    if column.endswith("_ratio"):
+        return percent_text(value)
+    return number_text(value)
+
+
+def column_title(column: str) -> str:
+    """`mean_delay_ns` as `mean delay`: units stand in the cells."""
+    if column == "gpu_ns":
+        return "GPU time"
+    for suffix in ("_ns", "_bytes"):
+        column = column.removesuffix(suffix)
+    return column.replace("_ratio", " share").replace("_", " ")
+
+
+def short_name(name: str) -> str:
+    """A kernel's name without what all of its kind have in common, arguments left out."""
+    if not any(noise in name for noise in _KERNEL_NOISE):
+        return name
+    for noise in _KERNEL_NOISE:
+        name = name.replace(noise, "")
+    return _without_arguments(name)
+
+
+def _without_arguments(name: str) -> str:
+    """Cut at the first parenthesis outside angle brackets: those inside belong to template arguments."""
+    depth = 0
+    for place, letter in enumerate(name):
+        if letter in "<>":
+            depth += 1 if letter == "<" else -1
+        elif letter == "(" and depth == 0 and place > 0:
+            return name[:place]
+    return name
+
+
+def per(part: float | None, whole: float | None) -> float | None:
+    """`part` over `whole`; None where either is not recorded or `whole` is 0."""
+    return part / whole if part is not None and whole else None
+
+
+def width(value: str) -> int:
+    """Columns that `value` takes on a terminal: wide East Asian characters two, combining ones none."""
+    if value.isascii():
+        return len(value)
+    return sum(_character_width(character) for character in value)
+
+
+def _character_width(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _digits(value: float) -> str:
+    """Four significant digits, at least none and at most three decimals."""
+    size = abs(value)
+    decimals = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
+    return f"{value:,.{decimals}f}"

@@ -1,0 +1,121 @@
+"""The manifest's account of a run: its model, how it decoded, and what came of every molecule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from molprof.common.manifest import Disagreement, Generation, Model, MoleculeRun, TemplateCounts
+from molprof.profiler.decoding.batches import BatchPlan
+from molprof.profiler.decoding.runner import BatchResult, PassResult, Runner
+from molprof.profiler.models.load import LoadedModel
+from molprof.profiler.molecules.kinds import check, classify, plain
+from molprof.profiler.molecules.needs import needs
+from molprof.profiler.settings import PRESETS, CaptureSettings
+
+
+def molecule_runs(
+    runner: Runner,
+    plans: list[BatchPlan],
+    result: PassResult,
+    watched: Sequence[tuple[BatchResult, list[Disagreement]]] | None = None,
+) -> tuple[list[MoleculeRun], list[list[str]]]:
+    """The account of every molecule in the order of the input, and the text of each of its tokens.
+
+    Args:
+        result: a timed pass.
+        watched: what the pass for disagreement wrote and found, by batch; of a row that it wrote otherwise the
+            account has no disagreement.
+    """
+    loaded = runner.loaded
+    runs: list[MoleculeRun] = []
+    for number, (plan, batch) in enumerate(zip(plans, result.batches, strict=True)):
+        for row, (prompt, tokens) in enumerate(zip(plan.prompts, batch.rows, strict=True)):
+            found = (classify if prompt.molecule is not None else plain)(tokens, loaded.table, loaded.eos)
+            disagreement = None
+            if watched is not None and watched[number][0].rows[row] == tokens:
+                disagreement = watched[number][1][row]
+            problem, counts = None, None
+            if prompt.molecule is not None:
+                problem = check(found.text, prompt.molecule)
+                if problem is not None and tokens[-1] not in loaded.eos:
+                    problem = f"cut off after {len(tokens)} tokens: {problem}"
+                if getattr(runner.processor, "fixed_length", runner.processor is not None):
+                    template = runner.template(prompt.molecule)
+                    per_block = template.free_per_block.tolist()
+                    counts = TemplateCounts(len(template.ids), sum(per_block), len(per_block), per_block)
+            runs.append(
+                MoleculeRun(
+                    sequence=plan.sequences[row],
+                    batch=number,
+                    row=row,
+                    smiles=None if prompt.molecule is None else prompt.molecule.smiles,
+                    prompt=prompt.text,
+                    prompt_tokens=len(loaded.tokenizer(prompt.text)["input_ids"]),
+                    token_ids=list(tokens),
+                    kinds=found.kinds,
+                    blocks=found.blocks,
+                    text=found.text,
+                    valid=None if prompt.molecule is None else problem is None,
+                    problem=problem,
+                    malformed_blocks=found.malformed_blocks,
+                    cut_blocks=found.cut_blocks,
+                    masked_logits=None if batch.masked_logits is None else batch.masked_logits[row],
+                    template=counts,
+                    needed_per_block=needs(loaded.tokenizer, found.insides),
+                    disagreement=disagreement,
+                    step_tokens=None if batch.appended is None else list(batch.appended[row]),
+                )
+            )
+    runs.sort(key=lambda run: run.sequence)
+    return runs, [[loaded.table.join([token]) for token in run.token_ids] for run in runs]
+
+
+def model_account(settings: CaptureSettings, loaded: LoadedModel) -> Model:
+    """The manifest's `model`."""
+    config = loaded.model.config.get_text_config(decoder=True)
+    heads = config.num_attention_heads
+    return Model(
+        name=settings.model,
+        family=loaded.model.config.model_type,
+        parameters=loaded.model.num_parameters(),
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        heads=heads,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        logits_width=loaded.target.logits_width,
+        tokenizer=loaded.tokenizer_name,
+        vocabulary=len(loaded.tokenizer),
+        dtype=str(loaded.model.dtype).removeprefix("torch."),
+        device=str(loaded.target.device),
+        attention=settings.attention,
+        size=settings.size,
+        weights=settings.weights if settings.model in PRESETS else None,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        mlp=getattr(config, "intermediate_size", None),
+    )
+
+
+def generation_account(
+    settings: CaptureSettings, runner: Runner, plans: list[BatchPlan], result: PassResult
+) -> Generation:
+    """The manifest's `generation`."""
+    processor = runner.processor
+    return Generation(
+        processor=None if processor is None else processor.name,
+        processor_parameters={} if processor is None else processor.parameters,
+        placeholder=None if processor is None else processor.placeholder,
+        sampling="greedy" if settings.decoding.sampling == "greedy" else "sample",
+        sampling_parameters=settings.decoding.parameters(),
+        cache=settings.kv_cache,
+        batch_size=settings.batch_size,
+        seed=settings.decoding.seed,
+        generations=settings.generations,
+        template_threads=None if processor is None else runner.template_threads,
+        template_cache=None if processor is None else runner.template_cache,
+        max_new_tokens=max(plan.max_new_tokens for plan in plans),
+        sorted=runner.sorts([prompt for plan in plans for prompt in plan.prompts]),
+        forced_runs=runner.loop.forced_runs,
+        drop_finished=runner.loop.drop_finished,
+        compile=runner.loop.compile,
+        host_reads=sum(batch.host_reads or 0 for batch in result.batches) if runner.loop.own else None,
+    )

@@ -1,0 +1,219 @@
+"""A whole capture: warm-up, timed repeats, the profiled pass, and the trace file with tokens and manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from molprof.common.errors import ProcessorError, RunError
+from molprof.common.files import check_output, scratch_file
+from molprof.common.manifest import SCHEMA, Manifest, Repeat, Timings, Window
+from molprof.profiler.capture.account import generation_account, model_account, molecule_runs
+from molprof.profiler.capture.passes import Passes, Progress, Report
+from molprof.profiler.capture.recorded_pass import kept_recording, recorded_pass
+from molprof.profiler.capture.tracefile import incomplete_path, is_incomplete, write_trace
+from molprof.profiler.capture.window import check_window, choose_window
+from molprof.profiler.decoding.marks import HostMarks, mark_cost_ns, signature_cost_ns
+from molprof.profiler.decoding.runner import PassResult, Runner, check_cache
+from molprof.profiler.environment import environment
+from molprof.profiler.models.load import LoadedModel, load, resolve_device, resolve_dtype
+from molprof.profiler.molecules.prompts import Prompts, read_prompts, read_texts, repeated
+from molprof.profiler.molecules.templates import default_threads
+from molprof.profiler.processors import PROCESSORS, find_factory, make_processor
+from molprof.profiler.processors.checked import UserProcessor
+from molprof.profiler.settings import AUTO, CaptureSettings
+
+
+@dataclass(frozen=True)
+class CaptureResult:
+    """A finished capture.
+
+    Attributes:
+        path: the trace.
+        notes: what the user should know about the run, one line each.
+    """
+
+    path: Path
+    manifest: Manifest
+    notes: tuple[str, ...]
+
+
+def capture(settings: CaptureSettings, report: Report = lambda progress: None) -> CaptureResult:
+    """Makes a capture as `settings` say.
+
+    Raises:
+        UsageError: something that was asked for does not exist or does not fit; nothing was written.
+        RunError: the run or the recording failed; nothing was written.
+    """
+    check_output(settings.output, settings.force)
+    prompts = _prompts(settings)
+    if settings.processor not in (None, AUTO):
+        find_factory(settings.processor)  # a mistyped name is found before a model is loaded for it
+        if settings.processor not in PROCESSORS:
+            left = incomplete_path(settings.output)
+            # What the last failure left may go: mending a processor takes many tries.
+            check_output(left, settings.force or (left.is_file() and is_incomplete(left)))
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    device = resolve_device(settings.device)
+    resolve_dtype(settings.dtype, device)
+    check_cache(settings.kv_cache, device)
+    report(Progress("load", notes=prompts.notes()))
+    loaded = load(
+        settings.model,
+        settings.tokenizer,
+        settings.dtype,
+        settings.device,
+        settings.attention,
+        settings.trust_remote_code,
+        settings.size,
+        settings.weights,
+        lambda layer, layers: report(Progress("weights", layer, layers)),
+    )
+    return capture_loaded(settings, loaded, prompts, report)
+
+
+def _prompts(settings: CaptureSettings) -> Prompts:
+    if settings.prompts is not None:
+        found = read_texts(settings.prompts, settings.count)
+    else:
+        found = read_prompts(settings.smiles, settings.count, settings.strict)
+    return repeated(found, settings.generations)
+
+
+def capture_loaded(
+    settings: CaptureSettings, loaded: LoadedModel, prompts: Prompts, report: Report = lambda progress: None
+) -> CaptureResult:
+    """`capture` with a model and prompts at hand."""
+    name = loaded.default_processor if settings.processor == AUTO else settings.processor
+    processor = None if name is None else make_processor(name, loaded.target)
+    runner = Runner(
+        loaded,
+        processor,
+        settings.decoding,
+        settings.attention,
+        settings.kv_cache,
+        settings.loop,
+        settings.template_threads or default_threads(),
+        settings.template_cache,
+    )
+    plans = runner.plan(prompts.prompts, settings.batch_size, settings.max_new_tokens)
+    if settings.window is not None:
+        check_window(settings.window, plans[0].max_new_tokens)  # before the passes, where that can be told
+    passes = Passes(runner, plans, report)
+    with _scratch(settings.output) as raw:
+        try:
+            return _capture(settings, prompts, passes, raw)
+        except ProcessorError as problem:
+            raise kept_recording(settings, passes, raw, problem) from problem
+
+
+def _capture(settings: CaptureSettings, prompts: Prompts, passes: Passes, raw: Path) -> CaptureResult:
+    """The passes, and the trace of them; torch exports to `raw`."""
+    runner, plans, report, loaded = passes.runner, passes.plans, passes.report, passes.runner.loaded
+    looked_at: PassResult | None = None
+    if isinstance(runner.processor, UserProcessor):
+        # Looking at every row waits for the device: in a pass of its own, whose time nobody sees.
+        runner.processor.verify = True
+        looked_at = passes.run("verify", 0, 1, HostMarks(passes.step))
+        runner.processor.verify = False
+    warmup = [
+        passes.run("warmup", number, settings.warmup, HostMarks(passes.step)) for number in range(settings.warmup)
+    ]
+    repeats, results = [], []
+    for number in range(settings.repeats):
+        marks = HostMarks()
+        result = passes.run("repeat", number, settings.repeats, marks)
+        repeats.append(Repeat(result.wall_ns, marks.phases_ns(), marks.steps_ns(), result.compiles, result.compile_ns))
+        results.append(result)
+    unmarked = passes.run("unmarked", 0, 1, None)
+    reference = results[0]
+    window = choose_window(settings.window, settings.full, reference)
+
+    profiled, steps = recorded_pass(passes, window, raw)
+    watched = passes.watched() if settings.disagreement else None
+    report(Progress("write"))
+    molecules, texts = molecule_runs(runner, plans, reference, watched)
+    recorded = sum(span.duration_ns for span in steps.values())
+    same = [sum(repeat.steps_ns[batch][step] for batch, step in steps) for repeat in repeats]
+    timings = Timings(
+        warmup_ns=[result.wall_ns for result in warmup],
+        repeats=repeats,
+        mark_ns=mark_cost_ns(),
+        unmarked_wall_ns=unmarked.wall_ns,
+        profiled_steps_ns=recorded,
+        unprofiled_steps_ns=round(statistics.median(same)),
+        signature_ns=None if settings.loop.own else signature_cost_ns(),
+        warmup_compiles=[result.compiles for result in warmup],
+        warmup_compile_ns=[result.compile_ns for result in warmup],
+        profiled_wall_ns=profiled.wall_ns if settings.full else None,
+    )
+    manifest = Manifest(
+        schema=SCHEMA,
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        command=list(settings.command),
+        environment=environment(loaded.target.device),
+        model=model_account(settings, loaded),
+        generation=generation_account(settings, runner, plans, reference),
+        timings=timings,
+        window=window,
+        steps_per_batch=[batch.steps for batch in reference.batches],
+        molecules=molecules,
+        skipped=list(prompts.skipped),
+        rows_per_step=[list(batch.rows_per_step) for batch in reference.batches],
+    )
+    try:
+        write_trace(raw, settings.output, manifest, texts, steps)
+    except OSError as problem:
+        raise RunError(f"cannot write {settings.output}: {problem.strerror or problem}") from problem
+    left = incomplete_path(settings.output)
+    if left.is_file() and is_incomplete(left):
+        left.unlink()  # of an earlier run that failed, which this one stands in for
+    notes = [*loaded.notes, *_notes(settings, [*results, unmarked], profiled, window)]
+    if looked_at is not None and looked_at.batches != reference.batches:
+        notes.append(
+            "the timed passes did not write what the check of the processor wrote: whether it left every row a token "
+            "in them was not looked at"
+        )
+    if settings.disagreement and (lost := sum(run.disagreement is None for run in molecules)):
+        notes.append(f"the pass for disagreement wrote another text for {lost} molecules: theirs is not recorded")
+    return CaptureResult(settings.output, manifest, tuple(notes))
+
+
+def _notes(
+    settings: CaptureSettings,
+    results: list[PassResult],
+    profiled: PassResult,
+    window: Window,
+) -> list[str]:
+    """What the user should know about this run, one line each."""
+    notes = []
+    if window.full is False and settings.window is not None and window.last_step < settings.window[1]:
+        notes.append(f"the window ends at step {window.last_step}, the last one")
+    reference = results[0].batches
+    if any(result.batches != reference for result in results[1:]):
+        notes.append("the timed passes did not all write the same text: their times are not of the same work")
+    expected = reference if window.full else reference[window.batch : window.batch + 1]
+    if any(
+        batch.written(row, got.steps) != wrote
+        for batch, got in zip(expected, profiled.batches, strict=True)
+        for row, wrote in enumerate(got.rows)
+    ):
+        notes.append("the profiled pass wrote another text than the timed ones, whose tokens the trace shows")
+    return notes
+
+
+@contextlib.contextmanager
+def _scratch(output: Path) -> Iterator[Path]:
+    """A file beside the output for torch's own export, gone when the block ends."""
+    raw = scratch_file(output, ".torch.json")
+    try:
+        yield raw
+    finally:
+        raw.unlink(missing_ok=True)

@@ -1,0 +1,138 @@
+"""The untimed pass that looks at the model's own choice, at every position, before the processor masks it.
+
+A processor sees the scores that the model gave; which token was written in the end is known one call later, from
+`input_ids`, or after the last step from the finished rows. So the scores of a step are kept for one call. All that is
+asked of them are a few operations on the device; the figures come to the host once per batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from molprof.common.errors import UsageError
+from molprof.common.manifest import Disagreement
+from molprof.profiler.decoding.batches import BatchPlan
+from molprof.profiler.decoding.runner import BatchResult, Runner
+from molprof.profiler.molecules.template import Template
+from molprof.profiler.processors.base import BatchProcessor, Processor
+
+_DIGITS = 6
+
+
+class Watched(LogitsProcessor):
+    """A batch's processor, and what the model gave to each token that came out.
+
+    Shapes: B rows, V logits, S steps.
+    """
+
+    def __init__(self, studied: BatchProcessor) -> None:
+        self._studied = studied
+        self._scores: Tensor | None = None  # of the running step, (B, V), as the model gave them
+        self._probabilities: list[Tensor] = []
+        self._ranks: list[Tensor] = []
+        self._allowed: list[Tensor] = []
+        self._forbidden: list[Tensor] = []
+
+    @property
+    def masked_logits(self) -> list[int] | None:
+        """Of the studied processor."""
+        return self._studied.masked_logits
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if self._scores is not None:
+            self._look_up(input_ids[:, -1])
+        self._scores = scores.clone()  # processors may write into what they get
+        masked = self._studied(input_ids, scores)
+        possible = masked > -torch.inf
+        first = self._scores.argmax(dim=-1, keepdim=True)
+        self._allowed.append(possible.sum(dim=-1))
+        self._forbidden.append(~possible.gather(-1, first).squeeze(-1))
+        return masked
+
+    def finish(self, rows: Sequence[Sequence[int]]) -> list[Disagreement]:
+        """The figures by row, up to each row's end token.
+
+        Args:
+            rows: what the batch wrote, end tokens included, padding after them not.
+        """
+        if self._scores is None:
+            return [Disagreement([], [], "", "") for _ in rows]
+        step = len(self._allowed) - 1
+        # Rows that ended earlier have no token here; what is looked up for them is cut off below.
+        tokens = [row[step] if len(row) > step else 0 for row in rows]
+        tokens += [0] * (len(self._scores) - len(rows))  # rows that only fill a batch up
+        last = torch.tensor(tokens, device=self._scores.device)
+        self._look_up(last)
+        width = self._scores.shape[-1]
+        self._scores = None
+        columns = (self._probabilities, self._ranks, self._allowed, self._forbidden)
+        probabilities, ranks, allowed, forbidden = (torch.stack(column, dim=1).tolist() for column in columns)  # (B, S)
+        return [
+            Disagreement(
+                [float(f"{value:.{_DIGITS}g}") for value in probabilities[place][: len(row)]],
+                ranks[place][: len(row)],
+                "".join("c" if count == 1 else "o" if count == width else "f" for count in allowed[place][: len(row)]),
+                "".join("01"[flag] for flag in forbidden[place][: len(row)]),
+            )
+            for place, row in enumerate(rows)
+        ]
+
+    def _look_up(self, tokens: Tensor) -> None:
+        """Probability and rank of the tokens, int64 (B,), in the kept scores."""
+        assert self._scores is not None
+        given = self._scores.gather(-1, tokens.unsqueeze(-1))
+        # float64, in which probabilities down to 1e-308 are not 0.
+        logarithm = given.squeeze(-1).double() - self._scores.logsumexp(dim=-1).double()
+        self._probabilities.append(logarithm.exp())
+        self._ranks.append((self._scores > given).sum(dim=-1))
+
+
+class Watching:
+    """A processor whose batches are watched; all else is as of the one that it stands for."""
+
+    def __init__(self, studied: Processor) -> None:
+        self._studied = studied
+        self.batch: Watched | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._studied, name)
+
+    def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
+        self.batch = Watched(self._studied.start(templates, prompt_width))
+        return self.batch
+
+
+def disagreement_pass(
+    runner: Runner,
+    plans: Sequence[BatchPlan],
+    report: Callable[[int, BatchResult | None], None] = lambda batch, result: None,
+) -> list[tuple[BatchResult, list[Disagreement]]]:
+    """Generates every batch once more under the processor, watched: what it wrote, and the figures of each row.
+
+    Args:
+        report: hears the number of each batch before it (None) and after it (what it wrote).
+
+    Raises:
+        UsageError: the run has no processor, so nothing is forbidden.
+        RunError: as any pass.
+    """
+    if runner.processor is None:
+        raise UsageError("without a logits processor nothing is forbidden", hint="--lp or --processor NAME")
+    watching = Watching(runner.processor)
+    # Step by step in any case: what is forced several at a time was never asked of the model one by one.
+    loop = dataclasses.replace(runner.loop, forced_runs=False, drop_finished=False)
+    watched: Runner = dataclasses.replace(runner, processor=watching, loop=loop)  # type: ignore[arg-type]
+    found = []
+    for number in range(len(plans)):
+        report(number, None)
+        (result,) = watched.run(plans, None, only=number).batches
+        assert watching.batch is not None
+        found.append((result, watching.batch.finish(result.rows)))
+        report(number, result)
+    return found

@@ -1,0 +1,100 @@
+"""The recorded pass of a capture, and what is kept of it when a processor fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import torch
+
+from molprof.common.errors import ProcessorError, RunError
+from molprof.common.manifest import Window
+from molprof.profiler.capture.passes import Passes
+from molprof.profiler.capture.recording import ProfilerMarks
+from molprof.profiler.capture.tracefile import Steps, incomplete_path, read_steps, write_incomplete
+from molprof.profiler.capture.window import WINDOW_STEPS
+from molprof.profiler.decoding.runner import PassResult
+from molprof.profiler.settings import CaptureSettings
+
+
+def recorded_pass(passes: Passes, window: Window, raw: Path) -> tuple[PassResult, Steps]:
+    """The profiled pass, exported to `raw`; a window ends its batch where it ends."""
+    steps_asked = None if window.full else (window.batch, window.first_step, window.last_step)
+    result = _record(passes, steps_asked, raw)
+    steps = read_steps(raw)
+    if window.full:
+        wanted = {(place, step) for place, batch in enumerate(result.batches) for step in range(batch.steps)}
+    else:
+        wanted = {(window.batch, step) for step in range(window.first_step, window.last_step + 1)}
+    if set(steps) != wanted:
+        raise RunError(f"{len(wanted)} steps were to be recorded; the exported trace holds {sorted(steps)}")
+    return result, steps
+
+
+def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> PassResult:
+    """One pass under the profiler, exported to `raw`, also where it fails.
+
+    Args:
+        steps: batch, first and last step to record; None: all.
+    """
+    device = passes.runner.loaded.target.device
+    # Kineto announces on stderr every start and stop of a recording; it reads this when torch first profiles.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
+    def profile() -> torch.profiler.profile:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if device.type == "cuda":
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        return torch.profiler.profile(activities=activities)
+
+    if device.type == "cuda":
+        # The first recording of a process sets up CUPTI, which takes seconds: not between two steps of ours.
+        with profile():
+            torch.zeros(1, device=device).add_(1)
+            passes.runner.synchronize()
+    marks = ProfilerMarks(profile, steps, passes.runner.synchronize, passes.step)
+    failure: ProcessorError | None = None
+    try:
+        result = passes.run("profile", 0, 1, marks, None if steps is None else steps[0])
+    except ProcessorError as problem:
+        failure = problem
+    finally:
+        marks.finish()
+    if marks.profiler is not None:
+        try:
+            marks.profiler.export_chrome_trace(str(raw))
+        except (OSError, RuntimeError) as problem:
+            raise RunError(f"torch could not export its trace: {problem}", hint="is the disk full?") from problem
+    if failure is not None:
+        raise failure
+    if marks.profiler is None:
+        raise RunError("the profiled pass ended before its window: the run does not repeat itself")
+    return result
+
+
+def kept_recording(settings: CaptureSettings, passes: Passes, raw: Path, problem: ProcessorError) -> ProcessorError:
+    """Keeps what was recorded before a processor failed; what is to be raised, which names the file.
+
+    A failure in the profiled pass leaves a recording. One in an earlier pass does not: the steps up to it are then
+    recorded, as many as a window has, by running its batch once more.
+    """
+    if not raw.stat().st_size and problem.batch is not None and problem.step is not None:
+        steps = problem.batch, max(0, problem.step - WINDOW_STEPS + 1), problem.step
+        with contextlib.suppress(ProcessorError):
+            _record(passes, steps, raw)
+    if not raw.stat().st_size:
+        return problem
+    processor = passes.runner.processor
+    account = {
+        "problem": str(problem),
+        "processor": None if processor is None else processor.name,
+        "command": list(settings.command),
+    }
+    path = incomplete_path(settings.output)
+    try:
+        write_incomplete(raw, path, account)
+    except OSError as failed:
+        raise RunError(f"cannot write {path}: {failed.strerror or failed}") from problem
+    hint = f"the trace up to there is kept, marked incomplete: {path}"
+    return ProcessorError(str(problem), hint, step=problem.step, batch=problem.batch)

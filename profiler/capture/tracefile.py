@@ -1,0 +1,230 @@
+"""Writing the trace: torch's exported events streamed through, then the token tracks and the manifest."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from molprof.common.errors import RunError
+from molprof.common.files import replacing_packed
+from molprof.common.manifest import CHOICE_LETTERS, INCOMPLETE_KEY, KEY, KIND_LETTERS, Manifest, MoleculeRun
+
+# One number that is neither a process (Linux: at most 2^22) nor a GPU, and that 32 bits hold.
+TOKENS_PID = 1 << 30
+_CHUNK_BYTES = 1 << 22
+_STEP = re.compile(
+    rb'"cat":\s*"user_annotation",\s*"name":\s*"molprof\.step batch=(\d+) step=(\d+)",'
+    rb'\s*"pid":\s*[^,]+,\s*"tid":\s*[^,]+,\s*"ts":\s*(\d+)(?:\.(\d{1,3}))?,\s*"dur":\s*(\d+)(?:\.(\d{1,3}))?\s*[,}]'
+)
+# An annotation as torch writes it is shorter than this, so no match is lost between two chunks that overlap
+# by it.
+_OVERLAP_BYTES = 1024
+# What torch writes after the events: the end of their list, then top-level keys with plain values.
+_TAIL = re.compile(rb'\](\s*(?:,\s*"\w+"\s*:\s*(?:"(?:[^"\\]|\\.)*"|[-+.\w]+)\s*)*)\}\s*\Z')
+_TAIL_BYTES = 1 << 16
+_INCOMPLETE = re.compile(rb',\n"%s": \{.*\}\n\}\n\Z' % INCOMPLETE_KEY.encode())
+_KIND_NAMES = {letter: name for name, letter in KIND_LETTERS.items()}
+_CHOICES = {letter: name for name, letter in CHOICE_LETTERS.items()}
+
+
+@dataclass(frozen=True)
+class StepSpan:
+    """Where a recorded step lies in the file's own time base, in whole ns (its `ts` and `dur` times 1000)."""
+
+    start_ns: int
+    duration_ns: int
+
+    @property
+    def end_ns(self) -> int:
+        return self.start_ns + self.duration_ns
+
+
+Steps = Mapping[tuple[int, int], StepSpan]
+
+
+def read_steps(raw: Path) -> dict[tuple[int, int], StepSpan]:
+    """The `molprof.step` annotations of an exported trace by (batch, step), read in bounded memory.
+
+    Raises:
+        RunError: a step is annotated twice.
+    """
+    steps: dict[tuple[int, int], StepSpan] = {}
+    with raw.open("rb") as file:
+        carried = b""
+        while chunk := file.read(_CHUNK_BYTES):
+            window, done = carried + chunk, 0
+            for match in _STEP.finditer(window):
+                batch, step, start, start_part, duration, duration_part = match.groups(b"")
+                key = int(batch), int(step)
+                if key in steps:
+                    raise RunError(f"the recording has batch {key[0]}, step {key[1]} twice")
+                steps[key] = StepSpan(_ns(start, start_part), _ns(duration, duration_part))
+                done = match.end()
+            carried = window[max(done, len(window) - _OVERLAP_BYTES) :]
+    return steps
+
+
+def write_trace(raw: Path, output: Path, manifest: Manifest, texts: Sequence[Sequence[str]], steps: Steps) -> None:
+    """Writes the final trace, whole or not at all; gzip where `output` ends in `.gz`.
+
+    Args:
+        raw: what torch.profiler exported.
+        texts: per molecule of the manifest, the text of each of its tokens.
+        steps: the recorded steps of `raw`, at least one.
+
+    Raises:
+        RunError: `raw` does not end as a trace does (a full disk while torch wrote it, or another torch).
+        OSError: `output` cannot be written.
+    """
+    _write(raw, output, token_events(manifest.molecules, texts, steps), {KEY: manifest.to_json()})
+
+
+def write_incomplete(raw: Path, output: Path, account: dict[str, Any]) -> None:
+    """Writes what was recorded until a capture failed: events without tokens and manifest, marked by a key.
+
+    Args:
+        account: what went wrong and where, as JSON.
+
+    Raises:
+        RunError, OSError: as for `write_trace`.
+    """
+    _write(raw, output, (), {INCOMPLETE_KEY: account})
+
+
+def incomplete_path(output: Path) -> Path:
+    """Where what was recorded goes when a capture to `output` fails: `x.json.gz` gives `x.incomplete.json.gz`."""
+    ending = ".json.gz" if output.name.endswith(".json.gz") else ".json"
+    return output.with_name(f"{output.name.removesuffix(ending)}.incomplete{ending}")
+
+
+def is_incomplete(path: Path) -> bool:
+    """Whether a file is what `write_incomplete` wrote: its last lines say so."""
+    try:
+        with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
+            last = b""
+            while chunk := file.read(_CHUNK_BYTES):
+                last = (last + chunk)[-_TAIL_BYTES:]
+    except (OSError, EOFError, zlib.error):
+        return False
+    return _INCOMPLETE.search(last) is not None
+
+
+def _write(raw: Path, output: Path, events: Iterable[str], keys: dict[str, Any]) -> None:
+    """`raw` with more events and top-level keys."""
+    end, tail = _tail(raw)
+    tail["traceName"] = output.name
+    with replacing_packed(output) as out:
+        with raw.open("rb") as file:
+            left = end
+            while left:
+                chunk = file.read(min(left, _CHUNK_BYTES))
+                left -= len(chunk)
+                out.write(chunk)
+        for event in events:
+            out.write(b",\n" + event.encode())
+        out.write(b"\n]")
+        for key, value in (*tail.items(), *keys.items()):
+            out.write(f",\n{_json(key)}: {_json(value)}".encode())
+        out.write(b"\n}\n")
+
+
+def token_events(molecules: Sequence[MoleculeRun], texts: Sequence[Sequence[str]], steps: Steps) -> Iterator[str]:
+    """The token tracks as JSON events: one process, a thread per sequence, its sequence slice and a slice per
+    recorded token.
+
+    Args:
+        texts: per molecule, the text of each of its tokens.
+    """
+    origin = min(span.start_ns for span in steps.values())
+    yield _label("process_name", 0, origin, {"name": "molprof tokens"})
+    yield _label("process_sort_index", 0, origin, {"sort_index": -1})
+    for run, words in zip(molecules, texts, strict=True):
+        track, name = run.sequence + 1, f"sequence {run.sequence}: {run.smiles or run.prompt}"
+        yield _label("thread_name", track, origin, {"name": name})
+        yield _label("thread_sort_index", track, origin, {"sort_index": run.sequence})
+        spans = {step: span for (batch, step), span in sorted(steps.items()) if batch == run.batch}
+        start = min((span.start_ns for span in spans.values()), default=origin)
+        end = max((span.end_ns for span in spans.values()), default=start)
+        kinds = [_KIND_NAMES[letter] for letter in run.kinds]
+        begins = list(range(len(words) + 1))  # by step, the first position that it made
+        arrays: dict[str, Any] = {"token_id": run.token_ids, "text": words, "kind": kinds, "block": run.blocks}
+        arrays |= _optional(run)
+        if run.step_tokens is not None:
+            begins = [0, *itertools.accumulate(run.step_tokens)]
+            arrays["step"] = [step for step, count in enumerate(run.step_tokens) for _ in range(count)]
+        whole = {"batch": run.batch, "row": run.row, "smiles": run.smiles, "tokens": len(words), **arrays}
+        yield _slice("molprof.sequence", name, track, StepSpan(start, end - start), {"sequence": run.sequence, **whole})
+        for step, span in spans.items():
+            made = range(*begins[step : step + 2]) if step + 1 < len(begins) else range(0)
+            for position, part in zip(made, _shares(span, len(made)), strict=True):
+                place = {"sequence": run.sequence, "batch": run.batch, "step": step, "position": position}
+                token = {"token_id": run.token_ids[position], "kind": kinds[position], "block": run.blocks[position]}
+                yield _slice("molprof.token", words[position], track, part, {**place, **token})
+
+
+def _shares(span: StepSpan, count: int) -> list[StepSpan]:
+    """The step's time in equal parts, to the ns, for the tokens that it made one after the other."""
+    edges = [span.start_ns + span.duration_ns * place // count for place in range(count + 1)] if count else []
+    return [StepSpan(start, end - start) for start, end in itertools.pairwise(edges)]
+
+
+def _optional(run: MoleculeRun) -> dict[str, list[Any]]:
+    """Arrays that only some runs have: by block, with -1 for what cannot be told, and by token."""
+    arrays: dict[str, list[Any]] = {}
+    if run.template is not None:
+        arrays["block_free"] = run.template.free_per_block
+    if run.needed_per_block is not None:
+        arrays["block_needed"] = [-1 if needed is None else needed for needed in run.needed_per_block]
+    if run.disagreement is not None:
+        arrays["probability"] = run.disagreement.probabilities
+        arrays["rank"] = run.disagreement.ranks
+        arrays["choice"] = [_CHOICES[letter] for letter in run.disagreement.choices]
+        arrays["forbidden"] = [int(flag) for flag in run.disagreement.forbidden]
+    return arrays
+
+
+def _slice(category: str, name: str, track: int, span: StepSpan, arguments: dict[str, Any]) -> str:
+    return (
+        f'{{"ph":"X","cat":"{category}","name":{_json(name)},"pid":{TOKENS_PID},"tid":{track},'
+        f'"ts":{_us(span.start_ns)},"dur":{_us(span.duration_ns)},"args":{_json(arguments)}}}'
+    )
+
+
+def _label(kind: str, track: int, origin: int, arguments: dict[str, Any]) -> str:
+    where = f'"pid":{TOKENS_PID},"tid":{track},"ts":{_us(origin)}'
+    return f'{{"ph":"M","name":"{kind}",{where},"args":{_json(arguments)}}}'
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _us(ns: int) -> str:
+    """Whole ns as µs with three decimals: a float would lose ns at the size of today's timestamps."""
+    return f"{ns // 1000}.{ns % 1000:03d}"
+
+
+def _ns(whole: bytes, part: bytes) -> int:
+    return int(whole) * 1000 + int(part.ljust(3, b"0"))
+
+
+def _tail(raw: Path) -> tuple[int, dict[str, Any]]:
+    """Where the list of events ends in the file, and the top-level keys after it."""
+    size = raw.stat().st_size
+    with raw.open("rb") as file:
+        file.seek(max(0, size - _TAIL_BYTES), os.SEEK_SET)
+        last = file.read()
+    match = _TAIL.search(last)
+    if match is None:
+        raise RunError(f"the trace that torch exported does not end as one ({size} bytes)", hint="is the disk full?")
+    keys: dict[str, Any] = json.loads(b"{" + match.group(1).strip().lstrip(b",") + b"}")
+    before = last[: match.start()].rstrip()
+    return max(0, size - _TAIL_BYTES) + len(before), keys

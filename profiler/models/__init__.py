@@ -1,0 +1,1 @@
+"""The models that generate: presets, or any causal language model of transformers."""

@@ -1,0 +1,146 @@
+"""The presets' model architectures: real Qwen3 and LLaMA classes of transformers, tiny or at any other size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from molprof.common.errors import RunError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig, PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a decoder; `heads * head_dim` need not equal `hidden` (Qwen3 sets them apart)."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp: int
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A model family at one size.
+
+    Attributes:
+        family: `qwen` or `llama`; decides the transformers classes.
+        shape: the sizes.
+        logits_width: columns of the logits, padding to a multiple of 128 included, as published.
+        rope_theta: base of the rotary frequencies.
+        context: longest sequence in tokens.
+        tied: the output layer is the embedding.
+    """
+
+    family: str
+    shape: Shape
+    logits_width: int
+    rope_theta: float = 10_000.0
+    context: int = 2048
+    tied: bool = True
+
+
+TINY_GROUPED = Shape(layers=4, hidden=192, heads=6, kv_heads=3, head_dim=32, mlp=512)
+TINY = Shape(layers=4, hidden=192, heads=6, kv_heads=6, head_dim=32, mlp=512)
+
+ARCHITECTURES = {
+    # Logits widths: Qwen/Qwen3-0.6B and meta-llama/Meta-Llama-3-8B, config.json `vocab_size`.
+    "qwen": Architecture("qwen", TINY_GROUPED, logits_width=151_936),
+    "llama": Architecture("llama", TINY, logits_width=128_256),
+}
+
+
+def config(architecture: Architecture, vocabulary: int, eos: int, pad: int) -> PretrainedConfig:
+    """The transformers configuration with `vocabulary` rows of embeddings."""
+    from transformers import LlamaConfig, Qwen3Config
+
+    shape = architecture.shape
+    classes = {"qwen": Qwen3Config, "llama": LlamaConfig}
+    if architecture.family not in classes:
+        raise UsageError(f"no model family {architecture.family!r}", hint=f"use one of: {', '.join(classes)}")
+    settings: PretrainedConfig = classes[architecture.family](
+        vocab_size=vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.mlp,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        max_position_embeddings=architecture.context,
+        rope_parameters={"rope_type": "default", "rope_theta": architecture.rope_theta},
+        tie_word_embeddings=architecture.tied,
+        bos_token_id=None,
+        eos_token_id=eos,
+        pad_token_id=pad,
+    )
+    return settings
+
+
+def build(settings: PretrainedConfig) -> PreTrainedModel:
+    """A model of that configuration with fresh weights."""
+    from transformers import AutoModelForCausalLM
+
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(settings)
+    return model
+
+
+def build_empty(settings: PretrainedConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """A model of that configuration in evaluation mode, its weights allocated and not set.
+
+    Raises:
+        RunError: the device has no memory for it.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    _check_memory(_matrix_elements(settings), dtype, device)  # a million layers take long to make, even empty ones
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(settings, dtype=dtype)
+    _check_memory(model.num_parameters(), dtype, device)
+    model.to_empty(device=device)
+    model.tie_weights()
+    # Rotary frequencies are a buffer that no checkpoint holds. They stay float32 whatever the weights are: rounded to
+    # bfloat16 they turn by another angle, off by radians at the far end of a long answer.
+    with device:
+        model.model.rotary_emb = type(model.model.rotary_emb)(settings)
+    model.eval()
+    return model
+
+
+def _matrix_elements(settings: PretrainedConfig) -> int:
+    """Parameters of a configuration without its norms and biases, tied ones once."""
+    heads = settings.num_attention_heads + settings.num_key_value_heads
+    layer = settings.hidden_size * (2 * heads * settings.head_dim + 3 * settings.intermediate_size)
+    embeddings = settings.vocab_size * settings.hidden_size * (1 if settings.tie_word_embeddings else 2)
+    return int(settings.num_hidden_layers * layer + embeddings)
+
+
+def _check_memory(parameters: int, dtype: torch.dtype, device: torch.device) -> None:
+    needed = parameters * dtype.itemsize
+    available = _available_bytes(device)
+    if available is not None and needed > available:
+        raise RunError(
+            f"the model's {parameters / 1e6:,.0f} M parameters need {needed / 1e9:,.1f} GB as {dtype}; "
+            f"{device} has {available / 1e9:,.1f} GB free",
+            hint="a smaller --size, or --dtype bfloat16",
+        )
+
+
+def _available_bytes(device: torch.device) -> int | None:
+    """Free memory of a device; None where the system does not tell."""
+    import torch
+
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None

@@ -1,0 +1,262 @@
+"""Loading what generates: the presets, or any causal language model through transformers' own loading."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+
+from molprof.common.errors import RunError, UsageError
+from molprof.common.files import cache_dir
+from molprof.profiler.models.architecture import ARCHITECTURES
+from molprof.profiler.models.checkpoint import load_preset
+from molprof.profiler.models.hub import not_found, only_local
+from molprof.profiler.models.sizes import RANDOM, TRAINED, sized
+from molprof.profiler.models.tokenizers import TAGS, VOCABULARIES, preset_tokenizer
+from molprof.profiler.models.vocabulary import TokenBytes, token_bytes
+from molprof.profiler.processors import default_processor
+from molprof.profiler.processors.base import Target
+from molprof.profiler.project import ACCEPTED
+from molprof.profiler.settings import ATTENTION, DTYPES
+
+# What is shown of an error of transformers, which may list every architecture it knows.
+_REASON_CHARACTERS = 400
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to generate.
+
+    Attributes:
+        name, tokenizer_name: as given.
+        table: bytes of each token.
+        eos: ids that end a sequence; `target.eos` is the one that processors force.
+        target: what processors are made for.
+        default_processor: what `--lp` means here.
+        notes: what a user should know about the combination.
+    """
+
+    name: str
+    tokenizer_name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    table: TokenBytes
+    eos: frozenset[int]
+    target: Target
+    default_processor: str
+    notes: tuple[str, ...]
+
+    @property
+    def context(self) -> int | None:
+        """Longest sequence in tokens that the model was made for, None where it does not say."""
+        value = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        return int(value) if value else None
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto`, `cpu`, `cuda` or `cuda:N` as a device that exists.
+
+    Raises:
+        UsageError: no such device, or it is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    kind, _, number = name.partition(":")
+    if kind == "cpu" and not number:
+        return torch.device("cpu")
+    if kind != "cuda" or (number and not number.isdigit()):
+        raise UsageError(f"no device {name!r}", hint="use auto, cpu, cuda or cuda:N")
+    if not torch.cuda.is_available():
+        raise UsageError(f"the device {name!r} is not available: torch {torch.__version__} sees no GPU", "--device cpu")
+    index = int(number or 0)
+    if index >= torch.cuda.device_count():
+        raise UsageError(f"no GPU {index}; torch sees {torch.cuda.device_count()}", hint="use cuda:0")
+    return torch.device("cuda", index)
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto` (bfloat16 on a GPU, float32 on a CPU), `float32`, `bfloat16` or `float16`."""
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    if name not in _DTYPES:
+        raise UsageError(f"no dtype {name!r}", hint=f"use one of: {', '.join(DTYPES)}")
+    return _DTYPES[name]
+
+
+def load(
+    name: str,
+    tokenizer: str | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    attention: str = "sdpa",
+    trust_remote_code: bool = False,
+    size: str | None = None,
+    weights: str = TRAINED,
+    report: Callable[[int, int], None] = lambda layer, layers: None,
+) -> LoadedModel:
+    """A preset (`qwen`, `llama`), or a model that transformers finds by path or hub id.
+
+    Args:
+        size, weights: of a preset; see `sizes.sized`. None: its own size.
+        report: called after each layer of a preset with its number, from 1, and their number.
+
+    Raises:
+        UsageError: no such model, size, tokenizer, device, dtype or attention; or they do not fit each other.
+        MissingExtraError: a preset's vocabulary is not installed.
+        RunError: the installation lacks the preset's checkpoint, or the device has no memory for the model.
+    """
+    wide = None if size is None else sized(name, size, weights)
+    if attention not in ATTENTION:
+        raise UsageError(f"no attention {attention!r}", hint=f"use one of: {', '.join(ATTENTION)}")
+    where, kind = resolve_device(device), resolve_dtype(dtype, resolve_device(device))
+    implementation = "sdpa" if attention.startswith("sdpa") else attention
+    tokenizer_name = tokenizer or name
+    local = None if name in ARCHITECTURES else only_local("model", name)
+    tokenizer_local = local
+    if tokenizer_name != name and tokenizer_name not in VOCABULARIES:
+        tokenizer_local = only_local("tokenizer", tokenizer_name)
+    with _quiet():
+        text = _load_tokenizer(tokenizer_name, trust_remote_code, tokenizer_local)
+        if name in ARCHITECTURES:
+            try:
+                model = load_preset(name, kind, where, implementation, size=wide, weights=weights, report=report)
+            except ImportError as problem:  # transformers: the attention's package is missing
+                raise UsageError(f"the attention {attention!r}: {problem}", hint="--attention sdpa") from problem
+        else:
+            model = _load_model(name, kind, where, implementation, trust_remote_code, local)
+    loaded = describe(name, tokenizer_name, model, text)
+    if weights == RANDOM:
+        note = "the weights are random: times and launches are real, tokens and drift are not meaningful"
+        return dataclasses.replace(loaded, notes=(*loaded.notes, note))
+    return loaded
+
+
+def describe(name: str, tokenizer_name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> LoadedModel:
+    """A model and its tokenizer with what generation and processors need to know about them.
+
+    Raises:
+        UsageError: the tokenizer gives no character offsets, has no end token, or more tokens than the model.
+    """
+    if not tokenizer.is_fast:
+        raise UsageError(
+            f"the tokenizer {tokenizer_name!r} gives no character offsets",
+            hint="use a model with a fast tokenizer",
+        )
+    if tokenizer.eos_token_id is None:
+        raise UsageError(f"the tokenizer {tokenizer_name!r} has no end-of-sequence token", hint="--tokenizer NAME")
+    width = model.get_output_embeddings().weight.shape[0]
+    if max(tokenizer.get_vocab().values()) >= width:
+        raise UsageError(
+            f"the tokenizer {tokenizer_name!r} has ids up to {max(tokenizer.get_vocab().values())}, "
+            f"the model {name!r} only {width} logits",
+            hint="--tokenizer with the model's own tokenizer",
+        )
+    eos = tokenizer.eos_token_id
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else eos
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token_id = pad
+    declared = model.generation_config.eos_token_id
+    ends = {eos, *(declared if isinstance(declared, list) else [declared])} - {None}
+    table = token_bytes(tokenizer)
+    target = Target(tokenizer, table, width, eos, pad, model.device)
+    notes = []
+    split = [tag for tag in TAGS if len(tokenizer(tag, add_special_tokens=False)["input_ids"]) != 1]
+    if split:
+        # Adding them would give ids whose embeddings were never trained, or that do not exist.
+        notes.append(f"the tokenizer has no single token for {', '.join(split)}: written as ordinary text")
+    return LoadedModel(
+        name,
+        tokenizer_name,
+        model,
+        tokenizer,
+        table,
+        frozenset(ends),
+        target,
+        default_processor(target),
+        tuple(notes),
+    )
+
+
+def _load_tokenizer(name: str, trust_remote_code: bool, local: str | None) -> PreTrainedTokenizerFast:
+    if name in VOCABULARIES:
+        return preset_tokenizer(name, cache_dir() / "tokenizers")
+    try:
+        loaded: Any = AutoTokenizer.from_pretrained(
+            name,
+            trust_remote_code=trust_remote_code,
+            padding_side="left",
+            local_files_only=local is not None,
+        )
+    except (OSError, ValueError, ImportError, KeyError) as problem:
+        raise _unusable("model or tokenizer", name, problem, local) from problem
+    return loaded  # type: ignore[no-any-return]
+
+
+def _load_model(
+    name: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    attention: str,
+    trust_remote_code: bool,
+    local: str | None,
+) -> PreTrainedModel:
+    try:
+        # `weights_only` (transformers' default) keeps a .bin checkpoint from running code while it is read.
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            name,
+            dtype=dtype,
+            attn_implementation=attention,
+            trust_remote_code=trust_remote_code,
+            weights_only=True,
+            local_files_only=local is not None,
+        )
+        return model.to(device).eval()  # type: ignore[no-any-return]
+    except torch.OutOfMemoryError as problem:
+        raise RunError(f"{name!r} does not fit the GPU's memory: {_reason(problem)}", "--dtype bfloat16") from problem
+    except (OSError, ValueError, ImportError, KeyError) as problem:
+        raise _unusable("model", name, problem, local) from problem
+
+
+def _unusable(what: str, name: str, problem: Exception, local: str | None) -> UsageError:
+    text = str(problem)
+    if "trust_remote_code" in text:
+        return UsageError(
+            f"the {what} {name!r} needs code of its own to be run",
+            hint="--trust-remote-code, if you trust whoever published it",
+        )
+    if local is not None and isinstance(problem, OSError) and not Path(name).is_dir():
+        return not_found(what, name, local)
+    return UsageError(f"cannot load the {what} {name!r}: {_reason(problem)}", hint=ACCEPTED)
+
+
+def _reason(problem: Exception) -> str:
+    """The error's text on one line; of a long one, its first whole sentences."""
+    text = " ".join(str(problem).split()) or type(problem).__name__
+    if len(text) <= _REASON_CHARACTERS:
+        return text
+    end = text.rfind(". ", 0, _REASON_CHARACTERS)
+    return text[: end + 1] if end > 0 else text[:_REASON_CHARACTERS] + "..."
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps transformers' progress bars and load reports off the screen: the library never prints."""
+    logger = transformers.utils.logging
+    level, bars = logger.get_verbosity(), logger.is_progress_bar_enabled()
+    logger.set_verbosity(logging.ERROR)
+    logger.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logger.set_verbosity(level)
+        if bars:
+            logger.enable_progress_bar()

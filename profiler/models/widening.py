@@ -1,0 +1,233 @@
+"""The same function in a larger model: the weights of a trained preset, spread over another shape.
+
+Every channel, head and unit of the wide model repeats one of the narrow model, and whatever sums over the repeats is
+divided by their number. Layers beyond the trained ones are random and add nothing. docs/models.md has the maths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from molprof.profiler.models.architecture import Shape
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
+Report = Callable[[int, int], None]
+# transformers' `initializer_range`.
+_RANDOM_STD = 0.02
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension of a wide weight.
+
+    Attributes:
+        index: int64 (wide,): the narrow place that each wide one repeats.
+        scale: float32 (wide,): what it is multiplied by.
+    """
+
+    index: Tensor
+    scale: Tensor
+
+    def times(self, factor: float) -> Axis:
+        """The same places, all scaled."""
+        return Axis(self.index, self.scale * factor)
+
+
+def repeated(narrow: int, wide: int) -> tuple[Tensor, Tensor]:
+    """Which of `narrow` things each of `wide` repeats, in turn, and how often that one is repeated; (wide,) both."""
+    index = torch.arange(wide) % narrow
+    return index, torch.bincount(index, minlength=narrow)[index]
+
+
+def hidden_axes(narrow: int, wide: int) -> tuple[Axis, Axis, Axis]:
+    """Axes of what writes to the residual stream, of what reads it, and of norm weights between both.
+
+    A repeated channel is scaled so that the root mean square over all channels, and with it the norm's epsilon, stays
+    what it was.
+    """
+    index, count = repeated(narrow, wide)
+    gain = (wide / (narrow * count)).sqrt()
+    return Axis(index, gain), Axis(index, gain * (narrow / wide)), Axis(index, torch.ones(wide))
+
+
+def rotary_places(narrow: int, wide: int) -> tuple[Tensor, Tensor]:
+    """Which dimension of a narrow head each of a wide head repeats, and which of those turn alike; (wide,) both.
+
+    Pair n of a head of D turns at theta^(-2n/D), which is pair n * wide / D of a wide head. A pair is a dimension
+    of the first half and its partner of the second half (transformers' `rotate_half`).
+    """
+    step = wide // narrow
+    half, pair = torch.arange(wide) // (wide // 2), torch.arange(wide) % (wide // 2)
+    return half * (narrow // 2) + pair // step, pair % step == 0
+
+
+def query_heads(narrow: Shape, wide: Shape) -> tuple[Tensor, Tensor]:
+    """The narrow query head that each wide one repeats, (heads,), and the same for key-value heads, (kv_heads,).
+
+    Query heads share a key-value head in runs, as transformers' `repeat_kv` has it. A narrow run that is longer than
+    a wide one is cut into several.
+    """
+    run, places = narrow.heads // narrow.kv_heads, wide.heads // wide.kv_heads
+    cuts = [
+        (group, range(group * run + first, min(group * run + first + places, (group + 1) * run)))
+        for group in range(narrow.kv_heads)
+        for first in range(0, run, places)
+    ]
+    chosen = [cuts[place % len(cuts)] for place in range(wide.kv_heads)]
+    queries = [heads[place % len(heads)] for _, heads in chosen for place in range(places)]
+    return torch.tensor(queries), torch.tensor([group for group, _ in chosen])
+
+
+def _heads(heads: Tensor, inside: Tensor, narrow: Shape) -> Tensor:
+    """Narrow place of every dimension of every head."""
+    return (heads[:, None] * narrow.head_dim + inside[None]).flatten()
+
+
+def layer_axes(narrow: Shape, wide: Shape, normed: bool) -> dict[str, tuple[Axis, ...]]:
+    """The axes of every weight of a decoder layer by its name there: rows and columns, or places of a norm.
+
+    Args:
+        normed: queries and keys are normed by head, as Qwen3 does.
+    """
+    write, read, norm = hidden_axes(narrow.hidden, wide.hidden)
+    queries, groups = query_heads(narrow, wide)
+    source, turning = rotary_places(narrow.head_dim, wide.head_dim)
+    stretch = wide.head_dim / narrow.head_dim
+    # Only dimensions that turn as the narrow ones do may score. 1 / sqrt(head_dim) makes all scores smaller.
+    scoring = turning * stretch**0.5
+    plain, whole = torch.ones(wide.head_dim), torch.ones(wide.heads)[:, None]
+    value, repeats = repeated(narrow.head_dim, wide.head_dim)
+    copies = torch.bincount(queries, minlength=narrow.heads)[queries]
+    unit, unit_copies = repeated(narrow.mlp, wide.mlp)
+    units = Axis(unit, torch.ones(wide.mlp))
+    query = Axis(_heads(queries, source, narrow), (whole * (plain if normed else scoring)).flatten())
+    key_index = _heads(groups, source, narrow)
+    value_index = _heads(groups, value, narrow)
+    merged = Axis(_heads(queries, value, narrow), (1 / (copies[:, None] * repeats)).flatten())
+    axes: dict[str, tuple[Axis, ...]] = {
+        "input_layernorm": (norm,),
+        "self_attn.q_proj": (query, read),
+        "self_attn.k_proj": (Axis(key_index, torch.ones(len(key_index))), read),
+        "self_attn.v_proj": (Axis(value_index, torch.ones(len(value_index))), read),
+        "self_attn.o_proj": (write, merged),
+        "post_attention_layernorm": (norm,),
+        "mlp.gate_proj": (units, read),
+        "mlp.up_proj": (units, read),
+        "mlp.down_proj": (write, Axis(unit, 1 / unit_copies)),
+    }
+    if normed:
+        axes |= {"self_attn.q_norm": (Axis(source, scoring),), "self_attn.k_norm": (Axis(source, plain),)}
+    return axes
+
+
+def taken(weight: Tensor, axes: Sequence[Axis]) -> Tensor:
+    """A narrow weight spread along its dimensions."""
+    for dimension, axis in enumerate(axes):
+        shape = [-1 if place == dimension else 1 for place in range(weight.dim())]
+        scale = axis.scale.to(weight.device).reshape(shape)
+        weight = weight.index_select(dimension, axis.index.to(weight.device)) * scale
+    return weight
+
+
+@torch.no_grad()
+def widen(
+    model: PreTrainedModel,
+    weights: Mapping[str, Tensor],
+    ids: Sequence[int] | None,
+    narrow: Shape,
+    wide: Shape,
+    report: Report = lambda layer, layers: None,
+) -> None:
+    """Fills a model of shape `wide` with what makes it the function that `weights` are at shape `narrow`.
+
+    Computed in float32 on the model's device, one weight at a time. Of the same shape, the weights are copied.
+
+    Args:
+        weights: by transformers' name, with one embedding row for each of `ids` and one for all others.
+        ids: full-vocabulary ids of those rows; None: the rows are the vocabulary.
+        report: called after each layer with its number, from 1, and their number.
+    """
+    write, _, norm = hidden_axes(narrow.hidden, wide.hidden)
+    axes = layer_axes(narrow, wide, "model.layers.0.self_attn.q_norm.weight" in weights)
+    parameters = dict(model.named_parameters())
+    device = model.device
+
+    def spread(name: str, along: Sequence[Axis]) -> Tensor:
+        return taken(weights[name].to(device, torch.float32), along)
+
+    rows = taken(weights[EMBEDDING].to(device, torch.float32), [_same(weights[EMBEDDING].shape[0]), write])
+    for name in {EMBEDDING, OUTPUT} & parameters.keys():  # one of them where they are tied
+        _set_rows(parameters[name], rows, ids)
+    # The output layer has the embedding's rows: it reads with the scale that is for writing.
+    parameters["model.norm.weight"].copy_(spread("model.norm.weight", [norm.times(narrow.hidden / wide.hidden)]))
+    for layer in range(wide.layers):
+        prefix = f"model.layers.{layer}."
+        if layer < narrow.layers:
+            for part, along in axes.items():
+                parameters[f"{prefix}{part}.weight"].copy_(spread(f"{prefix}{part}.weight", along))
+        else:
+            _set_idle({part: parameters[f"{prefix}{part}.weight"] for part in axes}, layer)
+        report(layer + 1, wide.layers)
+
+
+@torch.no_grad()
+def randomize(model: PreTrainedModel, report: Report = lambda layer, layers: None) -> None:
+    """Fills a model as transformers starts one: normal with standard deviation 0.02, norms 1; the same every time."""
+    generator = torch.Generator(model.device).manual_seed(_SEED)
+    for name, parameter in model.named_parameters():
+        if ".layers." not in name:
+            _set_random(parameter, generator)
+    layers = model.model.layers
+    for number, layer in enumerate(layers, 1):
+        for parameter in layer.parameters():
+            _set_random(parameter, generator)
+        report(number, len(layers))
+
+
+def _same(size: int) -> Axis:
+    return Axis(torch.arange(size), torch.ones(size))
+
+
+def _set_rows(parameter: Tensor, rows: Tensor, ids: Sequence[int] | None) -> None:
+    """(rows, hidden) into (vocabulary, hidden), the last row into all places that are not in `ids`."""
+    if ids is None:
+        parameter.copy_(rows)
+    else:
+        parameter.copy_(rows[-1].expand_as(parameter))
+        parameter[torch.tensor(ids, device=parameter.device)] = rows[:-1].to(parameter.dtype)
+
+
+def _set_random(parameter: Tensor, generator: torch.Generator) -> None:
+    if parameter.dim() == 1:
+        parameter.fill_(1.0)
+    else:
+        parameter.normal_(0.0, _RANDOM_STD, generator=generator)
+
+
+def _set_idle(parts: Mapping[str, Tensor], layer: int) -> None:
+    """A layer whose weights are random and whose outputs are sums of pairs that cancel.
+
+    Zeros in the output projections would do, and would let a GPU run those products at a lower power, hence a higher
+    clock, than real ones. Partners are neighbours, so that a partial sum cancels wherever a kernel splits it.
+    """
+    generator = torch.Generator(next(iter(parts.values())).device).manual_seed(_SEED + layer)
+    for parameter in parts.values():
+        _set_random(parameter, generator)
+    value, output = parts["self_attn.v_proj"], parts["self_attn.o_proj"]
+    value[1::2] = -value[0::2]
+    output[:, 1::2] = output[:, 0::2]
+    gate, up, down = (parts[f"mlp.{name}_proj"] for name in ("gate", "up", "down"))
+    even = gate.shape[0] // 2 * 2
+    gate[1:even:2] = gate[0:even:2]
+    up[1:even:2] = -up[0:even:2]
+    down[:, 1:even:2] = down[:, 0:even:2]
+    down[:, even:] = 0.0

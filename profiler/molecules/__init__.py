@@ -1,0 +1,1 @@
+"""Molecules as text: SMILES, templates, prompts, coordinates, and what each generated token is."""

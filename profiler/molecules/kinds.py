@@ -1,0 +1,165 @@
+"""What each generated token is (free, copy, junk, filler, eos), and whether the text is a valid conformer.
+
+The text alone decides: a token belongs to a coordinate block by where it stands between `<` and `>`, with a
+template or without one, so that constrained and unconstrained runs are counted by the same rule.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from molprof.profiler.models.vocabulary import TokenBytes
+from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS, Molecule, smiles_of_conformer
+
+_NUMBER = rb"-?[0-9]+\.[0-9]+"
+_TRIPLE = re.compile(rb",".join([_NUMBER] * 3))
+_FRACTION = re.compile(rb"\.([0-9]+)")
+# A block ends at its `>`; an unfinished or nested one where the text ends or another block opens.
+_BLOCK = re.compile(rb"<([^<>]*)")
+_ANSWER = re.compile(r"\[CONFORMER\](.*)\[/CONFORMER\]", re.DOTALL)
+_ATOM_BLOCK = re.compile(r"\[[^\[\]<>]+\]<([^<>]*)>")
+_STRUCTURE = re.compile(r"(?:[^\[\]<>]*\[[^\[\]<>]+\]<[^<>]*>)+[^\[\]<>]*")
+
+
+@dataclass(frozen=True)
+class Classified:
+    """The tokens of one generated sequence.
+
+    Attributes:
+        kinds: one letter per token: f(ree) c(opy) j(unk) l(filler) e(os).
+        blocks: coordinate block of each token, -1 outside.
+        malformed_blocks: blocks that do not begin with three decimal numbers.
+        cut_blocks: those of them, 0 or 1, that the bound on new tokens cut short: the text ends in it, without an end
+            token. What the model would have written is not known.
+        text: the text without the end token.
+        insides: text between the brackets of each block; None of one that no `>` closes.
+    """
+
+    kinds: str
+    blocks: list[int]
+    malformed_blocks: int
+    cut_blocks: int
+    text: str
+    insides: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Span:
+    """One coordinate block as byte offsets: its inside, its `x,y,z` prefix' end (None: malformed), and the
+    stretches of digits beyond the format's precision."""
+
+    start: int
+    end: int
+    good: int | None
+    filler: tuple[tuple[int, int], ...]
+
+
+def classify(
+    tokens: Sequence[int], table: TokenBytes, eos: frozenset[int], decimals: int = COORDINATE_DECIMALS
+) -> Classified:
+    """Kind and block of each token.
+
+    A token is *junk* where it begins in a block after the longest prefix that reads `x,y,z` (three decimal
+    numbers); *filler* where it begins with a digit beyond `decimals`; *free* where all its characters lie
+    inside a block; else *copy*. In a block without such a prefix (malformed) nothing is junk.
+
+    Args:
+        tokens: generated ids; only the last one may be an end token.
+        table: bytes of each id.
+        eos: ids that end a sequence.
+    """
+    ended = bool(tokens) and tokens[-1] in eos
+    body = tokens[:-1] if ended else tokens
+    pieces = [table.of(token) for token in body]
+    # Special tokens such as <|im_start|> are no coordinate blocks: they keep their length, not their
+    # brackets.
+    scanned = b"".join(
+        bytes(len(piece)) if token in table.special else piece for token, piece in zip(body, pieces, strict=True)
+    )
+    spans = [_span(match, decimals) for match in _BLOCK.finditer(scanned)]
+    starts = [span.start for span in spans]
+    kinds, blocks, begin = [], [], 0
+    for piece in pieces:
+        end = begin + len(piece)
+        place = bisect_right(starts, begin) - 1
+        kind, block = "c", -1
+        if place >= 0 and begin < spans[place].end:
+            kind, block = _kind(begin, end, spans[place]), place
+        kinds.append(kind)
+        blocks.append(block if kind != "c" else -1)
+        begin = end
+    if ended:
+        kinds.append("e")
+        blocks.append(-1)
+    text = b"".join(pieces).decode("utf-8", errors="replace")
+    malformed = [span for span in spans if span.good is None]
+    cut = sum(span.end == len(scanned) and not ended for span in malformed)
+    insides = tuple(
+        scanned[span.start : span.end].decode("utf-8", errors="replace") if scanned.startswith(b">", span.end) else None
+        for span in spans
+    )
+    return Classified("".join(kinds), blocks, len(malformed), cut, text, insides)
+
+
+def plain(tokens: Sequence[int], table: TokenBytes, eos: frozenset[int]) -> Classified:
+    """Kinds of an answer to a prompt of plain text: it has no coordinates, so all but the end token is free."""
+    ended = bool(tokens) and tokens[-1] in eos
+    body = tokens[:-1] if ended else tokens
+    return Classified("f" * len(body) + "e" * ended, [-1] * len(tokens), 0, 0, table.join(body))
+
+
+def _span(match: re.Match[bytes], decimals: int) -> _Span:
+    start, end = match.span(1)
+    prefix = _TRIPLE.match(match.group(1))
+    good = None if prefix is None else start + prefix.end()
+    stretches = (
+        (start + digits.start(1) + decimals, start + digits.end(1)) for digits in _FRACTION.finditer(match.group(1))
+    )
+    return _Span(start, end, good, tuple(pair for pair in stretches if pair[0] < pair[1]))
+
+
+def _kind(begin: int, end: int, span: _Span) -> str:
+    """Kind of a token that begins inside a block."""
+    if span.good is not None and begin >= span.good:
+        return "j"
+    if end > span.end:
+        return "c"
+    return "l" if any(first <= begin < last for first, last in span.filler) else "f"
+
+
+def check(text: str, molecule: Molecule) -> str | None:
+    """Why a generated text is not a valid conformer of the molecule; None where it is.
+
+    Valid: the tags enclose a skeleton with one block per atom, the molecular graph that RDKit reads is the
+    prompt's, and each block reads exactly `x,y,z`. Checked in this order, so that "malformed" and "junk" are
+    said only of text whose graph is right.
+    """
+    answer = _ANSWER.fullmatch(text)
+    if answer is None:
+        return "no [CONFORMER]...[/CONFORMER] around the whole text"
+    body = answer.group(1)
+    if _STRUCTURE.fullmatch(body) is None:
+        return "not a skeleton with one coordinate block after each atom"
+    written = smiles_of_conformer(body)
+    if written is None:
+        return "RDKit cannot read the skeleton"
+    # RDKit's canonical SMILES of a canonical SMILES is, rarely, another string: the reference goes the same
+    # way.
+    if written not in (molecule.smiles, smiles_of_conformer(molecule.skeleton("0.0,0.0,0.0"))):
+        return f"another molecule: {written}"
+    inside = [match.group(1) for match in _ATOM_BLOCK.finditer(body)]
+    if len(inside) != len(molecule.atoms):
+        return f"{len(inside)} coordinate blocks for {len(molecule.atoms)} atoms"
+    prefixes = [_TRIPLE.match(block.encode()) for block in inside]
+    malformed = [block for block, prefix in zip(inside, prefixes, strict=True) if prefix is None]
+    if malformed:
+        return f"{len(malformed)} of {len(inside)} blocks malformed: <{malformed[0]}>"
+    junk = [
+        block
+        for block, prefix in zip(inside, prefixes, strict=True)
+        if prefix is not None and prefix.end() < len(block.encode())
+    ]
+    return f"{len(junk)} of {len(inside)} blocks end in junk: <{junk[0]}>" if junk else None

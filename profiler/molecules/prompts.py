@@ -1,0 +1,154 @@
+"""Reading what to generate from: a file of SMILES, or the molecules that come with molprof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+
+from molprof.common.errors import RunError, UsageError
+from molprof.common.manifest import Skipped
+from molprof.common.text import shortened
+from molprof.profiler.molecules.smiles import Molecule, molecule
+from molprof.profiler.molecules.template import prompt_text
+
+SHORT_ATOMS = 8
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One thing to generate from.
+
+    Attributes:
+        line: line in the input, from 1.
+        name: the second column, empty where there is none.
+        text: what the model is given.
+        molecule: None for a prompt of plain text.
+    """
+
+    line: int
+    name: str
+    text: str
+    molecule: Molecule | None
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The first readable prompts of an input, and the lines before them that gave none.
+
+    Attributes:
+        wanted: how many were asked for; there may be fewer.
+        unit: what one of them is.
+        times: how often each stands in `prompts`, one after the other.
+        there: how many there are in the input; None where it was not read to its end.
+    """
+
+    prompts: tuple[Prompt, ...]
+    skipped: tuple[Skipped, ...]
+    source: str
+    wanted: int
+    unit: str = "readable molecule"
+    times: int = 1
+    there: int | None = None
+
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about the input, one line each."""
+        notes = [f"{self.source}, line {item.line}: {item.problem}; skipped" for item in self.skipped]
+        count = len(self.prompts) // self.times
+        if count < self.wanted:
+            plural = "" if count == 1 else "s"
+            notes.append(f"{self.source}: {count} {self.unit}{plural}, {self.wanted} were asked for")
+        if self.there is not None and self.there > count:
+            notes.append(f"{self.source}: the first {count} of {self.there} {self.unit}s; -n {self.there} takes all")
+        return tuple(notes)
+
+
+def read_prompts(path: Path | None, count: int, strict: bool = False) -> Prompts:
+    """The first `count` molecules of a SMILES file, or of the built-in list.
+
+    Args:
+        path: one SMILES per line, optionally a name after white space; empty lines and lines that begin with
+            `#` do not count. None: the molecules that come with molprof.
+        strict: refuse a line that RDKit cannot read instead of skipping it.
+
+    Raises:
+        UsageError: the file cannot be read or holds no molecule, or `strict` and a line is unreadable.
+        RunError: the built-in list is missing from the installation.
+    """
+    source = "the built-in molecules" if path is None else str(path)
+    found = _parse(_lines(path), count, strict, source)
+    if not found.prompts:
+        hint = "one SMILES per line, optionally followed by a name"
+        if found.skipped:
+            first = found.skipped[0]
+            shown = repr(shortened(first.text))
+            raise UsageError(f"{source} has no molecule that RDKit can read; line {first.line}: {shown}", hint)
+        raise UsageError(f"{source} has no molecules", hint)
+    return found
+
+
+def read_texts(path: Path, count: int) -> Prompts:
+    """The first `count` prompts of plain text, one per line; empty lines do not count.
+
+    Raises:
+        UsageError: the file cannot be read or holds no prompt.
+    """
+    lines = enumerate(_lines(path), start=1)
+    prompts = [Prompt(number, "", line, None) for number, line in lines if line.strip()]
+    if not prompts:
+        raise UsageError(f"{path} has no prompts", hint="one prompt of plain text per line")
+    return Prompts(tuple(prompts[:count]), (), str(path), count, "prompt", there=len(prompts))
+
+
+def repeated(prompts: Prompts, times: int) -> Prompts:
+    """Every prompt so many times, one after the other."""
+    copies = tuple(prompt for prompt in prompts.prompts for _ in range(times))
+    return replace(prompts, prompts=copies, times=times)
+
+
+def short_molecules(count: int) -> list[str]:
+    """The first of the built-in molecules with at most `SHORT_ATOMS` atoms, then the others: for a quick look."""
+    read = [prompt.molecule for prompt in read_prompts(None, len(_lines(None))).prompts]
+    ordered = sorted((item for item in read if item is not None), key=lambda item: len(item.atoms) > SHORT_ATOMS)
+    return [item.smiles for item in ordered[:count]]
+
+
+def _lines(path: Path | None) -> list[str]:
+    if path is None:
+        try:
+            return resources.files(__package__).joinpath("molecules.smi").read_text().splitlines()
+        except OSError as problem:
+            raise RunError(
+                "the built-in molecules are missing from this installation",
+                hint="--smiles FILE, or reinstall molprof",
+            ) from problem
+    try:
+        # A line ends where an editor ends it: not at a form feed or U+2028, as it does for str.splitlines.
+        return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
+    except OSError as problem:
+        raise UsageError(f"cannot read {path}: {problem.strerror or problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise UsageError(f"{path} is not UTF-8 text: {problem.reason} at byte {problem.start}") from problem
+
+
+def _parse(lines: Iterable[str], count: int, strict: bool, source: str) -> Prompts:
+    prompts: list[Prompt] = []
+    skipped: list[Skipped] = []
+    for number, line in enumerate(lines, start=1):
+        if len(prompts) == count:
+            break
+        text, name = (*line.split(maxsplit=1), "", "")[:2]
+        if not text or text.startswith("#"):
+            continue
+        try:
+            read = molecule(text)
+        except UsageError as problem:
+            if strict:
+                raise UsageError(
+                    f"{source}, line {number}: {problem}", hint="correct it, or leave out --strict"
+                ) from None
+            skipped.append(Skipped(number, text, str(problem)))
+            continue
+        prompts.append(Prompt(number, name.strip(), prompt_text(read.smiles), read))
+    return Prompts(tuple(prompts), tuple(skipped), source, count)

@@ -1,0 +1,145 @@
+"""SMILES to the enriched skeleton and back: every atom in brackets, each followed by a coordinate block."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import ROUND_DOWN, Decimal
+
+from rdkit import Chem, rdBase
+
+from molprof.common.errors import UsageError
+from molprof.common.text import shortened
+
+# Bracket atoms first, then two-letter organic atoms, so that 'Cl' is never read as 'C' + 'l'.
+_ATOM = re.compile(r"\[[^\[\]]+\]|Br|Cl|[BCNOPSFIbcnops*]")
+_BLOCK = re.compile(r"<([^<>]*)>")
+_DECIMAL = re.compile(r"-?[0-9]+\.[0-9]+")
+# An element that SMILES allows without brackets; '[C]' in a conformer stands for such a bare atom.
+_BARE = re.compile(r"\[(Br|Cl|[BCNOPSFIbcnops])\]")
+# How the skeleton writes an atom that the SMILES itself has as e.g. '[C]' (a carbene carbon): a valence-less
+# bracket is marked with an explicit zero charge, which RDKit reads as the same atom, so that '[C]' is free to
+# mean a bare atom.
+_RADICAL = "[{}+0]"
+
+COORDINATE_DECIMALS = 4
+
+
+@dataclass(frozen=True)
+class Molecule:
+    """One prompt molecule.
+
+    Attributes:
+        smiles: canonical SMILES, hydrogens removed, RDKit's order.
+        atoms: heavy atoms (bracketed hydrogens, if RDKit keeps any, included), in the order of `smiles`.
+        pieces: what stands before each atom and after the last one (bonds, ring digits, parentheses, dots);
+            `len(pieces) == len(atoms) + 1`.
+    """
+
+    smiles: str
+    atoms: tuple[str, ...]
+    pieces: tuple[str, ...]
+
+    def skeleton(self, blocks: str | Sequence[str]) -> str:
+        """The enriched text with a coordinate block after every atom.
+
+        Args:
+            blocks: the text between `<` and `>`, one for all atoms or one per atom.
+        """
+        texts = [blocks] * len(self.atoms) if isinstance(blocks, str) else list(blocks)
+        if len(texts) != len(self.atoms):
+            raise ValueError(f"{len(texts)} coordinate blocks for {len(self.atoms)} atoms")
+        parts = []
+        for piece, atom, text in zip(self.pieces, self.atoms, texts, strict=False):
+            parts.append(f"{piece}{atom}<{text}>")
+        return "".join(parts) + self.pieces[-1]
+
+
+def canonical(smiles: str) -> str:
+    """Canonical SMILES with hydrogens removed.
+
+    Raises:
+        UsageError: RDKit cannot read `smiles`, or it has no atoms.
+    """
+    with quiet():
+        mol = Chem.MolFromSmiles(smiles)
+    if mol is None:
+        raise UsageError(f"RDKit cannot read the SMILES {shortened(smiles)!r}")
+    if mol.GetNumAtoms() == 0:
+        raise UsageError(f"the SMILES {shortened(smiles)!r} has no atoms")
+    return str(Chem.MolToSmiles(Chem.RemoveHs(mol)))
+
+
+def molecule(smiles: str) -> Molecule:
+    """The molecule of a SMILES, ready to be written as a skeleton.
+
+    Raises:
+        UsageError: RDKit cannot read `smiles`.
+    """
+    return split_atoms(canonical(smiles))
+
+
+def split_atoms(text: str) -> Molecule:
+    """A SMILES as it stands, every atom in brackets; `text` must be readable SMILES."""
+    atoms, pieces, end = [], [], 0
+    for match in _ATOM.finditer(text):
+        pieces.append(text[end : match.start()])
+        atom, end = match.group(), match.end()
+        if not atom.startswith("["):
+            atom = f"[{atom}]"
+        elif _BARE.fullmatch(atom):
+            atom = _RADICAL.format(atom[1:-1])
+        atoms.append(atom)
+    pieces.append(text[end:])
+    return Molecule(text, tuple(atoms), tuple(pieces))
+
+
+def smiles_of_conformer(text: str) -> str | None:
+    """The canonical SMILES of an enriched text, coordinates dropped; None where it is not a molecule."""
+    bare = _BARE.sub(r"\1", _BLOCK.sub("", text))
+    with quiet():
+        mol = Chem.MolFromSmiles(bare)
+    if mol is None or mol.GetNumAtoms() == 0:
+        return None
+    return str(Chem.MolToSmiles(mol))
+
+
+def parse_positions(text: str) -> list[tuple[float, float, float]] | None:
+    """The positions of an enriched text in Angstrom, one per block; None where a block is not three decimals."""
+    positions = []
+    for match in _BLOCK.finditer(text):
+        numbers = match.group(1).split(",")
+        if len(numbers) != 3 or not all(_DECIMAL.fullmatch(number) for number in numbers):
+            return None
+        x, y, z = map(float, numbers)
+        positions.append((x, y, z))
+    return positions
+
+
+def coordinate(value: float, decimals: int = COORDINATE_DECIMALS) -> str:
+    """One coordinate in Angstrom: truncated to `decimals`, trailing zeros dropped, one decimal stays.
+
+    >>> coordinate(-1.23456), coordinate(0.5), coordinate(2.0), coordinate(-0.00001)
+    ('-1.2345', '0.5', '2.0', '0.0')
+    """
+    cut = Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_DOWN)
+    whole, _, fraction = f"{abs(cut):f}".partition(".")  # str() would write a small one as 1.2E-7
+    sign = "-" if cut < 0 else ""
+    return f"{sign}{whole}.{fraction.rstrip('0') or '0'}"
+
+
+def block(position: Iterable[float], decimals: int = COORDINATE_DECIMALS) -> str:
+    """The text between `<` and `>` for one atom's position (x, y, z in Angstrom)."""
+    return ",".join(coordinate(value, decimals) for value in position)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps RDKit's own messages off stderr: molprof reports unreadable molecules by itself."""
+    block = rdBase.BlockLogs()
+    try:
+        yield
+    finally:
+        del block

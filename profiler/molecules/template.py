@@ -1,0 +1,75 @@
+"""The position template: which tokens of the answer the prompt already fixes (COPY) and which are FREE."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from molprof.profiler.molecules.smiles import Molecule
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+PLACEHOLDER = "0.0000,0.0000,0.0000"
+_INSIDE = re.compile(r"<([^<>]*)>")
+
+
+@dataclass(frozen=True)
+class Template:
+    """The skeleton of one molecule, tokenized.
+
+    Attributes:
+        text: `[CONFORMER]`, the skeleton with a placeholder per coordinate, `[/CONFORMER]`.
+        ids: token ids, int64 of length L.
+        free: True where a position is FREE, bool of length L.
+        blocks: coordinate block of each FREE position counted from 0, -1 at COPY positions, int64 of length L.
+    """
+
+    text: str
+    ids: np.ndarray
+    free: np.ndarray
+    blocks: np.ndarray
+
+    @property
+    def free_per_block(self) -> np.ndarray:
+        """FREE positions of each block, int64 of length `blocks.max() + 1`."""
+        return np.bincount(self.blocks[self.free])
+
+
+def prompt_text(smiles: str) -> str:
+    """What the model is given."""
+    return f"[SMILES]{smiles}[/SMILES]"
+
+
+def conformer_text(skeleton: str) -> str:
+    """What the model has to write, without the end-of-sequence token."""
+    return f"[CONFORMER]{skeleton}[/CONFORMER]"
+
+
+def build_template(molecule: Molecule, tokenizer: PreTrainedTokenizerFast, placeholder: str = PLACEHOLDER) -> Template:
+    """Tokenizes the skeleton once, with offsets, and marks the FREE positions."""
+    text = conformer_text(molecule.skeleton(placeholder))
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    offsets = encoded["offset_mapping"]
+    free = free_flags(text, offsets)
+    spans = [match.span(1) for match in _INSIDE.finditer(text)]
+    starts = np.asarray([start for start, _ in spans])
+    begins = np.asarray([begin for begin, _ in offsets])
+    blocks = np.where(free, np.searchsorted(starts, begins, side="right") - 1, -1)
+    return Template(text, np.asarray(encoded["input_ids"], dtype=np.int64), free, blocks)
+
+
+def free_flags(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
+    """True for each token whose characters all lie between `<` and `>`, bool of length `len(offsets)`."""
+    inside = np.zeros(len(text) + 1, dtype=np.int64)
+    for match in _INSIDE.finditer(text):
+        inside[match.start(1) : match.end(1)] = 1
+    before = np.concatenate(([0], np.cumsum(inside)))
+    begins = np.asarray([begin for begin, _ in offsets])
+    ends = np.asarray([end for _, end in offsets])
+    free: np.ndarray = (before[ends] - before[begins] == ends - begins) & (ends > begins)
+    return free

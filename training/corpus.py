@@ -1,0 +1,159 @@
+"""Training molecules: BRICS recombination and mutation of drug-like seeds, with ETKDG conformers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any
+
+from rdkit import Chem
+from rdkit.Chem import BRICS, rdDistGeom, rdMolTransforms
+
+from molprof.common.errors import UsageError
+from molprof.profiler.molecules.sample import Sample, sample_of
+from molprof.profiler.molecules.smiles import molecule
+
+# Elements a mutation may write, weighted as drug-like molecules use them.
+_ELEMENTS = (6, 6, 6, 6, 7, 7, 8, 8, 16, 9, 17, 35)
+# What a mutation may chain into but a chemist would not draw: peroxides and halogens on heteroatoms, cumulenes,
+# sulfur above two bonds without oxygen, three heteroatoms in a row.
+_IMPLAUSIBLE = tuple(
+    Chem.MolFromSmarts(text)
+    for text in (
+        "[O;X2,X1;!$(O~[N+,n+,S,P])]-[O,F,Cl,Br,I]",
+        "[O,N;!$(N-S(=O)=O);!$(O-S(=O)=O)]-[S;X2,X3,X4;!$(S(=O)=O)]",
+        "[N,S;!$(S(=O)=O)]-[F,Cl,Br,I]",
+        "[S;X2]-[S,P,F,Cl,Br,I]",
+        "*=[C,N,S;!+;X2]=*",
+        "[SX3,SX4,SX5,SX6;!$(S=O)]",
+        "[S;!X1]=[C,N]",
+        "[SH1,SH2;X3,X4]",
+        "[N,O;!+]-[N,O;!+;!R]-[N,O;!+]",
+        "[PX5]=[C,N]",
+        "[Si][!#6]",
+        "[OX2H]-[CX4]-[OX2H,OX2,NX3,SX2]",
+        "[NX3;H1,H2]-[CX4;!R]-[NX3,SX2,OX2]",
+        "[OX2H,SX2H,NX3H2]-[CX3]=[CX3]",
+        "[CX4;!$(C(F)F)]([F,Cl,Br,I])-[N,O,S]",
+        "[CX3](=[O,N,S])-[F,Cl,Br,I]",
+        "[CX3]=[NX2;H1]",
+        "[CX3]=[SX1]",
+        "C1=CC1",
+        "[r3]=[*;r3]",
+        "[r4]=[*;r4]",
+        "[r5,r6,r7]#[*]",
+    )
+)
+_BONDS = (Chem.BondType.SINGLE, Chem.BondType.SINGLE, Chem.BondType.SINGLE, Chem.BondType.DOUBLE)
+
+
+def seed_smiles() -> list[str]:
+    """The seed list that comes with molprof."""
+    text = resources.files(__package__).joinpath("seeds.smi").read_text()
+    return [line.split()[0] for line in text.splitlines() if line.strip()]
+
+
+def molecules(count: int, max_atoms: int, seed: int, exclude: frozenset[str] = frozenset()) -> Iterator[str]:
+    """`count` different canonical SMILES of up to `max_atoms` heavy atoms, none of them in `exclude`."""
+    rng = random.Random(seed)
+    seeds = seed_smiles()
+    pool = [Chem.MolFromSmiles(text) for text in seeds]
+    fragments = sorted({piece for mol in pool for piece in BRICS.BRICSDecompose(mol)})
+    pieces = [Chem.MolFromSmiles(text) for text in fragments]
+    small = [piece for piece in pieces if piece.GetNumHeavyAtoms() <= max_atoms]
+    grown = [mol for mol in pool if mol.GetNumHeavyAtoms() <= max_atoms]
+    done = set(exclude)
+    while count > 0:
+        candidate = _recombine(rng, small) if rng.random() < 0.25 else grown[rng.randrange(len(grown))]
+        for _ in range(rng.choice((0, 1, 1, 2, 3))):
+            candidate = _mutate(rng, candidate) if candidate is not None else None
+        if candidate is None or not 1 <= candidate.GetNumHeavyAtoms() <= max_atoms:
+            continue
+        text = Chem.MolToSmiles(candidate)
+        again = Chem.MolFromSmiles(text)
+        if again is None or "." in text or "*" in text or text in done:
+            continue
+        grown.append(again)
+        text = Chem.MolToSmiles(again)
+        if text in done:
+            continue
+        done.add(text)
+        count -= 1
+        yield text
+
+
+def conformer(smiles: str, seed: int) -> Sample | None:
+    """One ETKDGv3 conformer in its principal axes; None where embedding fails or hydrogens stay in the SMILES."""
+    try:
+        prompt = molecule(smiles)
+    except UsageError:
+        return None
+    mol = Chem.MolFromSmiles(prompt.smiles)
+    if mol is None:
+        return None
+    with_h = Chem.AddHs(mol)
+    settings: Any = rdDistGeom.ETKDGv3()  # its type stub leaves the fields out
+    settings.randomSeed = seed & 0x7FFFFFFF
+    settings.maxIterations = 20
+    if rdDistGeom.EmbedMolecule(with_h, settings) != 0:
+        return None
+    bare = Chem.RemoveHs(with_h)
+    rdMolTransforms.CanonicalizeConformer(bare.GetConformer())
+    sample = sample_of(bare)
+    return sample if sample is not None and sample.molecule.smiles == prompt.smiles else None
+
+
+def _recombine(rng: random.Random, pieces: list[Chem.Mol]) -> Chem.Mol | None:
+    """One random BRICS molecule from two or three fragments."""
+    chosen = rng.sample(pieces, k=rng.choice((2, 2, 3)))
+    built = BRICS.BRICSBuild(chosen, scrambleReagents=True, maxDepth=2)
+    mol = next(iter(built), None)
+    if mol is None:
+        return None
+    return _sane(mol)
+
+
+def _mutate(rng: random.Random, mol: Chem.Mol) -> Chem.Mol | None:
+    """One random edit: swap an element, append an atom, drop a terminal atom, close a ring, or change a bond."""
+    edit = Chem.RWMol(mol)
+    Chem.Kekulize(edit, clearAromaticFlags=True)
+    atoms = edit.GetNumAtoms()
+    kind = rng.random()
+    where = rng.randrange(atoms)
+    if kind < 0.35:
+        edit.GetAtomWithIdx(where).SetAtomicNum(rng.choice(_ELEMENTS))
+    elif kind < 0.65:
+        new = edit.AddAtom(Chem.Atom(rng.choice(_ELEMENTS)))
+        edit.AddBond(where, new, rng.choice(_BONDS))
+    elif kind < 0.8:
+        ends = [atom.GetIdx() for atom in edit.GetAtoms() if atom.GetDegree() == 1]
+        if not ends or atoms < 3:
+            return None
+        edit.RemoveAtom(rng.choice(ends))
+    elif kind < 0.9 and atoms > 4:
+        other = rng.randrange(atoms)
+        path = Chem.GetShortestPath(edit, where, other) if where != other else ()
+        if not 4 <= len(path) <= 7:
+            return None
+        edit.AddBond(where, other, Chem.BondType.SINGLE)
+    elif edit.GetNumBonds():
+        edit.GetBondWithIdx(rng.randrange(edit.GetNumBonds())).SetBondType(rng.choice(_BONDS))
+    return _sane(edit)
+
+
+def _sane(mol: Chem.Mol) -> Chem.Mol | None:
+    """The molecule re-read from its own SMILES, or None where the edit broke its chemistry."""
+    for atom in mol.GetAtoms():
+        if atom.GetNumRadicalElectrons():
+            return None
+    try:
+        Chem.SanitizeMol(mol)
+        read = Chem.MolFromSmiles(Chem.MolToSmiles(mol))
+    except (Chem.MolSanitizeException, RuntimeError):
+        return None
+    if read is None or any(atom.GetNumRadicalElectrons() for atom in read.GetAtoms()):
+        return None
+    if any(read.HasSubstructMatch(pattern) for pattern in _IMPLAUSIBLE):
+        return None
+    return read

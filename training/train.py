@@ -1,0 +1,236 @@
+"""Trains a preset's tiny model: `python -m training --help`. Resumable, seeded, recorded."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from molprof.common.files import replacing
+from molprof.profiler.models.architecture import ARCHITECTURES, build, config
+from molprof.profiler.molecules.sample import Sample
+from training.encode import CompactVocabulary, Example, example, occurring
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a training run was given; stored beside the weights.
+
+    Attributes:
+        preset: key of `ARCHITECTURES`.
+        steps: optimizer steps in all.
+        decay_steps: the last steps, over which the learning rate falls linearly to zero.
+        batch_tokens: tokens per batch, padding included.
+        short_steps: first steps, on molecules of at most `short_atoms` atoms.
+        coarse_steps: first steps with one decimal per coordinate: shorter sequences, so more copying per second.
+        matrix_rate: learning rate of Muon (hidden matrices).
+        other_rate: learning rate of AdamW (embeddings and norms).
+        seed: of weights, order and augmentation.
+    """
+
+    preset: str
+    steps: int = 6000
+    decay_steps: int = 1500
+    batch_tokens: int = 3072
+    short_steps: int = 500
+    short_atoms: int = 7
+    coarse_steps: int = 2000
+    warmup_steps: int = 100
+    matrix_rate: float = 0.01
+    other_rate: float = 0.003
+    weight_decay: float = 0.01
+    seed: int = 0
+
+
+def train(
+    settings: Settings,
+    samples: list[Sample],
+    tokenizer: PreTrainedTokenizerFast,
+    folder: Path,
+    save_every: int = 250,
+) -> tuple[PreTrainedModel, CompactVocabulary, int]:
+    """Trains to `settings.steps`, from the last saved state in `folder` where there is one.
+
+    Returns the model in compact form, its vocabulary, and the steps taken.
+
+    The model's output layer has one row per occurring token and one for all others, whose logit is raised by
+    log(number of others): the softmax is then exactly that of a full vocabulary in which they all share that row.
+    """
+    torch.manual_seed(settings.seed)
+    architecture = ARCHITECTURES[settings.preset]
+    vocabulary = occurring(tokenizer, samples, architecture.logits_width)
+    table = vocabulary.table()
+    eos, pad = int(table[tokenizer.eos_token_id]), int(table[tokenizer.pad_token_id])
+    model = build(config(architecture, vocabulary.rows, eos, pad)).float()
+    _sharpen(model)
+    matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
+    others = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name]
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(
+            matrices,
+            lr=settings.matrix_rate,
+            weight_decay=settings.weight_decay,
+            adjust_lr_fn="match_rms_adamw",
+        ),
+        torch.optim.AdamW(others, lr=settings.other_rate, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+    base_rates = [settings.matrix_rate, settings.other_rate]
+    state_file = folder / "state.pt"
+    step = 0
+    if state_file.exists():
+        state = torch.load(state_file, weights_only=True)
+        model.load_state_dict(state["model"])
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        step = int(state["step"])
+    stop = _Stop()
+    log = (folder / "log.jsonl").open("a")
+    batches = _batches(settings, samples, tokenizer, table, pad, step)
+    began, seen = time.perf_counter(), 0
+    while step < settings.steps and not stop.asked:
+        rate = _rate(settings, step)
+        for optimizer, base in zip(optimizers, base_rates, strict=True):
+            optimizer.param_groups[0]["lr"] = base * rate
+        ids, weights = next(batches)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss, copy_loss = _loss(model, ids, weights, math.log(vocabulary.unused))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        step += 1
+        seen += ids.numel()
+        if step % 25 == 0:
+            row = {
+                "step": step,
+                "loss": round(loss.item(), 4),
+                "copy_loss": round(copy_loss.item(), 4),
+                "rate": round(rate, 4),
+                "tokens_per_s": round(seen / (time.perf_counter() - began)),
+            }
+            log.write(json.dumps(row) + "\n")
+            log.flush()
+            print(f"\r{settings.preset}: {row}", end="", file=sys.stderr, flush=True)
+        if step % save_every == 0 or step == settings.steps or stop.asked:
+            _save(state_file, model, optimizers, step)
+    log.close()
+    return model, vocabulary, step
+
+
+def _sharpen(model: PreTrainedModel) -> None:
+    """Starts LLaMA's query and key projections wide enough for attention logits of about unit spread.
+
+    With transformers' 0.02 that spread is below 0.1, all positions look alike, and copying is found only after
+    thousands of steps. Qwen3 needs nothing: its query and key norms give unit spread from the start.
+    """
+    if model.config.model_type == "llama":
+        for name, weight in model.named_parameters():
+            if name.endswith(("q_proj.weight", "k_proj.weight")):
+                torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+
+
+def _rate(settings: Settings, step: int) -> float:
+    """Warm-up, constant, linear decay (the trapezoid of Haegele et al. 2024, arXiv:2405.18392)."""
+    up = min(1.0, (step + 1) / settings.warmup_steps)
+    down = min(1.0, (settings.steps - step) / settings.decay_steps)
+    return up * down
+
+
+def _loss(model: PreTrainedModel, ids: Tensor, weights: Tensor, unused_log: float) -> tuple[Tensor, Tensor]:
+    """Weighted next-token loss; ids int64 (B, T), weights float32 (B, T), 0 where padded."""
+    logits = model(input_ids=ids[:, :-1], use_cache=False).logits
+    logits = torch.cat((logits[..., :-1], logits[..., -1:] + unused_log), dim=-1)
+    losses = functional.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    targets = weights[:, 1:].flatten()
+    copies = targets > 2
+    return (losses * targets).sum() / targets.sum(), losses[copies].mean().detach()
+
+
+def _batches(
+    settings: Settings,
+    samples: list[Sample],
+    tokenizer: PreTrainedTokenizerFast,
+    table: np.ndarray,
+    pad: int,
+    start: int,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of similar length from step `start` on, endlessly; right-padded, so causal attention needs no mask."""
+    rng = random.Random(f"{settings.seed}-{start}")
+    step = start
+    short = [sample for sample in samples if len(sample.molecule.atoms) <= settings.short_atoms]
+    while True:
+        pool = short if step < settings.short_steps else samples
+        decimals = 1 if step < settings.coarse_steps else 4
+        chosen = [example(rng.choice(pool), tokenizer, table, decimals, rng) for _ in range(256)]
+        chosen.sort(key=lambda item: len(item.ids))
+        groups = list(_groups(chosen, settings.batch_tokens))
+        rng.shuffle(groups)
+        for group in groups:
+            width = max(len(item.ids) for item in group)
+            ids = np.full((len(group), width), pad, dtype=np.int64)
+            weights = np.zeros((len(group), width), dtype=np.float32)
+            for row, item in enumerate(group):
+                ids[row, : len(item.ids)] = item.ids
+                weights[row, : len(item.ids)] = item.weights
+            yield torch.from_numpy(ids), torch.from_numpy(weights)
+            step += 1
+
+
+def _groups(examples: list[Example], batch_tokens: int) -> Iterator[list[Example]]:
+    """Cuts examples sorted by length into groups of at most `batch_tokens` padded tokens."""
+    group: list[Example] = []
+    for item in examples:
+        if group and len(item.ids) * (len(group) + 1) > batch_tokens:
+            yield group
+            group = []
+        group.append(item)
+    if group:
+        yield group
+
+
+def _save(path: Path, model: PreTrainedModel, optimizers: list[torch.optim.Optimizer], step: int) -> None:
+    state: dict[str, Any] = {
+        "model": model.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+        "step": step,
+    }
+    with replacing(path) as part:
+        torch.save(state, part)
+
+
+class _Stop:
+    """The first Ctrl-C or SIGTERM ends training after the running step, with everything saved."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: object) -> None:
+        self.asked = True
+        signal.signal(number, signal.SIG_DFL)
+
+
+def record(settings: Settings, steps: int, samples: int, data_seed: int) -> dict[str, Any]:
+    """What the checkpoint says about its making."""
+    return {
+        "settings": asdict(settings),
+        "steps": steps,
+        "samples": samples,
+        "data_seed": data_seed,
+        "torch": torch.__version__,
+    }
