@@ -238,7 +238,7 @@ def test_full_records_set_up_and_every_batch(tmp_path: Path) -> None:
                 f"molprof.{phase} batch={batch} step={step}"
                 for phase in ("step", first, "processor", "sampling", "bookkeeping")
             ]
-        expected.append(f"molprof.common.text batch={batch}")
+        expected.append(f"molprof.text batch={batch}")
     assert annotations(marks.profiler, tmp_path) == expected
 
 
