@@ -15,7 +15,7 @@ from transformers import LogitsProcessorList, TopPLogitsWarper
 
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.recording import ProfilerMarks
-from molprof.profiler.decoding.marks import HostMarks, mark_cost_ns, marked, signature_cost_ns
+from molprof.profiler.decoding.marks import HostMarks, Marks, mark_cost_ns, marked, signature_cost_ns
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
@@ -23,7 +23,7 @@ from molprof.profiler.molecules.template import prompt_text
 from molprof.profiler.processors import make_processor
 
 
-class Log:
+class Log(Marks):
     """Hears every mark."""
 
     def __init__(self) -> None:
