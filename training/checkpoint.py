@@ -22,11 +22,11 @@ _EMBEDDING = "model.embed_tokens.weight"
 def save(
     path: Path, model: PreTrainedModel, vocabulary: CompactVocabulary, preset: str, record: dict[str, Any]
 ) -> None:
-    """Writes a trained compact model, float16, with everything needed to expand it.
+    """Writes a trained compact model in float16, with all that expanding it needs.
 
     Args:
-        model: tied embeddings with `vocabulary.rows` rows; its config's eos and pad are compact ids.
-        record: JSON-ready account of the training.
+        model: has tied embeddings of `vocabulary.rows` rows; eos and pad of its config are compact ids.
+        record: settings of the training, JSON-ready.
     """
     if vocabulary.full_size != ARCHITECTURES[preset].logits_width:
         raise ValueError(f"{vocabulary.full_size} columns; {preset} has {ARCHITECTURES[preset].logits_width}")

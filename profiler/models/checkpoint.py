@@ -1,9 +1,9 @@
-"""A preset's compact checkpoint and the full-vocabulary model that it stands for.
+"""A preset's compact checkpoint, and the full-vocabulary model that it stands for.
 
-A preset is trained with one output row per token that occurs and one row for all others (see
-`training/encode.py`); the file holds just those rows. Loading copies the shared row to every other column of the real
-logits width, and widening.py spreads all weights where the model is to be larger. Training raised the shared row's
-logit by log(number of others), so the softmax over the full width is exactly the trained distribution.
+A preset is trained with one output row per token that occurs and one row for all others (`training/encode.py`), and
+the file holds only those rows. Loading copies the shared row to every other column of the real logits width. Training
+raised the logit of the shared row by log(number of others), so that the softmax over the full width is the trained
+distribution. widening.py spreads the weights over larger sizes.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _REINSTALL = "reinstall molprof"
 
 @dataclass(frozen=True)
 class Header:
-    """What a checkpoint says about itself.
+    """The metadata of a checkpoint.
 
     Attributes:
         preset: key of `ARCHITECTURES`.
-        ids: full-vocabulary id of each embedding row but the last, which is shared by all other ids.
+        ids: full-vocabulary id of each embedding row but the last, which all other ids share.
         eos, pad: full-vocabulary ids.
-        record: what the training was given.
+        record: settings of the training.
     """
 
     preset: str
@@ -51,27 +51,18 @@ class Header:
 
 
 def checkpoint_path(preset: str) -> Path:
-    """Where a preset's checkpoint lies in the installed package.
-
-    Raises:
-        UsageError: no such preset.
-    """
+    """The file of a preset's checkpoint in the installed package. Raises UsageError where there is no such preset."""
     if preset not in ARCHITECTURES:
         raise UsageError(f"no preset {preset!r}", hint=f"use one of: {', '.join(ARCHITECTURES)}")
     return Path(str(resources.files(__package__))) / "checkpoints" / f"{preset}.safetensors"
 
 
 def read_header(path: Path) -> Header:
-    """What a checkpoint says about itself, without its weights.
-
-    Raises:
-        RunError: the file is missing, damaged, or not a molprof checkpoint.
-    """
+    """The metadata of a checkpoint. Raises RunError where the file is missing, damaged, or something else."""
     if not path.is_file():
         raise RunError(f"the checkpoint {path} is missing", hint=_REINSTALL)
     try:
-        # The format's own layout: length of the header as uint64, then the header as JSON. Read without the
-        # safetensors package, whose reader for torch imports torch.
+        # Length of the header as uint64, then the header as JSON. The safetensors package would import torch.
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(min(length, _HEADER_BYTES)))
@@ -123,12 +114,9 @@ def load_preset(
 
 
 def load_compact(path: Path) -> tuple[PreTrainedModel, Header]:
-    """The compact model itself, float32 on the CPU: compact id i is `header.ids[i]`, the last one all other tokens.
+    """The compact model, float32 on the CPU: compact id i is `header.ids[i]`, the last id all other tokens.
 
-    It generates what the full model does at a fraction of the work, but its probabilities lack the raised logit.
-
-    Raises:
-        RunError: the checkpoint is missing or damaged.
+    It generates what the full model does with a fraction of the work, but its probabilities lack the raised logit.
     """
     import torch
 
@@ -143,7 +131,7 @@ def load_compact(path: Path) -> tuple[PreTrainedModel, Header]:
 def _fill(
     model: PreTrainedModel, path: Path, header: Header, ids: tuple[int, ...] | None, wide: Shape, report: Report
 ) -> None:
-    """Fills a model of shape `wide` with the checkpoint's weights, its embedding expanded by `ids` or as it is."""
+    """Fills a model of shape `wide` with the weights, the embedding expanded by `ids` or (None) as it is."""
     import torch
     from safetensors.torch import load_file
 
@@ -157,5 +145,5 @@ def _fill(
     found = {name: tensor.shape for name, tensor in tensors.items()}
     if found != wanted:
         unlike = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
-        raise RunError(f"{path} does not fit the architecture: unlike in {', '.join(unlike)}", hint=_REINSTALL)
+        raise RunError(f"{path} does not fit the architecture: different in {', '.join(unlike)}", hint=_REINSTALL)
     widen(model, tensors, ids, own.shape, wide, report)

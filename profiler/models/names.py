@@ -1,4 +1,4 @@
-"""Names of models and tokenizers: what is accepted, and what can be refused without looking further."""
+"""Names of models and tokenizers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ ACCEPTED = f"use a preset ({', '.join(ARCHITECTURES)}), a folder, or a model hub
 
 
 def check_folder(what: str, name: str | None) -> None:
-    """Refuses a name that can be nothing but a folder, and is none: before a job waits in a queue for it.
+    """Raises UsageError where a name can only be a folder, and there is none: before a job waits in a queue for it.
 
     Args:
         what: `model` or `tokenizer`.
         name: preset, folder or hub id.
-
-    Raises:
-        UsageError: there is no such folder.
     """
     if name is not None and name.startswith(("/", ".", "~")) and not Path(name).is_dir():
         raise UsageError(f"no folder {name} to load the {what} from", hint=ACCEPTED)
