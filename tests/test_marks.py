@@ -80,7 +80,7 @@ def runner(processor: str | None = None, **settings: Any) -> Runner:
 @pytest.mark.parametrize("processor", [None, "generic"])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_order_of_marks(processor: str | None, cache: str) -> None:
-    run, log = runner(processor, cache=cache), Log()
+    run, log = runner(processor, kv_cache=cache), Log()
     plans = plan(run, prompts("C", "CC", "O"), 2, 3)
     result = run.run(plans, log)
     assert [batch.steps for batch in result.batches] == [3, 3]

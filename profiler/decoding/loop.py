@@ -27,15 +27,8 @@ from molprof.profiler.decoding.schedule import CHOSEN, COMPILED_WIDTHS, Chunk, R
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places
 
-
-@dataclass(frozen=True)
-class Decoded:
-    """What a batch wrote, by row: see `BatchResult`."""
-
-    answers: list[list[int]]
-    appended: list[list[int]]
-    rows_per_step: list[int]
-    host_reads: int
+# The schedule with all answers, the rows that each step computed, and how often the host read chosen tokens back.
+Decoded = tuple[Schedule, tuple[int, ...], int]
 
 
 def check_model(loaded: LoadedModel, attention: str) -> None:
@@ -232,5 +225,4 @@ def _decoded(schedule: Schedule, chunks: Sequence[Chunk], chosen: Sequence[Tenso
             schedule.fill(step, tokens[:count])
             tokens = tokens[count:]
     schedule.cut(len(chunks))
-    rows = [len(chunk.rows) for chunk in chunks]
-    return Decoded(schedule.answers, schedule.appended, rows, 0 if known else len(chunks))
+    return schedule, tuple(len(chunk.rows) for chunk in chunks), 0 if known else len(chunks)

@@ -120,7 +120,7 @@ class Runner:
         with self._attention():
             self.synchronize()
             if self.settings.own_loop:
-                _ = self._decoder  # compiles once per run, outside the timed span
+                _ = self._decoder  # made once per run, outside the timed span
             before = compiles_so_far()
             began = time.perf_counter_ns()
             for number, plan in enumerate(plans):
@@ -174,16 +174,16 @@ class Runner:
         with explained(plan, self.settings.attention):
             finish = self._decoder.decode(prompts, plan.max_new_tokens, plan.prompt_width, studied, marks, number)
         with marks.setup("text", number):
-            decoded = finish()
+            decoded, rows_per_step, host_reads = finish()
             self.loaded.tokenizer.batch_decode(decoded.answers, skip_special_tokens=False)
         count = len(plan.prompts)
         return BatchResult(
             rows=tuple(map(tuple, decoded.answers[:count])),
-            steps=len(decoded.rows_per_step),
+            steps=len(rows_per_step),
             masked_logits=_masked(studied, count),
             appended=tuple(map(tuple, decoded.appended[:count])),
-            rows_per_step=tuple(decoded.rows_per_step),
-            host_reads=decoded.host_reads,
+            rows_per_step=rows_per_step,
+            host_reads=host_reads,
         )
 
     @functools.cached_property
@@ -238,7 +238,8 @@ class Runner:
 
     def _config(self, max_new_tokens: int) -> GenerationConfig:
         """Sets explicitly all that molprof decides, so that the model's own generation config has no say."""
-        settings, sampling = self.settings, {"do_sample": False}
+        settings = self.settings
+        sampling: dict[str, Any] = {"do_sample": False}
         if settings.sampling != "greedy":
             # 0 and 1.0 switch top-k and top-p off where the model's own config would have them on.
             sampling = {"do_sample": True, "top_k": 0, "top_p": 1.0, **settings.sampling_parameters}
