@@ -238,10 +238,10 @@ def test_full_records_set_up_and_every_batch(tmp_path: Path) -> None:
                 f"molprof.{phase} batch={batch} step={step}"
                 for phase in ("step", first, "processor", "sampling", "bookkeeping")
             ]
-        expected.append(f"molprof.common.text batch={batch}")
+        expected.append(f"molprof.text batch={batch}")
     assert annotations(marks.profiler, tmp_path) == expected
 
 
 def test_costs_are_measured() -> None:
-    assert mark_cost_ns(100) > 0
-    assert signature_cost_ns(10) > 0
+    assert mark_cost_ns() > 0
+    assert signature_cost_ns() > 0
