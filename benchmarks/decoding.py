@@ -74,7 +74,9 @@ def ways(arguments: argparse.Namespace, model: str) -> list[Way]:
         for kind, loop in LOOPS.items():
             if name is None and kind not in ("step by step", "finished rows dropped"):
                 continue  # lengths and forced tokens are known under a constraint only
-            settings = CaptureSettings(model, kv_cache=arguments.kv_cache, batch_size=arguments.batch_size, **loop)
+            settings = CaptureSettings(
+                model, kv_cache=arguments.kv_cache, batch_size=arguments.batch_size, template_threads=1, **loop
+            )
             runner = Runner(loaded, processor, settings)
             made.append(Way(None if processor is None else processor.name, kind, runner, runner.plan(prompts)))
     return made

@@ -168,14 +168,14 @@ def measure(loaded: LoadedModel, names: list[str], options: argparse.Namespace) 
 def count_operators(loaded: LoadedModel, processor: Any, prompts: tuple[Prompt, ...]) -> float:
     """Operators per step, over the first steps of one batch, untimed; this also warms the processor up."""
     counted = Counted(processor)
-    settings = CaptureSettings(loaded.name, batch_size=len(prompts), max_new_tokens=COUNTED_STEPS)
+    settings = CaptureSettings(loaded.name, batch_size=len(prompts), max_new_tokens=COUNTED_STEPS, template_threads=1)
     runner = Runner(loaded, counted, settings)
     runner.run(runner.plan(prompts), None)
     return counted.operators / counted.calls
 
 
 def one_pass(loaded: LoadedModel, processor: Any, prompts: tuple[Prompt, ...], size: int, result: Result) -> None:
-    runner = Runner(loaded, processor, CaptureSettings(loaded.name, batch_size=size))
+    runner = Runner(loaded, processor, CaptureSettings(loaded.name, batch_size=size, template_threads=1))
     plans = runner.plan(prompts)
     now = clock(loaded, runner)
     marks = HostMarks(now=now)

@@ -68,7 +68,7 @@ def main() -> None:
 def generated(loaded: LoadedModel, name: str | None, prompts: Sequence[Prompt], size: int) -> list[str]:
     """One text per molecule, in their order."""
     processor = None if name is None else make_processor(name, loaded.target)
-    runner = Runner(loaded, processor, CaptureSettings(loaded.name, batch_size=size))
+    runner = Runner(loaded, processor, CaptureSettings(loaded.name, batch_size=size, template_threads=1))
     plans = runner.plan(prompts)
     runs = molecule_runs(runner, plans, runner.run(plans, None))[0]
     return [run.text for run in sorted(runs, key=lambda run: run.sequence)]
