@@ -11,7 +11,8 @@ import pytest
 from test_manifest import MANIFEST
 
 from molprof.common.errors import RunError
-from molprof.common.manifest import Disagreement, MoleculeRun, from_json
+from molprof.common.manifest import from_json
+from molprof.common.molecule_records import Disagreement, MoleculeRun
 from molprof.profiler.capture import tracefile
 from molprof.profiler.capture.tracefile import StepSpan, read_steps, token_events, write_trace
 
@@ -147,7 +148,7 @@ def test_the_whole_file(raw: Path, tmp_path: Path, name: str) -> None:
 
 def test_a_raw_trace_cut_short_is_refused_and_leaves_nothing(raw: Path, tmp_path: Path) -> None:
     raw.write_text(RAW[:-40])
-    with pytest.raises(RunError, match="does not end as one"):
+    with pytest.raises(RunError, match="that torch exported is not whole"):
         write_trace(raw, tmp_path / "out.json", MANIFEST, [[], []], STEPS)
     assert [path.name for path in tmp_path.iterdir()] == ["raw.json"]
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import statistics
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,20 +12,21 @@ import torch
 from molprof.common.errors import ProcessorError, RunError
 from molprof.common.files import check_output, scratch_file
 from molprof.common.manifest import SCHEMA, Manifest, Repeat, Timings, Window
-from molprof.profiler.capture.account import generation_account, model_account, molecule_runs
+from molprof.common.settings import AUTO, CaptureSettings
+from molprof.profiler.capture.account import molecule_runs, resolved
 from molprof.profiler.capture.passes import Passes, Progress, Report
-from molprof.profiler.capture.recorded_pass import kept_recording, recorded_pass
-from molprof.profiler.capture.tracefile import incomplete_path, is_incomplete, write_trace
-from molprof.profiler.capture.window import check_window, choose_window
+from molprof.profiler.capture.recorded_pass import check_window, choose_window, kept_recording, recorded_pass
+from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, write_trace
+from molprof.profiler.decoding.failures import check_cache
 from molprof.profiler.decoding.marks import HostMarks, mark_cost_ns, signature_cost_ns
-from molprof.profiler.decoding.runner import PassResult, Runner, check_cache
+from molprof.profiler.decoding.results import PassResult
+from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
-from molprof.profiler.models.load import LoadedModel, load, resolve_device, resolve_dtype
+from molprof.profiler.models.load import LoadedModel, load, resolve_device
+from molprof.profiler.models.sizes import check_preset
 from molprof.profiler.molecules.prompts import Prompts, read_prompts, read_texts, repeated
-from molprof.profiler.molecules.templates import default_threads
 from molprof.profiler.processors import PROCESSORS, find_factory, make_processor
 from molprof.profiler.processors.checked import UserProcessor
-from molprof.profiler.settings import AUTO, CaptureSettings
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class CaptureResult:
 
     Attributes:
         path: the trace.
-        notes: what the user should know about the run, one line each.
+        notes: remarks on the run, one line each.
     """
 
     path: Path
@@ -44,82 +43,70 @@ class CaptureResult:
     notes: tuple[str, ...]
 
 
-def capture(settings: CaptureSettings, report: Report = lambda progress: None) -> CaptureResult:
-    """Makes a capture as `settings` say.
+def capture(settings: CaptureSettings, output: OutputFile, report: Report = lambda progress: None) -> CaptureResult:
+    """Makes a capture and writes its trace to `output`; an error leaves nothing there.
 
     Raises:
-        UsageError: something that was asked for does not exist or does not fit; nothing was written.
-        RunError: the run or the recording failed; nothing was written.
+        UsageError: a setting names what does not exist, or settings do not fit each other.
+        RunError: the run or the recording failed.
     """
-    check_output(settings.output, settings.force)
+    output.check()
+    check_preset(settings)
     prompts = _prompts(settings)
     if settings.processor not in (None, AUTO):
-        find_factory(settings.processor)  # a mistyped name is found before a model is loaded for it
+        find_factory(settings.processor)  # finds a mistyped name before the model is loaded
         if settings.processor not in PROCESSORS:
-            left = incomplete_path(settings.output)
-            # What the last failure left may go: mending a processor takes many tries.
-            check_output(left, settings.force or (left.is_file() and is_incomplete(left)))
+            left = incomplete_path(output.path)
+            # What the last failure left may be replaced: fixing a processor takes many tries.
+            check_output(left, output.force or (left.is_file() and is_incomplete(left)))
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     device = resolve_device(settings.device)
-    resolve_dtype(settings.dtype, device)
     check_cache(settings.kv_cache, device)
     report(Progress("load", notes=prompts.notes()))
-    loaded = load(
-        settings.model,
-        settings.tokenizer,
-        settings.dtype,
-        settings.device,
-        settings.attention,
-        settings.trust_remote_code,
-        settings.size,
-        settings.weights,
-        lambda layer, layers: report(Progress("weights", layer, layers)),
-    )
-    return capture_loaded(settings, loaded, prompts, report)
+    loaded = load(settings, lambda layer, layers: report(Progress("weights", layer, layers)))
+    return capture_loaded(settings, output, loaded, prompts, report)
 
 
 def _prompts(settings: CaptureSettings) -> Prompts:
     if settings.prompts is not None:
-        found = read_texts(settings.prompts, settings.count)
+        found = read_texts(Path(settings.prompts), settings.count)
     else:
-        found = read_prompts(settings.smiles, settings.count, settings.strict)
+        smiles = None if settings.smiles is None else Path(settings.smiles)
+        found = read_prompts(smiles, settings.count, settings.strict)
     return repeated(found, settings.generations)
 
 
 def capture_loaded(
-    settings: CaptureSettings, loaded: LoadedModel, prompts: Prompts, report: Report = lambda progress: None
+    settings: CaptureSettings,
+    output: OutputFile,
+    loaded: LoadedModel,
+    prompts: Prompts,
+    report: Report = lambda progress: None,
 ) -> CaptureResult:
-    """`capture` with a model and prompts at hand."""
-    name = loaded.default_processor if settings.processor == AUTO else settings.processor
-    processor = None if name is None else make_processor(name, loaded.target)
-    runner = Runner(
-        loaded,
-        processor,
-        settings.decoding,
-        settings.attention,
-        settings.kv_cache,
-        settings.loop,
-        settings.template_threads or default_threads(),
-        settings.template_cache,
-    )
-    plans = runner.plan(prompts.prompts, settings.batch_size, settings.max_new_tokens)
+    """`capture` of a loaded model and prompts."""
+    processor = None if settings.processor is None else make_processor(settings.processor, loaded.target)
+    runner = Runner(loaded, processor, settings)
+    plans = runner.plan(prompts.prompts)
     if settings.window is not None:
-        check_window(settings.window, plans[0].max_new_tokens)  # before the passes, where that can be told
+        check_window(settings.window, plans[0].max_new_tokens)  # before the passes, as far as the bound tells
     passes = Passes(runner, plans, report)
-    with _scratch(settings.output) as raw:
-        try:
-            return _capture(settings, prompts, passes, raw)
-        except ProcessorError as problem:
-            raise kept_recording(settings, passes, raw, problem) from problem
+    raw = scratch_file(output.path, ".torch.json")
+    try:
+        return _capture(output, prompts, passes, raw)
+    except ProcessorError as problem:
+        raise kept_recording(output, passes, raw, problem) from problem
+    finally:
+        raw.unlink(missing_ok=True)
 
 
-def _capture(settings: CaptureSettings, prompts: Prompts, passes: Passes, raw: Path) -> CaptureResult:
+def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) -> CaptureResult:
     """The passes, and the trace of them; torch exports to `raw`."""
-    runner, plans, report, loaded = passes.runner, passes.plans, passes.report, passes.runner.loaded
+    runner, plans, report = passes.runner, passes.plans, passes.report
+    settings, loaded = runner.settings, runner.loaded
     looked_at: PassResult | None = None
     if isinstance(runner.processor, UserProcessor):
-        # Looking at every row waits for the device: in a pass of its own, whose time nobody sees.
+        # The checks cause host syncs, so they have a pass of their own, which is not timed.
         runner.processor.verify = True
         looked_at = passes.run("verify", 0, 1, HostMarks(passes.step))
         runner.processor.verify = False
@@ -149,7 +136,7 @@ def _capture(settings: CaptureSettings, prompts: Prompts, passes: Passes, raw: P
         unmarked_wall_ns=unmarked.wall_ns,
         profiled_steps_ns=recorded,
         unprofiled_steps_ns=round(statistics.median(same)),
-        signature_ns=None if settings.loop.own else signature_cost_ns(),
+        signature_ns=None if settings.own_loop else signature_cost_ns(),
         warmup_compiles=[result.compiles for result in warmup],
         warmup_compile_ns=[result.compile_ns for result in warmup],
         profiled_wall_ns=profiled.wall_ns if settings.full else None,
@@ -157,10 +144,10 @@ def _capture(settings: CaptureSettings, prompts: Prompts, passes: Passes, raw: P
     manifest = Manifest(
         schema=SCHEMA,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        command=list(settings.command),
+        command=list(output.command),
         environment=environment(loaded.target.device),
-        model=model_account(settings, loaded),
-        generation=generation_account(settings, runner, plans, reference),
+        settings=settings,
+        resolved=resolved(runner, plans, reference),
         timings=timings,
         window=window,
         steps_per_batch=[batch.steps for batch in reference.batches],
@@ -169,21 +156,21 @@ def _capture(settings: CaptureSettings, prompts: Prompts, passes: Passes, raw: P
         rows_per_step=[list(batch.rows_per_step) for batch in reference.batches],
     )
     try:
-        write_trace(raw, settings.output, manifest, texts, steps)
+        write_trace(raw, output.path, manifest, texts, steps)
     except OSError as problem:
-        raise RunError(f"cannot write {settings.output}: {problem.strerror or problem}") from problem
-    left = incomplete_path(settings.output)
+        raise RunError(f"cannot write {output.path}: {problem.strerror or problem}") from problem
+    left = incomplete_path(output.path)
     if left.is_file() and is_incomplete(left):
-        left.unlink()  # of an earlier run that failed, which this one stands in for
+        left.unlink()  # of an earlier run that failed
     notes = [*loaded.notes, *_notes(settings, [*results, unmarked], profiled, window)]
     if looked_at is not None and looked_at.batches != reference.batches:
         notes.append(
-            "the timed passes did not write what the check of the processor wrote: whether it left every row a token "
-            "in them was not looked at"
+            "the timed passes wrote another text than the checking pass: nothing checked that the processor left "
+            "every row a token there"
         )
     if settings.disagreement and (lost := sum(run.disagreement is None for run in molecules)):
-        notes.append(f"the pass for disagreement wrote another text for {lost} molecules: theirs is not recorded")
-    return CaptureResult(settings.output, manifest, tuple(notes))
+        notes.append(f"the pass for disagreement wrote another text for {lost} molecules: none is recorded for them")
+    return CaptureResult(output.path, manifest, tuple(notes))
 
 
 def _notes(
@@ -192,28 +179,18 @@ def _notes(
     profiled: PassResult,
     window: Window,
 ) -> list[str]:
-    """What the user should know about this run, one line each."""
+    """Remarks on the run, one line each."""
     notes = []
     if window.full is False and settings.window is not None and window.last_step < settings.window[1]:
-        notes.append(f"the window ends at step {window.last_step}, the last one")
+        notes.append(f"the recorded steps end at step {window.last_step}, the last one")
     reference = results[0].batches
     if any(result.batches != reference for result in results[1:]):
-        notes.append("the timed passes did not all write the same text: their times are not of the same work")
+        notes.append("the timed passes did not all write the same text: their times measure different work")
     expected = reference if window.full else reference[window.batch : window.batch + 1]
     if any(
         batch.written(row, got.steps) != wrote
         for batch, got in zip(expected, profiled.batches, strict=True)
         for row, wrote in enumerate(got.rows)
     ):
-        notes.append("the profiled pass wrote another text than the timed ones, whose tokens the trace shows")
+        notes.append("the recorded pass wrote another text than the timed passes, whose tokens the trace shows")
     return notes
-
-
-@contextlib.contextmanager
-def _scratch(output: Path) -> Iterator[Path]:
-    """A file beside the output for torch's own export, gone when the block ends."""
-    raw = scratch_file(output, ".torch.json")
-    try:
-        yield raw
-    finally:
-        raw.unlink(missing_ok=True)

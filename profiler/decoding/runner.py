@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
-from transformers.utils.import_utils import is_optimum_quanto_available
 
-from molprof.common.errors import ProcessorError, RunError, UsageError
+from molprof.common.errors import ProcessorError, UsageError
+from molprof.common.settings import AUTO, STATIC_CACHES, CaptureSettings
 from molprof.profiler.decoding.batches import BatchPlan, Need, check_context, cut
-from molprof.profiler.decoding.compilation import compile_settings
-from molprof.profiler.decoding.compiles import compiles_so_far
+from molprof.profiler.decoding.compilation import compile_settings, compiles_so_far
+from molprof.profiler.decoding.failures import explained
 from molprof.profiler.decoding.loop import Decoder, check_model
-from molprof.profiler.decoding.marks import Marks, NoMarks, marked
+from molprof.profiler.decoding.marks import Marks, marked
+from molprof.profiler.decoding.results import BatchResult, PassResult
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import Molecule
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
-from molprof.profiler.molecules.templates import Templates
+from molprof.profiler.molecules.templates import Templates, default_threads
 from molprof.profiler.processors.base import BatchProcessor, Processor
-from molprof.profiler.settings import AUTO, STATIC_CACHES, Decoding, Loop
 
 _KERNELS = {
     "sdpa-math": SDPBackend.MATH,
@@ -35,89 +35,32 @@ _KERNELS = {
     "sdpa-efficient": SDPBackend.EFFICIENT_ATTENTION,
     "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION,
 }
-# What torch says of a row that nothing can be sampled from.
-_NO_CHOICE = "probability tensor contains"
-# What torch says where the only kernels that it may take cannot run: on a GPU, on a CPU.
-NO_KERNEL = ("No available kernel", "No viable backend")
-# Without a processor a coordinate may be longer than its placeholder: a minus that merges with nothing, or a
-# second digit before the point, for each of three numbers; and a few tokens more, so that only a text that
-# went astray is cut.
+# Without a processor each of the three numbers of a block may be one token longer than its placeholder (a minus, or a
+# second digit before the point). The slack beyond that cuts only texts that went astray.
 _SLACK_PER_BLOCK, _SLACK = 3, 8
 
 
 @dataclass(frozen=True)
-class BatchResult:
-    """What one batch wrote.
-
-    Attributes:
-        rows: generated ids by prompt, EOS included, padding after it not.
-        steps: forwards, the prefill included.
-        masked_logits: by prompt; None without a processor.
-        appended: by prompt, the tokens that each step appended until the row ended; None: one in each.
-        rows_per_step: rows that each step computed, spare ones included.
-        host_reads: times that chosen tokens were read back while the batch ran; None in `generate`, which reads
-            in each step whether to stop.
-    """
-
-    rows: tuple[tuple[int, ...], ...]
-    steps: int
-    masked_logits: tuple[int, ...] | None
-    appended: tuple[tuple[int, ...], ...] | None
-    rows_per_step: tuple[int, ...]
-    host_reads: int | None
-
-    def busy_steps(self, row: int) -> int:
-        """Steps until the row ended."""
-        return len(self.rows[row] if self.appended is None else self.appended[row])
-
-    def written(self, row: int, steps: int) -> tuple[int, ...]:
-        """What the row had written after so many steps."""
-        count = steps if self.appended is None else sum(self.appended[row][:steps])
-        return self.rows[row][:count]
-
-
-@dataclass(frozen=True)
-class PassResult:
-    """What one pass over all batches wrote.
-
-    Attributes:
-        wall_ns: its wall time, with the device synchronized at both ends.
-        compiles: frames that torch compiled meanwhile; compile_ns: the part of the wall time that took. None where
-            torch does not tell.
-    """
-
-    batches: tuple[BatchResult, ...]
-    wall_ns: int
-    compiles: int | None
-    compile_ns: int | None
-
-
-@dataclass(frozen=True)
 class Runner:
-    """A model, a processor (None: unconstrained) and how to decode: makes passes over batches."""
+    """Makes passes over batches: a model, a processor (None: unconstrained), and how to decode."""
 
     loaded: LoadedModel
     processor: Processor | None
-    decoding: Decoding
-    attention: str = "sdpa"
-    kv_cache: str = "dynamic"
-    loop: Loop = field(default_factory=Loop)
-    template_threads: int = 1
-    template_cache: bool = False
+    settings: CaptureSettings
 
-    def plan(self, prompts: Sequence[Prompt], batch_size: int, max_new_tokens: int | None = None) -> list[BatchPlan]:
-        """Cuts prompts into batches and bounds their answers by their templates, before anything is timed.
+    def plan(self, prompts: Sequence[Prompt]) -> list[BatchPlan]:
+        """Cuts prompts into batches and bounds their answers by their templates.
 
-        With a static cache all batches share one prompt width and one bound, so that a compiled forward sees
-        one cache shape; where it is compiled, the last batch gets spare rows for the same reason.
+        With a static cache all batches share one prompt width and one bound, so that a compiled forward sees one cache
+        shape. A compiled run fills the last batch up with spare rows for the same reason.
 
         Raises:
-            UsageError: a molecule needs more tokens than the model's context, or there is no telling how long
-                an answer may become or is expected to.
+            UsageError: a prompt and its answer exceed the model's context, or the settings do not fit the prompts.
         """
-        if self.loop.own:
-            check_model(self.loaded, self.attention)
-        if self.loop.forced_runs and self.processor is None:
+        settings = self.settings
+        if settings.own_loop:
+            check_model(self.loaded, settings.attention)
+        if settings.forced_runs and self.processor is None:
             raise UsageError("without a processor no token is forced", hint="--lp, or leave out --forced-runs")
         if getattr(self.processor, "needs_templates", False) and any(prompt.molecule is None for prompt in prompts):
             assert self.processor is not None
@@ -125,29 +68,30 @@ class Runner:
                 f"the processor {self.processor.name!r} needs molecules: plain text has no skeleton to keep to",
                 hint="--smiles FILE, or a processor of your own: --processor package.module:factory",
             )
-        needs = [self._need(prompt, max_new_tokens) for prompt in prompts]
+        needs = [self._need(prompt) for prompt in prompts]
         check_context(prompts, needs, self.loaded.context)
-        static = self.kv_cache in STATIC_CACHES
-        return cut(prompts, needs, batch_size, self.sorts(prompts), one_width=static, full_rows=self.compiled)
+        static = settings.kv_cache in STATIC_CACHES
+        sort = self.sorts(prompts)
+        return cut(prompts, needs, settings.batch_size, sort, one_width=static, full_rows=self.compiled)
 
     def sorts(self, prompts: Sequence[Prompt]) -> bool:
-        """Whether batches are cut by length: as asked, else where the templates of a processor tell the length.
+        """Whether batches are cut by length: as `sort` says, else if a processor has templates for all prompts.
 
         Raises:
-            UsageError: asked for, and a prompt has no template.
+            UsageError: `sort` is on, and a prompt has no template.
         """
         told = all(prompt.molecule is not None for prompt in prompts)
-        if self.loop.sort and not told:
+        if self.settings.sort and not told:
             raise UsageError("prompts of plain text have no expected length to sort by", hint="leave out --sort")
-        return (self.processor is not None and told) if self.loop.sort is None else self.loop.sort
+        return (self.processor is not None and told) if self.settings.sort is None else self.settings.sort
 
     @property
     def compiled(self) -> bool:
         """Whether the forward of a decode step is compiled."""
         on_gpu = self.loaded.target.device.type == "cuda"
-        if self.loop.drop_finished or self.kv_cache not in STATIC_CACHES:
+        if self.settings.drop_finished or self.settings.kv_cache not in STATIC_CACHES:
             return False
-        return on_gpu if self.loop.compile == AUTO else self.loop.compile != "off"
+        return on_gpu if self.settings.compile == AUTO else self.settings.compile != "off"
 
     def template(self, molecule: Molecule) -> Template:
         """The molecule's template with the processor's placeholder."""
@@ -155,9 +99,14 @@ class Runner:
 
     @functools.cached_property
     def templates(self) -> Templates:
-        """What builds the templates."""
+        """Builds the templates."""
         placeholder = getattr(self.processor, "placeholder", PLACEHOLDER)
-        return Templates(self.loaded.tokenizer, placeholder, self.template_threads, self.template_cache)
+        return Templates(self.loaded.tokenizer, placeholder, self.template_threads, self.settings.template_cache)
+
+    @property
+    def template_threads(self) -> int:
+        """Threads that build templates."""
+        return self.settings.template_threads or default_threads()
 
     def run(self, plans: Sequence[BatchPlan], marks: Marks | None, only: int | None = None) -> PassResult:
         """One pass over all batches, or over batch `only`.
@@ -170,14 +119,14 @@ class Runner:
         self.templates.clear()
         with self._attention():
             self.synchronize()
-            if self.loop.own:
-                _ = self._decoder  # made once per run, in no phase of a pass
+            if self.settings.own_loop:
+                _ = self._decoder  # made once per run, outside the timed span
             before = compiles_so_far()
             began = time.perf_counter_ns()
             for number, plan in enumerate(plans):
                 if only is None or number == only:
                     try:
-                        results.append(self._batch(number, plan, marks or NoMarks()))
+                        results.append(self._batch(number, plan, marks or Marks()))
                     except ProcessorError as problem:
                         raise problem.in_batch(number) from problem.__cause__
             self.synchronize()
@@ -186,11 +135,12 @@ class Runner:
         return PassResult(tuple(results), wall_ns, compiled.count, compiled.time_ns)
 
     def synchronize(self) -> None:
-        """Waits for the device."""
+        """Waits for the GPU, if there is one."""
         if self.loaded.target.device.type == "cuda":
             torch.cuda.synchronize(self.loaded.target.device)
 
-    def _need(self, prompt: Prompt, max_new_tokens: int | None) -> Need:
+    def _need(self, prompt: Prompt) -> Need:
+        max_new_tokens = self.settings.max_new_tokens
         width = len(self.loaded.tokenizer(prompt.text)["input_ids"])
         if prompt.molecule is None:
             if max_new_tokens is None:
@@ -203,7 +153,7 @@ class Runner:
         elif (longest := getattr(self.processor, "longest", None)) is not None:
             bound = int(longest(template))  # the end token included
         # With forced runs a step is a choice.
-        steps = int(template.free.sum()) if self.loop.forced_runs else len(template.ids) + 1
+        steps = int(template.free.sum()) if self.settings.forced_runs else len(template.ids) + 1
         return Need(width, bound if max_new_tokens is None else max_new_tokens, steps)
 
     def _batch(self, number: int, plan: BatchPlan, marks: Marks) -> BatchResult:
@@ -213,32 +163,32 @@ class Runner:
                 molecules = [prompt.molecule for prompt in plan.row_prompts if prompt.molecule is not None]
                 templates = self.templates.build(molecules)
                 studied = self.processor.start(templates, plan.prompt_width)
-        if self.decoding.sampling != "greedy":
-            torch.manual_seed(self.decoding.seed * 1_000_003 + number)
-        return (self._jump if self.loop.own else self._generate)(number, plan, studied, marks)
+        if self.settings.sampling != "greedy":
+            torch.manual_seed(self.settings.seed * 1_000_003 + number)
+        return (self._jump if self.settings.own_loop else self._generate)(number, plan, studied, marks)
 
     def _jump(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
         """A batch by molprof's own loop."""
         with marks.setup("tokenize", number):
             prompts = self.loaded.tokenizer([prompt.text for prompt in plan.row_prompts])["input_ids"]
-        with _explained(plan, self.attention):
+        with explained(plan, self.settings.attention):
             finish = self._decoder.decode(prompts, plan.max_new_tokens, plan.prompt_width, studied, marks, number)
         with marks.setup("text", number):
-            decoded = finish()
+            decoded, rows_per_step, host_reads = finish()
             self.loaded.tokenizer.batch_decode(decoded.answers, skip_special_tokens=False)
         count = len(plan.prompts)
         return BatchResult(
             rows=tuple(map(tuple, decoded.answers[:count])),
-            steps=len(decoded.rows_per_step),
+            steps=len(rows_per_step),
             masked_logits=_masked(studied, count),
             appended=tuple(map(tuple, decoded.appended[:count])),
-            rows_per_step=tuple(decoded.rows_per_step),
-            host_reads=decoded.host_reads,
+            rows_per_step=rows_per_step,
+            host_reads=host_reads,
         )
 
     @functools.cached_property
     def _decoder(self) -> Decoder:
-        return Decoder(self.loaded, self.decoding, self.loop, self.kv_cache == "static", self.compiled)
+        return Decoder(self.loaded, self.settings, self.compiled)
 
     def _generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
         """A batch by transformers' `generate`."""
@@ -252,7 +202,7 @@ class Runner:
                 return_tensors="pt",
             )
             inputs = {name: encoded[name].to(device) for name in ("input_ids", "attention_mask")}
-        with _explained(plan, self.attention):
+        with explained(plan, self.settings.attention):
             output = self._call(number, plan, inputs, [] if studied is None else [studied], marks)
         with marks.setup("text", number):
             answers = output[:, plan.prompt_width :].tolist()
@@ -272,96 +222,50 @@ class Runner:
     ) -> Tensor:
         """Prompt and answer ids, int64 (batch, prompt_width + steps)."""
         model: Any = self.loaded.model
-        settings = self._config(plan.max_new_tokens)
-        if isinstance(marks, NoMarks):
-            return model.generate(  # type: ignore[no-any-return]
-                **inputs, generation_config=settings, logits_processor=LogitsProcessorList(processors)
-            )
-        arguments: tuple[LogitsProcessorList, StoppingCriteriaList]
-        with marked(model, marks, plan.rows, processors) as arguments:
+        config = self._config(plan.max_new_tokens)
+        arguments: AbstractContextManager[tuple[LogitsProcessorList, StoppingCriteriaList | None]]
+        if type(marks) is Marks:  # which does nothing: `generate` runs as it would without molprof
+            arguments = nullcontext((LogitsProcessorList(processors), None))
+        else:
+            arguments = marked(model, marks, plan.rows, processors)
+        with arguments as (listed, criteria):
             marks.begin(number)
             output: Tensor = model.generate(
-                **inputs,
-                generation_config=settings,
-                logits_processor=arguments[0],
-                stopping_criteria=arguments[1],
+                **inputs, generation_config=config, logits_processor=listed, stopping_criteria=criteria
             )
             marks.end()
         return output
 
     def _config(self, max_new_tokens: int) -> GenerationConfig:
-        """All that molprof decides is set explicitly, so that the model's own generation config does not."""
-        settings: dict[str, Any] = {"do_sample": False}
-        if self.decoding.sampling != "greedy":
+        """Sets explicitly all that molprof decides, so that the model's own generation config has no say."""
+        settings = self.settings
+        sampling: dict[str, Any] = {"do_sample": False}
+        if settings.sampling != "greedy":
             # 0 and 1.0 switch top-k and top-p off where the model's own config would have them on.
-            settings = {"do_sample": True, "top_k": 0, "top_p": 1.0, **self.decoding.parameters()}
+            sampling = {"do_sample": True, "top_k": 0, "top_p": 1.0, **settings.sampling_parameters}
         return GenerationConfig(
             max_new_tokens=max_new_tokens,
             num_beams=1,
             use_cache=True,
-            cache_implementation=None if self.kv_cache == "dynamic" else self.kv_cache,
+            cache_implementation=None if settings.kv_cache == "dynamic" else settings.kv_cache,
             eos_token_id=sorted(self.loaded.eos),
             pad_token_id=self.loaded.target.pad,
-            **compile_settings(self.loop.compile),
-            **settings,
+            **compile_settings(settings.compile),
+            **sampling,
         )
 
     def _attention(self) -> AbstractContextManager[None]:
-        return sdpa_kernel(_KERNELS[self.attention]) if self.attention in _KERNELS else nullcontext()
-
-
-def check_cache(kv_cache: str, device: torch.device) -> None:
-    """Refuses a KV cache that cannot be there, before a model is loaded for it.
-
-    Raises:
-        UsageError: it needs a GPU, or a package that is not installed.
-    """
-    if kv_cache.startswith("offloaded") and device.type != "cuda":
-        raise UsageError(
-            f"kv-cache {kv_cache!r} lies in the host's memory, and so does any cache on the device {device.type!r}",
-            hint="--kv-cache dynamic or static",
-        )
-    if kv_cache == "quantized" and not is_optimum_quanto_available():
-        raise UsageError(
-            "kv-cache 'quantized' needs the package optimum-quanto, which is not installed",
-            hint="pip install optimum-quanto",
-        )
+        kernel = _KERNELS.get(self.settings.attention)
+        return nullcontext() if kernel is None else sdpa_kernel(kernel)
 
 
 def _masked(studied: BatchProcessor | None, count: int) -> tuple[int, ...] | None:
-    """What the processor counted, of the rows that are prompts; None without one, or with one that does not count."""
+    """Logits that the processor masked, by prompt; None without one, or if it does not count them."""
     counted = None if studied is None else studied.masked_logits
     return None if counted is None else tuple(counted[:count])
 
 
 def _until_end(answer: list[int], eos: frozenset[int]) -> tuple[int, ...]:
-    """The tokens up to the first end token, that one included: transformers pads finished rows."""
-    for place, token in enumerate(answer):
-        if token in eos:
-            return tuple(answer[: place + 1])
-    return tuple(answer)
-
-
-@contextmanager
-def _explained(plan: BatchPlan, attention: str) -> Iterator[None]:
-    """Turns the failures that settings cause into errors that name the setting."""
-    try:
-        yield
-    except torch.OutOfMemoryError as problem:
-        raise RunError(
-            f"out of GPU memory: {plan.rows} x ({plan.prompt_width} + {plan.max_new_tokens}) tokens",
-            hint="a smaller --batch-size",
-        ) from problem
-    except RuntimeError as problem:
-        if _NO_CHOICE in str(problem):
-            raise RunError(
-                "nothing can be sampled: among a row's scores is a NaN or +inf, or all of them are -inf",
-                hint="is the processor the cause, or a temperature near 0, or --dtype float16? "
-                "--sampling greedy takes the top",
-            ) from problem
-        if not any(words in str(problem) for words in NO_KERNEL):
-            raise
-        raise RunError(
-            f"the attention {attention!r} has no kernel for this model, mask, dtype and device: {problem}",
-            hint="--attention sdpa lets torch choose",
-        ) from problem
+    """The tokens up to and including the first end token: transformers pads finished rows."""
+    end = next((place for place, token in enumerate(answer, start=1) if token in eos), None)
+    return tuple(answer[:end])

@@ -1,4 +1,4 @@
-"""Loading what generates: the presets, or any causal language model through transformers' own loading."""
+"""Loading a model and its tokenizer: a preset, or any causal language model by transformers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import cache_dir
+from molprof.common.settings import AUTO, RANDOM, CaptureSettings
 from molprof.profiler.models.architecture import ARCHITECTURES
-from molprof.profiler.models.checkpoint import load_preset
+from molprof.profiler.models.checkpoint import implementation, load_preset
 from molprof.profiler.models.hub import not_found, only_local
-from molprof.profiler.models.sizes import RANDOM, TRAINED, sized
+from molprof.profiler.models.names import ACCEPTED
+from molprof.profiler.models.sizes import check_preset
+from molprof.profiler.models.target import Target
 from molprof.profiler.models.tokenizers import TAGS, VOCABULARIES, preset_tokenizer
 from molprof.profiler.models.vocabulary import TokenBytes, token_bytes
-from molprof.profiler.processors import default_processor
-from molprof.profiler.processors.base import Target
-from molprof.profiler.project import ACCEPTED
-from molprof.profiler.settings import ATTENTION, DTYPES
 
-# What is shown of an error of transformers, which may list every architecture it knows.
+# Errors of transformers may list every architecture that it knows.
 _REASON_CHARACTERS = 400
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,9 @@ class LoadedModel:
     Attributes:
         name, tokenizer_name: as given.
         table: bytes of each token.
-        eos: ids that end a sequence; `target.eos` is the one that processors force.
+        eos: ids that end a sequence; processors force `target.eos`.
         target: what processors are made for.
-        default_processor: what `--lp` means here.
-        notes: what a user should know about the combination.
+        notes: remarks on model and tokenizer.
     """
 
     name: str
@@ -52,23 +49,18 @@ class LoadedModel:
     table: TokenBytes
     eos: frozenset[int]
     target: Target
-    default_processor: str
     notes: tuple[str, ...]
 
     @property
     def context(self) -> int | None:
-        """Longest sequence in tokens that the model was made for, None where it does not say."""
+        """Longest sequence of the model, in tokens; None if its configuration has none."""
         value = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
         return int(value) if value else None
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto`, `cpu`, `cuda` or `cuda:N` as a device that exists.
-
-    Raises:
-        UsageError: no such device, or it is not there.
-    """
-    if name == "auto":
+    """The device `auto`, `cpu`, `cuda` or `cuda:N`. Raises UsageError where there is none."""
+    if name == AUTO:
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     kind, _, number = name.partition(":")
     if kind == "cpu" and not number:
@@ -76,75 +68,63 @@ def resolve_device(name: str) -> torch.device:
     if kind != "cuda" or (number and not number.isdigit()):
         raise UsageError(f"no device {name!r}", hint="use auto, cpu, cuda or cuda:N")
     if not torch.cuda.is_available():
-        raise UsageError(f"the device {name!r} is not available: torch {torch.__version__} sees no GPU", "--device cpu")
+        raise UsageError(
+            f"the device {name!r} is not available: torch {torch.__version__} finds no GPU", "--device cpu"
+        )
     index = int(number or 0)
     if index >= torch.cuda.device_count():
-        raise UsageError(f"no GPU {index}; torch sees {torch.cuda.device_count()}", hint="use cuda:0")
+        raise UsageError(f"no GPU {index}; torch finds {torch.cuda.device_count()}", hint="use cuda:0")
     return torch.device("cuda", index)
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` (bfloat16 on a GPU, float32 on a CPU), `float32`, `bfloat16` or `float16`."""
-    if name == "auto":
+    """One of `DTYPES`; `auto` is bfloat16 on a GPU and float32 on a CPU."""
+    if name == AUTO:
         return torch.bfloat16 if device.type == "cuda" else torch.float32
-    if name not in _DTYPES:
-        raise UsageError(f"no dtype {name!r}", hint=f"use one of: {', '.join(DTYPES)}")
-    return _DTYPES[name]
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
-def load(
-    name: str,
-    tokenizer: str | None = None,
-    dtype: str = "auto",
-    device: str = "auto",
-    attention: str = "sdpa",
-    trust_remote_code: bool = False,
-    size: str | None = None,
-    weights: str = TRAINED,
-    report: Callable[[int, int], None] = lambda layer, layers: None,
-) -> LoadedModel:
-    """A preset (`qwen`, `llama`), or a model that transformers finds by path or hub id.
+def load(settings: CaptureSettings, report: Callable[[int, int], None] = lambda layer, layers: None) -> LoadedModel:
+    """The model and tokenizer of `settings`: a preset, or what transformers finds by path or hub id.
 
     Args:
-        size, weights: of a preset; see `sizes.sized`. None: its own size.
         report: called after each layer of a preset with its number, from 1, and their number.
 
     Raises:
-        UsageError: no such model, size, tokenizer, device, dtype or attention; or they do not fit each other.
+        UsageError: no such model, size, tokenizer or device; or they do not fit each other.
         MissingExtraError: a preset's vocabulary is not installed.
         RunError: the installation lacks the preset's checkpoint, or the device has no memory for the model.
     """
-    wide = None if size is None else sized(name, size, weights)
-    if attention not in ATTENTION:
-        raise UsageError(f"no attention {attention!r}", hint=f"use one of: {', '.join(ATTENTION)}")
-    where, kind = resolve_device(device), resolve_dtype(dtype, resolve_device(device))
-    implementation = "sdpa" if attention.startswith("sdpa") else attention
-    tokenizer_name = tokenizer or name
+    check_preset(settings)
+    name, tokenizer = settings.model, settings.tokenizer or settings.model
+    device = resolve_device(settings.device)
+    dtype = resolve_dtype(settings.dtype, device)
     local = None if name in ARCHITECTURES else only_local("model", name)
     tokenizer_local = local
-    if tokenizer_name != name and tokenizer_name not in VOCABULARIES:
-        tokenizer_local = only_local("tokenizer", tokenizer_name)
+    if tokenizer != name and tokenizer not in VOCABULARIES:
+        tokenizer_local = only_local("tokenizer", tokenizer)
     with _quiet():
-        text = _load_tokenizer(tokenizer_name, trust_remote_code, tokenizer_local)
+        text = _load_tokenizer(tokenizer, settings.trust_remote_code, tokenizer_local)
         if name in ARCHITECTURES:
             try:
-                model = load_preset(name, kind, where, implementation, size=wide, weights=weights, report=report)
+                model = load_preset(settings, dtype, device, report)
             except ImportError as problem:  # transformers: the attention's package is missing
-                raise UsageError(f"the attention {attention!r}: {problem}", hint="--attention sdpa") from problem
+                raise UsageError(f"the attention {settings.attention!r}: {problem}", "--attention sdpa") from problem
         else:
-            model = _load_model(name, kind, where, implementation, trust_remote_code, local)
-    loaded = describe(name, tokenizer_name, model, text)
-    if weights == RANDOM:
+            model = _load_model(settings, dtype, device, local)
+    loaded = describe(name, tokenizer, model, text)
+    if settings.weights == RANDOM:
         note = "the weights are random: times and launches are real, tokens and drift are not meaningful"
         return dataclasses.replace(loaded, notes=(*loaded.notes, note))
     return loaded
 
 
 def describe(name: str, tokenizer_name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> LoadedModel:
-    """A model and its tokenizer with what generation and processors need to know about them.
+    """A model and its tokenizer, ready to generate.
 
     Raises:
-        UsageError: the tokenizer gives no character offsets, has no end token, or more tokens than the model.
+        UsageError: the tokenizer has no character offsets, no end token, or more tokens than the model.
     """
     if not tokenizer.is_fast:
         raise UsageError(
@@ -171,19 +151,9 @@ def describe(name: str, tokenizer_name: str, model: PreTrainedModel, tokenizer: 
     notes = []
     split = [tag for tag in TAGS if len(tokenizer(tag, add_special_tokens=False)["input_ids"]) != 1]
     if split:
-        # Adding them would give ids whose embeddings were never trained, or that do not exist.
-        notes.append(f"the tokenizer has no single token for {', '.join(split)}: written as ordinary text")
-    return LoadedModel(
-        name,
-        tokenizer_name,
-        model,
-        tokenizer,
-        table,
-        frozenset(ends),
-        target,
-        default_processor(target),
-        tuple(notes),
-    )
+        # Added tokens would have embeddings that were never trained, or none.
+        notes.append(f"the tokenizer has no single token for {', '.join(split)}: it writes them as ordinary text")
+    return LoadedModel(name, tokenizer_name, model, tokenizer, table, frozenset(ends), target, tuple(notes))
 
 
 def _load_tokenizer(name: str, trust_remote_code: bool, local: str | None) -> PreTrainedTokenizerFast:
@@ -202,20 +172,16 @@ def _load_tokenizer(name: str, trust_remote_code: bool, local: str | None) -> Pr
 
 
 def _load_model(
-    name: str,
-    dtype: torch.dtype,
-    device: torch.device,
-    attention: str,
-    trust_remote_code: bool,
-    local: str | None,
+    settings: CaptureSettings, dtype: torch.dtype, device: torch.device, local: str | None
 ) -> PreTrainedModel:
+    name = settings.model
     try:
-        # `weights_only` (transformers' default) keeps a .bin checkpoint from running code while it is read.
+        # `weights_only`: reading a .bin checkpoint must not run code.
         model: Any = AutoModelForCausalLM.from_pretrained(
             name,
             dtype=dtype,
-            attn_implementation=attention,
-            trust_remote_code=trust_remote_code,
+            attn_implementation=implementation(settings.attention),
+            trust_remote_code=settings.trust_remote_code,
             weights_only=True,
             local_files_only=local is not None,
         )
@@ -230,8 +196,8 @@ def _unusable(what: str, name: str, problem: Exception, local: str | None) -> Us
     text = str(problem)
     if "trust_remote_code" in text:
         return UsageError(
-            f"the {what} {name!r} needs code of its own to be run",
-            hint="--trust-remote-code, if you trust whoever published it",
+            f"the {what} {name!r} needs to run its own code",
+            hint="--trust-remote-code, if you trust its publisher",
         )
     if local is not None and isinstance(problem, OSError) and not Path(name).is_dir():
         return not_found(what, name, local)
@@ -239,7 +205,7 @@ def _unusable(what: str, name: str, problem: Exception, local: str | None) -> Us
 
 
 def _reason(problem: Exception) -> str:
-    """The error's text on one line; of a long one, its first whole sentences."""
+    """The text of an error on one line; of a long text, its first whole sentences."""
     text = " ".join(str(problem).split()) or type(problem).__name__
     if len(text) <= _REASON_CHARACTERS:
         return text
@@ -249,7 +215,7 @@ def _reason(problem: Exception) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps transformers' progress bars and load reports off the screen: the library never prints."""
+    """Keeps progress bars and load reports of transformers off the screen."""
     logger = transformers.utils.logging
     level, bars = logger.get_verbosity(), logger.is_progress_bar_enabled()
     logger.set_verbosity(logging.ERROR)

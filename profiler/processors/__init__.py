@@ -1,4 +1,4 @@
-"""The studied logits processors by name, and which one suits a tokenizer. Imports no torch by itself."""
+"""The logits processors of molprof by name, and which one suits a tokenizer. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from molprof.common.errors import UsageError
+from molprof.common.settings import AUTO
 
 if TYPE_CHECKING:
-    from molprof.profiler.processors.base import Factory, Processor, Target
+    from molprof.profiler.processors.base import Factory, Processor
+from molprof.profiler.models.target import Target
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a processor is made, as `package.module:factory`, and what it does."""
+    """The factory of a processor, as `package.module:factory`, and what the processor does."""
 
     place: str
     summary: str
@@ -35,11 +37,13 @@ PROCESSORS = {
 
 
 def make_processor(name: str, target: Target) -> Processor:
-    """The processor of that name, or of that `package.module:factory`.
+    """The processor of a name, of a `package.module:factory`, or (`auto`) the one that suits the tokenizer.
 
     Raises:
         UsageError: no such processor, or it cannot work with the tokenizer.
     """
+    if name == AUTO:
+        name = default_processor(target)
     factory = find_factory(name)
     if name in PROCESSORS:
         return factory(target)
@@ -55,11 +59,7 @@ def make_processor(name: str, target: Target) -> Processor:
 
 
 def find_factory(name: str) -> Factory:
-    """What makes the processor of that name, or of that `package.module:factory`.
-
-    Raises:
-        UsageError: no such processor.
-    """
+    """The factory of a name or of a `package.module:factory`. Raises UsageError where there is none."""
     place = PROCESSORS[name].place if name in PROCESSORS else name
     module, colon, attribute = place.partition(":")
     hint = f"use one of {', '.join(PROCESSORS)}, or package.module:factory"
@@ -69,7 +69,7 @@ def find_factory(name: str) -> Factory:
         factory: Factory = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as problem:
         if problem.name is not None and problem.name == module.partition(".")[0]:
-            hint += f"; PYTHONPATH=FOLDER says where {problem.name}.py or the package {problem.name} lies"
+            hint += f"; PYTHONPATH=FOLDER adds the folder of {problem.name}.py or of the package {problem.name}"
         raise UsageError(f"no processor {name!r}: {problem}", hint=hint) from problem
     except (ImportError, AttributeError) as problem:
         raise UsageError(f"no processor {name!r}: {problem}", hint=hint) from problem
@@ -81,7 +81,7 @@ def find_factory(name: str) -> Factory:
 
 
 def default_processor(target: Target) -> str:
-    """What `--lp` means for a tokenizer: `qwen` where every digit is a token of its own, else `generic`."""
+    """The processor of `--lp` for a tokenizer: `qwen` if every digit is a token of its own, else `generic`."""
     from molprof.profiler.processors.qwen import ALLOWED
 
     single = len(target.tokenizer("123", add_special_tokens=False)["input_ids"]) == 3
