@@ -15,7 +15,8 @@ from molprof.analysis.figures.model import Report
 from molprof.analysis.reports.cache import decode_report, encode_report
 from molprof.analysis.reports.load import ReportOptions, kept_report, load_report
 from molprof.common import errors
-from molprof.common.process import call_line, processors, why_failed
+from molprof.common.memory import processors
+from molprof.common.process import call_line, why_failed
 
 _OK, _FAILED = b"+", b"-"
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from molprof.common.errors import MissingExtraError, MolprofError, UsageError
-from molprof.profiler.bench import processes
+from molprof.common.process import COOKIE, end_members
 from molprof.profiler.bench.answers import FACTS, FAILED, NO_MEMORY, OK, UNSUPPORTED, Answer, UnsupportedError
 
 _MEMORY = (
@@ -139,7 +139,7 @@ def _guard(lifeline: int) -> None:
             while os.read(lifeline, 1):
                 pass
         ending.set()
-        processes.end(os.getpid(), os.environ.get(processes.COOKIE, ""), spared=os.getpid())
+        end_members(os.getpid(), os.environ.get(COOKIE, ""), spared=os.getpid())
         os.killpg(0, signal.SIGKILL)
 
     signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(child, number))
@@ -165,5 +165,10 @@ def _private_output() -> Iterator[Any]:
         yield output
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run a case of molprof's own benchmarks."""
     serve(run_case)
+
+
+if __name__ == "__main__":
+    main()
