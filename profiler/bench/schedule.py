@@ -16,7 +16,6 @@ from molprof.common.memory import available_bytes
 from molprof.profiler.bench.answers import FACTS, NO_MEMORY, OK, UNSUPPORTED
 from molprof.profiler.bench.cases import Case, GenerateCase, case_id, to_json
 from molprof.profiler.bench.facts import Facts, facts_from, named, unsupported
-from molprof.profiler.bench.fit import largest_fit
 from molprof.profiler.bench.isolate import WORKER, Ended, Limits, run_isolated
 from molprof.profiler.bench.records import Results
 
@@ -164,8 +163,8 @@ def run_plan(
         )  # fmt: skip
         message = ended.message
         if "largest_batch" in extra:
-            message = f"{message}; {'the' if extra['fit_exact'] else 'a'} largest batch that fits: " \
-                      f"{extra['largest_batch']}"  # fmt: skip
+            which = "the largest batch" if extra["fit_exact"] else "a batch"
+            message = f"{message}; {which} that fits: {extra['largest_batch']}"
         report(
             Step(case, repeat, number, number + len(waiting), ended.status, message, ended.wall_s, _rest(took, waiting))
         )
@@ -177,18 +176,34 @@ def _one(case: Case, plan: Plan, reason: str | None, fits: dict[str, int]) -> tu
     ended = run_isolated(to_json(case), plan.limits, plan.worker)
     if ended.status != NO_MEMORY or not plan.bisect or case.rows == 1:
         return ended, {}
-    began = time.monotonic()
     known = fits.get(_without_batch(case) or "", 0)
-    fit = largest_fit(
-        case, lambda smaller: run_isolated(to_json(smaller), plan.limits, plan.worker),
-        known if known < case.rows else 0,
-    )  # fmt: skip
-    extra = {
-        "largest_batch": fit.largest_batch, "fit_exact": fit.exact,
-        "fit_tries": [{"batch": size, "status": status} for size, status in fit.tries],
+    return ended, _largest_fit(case, plan, known if known < case.rows else 0)
+
+
+def _largest_fit(case: Case, plan: Plan, low: int) -> dict[str, Any]:
+    """Bisect between a batch of `low`, which fits, and the case's own, which does not.
+
+    A try is one untimed pass of one batch, which takes the memory that a timed one takes. `fit_exact` is false if a
+    try ended in another way than ok or out of memory, so that a larger batch may fit.
+    """
+    began, high, tries = time.monotonic(), case.rows, []
+    while high - low > 1:
+        size = (low + high) // 2
+        status = run_isolated(to_json(_sized(case, size)), plan.limits, plan.worker).status
+        tries.append({"batch": size, "status": status})
+        low, high = (size, high) if status == OK else (low, size)
+    return {
+        "largest_batch": low,
+        "fit_exact": all(item["status"] in (OK, NO_MEMORY) for item in tries),
+        "fit_tries": tries,
         "fit_s": round(time.monotonic() - began, 3),
-    }  # fmt: skip
-    return ended, extra
+    }
+
+
+def _sized(case: Case, size: int) -> Case:
+    if isinstance(case, GenerateCase):
+        return replace(case, batch_size=size, count=size, warmup=1, passes=1)
+    return replace(case, batch=size)
 
 
 def _without_batch(case: Case) -> str | None:
