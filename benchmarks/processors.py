@@ -26,8 +26,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from molprof.common.errors import MolprofError
 from molprof.common.files import replacing
+from molprof.common.phases import STEP_PHASES
 from molprof.profiler.capture.account import molecule_runs
-from molprof.profiler.decoding.marks import STEP_PHASES, HostMarks
+from molprof.profiler.decoding.marks import HostMarks
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import LoadedModel, load

@@ -13,7 +13,8 @@ from tiny import Script, loaded
 
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import RunError, UsageError
-from molprof.common.manifest import PHASES, Window, from_json
+from molprof.common.manifest import Window, from_json
+from molprof.common.phases import PHASES
 from molprof.profiler.capture import capture as capture_module
 from molprof.profiler.capture.capture import CaptureResult, capture, capture_loaded
 from molprof.profiler.capture.passes import Progress

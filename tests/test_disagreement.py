@@ -16,7 +16,7 @@ from tiny import loaded
 
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import UsageError
-from molprof.common.manifest import Disagreement, MoleculeRun
+from molprof.common.molecule_records import Disagreement, MoleculeRun
 from molprof.profiler.capture import account
 from molprof.profiler.capture.capture import capture_loaded
 from molprof.profiler.capture.disagreement import Watched, disagreement_pass

@@ -22,7 +22,9 @@ from molprof.analysis.figures.run_model import (
 )
 from molprof.analysis.figures.step_times import step_times
 from molprof.common.errors import TraceError
-from molprof.common.manifest import MARKS_PER_STEP, PHASES, Manifest, MoleculeRun, Repeat
+from molprof.common.manifest import Manifest, Repeat
+from molprof.common.molecule_records import MoleculeRun
+from molprof.common.phases import PHASES, STEP_PHASES
 
 # Columns of molprof_phase_summary, in the order that _read_phases takes them.
 _PHASE_SQL = """
@@ -85,8 +87,8 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         profiled_ratio=_ratio(manifest.timings.profiled_steps_ns, manifest.timings.unprofiled_steps_ns),
         marks=Marks(
             mark_ns=manifest.timings.mark_ns,
-            per_step=MARKS_PER_STEP,
-            time_ratio=_ratio(manifest.timings.mark_ns * MARKS_PER_STEP * steps, wall_ns),
+            per_step=len(STEP_PHASES),
+            time_ratio=_ratio(manifest.timings.mark_ns * len(STEP_PHASES) * steps, wall_ns),
             unmarked_wall_ns=manifest.timings.unmarked_wall_ns,
             signature_ns=manifest.timings.signature_ns,
         ),

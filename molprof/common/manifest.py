@@ -1,39 +1,18 @@
-"""The run manifest's schema: what `molprof capture` stores beside the events. Standard library only.
-
-Both sides import this module: the profiler writes a `Manifest`, the analysis reads one.
-"""
+"""The run manifest: what `molprof capture` stores beside the events. The profiler writes it, the analysis reads it."""
 
 from __future__ import annotations
 
-import types
-import typing
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from molprof.common.errors import TraceError
+from molprof.common.molecule_records import MoleculeRun, Skipped
+from molprof.common.typed_json import read_typed
 
 SCHEMA = 1
 KEY = "molprof"
 # Instead of the manifest, in what was recorded until a capture failed: `problem`, `processor`, `command`.
 INCOMPLETE_KEY = "molprof_incomplete"
-# Beside the manifest, or alone, in what was cut out of another trace: a `Trimmed`.
-TRIMMED_KEY = "molprof_trimmed"
-KINDS = ("free", "copy", "junk", "filler", "eos")
-# `setup` is `generate` before the first step (checks, KV cache); `text` moves the answer to the host and
-# decodes it.
-# Host timestamps that the timed passes take in each step: where forward, processor, sampling and bookkeeping begin.
-MARKS_PER_STEP = 4
-PHASES = (
-    "template",
-    "tokenize",
-    "setup",
-    "prefill",
-    "forward",
-    "processor",
-    "sampling",
-    "bookkeeping",
-    "text",
-)
 
 
 @dataclass(frozen=True)
@@ -193,93 +172,6 @@ class Window:
 
 
 @dataclass(frozen=True)
-class TemplateCounts:
-    """Sizes of one molecule's position template: tokens, FREE ones, blocks, FREE positions of each block."""
-
-    tokens: int
-    free: int
-    blocks: int
-    free_per_block: list[int]
-
-
-@dataclass(frozen=True)
-class Disagreement:
-    """What the model gave each generated token before the processor's masks, from an untimed pass.
-
-    Attributes:
-        probabilities: of the token that was written, in the softmax over all logits that reach the processor,
-            rounded to six significant digits.
-        ranks: how many tokens the model gave more than that one; 0 is its first choice.
-        choices: one letter per token: c(opy), all other tokens were forbidden; f(ree), some were; o(pen), none was.
-        forbidden: one digit per token: 1 where the model's first choice was forbidden, else 0.
-    """
-
-    probabilities: list[float]
-    ranks: list[int]
-    choices: str
-    forbidden: str
-
-
-@dataclass(frozen=True)
-class MoleculeRun:
-    """One prompt and what came of it.
-
-    Attributes:
-        sequence: number in the run, from 0, in the order of the input; `batch` and `row` say where it ran.
-        smiles: canonical SMILES; None for a plain-text prompt.
-        prompt_tokens: tokens of the prompt, padding excluded.
-        token_ids: generated tokens, EOS included, padding after it not.
-        kinds: one letter per token: f(ree) c(opy) j(unk) l(filler) e(os).
-        blocks: coordinate block of each token, -1 outside.
-        text: the generated text without special end tokens.
-        valid: None where there is nothing to check against.
-        problem: why it is not valid, None where it is.
-        malformed_blocks: blocks that do not begin with three decimal numbers.
-        masked_logits: logits set to -inf for this row, all its row-steps together; None without a processor.
-        template: None without a processor, and with one that does not fix the answer's length.
-        cut_blocks: malformed blocks, 0 or 1, that the bound on new tokens cut short; None where not recorded.
-        needed_per_block: tokens that the coordinates of each block need, at least so many of a malformed one that
-            can become `x,y,z`; None of any other and of one that was never closed. None if not recorded.
-        disagreement: what the model would have chosen, None if not recorded.
-        step_tokens: tokens that each step of its batch appended, until it ended; None: one in each.
-    """
-
-    sequence: int
-    batch: int
-    row: int
-    smiles: str | None
-    prompt: str
-    prompt_tokens: int
-    token_ids: list[int]
-    kinds: str
-    blocks: list[int]
-    text: str
-    valid: bool | None
-    problem: str | None
-    malformed_blocks: int
-    masked_logits: int | None
-    template: TemplateCounts | None
-    cut_blocks: int | None = None
-    needed_per_block: list[int | None] | None = None
-    disagreement: Disagreement | None = None
-    step_tokens: list[int] | None = None
-
-    @property
-    def busy_steps(self) -> int:
-        """Steps until it ended."""
-        return len(self.token_ids if self.step_tokens is None else self.step_tokens)
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """An input line that gave no prompt."""
-
-    line: int
-    text: str
-    problem: str
-
-
-@dataclass(frozen=True)
 class Manifest:
     """Everything about a run that is not an event.
 
@@ -305,60 +197,6 @@ class Manifest:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Trimmed:
-    """What was kept of another trace; None and empty lists: all.
-
-    Attributes:
-        source: name of the file that it was cut out of.
-        whole_steps: the kept steps are whole, so that figures per step, phase and token are what they were.
-        batch: the batch of steps that molprof recorded.
-        first_step, last_step: numbers of the first and the last step.
-        phases: names of phases. categories: categories that were kept; without: those left out.
-        start_ns, end_ns: times from the earliest event of the source.
-    """
-
-    source: str
-    whole_steps: bool
-    batch: int | None = None
-    first_step: int | None = None
-    last_step: int | None = None
-    phases: list[str] = field(default_factory=list)
-    categories: list[str] = field(default_factory=list)
-    without: list[str] = field(default_factory=list)
-    start_ns: int | None = None
-    end_ns: int | None = None
-
-    def text(self) -> str:
-        """In words, for a report."""
-        parts = []
-        if self.first_step is not None:
-            of = "" if self.batch is None else f" of batch {self.batch}"
-            parts.append(f"steps {self.first_step} to {self.last_step}{of}")
-        if self.start_ns is not None or self.end_ns is not None:
-            until = "the end" if self.end_ns is None else f"{self.end_ns / 1e6:.3f} ms"
-            parts.append(f"{(self.start_ns or 0) / 1e6:.3f} ms to {until}")
-        for what, names in (("phases", self.phases), ("categories", self.categories), ("no", self.without)):
-            if names:
-                parts.append(f"{what} {', '.join(names)}")
-        return f"trimmed from {self.source}: {'; '.join(parts)}"
-
-
-def trimmed_from_json(raw: Any) -> Trimmed | None:
-    """What the key TRIMMED_KEY of a trace says; None without one.
-
-    Raises:
-        TraceError: it says nothing of the kind.
-    """
-    found: Trimmed | None = None if raw is None else _read(Trimmed, raw, TRIMMED_KEY)
-    return found
-
-
-CHOICE_LETTERS = {"copy": "c", "free": "f", "open": "o"}
-KIND_LETTERS = {"free": "f", "copy": "c", "junk": "j", "filler": "l", "eos": "e"}
-_T = TypeVar("_T")
-
-
 def from_json(raw: Any) -> Manifest:
     """The manifest of a trace.
 
@@ -372,41 +210,4 @@ def from_json(raw: Any) -> Manifest:
             f"the trace was written with manifest schema {raw['schema']}; this molprof reads up to {SCHEMA}",
             hint="pip install --upgrade molprof",
         )
-    manifest: Manifest = _read(Manifest, raw, KEY)
-    return manifest
-
-
-def _read(kind: Any, raw: Any, where: str) -> Any:
-    """`raw` as `kind`, every field checked by its annotation; unknown keys are left out."""
-    origin = typing.get_origin(kind)
-    if kind is Any:
-        return raw
-    if origin in (types.UnionType, typing.Union):
-        options = typing.get_args(kind)
-        if raw is None and type(None) in options:
-            return None
-        return _read(next(option for option in options if option is not type(None)), raw, where)
-    if is_dataclass(kind) and isinstance(kind, type):
-        if not isinstance(raw, dict):
-            raise TraceError(f"manifest: {where} is {type(raw).__name__}, expected an object")
-        hints = typing.get_type_hints(kind)
-        needed = [item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING]
-        missing = [name for name in needed if name not in raw]
-        if missing:
-            raise TraceError(f"manifest: {where} lacks {', '.join(missing)}")
-        return kind(**{name: _read(hints[name], raw[name], f"{where}.{name}") for name in hints if name in raw})
-    if origin is list:
-        if not isinstance(raw, list):
-            raise TraceError(f"manifest: {where} is {type(raw).__name__}, expected a list")
-        (inner,) = typing.get_args(kind)
-        return [_read(inner, item, f"{where}[{index}]") for index, item in enumerate(raw)]
-    if origin is dict:
-        if not isinstance(raw, dict):
-            raise TraceError(f"manifest: {where} is {type(raw).__name__}, expected an object")
-        _, inner = typing.get_args(kind)
-        return {str(key): _read(inner, item, f"{where}.{key}") for key, item in raw.items()}
-    if kind is float and isinstance(raw, int) and not isinstance(raw, bool):
-        return float(raw)
-    if not isinstance(raw, kind) or (kind is int and isinstance(raw, bool)):
-        raise TraceError(f"manifest: {where} is {raw!r}, expected {kind.__name__}")
-    return raw
+    return read_typed(raw, Manifest, "manifest")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from molprof.common.manifest import Disagreement, Generation, Model, MoleculeRun, TemplateCounts
+from molprof.common.manifest import Generation, Model
+from molprof.common.molecule_records import Disagreement, MoleculeRun, TemplateCounts
 from molprof.profiler.decoding.batches import BatchPlan
 from molprof.profiler.decoding.runner import BatchResult, PassResult, Runner
 from molprof.profiler.models.load import LoadedModel

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.common.errors import UsageError
-from molprof.common.manifest import Disagreement
+from molprof.common.molecule_records import Disagreement
 from molprof.profiler.decoding.batches import BatchPlan
 from molprof.profiler.decoding.runner import BatchResult, Runner
 from molprof.profiler.molecules.template import Template

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from molprof.common.manifest import Disagreement
+from molprof.common.molecule_records import Disagreement
 from molprof.profiler.capture.disagreement import disagreement_pass
 from molprof.profiler.decoding.batches import BatchPlan
 from molprof.profiler.decoding.marks import Marks

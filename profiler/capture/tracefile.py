@@ -15,7 +15,8 @@ from typing import Any
 
 from molprof.common.errors import RunError
 from molprof.common.files import replacing_packed
-from molprof.common.manifest import CHOICE_LETTERS, INCOMPLETE_KEY, KEY, KIND_LETTERS, Manifest, MoleculeRun
+from molprof.common.manifest import INCOMPLETE_KEY, KEY, Manifest
+from molprof.common.molecule_records import CHOICE_LETTERS, KIND_LETTERS, MoleculeRun
 
 # One number that is neither a process (Linux: at most 2^22) nor a GPU, and that 32 bits hold.
 TOKENS_PID = 1 << 30
