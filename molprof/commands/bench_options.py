@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from molprof.commands.options import Seconds
-from molprof.commands.submission import config_option, submit_options
+from molprof.commands.submission import submit_options
 from molprof.profiler.bench.grids import ALL, NO_PROCESSOR
 from molprof.profiler.settings import AUTO, DTYPES
 
@@ -117,7 +117,7 @@ def running_options(command: _F) -> _F:
         ]
     ):  # fmt: skip
         command = option(command)
-    return config_option(submit_options(command))
+    return submit_options(command)
 
 
 def dtype_option(command: _F) -> _F:

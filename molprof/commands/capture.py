@@ -12,18 +12,11 @@ from click.core import ParameterSource
 
 from molprof.commands.options import note
 from molprof.commands.progress import Progress
-from molprof.commands.submission import (
-    Submittable,
-    check_submission,
-    config_option,
-    own_arguments,
-    run_on_cluster,
-    submit_options,
-)
+from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output
 from molprof.profiler.models.sizes import NAMED, TRAINED, WEIGHTS
-from molprof.profiler.project import Project, check_folder, find_project
+from molprof.profiler.project import Project, check_folder
 from molprof.profiler.settings import (
     ATTENTION,
     AUTO,
@@ -139,7 +132,6 @@ class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's s
     help="The trace: .json, or .json.gz.",
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
-@config_option
 @submit_options
 @click.pass_context
 def command(
@@ -147,10 +139,7 @@ def command(
     /,
     output: Path,
     force: bool,
-    config: Path | None,
-    cluster: str | None,
-    overrides: tuple[str, ...],
-    detach: bool,
+    submission: Submission,
     **options: Any,
 ) -> None:
     """Generates, times the generation without the profiler, then records a window of it.
@@ -169,19 +158,17 @@ def command(
       molprof capture --model ./my-model --lp --smiles mine.smi --device cuda -o mine.json.gz
       molprof capture --model mine --lp --submit h100 --slurm time=2:00:00 -o mine.json.gz
     """
-    check_submission(cluster, overrides, detach)
     check_sampling(context)
-    project = find_project(config)
-    settings = capture_settings(project, output=output, force=force, **options)
+    settings = capture_settings(submission.project, output=output, force=force, **options)
     check_output(output, force)
-    if cluster is not None:
+    if submission.cluster is not None:
         check_folder("model", settings.model)
         check_folder("tokenizer", settings.tokenizer)
         from molprof.profiler.cluster.job import Task
 
         name = output.name.removesuffix(".gz").removesuffix(".json")
         task = Task(name, ("capture", *own_arguments(context)), str(output.absolute()))
-        run_on_cluster(project, "capture", [task], cluster, overrides, detach)
+        submit_command(submission, "capture", [task])
         return
     from molprof.profiler.capture.capture import capture
 

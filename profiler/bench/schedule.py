@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import random
 import statistics
@@ -13,6 +12,7 @@ from typing import Any
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.memory import available_bytes
+from molprof.common.values import now
 from molprof.profiler.bench.answers import FACTS, NO_MEMORY, OK, UNSUPPORTED
 from molprof.profiler.bench.cases import Case, GenerateCase, case_id, to_json
 from molprof.profiler.bench.facts import Facts, facts_from, named, unsupported
@@ -120,7 +120,7 @@ def run_plan(
     environment = results.environment(facts.environment)
     results.write(
         {
-            "record": "run", "started": _now(), "command": list(plan.command), "environment": environment,
+            "record": "run", "started": now(), "command": list(plan.command), "environment": environment,
             "cases": len(plan.cases), "repeats": plan.repeats, "seed": plan.seed,
             "limit_s": plan.limits.seconds, "memory_limit_bytes": plan.limits.memory_bytes,
         }
@@ -157,7 +157,7 @@ def run_plan(
                 "environment": environment if own is None else results.environment(own), "repeat": repeat,
                 "status": ended.status, "message": ended.message,
                 "stack": None if ended.stack is None else list(ended.stack),
-                "ended": _now(), "load": round(load, 1),
+                "ended": now(), "load": round(load, 1),
                 "wall_s": round(ended.wall_s, 3), "figures": ended.answer.get("figures"), **extra,
             }
         )  # fmt: skip
@@ -186,7 +186,8 @@ def _largest_fit(case: Case, plan: Plan, low: int) -> dict[str, Any]:
     A try is one untimed pass of one batch, which takes the memory that a timed one takes. `fit_exact` is false if a
     try ended in another way than ok or out of memory, so that a larger batch may fit.
     """
-    began, high, tries = time.monotonic(), case.rows, []
+    tries: list[dict[str, Any]] = []
+    began, high = time.monotonic(), case.rows
     while high - low > 1:
         size = (low + high) // 2
         status = run_isolated(to_json(_sized(case, size)), plan.limits, plan.worker).status
@@ -221,7 +222,3 @@ def _rest(took: dict[Case, list[float]], waiting: Sequence[tuple[int, Case]]) ->
         return None
     usual = statistics.median(value for values in took.values() for value in values)
     return sum(statistics.median(took[case]) if case in took else usual for _, case in waiting)
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import torch
 from molprof.common.errors import ProcessorError, RunError
 from molprof.common.files import check_output, scratch_file
 from molprof.common.manifest import SCHEMA, Manifest, Repeat, Timings, Window
+from molprof.common.values import now
 from molprof.profiler.capture.account import generation_account, model_account, molecule_runs
 from molprof.profiler.capture.passes import Passes, Progress, Report
 from molprof.profiler.capture.recorded_pass import kept_recording, recorded_pass
@@ -156,7 +156,7 @@ def _capture(settings: CaptureSettings, prompts: Prompts, passes: Passes, raw: P
     )
     manifest = Manifest(
         schema=SCHEMA,
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        created=now(),
         command=list(settings.command),
         environment=environment(loaded.target.device),
         model=model_account(settings, loaded),
