@@ -147,7 +147,7 @@ def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> En
     Raises:
         UsageError: a value that no capture takes; names the line.
     """
-    from molprof.profiler.project import check_folder
+    from molprof.profiler.models.names import check_folder
     from molprof.profiler.sweep.index import Entry
 
     config = ("--config", str(submission.config)) if submission.config else ()
@@ -157,7 +157,7 @@ def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> En
         context = capture.make_context("capture", _command(folder, entry, True)[1:])
         check_sampling(context)
         parameters: dict[str, Any] = {key: value for key, value in context.params.items() if key not in _OWN}
-        settings = capture_settings(submission.project, output=folder / entry.trace, force=True, **parameters)
+        settings = capture_settings(submission.project, **parameters)
     except click.BadParameter as error:
         key = error.param.opts[-1].lstrip("-") if error.param else ""
         sweep.file.refuse(error.format_message(), sweep.place(key))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from molprof.common.errors import TraceError
 from molprof.common.molecule_records import MoleculeRun, Skipped
+from molprof.common.settings import CaptureSettings
 from molprof.common.typed_json import read_typed
 
-SCHEMA = 1
+SCHEMA = 2
 KEY = "molprof"
 # Instead of the manifest, in what was recorded until a capture failed: `problem`, `processor`, `command`.
 INCOMPLETE_KEY = "molprof_incomplete"
@@ -36,22 +37,27 @@ class Environment:
 
 
 @dataclass(frozen=True)
-class Model:
-    """What generated.
+class Resolved:
+    """What only running tells: the model as it was loaded, and what `auto` and missing settings became.
 
     Attributes:
-        name: preset, path or hub id, as given.
         family: transformers `model_type`.
         parameters: parameters, tied weights once.
         logits_width: columns of the logits, padding included.
         vocabulary: tokens of the tokenizer, added ones included.
-        dtype, device, attention: as used.
-        size: of a preset that was not run at its own size, as asked for; None: its own, or not recorded.
+        dtype, device: as used.
+        max_new_tokens: the most tokens that any sequence could get.
+        processor: name of the studied logits processor, None without one.
+        processor_parameters: its parameters by name.
+        placeholder: the coordinate placeholder of the templates, None without a processor.
+        sorted: batches were cut by length, longest first; None if not recorded.
         weights: of a preset `trained` or `random`; None: of another model, or not recorded.
         head_dim, mlp: width of a head and of the feed-forward part; None if not recorded.
+        host_reads: how often molprof's own decoding loop read chosen tokens back in one pass; None in `generate`.
+        template_threads: threads that built templates; None without a processor.
+        not_recorded: settings that the trace does not hold, so that their values are mere defaults.
     """
 
-    name: str
     family: str
     parameters: int
     layers: int
@@ -59,56 +65,20 @@ class Model:
     heads: int
     kv_heads: int
     logits_width: int
-    tokenizer: str
     vocabulary: int
     dtype: str
     device: str
-    attention: str
-    size: str | None = None
-    weights: str | None = None
-    head_dim: int | None = None
-    mlp: int | None = None
-
-
-@dataclass(frozen=True)
-class Generation:
-    """How tokens were chosen.
-
-    Attributes:
-        processor: name of the studied logits processor, None without one.
-        processor_parameters: its parameters by name.
-        placeholder: the coordinate placeholder of the templates, None without a processor.
-        sampling: `greedy` or `sample`.
-        sampling_parameters: temperature, top_p, top_k where they apply.
-        cache: KV cache implementation.
-        max_new_tokens: the most tokens that any sequence could get.
-        sorted: batches were cut by length, longest first; None if not recorded.
-        forced_runs: forced tokens were fed with the token before them; drop_finished: rows that had ended left
-            the batch. Either means molprof's own decoding loop. None if not recorded.
-        compile: as asked by `--compile`; None if not recorded.
-        host_reads: times that the own loop read chosen tokens back in one pass; None in `generate`.
-        generations: times that each prompt was generated.
-        template_threads: threads that built templates; None without a processor.
-        template_cache: whether a prompt that came again kept its template; None without a processor.
-    """
-
+    max_new_tokens: int
     processor: str | None
     processor_parameters: dict[str, Any]
     placeholder: str | None
-    sampling: str
-    sampling_parameters: dict[str, Any]
-    cache: str
-    batch_size: int
-    seed: int
-    max_new_tokens: int
     sorted: bool | None = None
-    forced_runs: bool | None = None
-    drop_finished: bool | None = None
-    compile: str | None = None
+    weights: str | None = None
+    head_dim: int | None = None
+    mlp: int | None = None
     host_reads: int | None = None
-    generations: int = 1
     template_threads: int | None = None
-    template_cache: bool | None = None
+    not_recorded: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -183,14 +153,18 @@ class Manifest:
     created: str
     command: list[str]
     environment: Environment
-    model: Model
-    generation: Generation
+    settings: CaptureSettings
+    resolved: Resolved
     timings: Timings
     window: Window
     steps_per_batch: list[int]
     molecules: list[MoleculeRun]
     skipped: list[Skipped]
     rows_per_step: list[list[int]] | None = None
+
+    def setting(self, name: str) -> Any:
+        """A setting by name; None if not recorded."""
+        return None if name in self.resolved.not_recorded else getattr(self.settings, name)
 
     def to_json(self) -> dict[str, Any]:
         """The manifest as JSON-ready dicts and lists."""
@@ -210,4 +184,28 @@ def from_json(raw: Any) -> Manifest:
             f"the trace was written with manifest schema {raw['schema']}; this molprof reads up to {SCHEMA}",
             hint="pip install --upgrade molprof",
         )
-    return read_typed(raw, Manifest, "manifest")
+    return read_typed(raw if raw["schema"] > 1 else _from_schema_1(raw), Manifest, "manifest")
+
+
+def _from_schema_1(raw: dict[str, Any]) -> dict[str, Any]:
+    """The manifest as one of schema 2; in schema 1 `model` and `generation` hold settings and what they became."""
+    model = read_typed(raw.get("model"), dict[str, Any], "manifest: model")
+    generation = read_typed(raw.get("generation"), dict[str, Any], "manifest: generation")
+    resolved = {**generation, **model}
+    parameters = read_typed(generation.get("sampling_parameters") or {}, dict[str, Any], "manifest: generation")
+    asked = {**resolved, **parameters, "model": model.get("name"), "kv_cache": generation.get("cache")}
+    for name in ("max_new_tokens", "template_threads"):  # only what they became
+        asked.pop(name, None)
+    if generation.get("sorted") is not None:
+        asked["sort"] = generation["sorted"]
+    if asked.get("tokenizer") == asked["model"]:
+        asked["tokenizer"] = None
+    if asked.get("sampling") == "sample":
+        asked["sampling"] = next((name for name in ("top_p", "top_k") if name in parameters), "sample")
+    settings = {name: value for name, value in asked.items() if value is not None}
+    not_recorded = [
+        item.name
+        for item in fields(CaptureSettings)
+        if item.name not in settings and (item.default is not None or item.name not in asked)
+    ]
+    return {**raw, "settings": settings, "resolved": {**resolved, "not_recorded": not_recorded}}

@@ -10,7 +10,8 @@ from molprof.common.molecule_records import Disagreement
 from molprof.profiler.capture.disagreement import disagreement_pass
 from molprof.profiler.decoding.batches import BatchPlan
 from molprof.profiler.decoding.marks import Marks
-from molprof.profiler.decoding.runner import BatchResult, PassResult, Runner
+from molprof.profiler.decoding.results import BatchResult, PassResult
+from molprof.profiler.decoding.runner import Runner
 
 
 @dataclass(frozen=True)
