@@ -1,4 +1,4 @@
-"""Running a benchmark's cases: the list, a line for each as it ends, and what is said when it is interrupted."""
+"""Run a benchmark's cases: their list, a line for each that has ended, and what to do after an interrupt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MINUTE, _HOUR = 90.0, 5400.0
 
 @dataclass(frozen=True)
 class Running:
-    """What `running_options` gave."""
+    """The values of `running_options`."""
 
     output: Path | None
     resume: bool
@@ -78,7 +78,8 @@ def submitted(running: Running, cases: int) -> bool:
     parts = [output.with_name(f"{output.stem}.{number}-of-{count}{output.suffix}") for number in range(1, count + 1)]
     if not running.resume and (left := [part for part in parts if part.exists()]):
         raise UsageError(
-            f"{left[0]} is of an earlier submission", hint="--resume goes on with it; else remove it or name another -o"
+            f"{left[0]} exists from an earlier submission",
+            hint="--resume continues it; or delete it, or name another -o",
         )
     for part in parts if running.resume and output.exists() else ():
         if not part.exists():  # was collected: what is done is in the results
@@ -97,10 +98,13 @@ def submitted(running: Running, cases: int) -> bool:
 
 
 def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | None = None) -> int:
-    """Runs the cases, or lists them; the exit code. `worker`: another module than molprof's own that runs a case.
+    """Run the cases, or list them, and return the exit code.
+
+    Args:
+        worker: another function than molprof's own that runs a case.
 
     Raises:
-        RunError: cases failed, hung or had no memory, and no other one of them has figures in the file.
+        RunError: cases failed, timed out or had no memory, and the file has figures of none of the cases.
     """
     from molprof.common.values import counted
     from molprof.profiler.bench.answers import FAILED, HUNG, NO_MEMORY, OK, STATUSES
@@ -118,11 +122,11 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
     assert running.output is not None
     results = Results(running.output)
     if results.done.results and not running.resume:
-        note(f"adding to the {results.done.results} results in {running.output}; --resume leaves out what is done")
+        note(f"adding to the {results.done.results} results in {running.output}; --resume skips finished cases")
     if running.resume:
         for count, how in results.done.elsewhere(set(map(case_id, cases)), facts.environment).values():
             found_there = f"{counted(count, 'result')} of these cases in {running.output}"
-            note(f"{found_there}: not counted, for their environment was another one: {escaped(how)}")
+            note(f"{found_there}, of another environment, not counted: {escaped(how)}")
     plan = Plan(
         cases=tuple(cases), repeats=running.repeats, seed=running.seed,
         limits=Limits(running.limit, running.memory_limit or default_memory()), resume=running.resume,
@@ -144,7 +148,7 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
         found = (f"{lines.statuses[status]} {status}" for status in STATUSES if lines.statuses[status])
         note(f"results: {', '.join(found)}")
     else:
-        note(f"nothing left to run: {running.output} has it all")
+        note(f"nothing left to run: {running.output} has all results")
     note(f"next: molprof bench show {shlex.quote(str(running.output))}")
     bad = sum(lines.statuses[status] for status in (FAILED, HUNG, NO_MEMORY))
     if bad and not lines.statuses[OK] and not results.done.good(map(case_id, cases)):
@@ -155,7 +159,7 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
 
 
 def listed(cases: Sequence[Case], facts: Facts, repeats: int) -> str:
-    """The cases as a table, with the reasons of those that cannot run here."""
+    """Return the cases as a table, and why those that cannot run here cannot."""
     from molprof.analysis.render.table import to_table
     from molprof.common.document import Column, Document, Section
     from molprof.profiler.bench.cases import case_id
@@ -174,7 +178,7 @@ def listed(cases: Sequence[Case], facts: Facts, repeats: int) -> str:
 
 
 class Lines:
-    """A line on stderr for each case that has ended, and on a terminal one for the case that runs."""
+    """Prints a line on stderr for each case that has ended, and on a terminal one for the running case."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -184,17 +188,17 @@ class Lines:
 
     @property
     def done(self) -> int:
-        """Results so far."""
+        """How many results there are."""
         return self.statuses.total()
 
     def begin(self, case: Case, number: int, of: int) -> None:
-        """A case is about to run."""
+        """Show the case that is about to run."""
         if self._live:
             self._stream.write(f"\r\x1b[2K[{number}/{of}] running {escaped(case.label())}")
             self._stream.flush()
 
     def clear(self) -> None:
-        """Takes away the line of the running case."""
+        """Remove the line of the running case."""
         if self._live:
             self._stream.write("\r\x1b[2K")
 
@@ -214,7 +218,7 @@ class Lines:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that suits."""
+    """Return a time in seconds, minutes or hours."""
     if seconds < _MINUTE:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < _HOUR else f"{seconds / 3600:.1f} h"
