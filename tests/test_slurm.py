@@ -307,10 +307,8 @@ def test_what_a_cluster_still_has_is_not_submitted_again(here: Path, molprof: Cl
     sweep = ("sweep", "grid.toml", "--submit", "slow", "--detach")
     assert molprof(*sweep).stdout == "sweep-1\n"
     twice = molprof(*sweep)
-    assert (twice.returncode, twice.stderr.splitlines()[0]) == (
-        2,
-        "molprof: error: sweep-1 has not finished 2 cases of grid",
-    )
+    assert twice.returncode == 2
+    assert twice.stderr.startswith("molprof: error: sweep-1 has not finished 2 cases of grid\n")
     again = molprof(*sweep, "--resume")
     assert (again.returncode, again.stdout) == (0, "")
     assert again.stderr == "skipped 2 cases that sweep-1 has not finished: molprof collect sweep-1\n"

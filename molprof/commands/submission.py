@@ -183,9 +183,7 @@ def follow(job: Job) -> JobStatus:
                 where = f" on {task.node}" if task.state == "running" and task.node else ""
                 note(f"{task.name}: {task.state}{where}" + (f": {task.message}" if task.message else ""))
     except KeyboardInterrupt:
-        note(
-            f"{job.id} goes on; collect its results: molprof collect {job.id}; cancel it: molprof jobs {job.id} --cancel"
-        )
+        note(f"{job.id} goes on; its results: molprof collect {job.id}; to cancel it: molprof jobs {job.id} --cancel")
         raise
     return status
 
