@@ -34,9 +34,9 @@ def command(style: str, limit_s: float, config: Path | None) -> int:
       molprof doctor
       molprof doctor --format json | jq .can
     """
-    from molprof.profiler.doctor.checks import diagnose, number_of_trials
+    from molprof.profiler.doctor.checks import TRIALS, diagnose
 
-    with click.progressbar(length=number_of_trials(), label="trials", file=sys.stderr) as bar:
+    with click.progressbar(length=len(TRIALS), label="checks", file=sys.stderr) as bar:
         diagnosis = diagnose(config, limit_s, lambda: bar.update(1))
     if style == "json":
         deliver(escaped_json(json.dumps(diagnosis.to_json(), indent=2)), None)
