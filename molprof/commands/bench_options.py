@@ -89,7 +89,7 @@ def processor(text: str) -> str | None:
     return None if text == NO_PROCESSOR else text
 
 
-def running_options(command: _F) -> _F:
+def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What every benchmark takes: where results go, repeats, limits, what to do with earlier results."""
     for option in reversed(
         [

@@ -174,9 +174,9 @@ def _task_status(
     problem: str | None,
 ) -> TaskStatus:
     slurm_id, name = job.slurm_task_id(number), job.tasks[number].name
-    if slurm_id is None:
-        state, message = "lost", "its submission was interrupted before Slurm had it"
-    else:
+    state: str = "lost"
+    message: str | None = "its submission was interrupted before Slurm had it"
+    if slurm_id is not None:
         end = seen.get(slurm_id, {}).get("state")
         log = f"molprof logs {job.id} {number}"
         state, message = _judged(record, _of_task(now, slurm_id), end, problem, log)
