@@ -149,11 +149,11 @@ def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> En
         UsageError: a value that no capture accepts; names the line.
     """
     from molprof.profiler.models.names import check_folder
+    from molprof.profiler.processors import find_factory
     from molprof.profiler.sweep.index import Entry
 
     config = ("--config", str(submission.config)) if submission.config else ()
     entry = Entry(case.name, f"{case.name}.json.gz", case.options, (*config, *arguments(case)))
-    _check_processor(sweep, case.settings.get("processor"))
     try:
         context = capture.make_context("capture", _command(folder, entry, True)[1:])
         check_sampling(context)
@@ -165,24 +165,16 @@ def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> En
     except (MolprofError, click.UsageError) as error:
         message = error.format_message() if isinstance(error, click.UsageError) else str(error)
         return replace(entry, state="unsupported", message=message)
-    for key, name in (("model", settings.model), ("tokenizer", settings.tokenizer)):
-        try:
-            check_folder(key, name)
-        except UsageError as error:
-            sweep.file.refuse(str(error), sweep.place(key), error.hint)
-    return entry
-
-
-def _check_processor(sweep: Sweep, name: object) -> None:
-    """Refuse an unknown processor before anything runs; a user's own module is checked by its case."""
-    from molprof.profiler.processors import find_factory
-
-    if not isinstance(name, str) or name in _PROCESSORS or ":" in name:
-        return
+    key, processor = "processor", case.settings.get("processor")
     try:
-        find_factory(name)
+        # A module of the user's own is left to its case.
+        if isinstance(processor, str) and processor not in _PROCESSORS and ":" not in processor:
+            find_factory(processor)
+        for key, name in (("model", settings.model), ("tokenizer", settings.tokenizer)):
+            check_folder(key, name)
     except UsageError as error:
-        sweep.file.refuse(str(error), sweep.place("processor"), error.hint)
+        sweep.file.refuse(str(error), sweep.place(key), error.hint)
+    return entry
 
 
 def _with_cluster(folder: Path, project: Project) -> dict[str, str]:

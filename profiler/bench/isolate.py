@@ -74,13 +74,15 @@ def run_isolated(request: Mapping[str, Any], limits: Limits, worker: str = WORKE
         place = Path(folder)
         (place / "request").write_text(json.dumps(request))
         streams = {"stdin": ("request", "rb"), "stdout": ("answer", "wb"), "stderr": ("errors", "wb")}
-        files = {stream: stack.enter_context(open(place / name, mode)) for stream, (name, mode) in streams.items()}
+        files: dict[str, Any] = {
+            stream: stack.enter_context(open(place / name, mode)) for stream, (name, mode) in streams.items()
+        }
         lifeline, held = os.pipe()
         stack.callback(os.close, held)
         kills = oom_kills()
         began = time.monotonic()
         try:
-            process = subprocess.Popen(
+            process: subprocess.Popen[bytes] = subprocess.Popen(
                 # Not bound: when this process dies, the lifeline lets it kill all that it started.
                 call_line(worker, "--lifeline", str(lifeline), "--stacks", str(place / "stacks"), bound=False),
                 pass_fds=[lifeline],
