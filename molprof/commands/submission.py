@@ -25,7 +25,7 @@ _Command = Callable[..., Any]
 _SHOWN = 10
 _GIVEN = "molprof.given"
 # Parameters of a command that make its `Submission`.
-_NAMES = ("config", "cluster", "overrides", "detach")
+PARAMETERS = ("config", "cluster", "overrides", "detach")
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,13 @@ class Submittable(click.Command):
 
 
 def own_arguments(context: click.Context, *without: str) -> list[str]:
-    """Return the options that a `Submittable` was given, as words of a command line, without those of submission.
+    """Return the options that a `Submittable` was given as words of a command line, with `--config`, without the
+    other options of submission.
 
     Args:
-        without: names of parameters to leave out too.
+        without: names of other parameters to leave out.
     """
-    left_out = {"cluster", "overrides", "detach", *without}
+    left_out = {*PARAMETERS[1:], *without}
     given = dict(context.meta[_GIVEN])
     for item in context.command.params:
         if context.get_parameter_source(item.name or "") is ParameterSource.ENVIRONMENT:
@@ -96,7 +97,7 @@ def submit_options(command: _Command) -> _Command:
 
     @functools.wraps(command)
     def with_submission(*arguments: Any, **options: Any) -> Any:
-        found = Submission(**{name: options.pop(name) for name in _NAMES})
+        found = Submission(**{name: options.pop(name) for name in PARAMETERS})
         if found.cluster is None and (found.overrides or found.detach):
             raise click.UsageError(f"{'--detach' if found.detach else '--slurm'} requires --submit NAME")
         return command(*arguments, submission=found, **options)

@@ -14,7 +14,7 @@ import click
 from molprof.commands.capture import capture_settings, check_sampling
 from molprof.commands.capture import command as capture
 from molprof.commands.options import Seconds, deliver, note
-from molprof.commands.submission import Submission, submit_command, submit_options, words
+from molprof.commands.submission import PARAMETERS, Submission, submit_command, submit_options, words
 from molprof.common.errors import MolprofError, RunError, UsageError
 from molprof.common.text import escaped
 from molprof.common.values import counted
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from molprof.profiler.sweep.index import Entry
 
 # Parameters of capture that the sweep sets itself.
-_OWN = frozenset({"output", "force", "config", "cluster", "overrides", "detach"})
+_OWN = frozenset({"output", "force", *PARAMETERS})
 # Capture's options by their names without dashes.
 _OPTIONS = {
     name.lstrip("-"): item
