@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from molprof.analysis.bench.results import Results
-from molprof.analysis.bench.summary import GENERATE, SDPA, Measured, summed, varying
-from molprof.analysis.documents.benchmark import sdpa_key, short
+from molprof.analysis.bench.summary import GENERATE, SDPA, Measured, sdpa_key, short, summed, varying
 from molprof.analysis.plots.output import figure_bytes
 from molprof.analysis.plots.style import (
     EDGE,

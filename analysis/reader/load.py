@@ -15,9 +15,8 @@ from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted
 from molprof.analysis.reader.feeding import feed_events
 from molprof.analysis.reader.memory import check_memory
-from molprof.analysis.reader.packets import Packets
 from molprof.analysis.reader.pieces import open_pieces
-from molprof.analysis.reader.source import Source, open_source
+from molprof.analysis.reader.source import Packets, Source, open_source
 from molprof.analysis.reader.survey import Survey, survey
 from molprof.analysis.reader.text import plain_text
 from molprof.common.errors import EngineError, TraceError

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +16,11 @@ from molprof.analysis.figures.recorded_steps import RecordedStep, read_recorded_
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.analysis.reader.open import open_trace
 from molprof.analysis.trim.filter import Filter
-from molprof.analysis.trim.manifest import trimmed_manifest
 from molprof.analysis.trim.plan import Categories, Plan, make_plan
 from molprof.analysis.trim.scan import Scan, pass_over, scan
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import replacing_packed
-from molprof.common.manifest import KEY, TRIMMED_KEY, Trimmed, trimmed_from_json
+from molprof.common.manifest import KEY, TRIMMED_KEY, Trimmed, from_json, trimmed_from_json
 from molprof.queries import PACKAGE, modules
 
 _PHASES = "SELECT ts, ts + dur AS ts_end, phase FROM molprof_phase ORDER BY ts, id"
@@ -91,7 +93,7 @@ def trim(path: Path, output: Path, wish: Wish) -> Outcome:
         trimmed = _record(path, wish, chosen, trimmed_from_json(keys.get(TRIMMED_KEY)))
         kept = [step for step in steps if plan.start_ns <= step.start_ns < plan.end_ns]
         if isinstance(keys.get(KEY), dict) and len(kept) < len(steps):
-            keys[KEY] = trimmed_manifest(keys[KEY], kept)
+            keys[KEY] = _trimmed_manifest(keys[KEY], kept)
         keep.close({**keys, "traceName": output.name, TRIMMED_KEY: asdict(trimmed)})
     return Outcome(sum(found.events_by_category.values()), after, keep.unplaced, trimmed)
 
@@ -176,3 +178,31 @@ def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed
         start_ns=wish.start_ns,
         end_ns=wish.end_ns,
     )
+
+
+def _trimmed_manifest(raw: dict[str, Any], kept: Sequence[RecordedStep]) -> dict[str, Any]:
+    """The manifest with its window and the times of the recorded steps as they are for the steps `kept`.
+
+    All else holds as it is: molecules, tokens and unprofiled passes are of the whole run, whatever was recorded.
+
+    Raises:
+        TraceError: it is no manifest.
+    """
+    manifest = from_json(raw)
+    steps = [(step.batch, step.number) for step in kept if step.batch is not None]
+    window = raw["window"]
+    if len({batch for batch, _ in steps}) == 1:
+        numbers = [number for _, number in steps]
+        window = {"full": False, "batch": steps[0][0], "first_step": min(numbers), "last_step": max(numbers)}
+    same = [
+        sum(repeat.steps_ns[batch][step] for batch, step in steps)
+        for repeat in manifest.timings.repeats
+        if all(batch < len(repeat.steps_ns) and step < len(repeat.steps_ns[batch]) for batch, step in steps)
+    ]
+    timings = {
+        **raw["timings"],
+        "profiled_steps_ns": sum(step.dur_ns for step in kept),
+        "unprofiled_steps_ns": round(median(same)) if same else 0,
+        "profiled_wall_ns": None,
+    }
+    return {**raw, "window": window, "timings": timings}

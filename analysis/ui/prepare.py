@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from isal import igzip
+import msgspec
+from isal import igzip, isal_zlib
 
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader import TraceInfo
@@ -20,7 +22,6 @@ from molprof.analysis.reader.source import open_source
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.reader.wrong_values import wrong_value
 from molprof.analysis.ui.contents import Contents, Place, Span, read_contents
-from molprof.analysis.ui.separate import separate_ids
 from molprof.analysis.ui.tracks import Tracks, arrange_tracks
 from molprof.analysis.ui.view import FileView, View, build_view
 from molprof.common.errors import QueryError, TraceError, UsageError
@@ -28,6 +29,10 @@ from molprof.common.errors import QueryError, TraceError, UsageError
 _LEVEL = 1
 _READ_BYTES = 1 << 20
 _TITLE_CHARACTERS = 80
+# Between the ids of two files: more than any that torch gives, and few enough for the engine's 64 bits.
+_SHIFT = 1 << 48
+_NUMBERED = re.compile(rb'\{"ph":"[stfbne]"|.*"bind_id":')
+_FIELDS = ("id", "bind_id")
 
 
 @dataclass(frozen=True)
@@ -133,11 +138,40 @@ def _placed(surveys: list[Survey], looks: list[tuple[Contents, TraceInfo]], labe
         shift_ns = max(steps) - steps[number]
         survey.starts_ns += shift_ns
         if number:
-            separate_ids(survey, number)
+            _separate_ids(survey, number)
         taken = frozenset(pid for file in files for pid in file.tracks.pids)
         tracks = arrange_tracks(survey, labels[number], taken)
         files.append(FileView(looks[number][0], tracks, labels[number], offsets[number] + shift_ns))
     return files
+
+
+def _separate_ids(survey: Survey, number: int) -> None:
+    """Changes the ids of flows and asynchronous slices among the drafts; `number` tells the file, from 1."""
+    shift = number * _SHIFT
+    for place, text in enumerate(survey.drafts):
+        lines = isal_zlib.decompress(text).splitlines(keepends=True)
+        lines = [_moved(line, shift) if _NUMBERED.match(line) else line for line in lines]
+        survey.drafts[place] = isal_zlib.compress(b"".join(lines), _LEVEL)
+
+
+def _moved(line: bytes, shift: int) -> bytes:
+    event = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    for field in _FIELDS:
+        if field in event:
+            event[field] = _shifted(event[field], shift)
+    if "id2" in event:
+        scopes = msgspec.json.decode(event["id2"], type=dict[str, msgspec.Raw])
+        event["id2"] = msgspec.Raw(msgspec.json.encode({key: _shifted(raw, shift) for key, raw in scopes.items()}))
+    return msgspec.json.encode(event) + b"\n"
+
+
+def _shifted(raw: msgspec.Raw, shift: int) -> msgspec.Raw:
+    """A number that is written as text, in hexadecimal perhaps, is one to the engine as well."""
+    try:
+        value = int(bytes(raw).strip(b'"'), 0)
+    except ValueError:
+        value = zlib.crc32(raw)
+    return msgspec.Raw(b"%d" % (value + shift))
 
 
 def _pack(chunks: Iterable[bytes], output: Path) -> None:
