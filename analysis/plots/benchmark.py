@@ -9,7 +9,6 @@ from molprof.analysis.bench.results import Results
 from molprof.analysis.bench.summary import GENERATE, SDPA, Measured, sdpa_key, short, summed, varying
 from molprof.analysis.plots.output import figure_bytes
 from molprof.analysis.plots.style import (
-    EDGE,
     INK,
     LINES,
     caption,
@@ -17,8 +16,10 @@ from molprof.analysis.plots.style import (
     hatch,
     house_style,
     legend_below,
+    name_rows,
     new_figure,
     time_unit,
+    write_behind,
 )
 from molprof.analysis.plots.subject import NotRecordedError
 from molprof.common.values import speed_text, time_text
@@ -95,19 +96,16 @@ def draw_cache(results: Results) -> Figure:
     figure, (axis,) = new_figure(1.15 + _ROW_INCHES * len(ordered))
     rows = range(len(ordered))
     handles: list[Any] = [
-        axis.barh(rows, [value / scale for value in steady], 0.68, edgecolor=EDGE, linewidth=0.5,
+        axis.barh(rows, [value / scale for value in steady], 0.68,
                   color=[colour(caches.index(str(item.settings.get(_CACHE)))) for item in ordered]),
         axis.barh(rows, [value / scale for value in extra], 0.68, left=[value / scale for value in steady],
-                  color="#ffffff", edgecolor=EDGE, linewidth=0.5, hatch=hatch(1)),
+                  color="#ffffff", hatch=hatch(1)),
     ]  # fmt: skip
     for row, (one, two) in enumerate(zip(steady, extra, strict=True)):
         text = f"{time_text(one)} steady, {time_text(two)} more at first"
-        axis.annotate(text, ((one + two) / scale, row), (4, 0), textcoords="offset points", va="center", fontsize=7.5)
-    axis.set_yticks(rows, [caption(_series(item, names, done), _NARROW_LABEL) for item in ordered])
-    axis.tick_params("y", length=0)
-    axis.set_ylim(len(ordered) - 0.45, -0.55)
+        write_behind(axis, (one + two) / scale, row, text)
+    name_rows(axis, [_series(item, names, done) for item in ordered], _NARROW_LABEL)
     axis.set_xlim(0, 1.5 * longest / scale)
-    axis.grid(True, axis="x")
     axis.set_xlabel(f"time of a pass ({unit})")
     legend_below(figure, handles, ["a timed pass", "the first pass beyond it: compiling, set-up"], 2)
     return figure
@@ -132,7 +130,7 @@ def draw_heat(results: Results) -> Figure:
         for column, share in enumerate(line):
             speed = speeds.get((rows[row], sizes[column]))
             shade = (1.0, 1.0, 1.0) if speed is None else _shade(share)
-            axis.barh(row, 1, 1, left=column - 0.5, color=shade, edgecolor=EDGE, linewidth=0.5)
+            axis.barh(row, 1, 1, left=column - 0.5, color=shade)
             text = "no result" if speed is None else speed_text(speed)
             weight = "bold" if speed is not None and share == 1 else "normal"
             axis.text(column, row, text, ha="center", va="center", fontsize=8, color=INK, fontweight=weight)
@@ -159,20 +157,16 @@ def draw_sdpa(results: Results) -> Figure:
     rows = range(len(ordered))
     values = [(item.median_ns or 0.0) / scale for item in ordered]
     colours = [colour(backends.index(str(item.settings.get("backend")))) for item in ordered]
-    axis.barh(rows, values, 0.68, color=colours, edgecolor=EDGE, linewidth=0.5)
+    axis.barh(rows, values, 0.68, color=colours)
     for row, item in enumerate(ordered):
-        axis.annotate(time_text(item.median_ns), (values[row], row), (4, 0), textcoords="offset points", va="center",
-                      fontsize=7.5)  # fmt: skip
+        write_behind(axis, values[row], row, time_text(item.median_ns))
     labels = [f"{item.settings.get('backend')} {short(item, names) if names else ''}".strip() for item in ordered]
-    axis.set_yticks(rows, [caption(label, _NARROW_LABEL) for label in labels])
-    axis.tick_params("y", length=0)
-    axis.set_ylim(len(ordered) - 0.45, -0.55)
+    name_rows(axis, labels, _NARROW_LABEL)
     axis.set_xscale("log")
     axis.set_xlim(min(values) / 2, max(values) * 4)
     axis.xaxis.set_major_locator(_places())
     axis.xaxis.set_major_formatter(_plain)
     axis.minorticks_off()
-    axis.grid(True, axis="x")
     axis.set_xlabel(f"median time of a call ({unit}, logarithmic)")
     return figure
 

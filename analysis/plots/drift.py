@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from molprof.analysis.figures import Report
-from molprof.analysis.plots.style import EDGE, caption, colour, hatch, legend_below, new_figure
+from molprof.analysis.plots.style import caption, colour, hatch, legend_below, new_figure
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 from molprof.common.values import count_text, counted
 
@@ -35,11 +35,7 @@ def draw_drift(subject: Subject) -> Figure:
     Raises:
         NotRecordedError: no report has coordinate blocks, or only those of random weights.
     """
-    named = [
-        (label, report)
-        for label, report in zip(subject.labels, subject.reports, strict=True)
-        if _blocks(report, "drift") and not _random(report)
-    ]
+    named = subject.of_each(lambda report: report if _blocks(report, "drift") and not _random(report) else None)
     if not named and any(map(_random, subject.reports)):
         raise NotRecordedError("drift that is meaningful: the weights are random")
     panels = [(title, [_blocks(report, table) for _, report in named]) for table, title in _PANELS]
@@ -75,16 +71,13 @@ def _bars(axis: Axes, series: Sequence[dict[int, int]], tokens: range) -> list[A
         places = [number - 0.42 + size * (index + 0.5) for number in blocks]
         shares = [100 * count / whole for count in blocks.values()]
         highest = max(highest, *shares, 0.0)
-        style: dict[str, Any] = {
-            "facecolor": colour(index), "edgecolor": EDGE, "linewidth": 0.5, "hatch": hatch(index),
-        }  # fmt: skip
+        style: dict[str, Any] = {"facecolor": colour(index), "hatch": hatch(index)}
         axis.bar(places, shares, size * 0.94, **style)
         handles.append(Patch(**style))
         for place, share, count in zip(places, shares, blocks.values(), strict=True):
             if labelled:
-                axis.annotate(
-                    count_text(count), (place, share), (0, 2), textcoords="offset points", ha="center", fontsize=7.5
-                )
+                text = count_text(count)
+                axis.annotate(text, (place, share), (0, 2), textcoords="offset points", ha="center", fontsize=7.5)
     axis.set_xticks(tokens, [_tick(number) for number in tokens])
     axis.set_xlim(tokens[0] - 0.6, tokens[-1] + 0.6)
     axis.set_ylim(0, 1.1 * highest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from molprof.analysis.figures import Report
 from molprof.analysis.figures.step_times import StepTime
 from molprof.analysis.plots.style import LINES, caption, colour, legend_below, new_figure, time_unit
 from molprof.analysis.plots.subject import NotRecordedError, Subject
@@ -18,11 +19,7 @@ def draw_latency(subject: Subject) -> Figure:
     Raises:
         NotRecordedError: no run has unprofiled times of its decode steps.
     """
-    runs = [
-        (label, points)
-        for label, report in zip(subject.labels, subject.reports, strict=True)
-        if report.run is not None and (points := report.run.step_times[1:])  # without the prefill
-    ]
+    runs = subject.of_each(_points)
     if not runs:
         raise NotRecordedError("unprofiled times of single steps, which molprof capture records")
     scale, unit = time_unit(max(point.median_ns for _, points in runs for point in points))
@@ -50,7 +47,11 @@ def draw_latency(subject: Subject) -> Figure:
 
 def has_bands(subject: Subject) -> bool:
     """Whether a run's steps were timed more than once, so that there is a band to draw."""
-    return any(report.run is not None and _is_spread(report.run.step_times[1:]) for report in subject.reports)
+    return any(_is_spread(points) for _, points in subject.of_each(_points))
+
+
+def _points(report: Report) -> tuple[StepTime, ...]:
+    return () if report.run is None else report.run.step_times[1:]  # without the prefill
 
 
 def _is_spread(points: tuple[StepTime, ...]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.plots.style import EDGE, PHASES, caption, legend_below, new_figure, time_unit
+from molprof.analysis.plots.style import EDGE, PHASES, legend_below, name_rows, new_figure, time_unit, write_behind
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 from molprof.common.values import time_text
 
@@ -24,11 +24,7 @@ def draw_phases(subject: Subject) -> Figure:
     Raises:
         NotRecordedError: no run has unprofiled times.
     """
-    runs = [
-        (label, times)
-        for label, report in zip(subject.labels, subject.reports, strict=True)
-        if report.run is not None and (times := phase_times(report.run))
-    ]
+    runs = subject.of_each(lambda report: None if report.run is None else _phase_times(report.run))
     if not runs:
         raise NotRecordedError("unprofiled times of phases, which molprof capture records")
     longest = max(sum(times.values()) for _, times in runs)
@@ -39,33 +35,22 @@ def draw_phases(subject: Subject) -> Figure:
         fill, pattern = PHASES[name]
         starts = [_before(times, name) / scale for _, times in runs]
         values = [times.get(name, 0) / scale for _, times in runs]
-        handles.append(
-            axis.barh(
-                range(len(runs)), values, 0.68, left=starts, color=fill, edgecolor=EDGE, linewidth=0.5, hatch=pattern
-            )
-        )
+        handles.append(axis.barh(range(len(runs)), values, 0.68, left=starts, color=fill, hatch=pattern))
         for row, (start, value) in enumerate(zip(starts, values, strict=True)):
             if value * scale > _WRITTEN_RATIO * longest and not pattern:
-                axis.text(
-                    start + value / 2, row, time_text(value * scale), ha="center", va="center", fontsize=8,
-                    color=EDGE,
-                )  # fmt: skip
+                text = time_text(value * scale)
+                axis.text(start + value / 2, row, text, ha="center", va="center", fontsize=8, color=EDGE)
     for row, (_, times) in enumerate(runs):
         whole = sum(times.values())
-        axis.annotate(
-            time_text(whole), (whole / scale, row), (4, 0), textcoords="offset points", va="center", fontweight="bold"
-        )
-    axis.set_yticks(range(len(runs)), [caption(label, _LABEL_LENGTH) for label, _ in runs])
-    axis.tick_params("y", length=0)
-    axis.set_ylim(len(runs) - 0.45, -0.55)
+        write_behind(axis, whole / scale, row, time_text(whole), 9, "bold")
+    name_rows(axis, [label for label, _ in runs], _LABEL_LENGTH)
     axis.set_xlim(0, 1.14 * longest / scale)
-    axis.grid(True, axis="x")
     axis.set_xlabel(f"unprofiled time per step, mean of the median repeat ({unit})")
     legend_below(figure, handles, _NAMES)
     return figure
 
 
-def phase_times(run: Run) -> dict[str, float]:
+def _phase_times(run: Run) -> dict[str, float]:
     """Unprofiled ns per step by phase; empty without repeats."""
     found = {}
     for name in _NAMES:

@@ -76,6 +76,9 @@ _RC: dict[str, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8.5,
     "hatch.linewidth": 0.7,
+    "patch.edgecolor": EDGE,
+    "patch.force_edgecolor": True,
+    "patch.linewidth": 0.5,
     "savefig.dpi": 200,
     "figure.dpi": 100,
 }
@@ -106,15 +109,21 @@ def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], 
     """One legend for the whole figure, under it; the figure grows by what it takes beyond one line."""
     fitting = _LEGEND_LETTERS // (max(map(len, labels)) + _HANDLE_LETTERS)
     columns = max(1, min(columns, fitting, len(labels)))
-    figure.legend(
-        handles,
-        labels,
-        loc="outside lower left",
-        ncols=columns,
-        handlelength=1.6,
-        columnspacing=1.4,
-    )
+    figure.legend(handles, labels, loc="outside lower left", ncols=columns, handlelength=1.6, columnspacing=1.4)
     figure.set_figheight(figure.get_figheight() + _LEGEND_LINE_INCHES * (-(-len(labels) // columns) - 1))
+
+
+def name_rows(axis: Axes, names: Sequence[str], length: int) -> None:
+    """Names the rows of horizontal bars, the first at the top, with vertical grid lines."""
+    axis.set_yticks(range(len(names)), [caption(name, length) for name in names])
+    axis.tick_params("y", length=0)
+    axis.set_ylim(len(names) - 0.45, -0.55)
+    axis.grid(True, axis="x")
+
+
+def write_behind(axis: Axes, end: float, row: float, text: str, size: float = 7.5, weight: str = "normal") -> None:
+    """Writes `text` behind a horizontal bar that ends at `end`."""
+    axis.annotate(text, (end, row), (4, 0), textcoords="offset points", va="center", fontsize=size, fontweight=weight)
 
 
 def colour(index: int) -> str:

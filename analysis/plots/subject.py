@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from molprof.analysis.compare import Comparison, compare, run_labels
 from molprof.analysis.compare.model import Difference, TraceDifference
 from molprof.analysis.figures import Report
 from molprof.common.errors import TraceError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,11 @@ class Subject:
     reports: tuple[Report, ...]
     differences: tuple[Difference | None, ...]
     trace_differences: tuple[TraceDifference | None, ...]
+
+    def of_each(self, value: Callable[[Report], T | None]) -> list[tuple[str, T]]:
+        """Label and value of each report that has one, neither None nor empty."""
+        found = [(label, value(report)) for label, report in zip(self.labels, self.reports, strict=True)]
+        return [(label, item) for label, item in found if item]
 
 
 class NotRecordedError(TraceError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from molprof.analysis.figures.timeline import SLOTS, Interval, TypicalStep
 from molprof.analysis.plots.style import (
@@ -49,11 +49,8 @@ def draw_timeline(subject: Subject) -> Figure:
     Raises:
         NotRecordedError: no report has any.
     """
-    panels = [
-        (label, report.typical_step)
-        for label, report in zip(subject.labels, subject.reports, strict=True)
-        if report.typical_step is not None and report.typical_step.intervals
-    ]
+    steps = subject.of_each(lambda report: report.typical_step)
+    panels = [(label, step) for label, step in steps if step.intervals]
     if not panels:
         raise NotRecordedError("steps are not annotated in this trace")
     lanes = [_lanes(step) for _, step in panels]
@@ -131,21 +128,12 @@ def _panel(
             length = interval.start_ns + interval.dur_ns - start
             groups[_look(interval, colours, length > _HATCHED_RATIO * end)].append((start / scale, length / scale))
             if interval.kind == "phase" and interval.dur_ns > _NAMED_RATIO * end:
-                axis.text(
-                    (start + length / 2) / scale, row, caption(interval.name, 14), ha="center", va="center",
-                    fontsize=8, color=EDGE,
-                )  # fmt: skip
+                middle = (start + length / 2) / scale
+                axis.text(middle, row, caption(interval.name, 14), ha="center", va="center", fontsize=8, color=EDGE)
         for (fill, pattern), bars in groups.items():
             framed = intervals[0].kind == "phase" or pattern
-            axis.add_patch(
-                PathPatch(
-                    _outline(bars, row),
-                    facecolor=fill,
-                    edgecolor=EDGE if framed else fill,
-                    linewidth=0.5 if framed else 0.3,
-                    hatch=pattern or None,
-                )
-            )
+            frame: dict[str, Any] = {} if framed else {"edgecolor": fill, "linewidth": 0.3}
+            axis.add_patch(PathPatch(_outline(bars, row), facecolor=fill, hatch=pattern or None, **frame))
     axis.axvline(step.dur_ns / scale, color=INK, linewidth=0.8, linestyle=(0, (2, 2)))
     axis.set_yticks(range(len(rows)), [name for name, _ in rows])
     axis.tick_params("y", length=0)
@@ -159,13 +147,10 @@ def _outline(bars: list[tuple[float, float]], row: int) -> Path:
     from matplotlib.path import Path
 
     top, bottom = row - _HEIGHT / 2, row + _HEIGHT / 2
-    corners = [
-        corner
-        for start, length in bars
-        for corner in (
-            (start, top), (start + length, top), (start + length, bottom), (start, bottom), (start, top)
-        )
-    ]  # fmt: skip
+    corners: list[tuple[float, float]] = []
+    for start, length in bars:
+        end = start + length
+        corners += [(start, top), (end, top), (end, bottom), (start, bottom), (start, top)]
     codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(bars)
     return Path(corners, codes)
 
@@ -199,6 +184,6 @@ def _legend(figure: Figure, colours: dict[str, tuple[str, str]], intervals: list
     if any(interval.kind == "gpu" and not interval.own for interval in intervals):
         looks[_EARLIER] = (_FOREIGN, "")
     for name, (fill, pattern) in looks.items():
-        handles.append(Patch(facecolor=fill, edgecolor=EDGE, linewidth=0.5, hatch=pattern or None))
+        handles.append(Patch(facecolor=fill, hatch=pattern or None))
         labels.append(caption(name.removeprefix("aten::"), 20))
     legend_below(figure, handles, labels, 5)

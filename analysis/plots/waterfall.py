@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from molprof.analysis.compare.parts import PART_LABELS
 from molprof.analysis.figures import Report
-from molprof.analysis.plots.style import BLUE, EDGE, MUTED, ORANGE, caption, new_figure, time_unit
+from molprof.analysis.plots.style import BLUE, MUTED, ORANGE, caption, name_rows, new_figure, time_unit, write_behind
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 from molprof.common.values import signed_percent_text, signed_time_text, time_text
 
@@ -122,37 +122,23 @@ def _draw(axis: Axes, first_label: str, panel: _Panel, unit: tuple[int, str]) ->
     names = [first_label, *(name for name, _ in panel.steps), panel.label]
     place = panel.first_ns
     for row, (_, ns) in enumerate(panel.steps, 1):
-        more = ns > 0
-        axis.barh(
-            row,
-            abs(ns) / scale,
-            _BAR,
-            left=min(place, place + ns) / scale,
-            color=ORANGE if more else BLUE,
-            edgecolor=EDGE,
-            linewidth=0.6,
-            hatch="////" if more else "",
-        )
+        fill, pattern = (ORANGE, "////") if ns > 0 else (BLUE, "")
+        left = min(place, place + ns) / scale
+        axis.barh(row, abs(ns) / scale, _BAR, left=left, color=fill, linewidth=0.6, hatch=pattern)
         share = f" ({signed_percent_text(ns / change)})" if change else ""
-        _write(axis, max(place, place + ns) / scale, row, signed_time_text(ns) + share)
+        write_behind(axis, max(place, place + ns) / scale, row, signed_time_text(ns) + share, 8.5)
         # From the end of one bar down to the start of the next.
         axis.plot([(place + ns) / scale] * 2, [row + _BAR / 2, row + 1 - _BAR / 2], color=MUTED, linewidth=0.7)
         place += ns
     axis.plot([panel.first_ns / scale] * 2, [_BAR / 2, 1 - _BAR / 2], color=MUTED, linewidth=0.7)
     for row, ns in ((0, panel.first_ns), (len(panel.steps) + 1, panel.total_ns)):
-        axis.barh(row, ns / scale, _BAR, color=MUTED, edgecolor=EDGE, linewidth=0.6)
-        _write(axis, ns / scale, row, time_text(ns), weight="bold")
-    axis.set_yticks(range(len(names)), [caption(name, _LABEL_LENGTH) for name in names])
-    axis.tick_params("y", length=0)
+        axis.barh(row, ns / scale, _BAR, color=MUTED, linewidth=0.6)
+        write_behind(axis, ns / scale, row, time_text(ns), 8.5, "bold")
+    name_rows(axis, names, _LABEL_LENGTH)
     axis.set_ylim(len(names) - 0.4, -0.6)
-    axis.grid(True, axis="x")
     other, against = (caption(label, _LABEL_LENGTH) for label in (panel.label, first_label))
     between = "\n" if len(other) + len(against) > _TITLE_LENGTH else " "
     axis.set_title(f"{other}{between}against {against}: {signed_time_text(change)}")
-
-
-def _write(axis: Axes, x: float, row: int, text: str, weight: str = "normal") -> None:
-    axis.annotate(text, (x, row), (4, 0), textcoords="offset points", va="center", fontsize=8.5, fontweight=weight)
 
 
 def _limits(axes: list[Axes], lowest: int, highest: int, unit: tuple[int, str], what: str) -> None:
