@@ -13,12 +13,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from molprof.analysis.reader.events import exact_float
 from molprof.analysis.reader.lanes import time_order
 from molprof.analysis.reader.part import NO_NUMBER, Label
 from molprof.analysis.reader.places import HOME_TID, Places
 from molprof.analysis.reader.survey import Survey
-from molprof.analysis.reader.text import plain_text
+from molprof.analysis.reader.text import exact_float, plain_text
 
 # Events per piece: each needs two texts at most, of which the format numbers 32767.
 _EVENTS = 16384

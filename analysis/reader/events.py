@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+
+from molprof.analysis.reader.text import exact_float, plain_lines
 
 STACK_CATEGORY = "python_function"
 # Phases of the Chrome trace format that the trace processor reads, apart from M (names).
@@ -63,12 +64,6 @@ class BriefEvent(Event, omit_defaults=True, gc=False):
     args: NeededArgs | msgspec.UnsetType | None = msgspec.UNSET  # type: ignore[valid-type,assignment]
 
 
-def exact_float(text: str) -> float | str:
-    """A number of the file; as text where float64 does not hold it, as 1e400: the engine would drop it in silence."""
-    value = float(text)
-    return text if math.isinf(value) else value
-
-
 @dataclass(frozen=True)
 class Wanted:
     """What of a trace goes to the engine.
@@ -89,6 +84,7 @@ class Wanted:
 
 _whole = msgspec.json.Decoder(list[Event])
 _brief = msgspec.json.Decoder(list[BriefEvent], float_hook=exact_float)
+_encode_lines = msgspec.json.Encoder().encode_lines
 _needed_args = msgspec.json.Decoder(NeededArgs | None, float_hook=exact_float)
 
 
@@ -113,3 +109,22 @@ def _shortened(event: Event) -> Event:
     if event.args and event.cat not in WHOLE_CATEGORIES:
         event.args = msgspec.Raw(msgspec.json.encode(_needed_args.decode(event.args)))
     return event
+
+
+def draft(events: list[Event]) -> bytes:
+    """One line per event, without its times and places, which the events lose."""
+    absent = ABSENT
+    for event in events:
+        event.ts = absent
+        event.dur = absent
+        event.pid = None
+        event.tid = None
+    text = _encode_lines(events)
+    if text.count(b"\n") != len(events):  # what is copied as text may be spread over lines
+        for event in events:
+            for field in ("args", *MORE_FIELDS):
+                value: Any = getattr(event, field)
+                if isinstance(value, msgspec.Raw) and value:
+                    setattr(event, field, msgspec.Raw(bytes(value).replace(b"\n", b" ")))
+        text = _encode_lines(events)
+    return plain_lines(text)

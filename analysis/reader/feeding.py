@@ -12,11 +12,11 @@ import numpy as np
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.reader.compact import compact_chunks, fits
-from molprof.analysis.reader.draft import plain_lines
 from molprof.analysis.reader.events import FLOW_PHASES
 from molprof.analysis.reader.part import NO_NUMBER, Label
 from molprof.analysis.reader.places import HOME_TID, Places, find_places
 from molprof.analysis.reader.survey import Survey
+from molprof.analysis.reader.text import plain_lines
 
 # Blocks that wait for the engine: enough to keep it busy, few enough to stay small.
 _WAITING_BLOCKS = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +55,16 @@ class TraceInfo:
     path: str
     bytes: int
     events_by_category: dict[str, int]
-    lost_events: int | None
-    lanes: int | None
     complete: bool
     problem: str | None
-    stacks: bool
-    unread_events: int
-    origin_ns: int
-    manifest: dict[str, Any] | None
-    devices: list[dict[str, Any]]
-    keys: dict[str, Any]
+    lost_events: int | None = None
+    lanes: int | None = None
+    stacks: bool = True
+    unread_events: int = 0
+    origin_ns: int = 0
+    manifest: dict[str, Any] | None = None
+    devices: list[dict[str, Any]] = field(default_factory=list)
+    keys: dict[str, Any] = field(default_factory=dict)
 
 
 def load_trace(
@@ -146,36 +146,25 @@ def _load_perfetto(source: Source, engine: Engine, partial: bool) -> TraceInfo:
             for block in source.blocks:
                 packets.take(block)
                 engine.feed(block)
-        except TraceError as error:  # damaged compressed data
+            if not packets.is_whole:
+                what = f"is truncated inside packet {packets.count}"
+                hint = "record it again, or read what is whole with --partial"
+                raise TraceError(f"{source.name} {what}", hint=hint)
+        except TraceError as error:
             problem = error
-        if problem is None and not packets.is_whole:
-            what = f"is truncated inside packet {packets.count}"
-            problem = TraceError(f"{source.name} {what}", hint="record it again, or read what is whole with --partial")
-        if problem is not None and not partial:
-            raise problem
-        if problem is not None and not packets.count:
-            raise TraceError(f"{problem}: there is nothing before the damage", hint=RECORD_HINT) from problem
+            if not partial:
+                raise
+            if not packets.count:
+                raise TraceError(f"{problem}: there is nothing before the damage", hint=RECORD_HINT) from problem
         engine.finish()
     except EngineError as error:
         raise TraceError(f"{source.name}: {error}") from error
-    rows = engine.query("SELECT category, COUNT() AS slices FROM slice GROUP BY category ORDER BY category")
-    slices: Counter[str] = Counter()
-    for category, count in zip(rows["category"].tolist(), rows["slices"].tolist(), strict=True):
-        slices[_shown_category(category)] += count
     return TraceInfo(
         path=source.name,
         bytes=source.stored_bytes(),
-        events_by_category=dict(slices),
-        lost_events=None,
-        lanes=None,
+        events_by_category=dict(_shown_slices(engine)[0]),
         complete=problem is None,
         problem=None if problem is None else str(problem),
-        stacks=True,
-        unread_events=0,
-        origin_ns=0,
-        manifest=None,
-        devices=[],
-        keys={},
     )
 
 
@@ -184,20 +173,27 @@ def _lost_events(engine: Engine, found: Survey, expected_ns: int, file: str) -> 
 
     expected_ns: the sum of all durations.
     """
-    rows = engine.query("SELECT category, COUNT(*) AS slices, SUM(MAX(dur, 0)) AS dur_ns FROM slice GROUP BY category")
-    shown: Counter[str] = Counter()
-    for category, count in zip(rows["category"].tolist(), rows["slices"].tolist(), strict=True):
-        shown[_shown_category(category)] += count
+    shown, duration_ns = _shown_slices(engine)
     expected: Counter[str] = Counter()
     for category, count in found.expected_slices.items():
         expected[_shown_category(category)] += count
     if surplus := shown - expected:
         raise EngineError(f"{file}: the engine shows slices that the file does not have: {dict(surplus)}")
     lost = (expected - shown).total()
-    duration_ns = sum(rows["dur_ns"].tolist())
     if not lost and not found.has_open_slices and duration_ns != expected_ns:
         raise EngineError(f"{file}: slices last {duration_ns} ns in the engine, {expected_ns} ns in the file")
     return lost
+
+
+def _shown_slices(engine: Engine) -> tuple[Counter[str], int]:
+    """The engine's slices by category, and the sum of their durations in ns."""
+    rows = engine.query(
+        "SELECT category, COUNT() AS slices, SUM(MAX(dur, 0)) AS dur_ns FROM slice GROUP BY category ORDER BY category"
+    )
+    shown: Counter[str] = Counter()
+    for category, count in zip(rows["category"].tolist(), rows["slices"].tolist(), strict=True):
+        shown[_shown_category(category)] += count
+    return shown, sum(rows["dur_ns"].tolist())
 
 
 def _shown_category(category: str | None) -> str:

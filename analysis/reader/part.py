@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 from isal import isal_zlib
 
-from molprof.analysis.reader.draft import draft
 from molprof.analysis.reader.events import (
     ABSENT,
     FED_PHASES,
@@ -25,6 +24,7 @@ from molprof.analysis.reader.events import (
     Wanted,
     decode_brief,
     decode_whole,
+    draft,
 )
 from molprof.analysis.reader.quick import LEFT_OUT, QuickBlock, QuickDecoder
 from molprof.analysis.reader.times import nanoseconds
@@ -101,18 +101,19 @@ class WrongEventError(Exception):
 
     def message(self, events: int) -> str:
         """What to say where `events` came before its block."""
-        place = f"after event {events}"
-        return ": ".join(filter(None, [", ".join(filter(None, [self.what, self.reason and place])), self.reason]))
+        if self.reason is None:
+            return self.what
+        return f"{self.what}{', ' if self.what else ''}after event {events}: {self.reason}"
 
 
-class _Numbered(dict[Kind, int]):
+class Numbered(dict[Any, int]):
     """Numbers keys in the order in which they come, and lists them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.keys_in_order: list[Kind] = []
+        self.keys_in_order: list[Any] = []
 
-    def __missing__(self, key: Kind) -> int:
+    def __missing__(self, key: Any) -> int:
         self[key] = number = len(self)
         self.keys_in_order.append(key)
         return number
@@ -124,7 +125,7 @@ class PartReader:
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self._quick = QuickDecoder(wanted.stacks)
-        self._numbers = _Numbered()
+        self._numbers = Numbered()
         self.kinds = self._numbers.keys_in_order
 
     def read(self, text: bytes) -> Part:
@@ -174,9 +175,7 @@ class PartReader:
         correlations = np.full(len(events), NO_NUMBER, dtype=np.int64)
         correlations[having] = _take_correlations(args)
         texts = [_NO_ARGS_TEXT] * len(events)
-        for position, text in zip(
-            having, _encode_lines(args).split(b"\n"), strict=False
-        ):  # an empty one is behind the last
+        for position, text in zip(having, _encode_lines(args).splitlines(), strict=True):
             texts[position] = text
         kinds = zip(map(_event_kind, events), texts, itertools.repeat(b""))  # repeat has no end
         return Part(

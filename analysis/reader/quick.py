@@ -21,8 +21,8 @@ from molprof.analysis.reader.events import (
     Event,
     Id,
     NeededArgs,
-    exact_float,
 )
+from molprof.analysis.reader.text import exact_float
 
 # A trace has a dozen categories; one that names them by the event is decoded in the ordinary way.
 _MAX_CATEGORIES = 64

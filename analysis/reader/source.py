@@ -124,12 +124,15 @@ def _is_perfetto(head: bytes) -> bool:
         length = _LENGTH.match(head, at + 1)
         if head[at : at + 1] != _PACKET or not length:
             return False
-        size = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(length[0]))
-        at = length.end() + size
+        at = length.end() + _size(length)
         if at >= len(head):
             # The end of the file, or a packet that goes on; text would be a very long one by chance only.
             return at == len(head) or len(head) >= unpack.BLOCK_BYTES // 2
     return True
+
+
+def _size(length: re.Match[bytes]) -> int:
+    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(length[0]))
 
 
 def _blocks(name: str, file: _Counted) -> Iterator[bytes]:
@@ -172,22 +175,15 @@ class Packets:
         data, at = self._head + block, self._missing
         self._missing, self._head = 0, b""
         while at < len(data) and self.known:
-            length = shift = 0
-            end = at + 1
-            while end < len(data) and data[end] & 0x80 and end - at < _LENGTH_BYTES:
-                length |= (data[end] & 0x7F) << shift
-                shift += 7
-                end += 1
-            if data[at] != _PACKET[0]:
-                self.known = False
-            elif end >= len(data):
+            length = _LENGTH.match(data, at + 1)
+            if data[at : at + 1] == _PACKET and length:
+                self.count += 1
+                at = length.end() + _size(length)
+            elif data[at : at + 1] == _PACKET and len(data) - at <= _LENGTH_BYTES:
                 self._head = data[at:]
                 return
-            elif data[end] & 0x80:  # longer than any length
-                self.known = False
             else:
-                self.count += 1
-                at = end + 1 + (length | data[end] << shift)
+                self.known = False
         self._missing = max(0, at - len(data))
 
     @property

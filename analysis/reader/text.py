@@ -8,13 +8,12 @@ U+29F5, and such a number becomes text, which reads the same with readers that h
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import msgspec
 import numpy as np
-
-from molprof.analysis.reader.events import exact_float
 
 _PICTURES = {code: 0x2400 + code for code in range(32)} | {ord("\\"): 0x29F5}
 _INT64 = range(-(2**63), 2**63)
@@ -25,6 +24,7 @@ _WIDE_DIGITS = 19
 _WIDE_INTEGER = re.compile(rb"(?<![\d.])\d{%d,}(?![\d.eE])|\d{200}" % _WIDE_DIGITS)
 _HUGE_FLOAT = re.compile(rb"\d[eE]\+?\d{3}")
 _ZERO = ord("0")
+_NO_DEVICE = b'"device":null'
 _STRIDE = 9  # so that each run of 19 digits covers two neighbours p, p + 9
 
 
@@ -32,7 +32,21 @@ def plain_text(text: str) -> str:
     return text.translate(_PICTURES)
 
 
+def exact_float(text: str) -> float | str:
+    """A number of the file; as text where float64 does not hold it, as 1e400: the engine would drop it in silence."""
+    value = float(text)
+    return text if math.isinf(value) else value
+
+
 _decode = msgspec.json.Decoder(Any, float_hook=exact_float).decode
+
+
+def plain_lines(text: bytes) -> bytes:
+    """JSON lines in the form that the engine keeps."""
+    if _NO_DEVICE in text:
+        # A device of its own, unlike none at all; the engine has no null. Quotes inside a text are escaped.
+        text = text.replace(_NO_DEVICE, b'"device":"None"')
+    return b"".join(plain_json(line) + b"\n" for line in text.split(b"\n")[:-1]) if needs_plain(text) else text
 
 
 def plain_json(text: bytes) -> bytes:
