@@ -61,8 +61,8 @@ class Filter:
         starts = block.starts_ns()
         ends = starts + block.durations_ns()
         numbers = np.array([-1 if event.correlation is None else event.correlation for event in events], dtype=np.int64)
-        in_time, in_phases = plan.in_time(starts), plan.in_phases(starts)
-        work = plan.starts_work(numbers, starts)
+        in_time, in_phases = plan.stretch.in_time(starts), plan.stretch.holds(starts)
+        work = plan.keeps_work(numbers, starts)
         kept: list[bytes] = []
         for place, event in enumerate(events):
             raw = bytes(block.texts[place])
@@ -93,8 +93,9 @@ class Filter:
 
     def _shortened(self, raw: bytes, start_ns: int, end_ns: int) -> bytes:
         """A sequence's slice spans the recorded steps of its batch."""
-        start = min(max(start_ns, self._plan.start_ns), self._plan.end_ns)
-        end = max(start, min(end_ns, self._plan.end_ns))
+        stretch = self._plan.stretch
+        start = min(max(start_ns, stretch.start_ns), stretch.end_ns)
+        end = max(start, min(end_ns, stretch.end_ns))
         event: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         event["ts"] = msgspec.Raw(_us(start))
         event["dur"] = msgspec.Raw(_us(end - start))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -105,10 +106,7 @@ class Scan:
         self.annotations: list[bytes] = []
         self.categories: dict[str | int | None, int] = {}
         self.events_by_category: Counter[str] = Counter()
-        self._calls: list[tuple[int, int, int, int]] = []
-        self._work: list[tuple[int, int, int, int]] = []
-        self._flows: list[tuple[int, int, int]] = []
-        self._packed: dict[str, list[Array]] = {"calls": [], "work": [], "flows": []}
+        self._tables = {"calls": array("q"), "work": array("q"), "flows": array("q")}
 
     def read(self, text: bytes) -> Part:
         """Takes a block of events, a JSON array."""
@@ -124,7 +122,7 @@ class Scan:
             if event.ph == "M":
                 self.annotations.append(bytes(block.texts[place]))
             elif event.ph in FLOW_PHASES:
-                self._flows.append((flow_key(event), start, event.flow_correlation))
+                self._tables["flows"].extend((flow_key(event), start, event.flow_correlation))
             elif event.ph == "X":
                 self.events_by_category[str(event.cat)] += 1
                 if event.cat == ANNOTATION:
@@ -132,22 +130,13 @@ class Scan:
                 number = event.correlation
                 if number is not None:
                     category = self.categories.setdefault(event.cat, len(self.categories))
-                    target = self._work if event.cat in GPU_CATEGORIES else self._calls
-                    target.append((number, start, end, category))
-        self._pack()
+                    target = "work" if event.cat in GPU_CATEGORIES else "calls"
+                    self._tables[target].extend((number, start, end, category))
         return Part(events=len(block.events))
-
-    def _pack(self) -> None:
-        for name, width in (("calls", 4), ("work", 4), ("flows", 3)):
-            rows = getattr(self, f"_{name}")
-            if rows:
-                self._packed[name].append(np.array(rows, dtype=np.int64).reshape(-1, width))
-                rows.clear()
 
     def table(self, name: str) -> Array:
         """`calls`, `work` or `flows`: shape (events, columns)."""
-        parts = self._packed[name]
-        return np.concatenate(parts) if parts else np.empty((0, 3 if name == "flows" else 4), dtype=np.int64)
+        return np.array(self._tables[name], dtype=np.int64).reshape(-1, 3 if name == "flows" else 4)
 
 
 def scan(path: Path) -> tuple[Scan, dict[str, Any]]:

@@ -16,14 +16,12 @@ from molprof.analysis.figures.recorded_steps import RecordedStep, read_recorded_
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.analysis.reader.open import open_trace
 from molprof.analysis.trim.filter import Filter
-from molprof.analysis.trim.plan import Categories, Plan, make_plan
+from molprof.analysis.trim.plan import Categories, Plan, Stretch, make_plan
 from molprof.analysis.trim.scan import Scan, pass_over, scan
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import replacing_packed
 from molprof.common.manifest import KEY, TRIMMED_KEY, Trimmed, from_json, trimmed_from_json
 from molprof.queries import PACKAGE, modules
-
-_PHASES = "SELECT ts, ts + dur AS ts_end, phase FROM molprof_phase ORDER BY ts, id"
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,9 @@ def trim(path: Path, output: Path, wish: Wish) -> Outcome:
     plan = _plan(found, path, chosen, phases, wish)
     last_ms = (found.last_ns - (found.origin_ns or 0)) / 1e6
     nothing = UsageError(f"nothing of {path} would be left", hint=f"its events start within {last_ms:.3f} ms")
-    if plan.start_ns > found.last_ns:  # the span of a sequence, which is cut to what is left, reaches everywhere
+    if (
+        plan.stretch.start_ns > found.last_ns
+    ):  # a sequence's slice, which is cut, would remain
         raise nothing
     with replacing_packed(output) as out:
         keep = Filter(plan, out)
@@ -91,7 +91,7 @@ def trim(path: Path, output: Path, wish: Wish) -> Outcome:
         if not after:
             raise nothing
         trimmed = _record(path, wish, chosen, trimmed_from_json(keys.get(TRIMMED_KEY)))
-        kept = [step for step in steps if plan.start_ns <= step.start_ns < plan.end_ns]
+        kept = [step for step in steps if plan.stretch.start_ns <= step.start_ns < plan.stretch.end_ns]
         if isinstance(keys.get(KEY), dict) and len(kept) < len(steps):
             keys[KEY] = _trimmed_manifest(keys[KEY], kept)
         keep.close({**keys, "traceName": output.name, TRIMMED_KEY: asdict(trimmed)})
@@ -103,16 +103,11 @@ def _annotated(found: Scan, path: Path) -> tuple[list[RecordedStep], list[tuple[
     with tempfile.TemporaryDirectory(prefix="molprof-trim-") as folder:
         annotations = Path(folder, "annotations.json")
         with annotations.open("wb") as file:
-            file.write(b'{"traceEvents":[')
-            for number, text in enumerate(found.annotations):
-                file.write(b",\n" + text if number else text)
-            file.write(b"]}")
+            file.writelines((b'{"traceEvents":[', b",\n".join(found.annotations), b"]}"))
         with open_trace(annotations, all_args=False) as (engine, info):
             engine.register_package(PACKAGE, modules())
             steps = read_recorded_steps(engine)
-            _, phases = query_rows(
-                engine, "phases", "SELECT ts, ts + dur AS ts_end, phase FROM molprof_phase ORDER BY ts"
-            )
+            _, phases = query_rows(engine, "phases", "SELECT ts, ts + dur, phase FROM molprof_phase ORDER BY ts")
             origin = info.origin_ns
     placed = [RecordedStep(step.start_ns + origin, step.dur_ns, step.number, step.batch) for step in steps]
     return placed, [(start + origin, end + origin, name) for start, end, name in phases]
@@ -152,13 +147,13 @@ def _plan(found: Scan, path: Path, chosen: list[RecordedStep], phases: list[tupl
                 if names
                 else "only molprof's own traces have phases",
             )
-        rows = [(start, end) for start, end, name in phases if name in wish.phases]
-        intervals = np.array(rows, dtype=np.int64)[:, 0], np.array(rows, dtype=np.int64)[:, 1]
+        begins, ends, _ = zip(*(phase for phase in phases if phase[2] in wish.phases), strict=True)
+        intervals = np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)
     categories = Categories(frozenset(wish.categories), frozenset(wish.without))
     known = set(found.events_by_category)
     if unknown := [name for name in (*wish.categories, *wish.without) if name not in known]:
         raise UsageError(f"{path} has no category {unknown[0]!r}", hint=f"it has {', '.join(sorted(known))}")
-    return make_plan(found, start_ns, int(end_ns), intervals, categories)
+    return make_plan(found, Stretch(start_ns, int(end_ns), intervals), categories)
 
 
 def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed | None) -> Trimmed:
