@@ -1,4 +1,4 @@
-"""Whether a trace fits into the memory at hand, told before the engine takes it."""
+"""Whether a trace fits into the available memory."""
 
 from __future__ import annotations
 

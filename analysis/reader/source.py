@@ -1,4 +1,4 @@
-"""The bytes of a trace file: opened, told by content, decompressed in a thread of its own."""
+"""The bytes of a trace file: its format found by content, decompressed in a thread of their own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from molprof.common.errors import TraceError
 
 STDIN = "-"
 _HEAD_BYTES = 64
-# Blocks that wait to be decoded: enough to bridge a hold-up, few enough to stay small.
+# Blocks that wait to be decoded: enough to bridge a pause, few enough to stay small.
 _WAITING_BLOCKS = 6
 _KNOWN = {
     b"PK\x03\x04": "a zip archive",
@@ -28,7 +28,7 @@ _KNOWN = {
 }
 _JSON = re.compile(rb'\s*(\{\s*["}]|\[\s*[{\]]|$)')
 GIVE_HINT = "give a trace as torch.profiler or Perfetto write it, plain or packed by gzip or zstd"
-# A Perfetto trace is a row of packets, each its field number and wire type, its length (varint), and as many bytes.
+# A Perfetto trace is a row of packets: field number and wire type, length (varint), content.
 _PACKET = b"\x0a"
 _LENGTH = re.compile(rb"[\x80-\xff]{0,4}[\x00-\x7f]")
 _CHECKED_PACKETS = 8
@@ -37,7 +37,7 @@ _LENGTH_BYTES = 5  # a varint of 32 bits
 
 @dataclass(frozen=True)
 class Source:
-    """An open trace: `name` for messages, its text in `blocks`, and whether it is a Perfetto trace (else JSON)."""
+    """An open trace: `name` for messages, its text in `blocks`, and whether it is in Perfetto's format (else JSON)."""
 
     name: str
     is_perfetto: bool
@@ -45,12 +45,12 @@ class Source:
     _counted: _Counted
 
     def stored_bytes(self) -> int:
-        """The bytes of the file as it is stored, as far as it was read."""
+        """The bytes of the stored file that were read so far."""
         return self._counted.bytes
 
 
 class _Counted:
-    """A file that knows how much of it was read."""
+    """A file that counts the bytes read."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -58,7 +58,7 @@ class _Counted:
         self.bytes = 0
 
     def peek(self) -> bytes:
-        """The first bytes, which read() gives again."""
+        """The first bytes, which read() returns again."""
         while len(self._first) < _HEAD_BYTES and (more := self._file.read(_HEAD_BYTES - len(self._first))):
             self._first += more
         return self._first
@@ -74,8 +74,7 @@ class _Counted:
 def open_source(path: Path) -> Generator[Source, None, None]:
     """Opens the trace at `path`, `-` for standard input.
 
-    Raises TraceError, at once or from `blocks`, with the place of what is wrong; what could be read
-    before that place is yielded first.
+    Raises TraceError with the place of the damage, at once or from `blocks` behind what could be read.
     """
     name = "standard input" if str(path) == STDIN else str(path)
     if path.is_dir():
@@ -90,7 +89,7 @@ def open_source(path: Path) -> Generator[Source, None, None]:
                 try:
                     while len(head) < unpack.BLOCK_BYTES // 2 and (block := next(blocks, b"")):
                         head += block
-                except TraceError as error:  # of a small file: what came before is still to be given
+                except TraceError as error:  # in a small file; the text before it is still given
                     blocks = _raising(error)
                 yield Source(name, _is_perfetto(head), itertools.chain([head] if head else [], blocks), counted)
     except FileNotFoundError as error:
@@ -107,7 +106,7 @@ def _raising(error: TraceError) -> Iterator[bytes]:
 
 def _refuse_others(name: str, head: bytes) -> None:
     if not head:
-        raise TraceError(f"{name} is empty (0 bytes)", hint="the recording was not written: record again")
+        raise TraceError(f"{name} is empty (0 bytes)", hint="the trace was not written: record it again")
     for magic, what in _KNOWN.items():
         if head.startswith(magic):
             raise TraceError(
@@ -126,7 +125,7 @@ def _is_perfetto(head: bytes) -> bool:
             return False
         at = length.end() + _size(length)
         if at >= len(head):
-            # The end of the file, or a packet that goes on; text would be a very long one by chance only.
+            # The end of the file, or inside a packet; JSON looks like a packet that long by chance only.
             return at == len(head) or len(head) >= unpack.BLOCK_BYTES // 2
     return True
 
@@ -145,7 +144,7 @@ def _blocks(name: str, file: _Counted) -> Iterator[bytes]:
 
 
 def _ahead(pool: ThreadPoolExecutor, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same blocks, produced by the pool's thread while others are in use; decompression needs no Python."""
+    """The same blocks, read ahead by the pool's thread; decompression does not hold Python's lock."""
     waiting: deque[Future[bytes]] = deque(pool.submit(next, blocks, b"") for _ in range(_WAITING_BLOCKS))
     while block := waiting.popleft().result():
         waiting.append(pool.submit(next, blocks, b""))
@@ -153,25 +152,19 @@ def _ahead(pool: ThreadPoolExecutor, blocks: Iterator[bytes]) -> Iterator[bytes]
 
 
 class Packets:
-    """Walks over a trace block by block, from packet to packet by their lengths.
-
-    Attributes:
-        count: packets that have begun.
-        known: False once there was something else than a packet; then nothing more can be told.
-    """
+    """Follows the packets of a Perfetto trace by their lengths: the engine accepts a cut one without an error."""
 
     def __init__(self) -> None:
         self.count = 0
         self.known = True
-        self._missing = 0  # bytes of the running packet that are still to come
-        self._head = b""  # a tag and a length of which the rest is still to come
+        self._missing = 0  # bytes of the packet that are still to come
+        self._head = b""  # the start of a tag and length
 
     def take(self, block: bytes) -> None:
-        """The next bytes of the trace."""
+        """Takes the next bytes of the trace."""
         if len(block) < self._missing:
             self._missing -= len(block)
             return
-        # Of the two at most one is there: inside a packet no length is read.
         data, at = self._head + block, self._missing
         self._missing, self._head = 0, b""
         while at < len(data) and self.known:
@@ -188,5 +181,5 @@ class Packets:
 
     @property
     def is_whole(self) -> bool:
-        """As far as it is known."""
+        """Whether the trace ends with a whole packet, as far as that is known."""
         return not self.known or not (self._missing or self._head)

@@ -1,4 +1,4 @@
-"""The one pass over a trace: times, tracks and counts of all events as arrays, and what else they hold in short."""
+"""One pass over a trace: times, tracks and counts of all events as arrays."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from molprof.analysis.reader.lanes import assign_lanes
 from molprof.analysis.reader.part import Label, Numbered, Part, WrongEventError
 from molprof.common.errors import TraceError
 
-# The engine reads times as float64 microseconds, which give the exact nanosecond up to 2**52 ns.
+# The engine reads times as float64 microseconds, which are exact to the ns up to 2**52 ns.
 _MAX_SPAN_NS = 2**52
-# Events of no known kind that a trace may have before they may not be most of it: small files that unpack to many
-# tiny ones would be read for long, and for nothing.
+# More events of unknown kinds than this must not be most of a file: a small one may unpack to many tiny events.
 _MAX_UNREAD = 1_000_000
 _NOTHING = np.empty(0, dtype=np.int64)
 
@@ -27,33 +26,29 @@ _NOTHING = np.empty(0, dtype=np.int64)
 class Survey:
     """What is known of a trace before it is fed.
 
-    The arrays have one entry per event that is fed, in file order: `starts_ns` (int64, from the
-    earliest event), `durations_ns` (int64; 0 for all but X), `tracks` (int32, index into
-    `track_ids`), `lanes` (int32, 0 = its own track), `label_of` (int32, index into `labels`),
-    `correlations` (int64, or `part.NO_NUMBER`; empty where `drafts` hold them). `drafts` holds the
-    events themselves where their labels do not: blocks of JSON lines, compressed, without times
-    and places.
+    The arrays have one entry per event that is fed, in file order. `drafts` holds the events that labels do not
+    describe, as compressed JSON lines without times and places.
     """
 
     events_by_category: dict[str, int]  # complete events in the file, fed or not
     expected_slices: dict[str, int]  # slices that the engine must show
-    has_open_slices: bool  # begin events, whose durations this pass does not know
+    has_open_slices: bool  # begin events, whose durations are not known here
     unread_events: int
     origin_ns: int
-    starts_ns: np.ndarray
-    durations_ns: np.ndarray
-    tracks: np.ndarray
-    lanes: np.ndarray
-    label_of: np.ndarray
+    starts_ns: np.ndarray  # int64, from the earliest event
+    durations_ns: np.ndarray  # int64; 0 for all but X
+    tracks: np.ndarray  # int32, index into `track_ids`
+    lanes: np.ndarray  # int32; 0: its own track
+    label_of: np.ndarray  # int32, index into `labels`
     labels: list[Label]
-    correlations: np.ndarray
+    correlations: np.ndarray  # int64, or `part.NO_NUMBER`; empty where `drafts` hold them
     drafts: list[bytes]
     track_ids: list[tuple[Id, Id]]
     thread_names: dict[int, str]  # by track
     process_names: dict[Id, str]  # by pid
 
     def release(self) -> None:
-        """Lets go of the arrays, which the engine's end of reading needs the room of."""
+        """Frees the arrays: the engine needs their memory for the end of its reading."""
         self.starts_ns = self.durations_ns = self.correlations = _NOTHING
         self.tracks = self.lanes = self.label_of = _NOTHING
 
@@ -64,13 +59,13 @@ class Survey:
             yield isal_zlib.decompress(self.drafts.pop())
 
     def has_label(self, wanted: Iterable[bool]) -> np.ndarray:
-        """Which events have a label that is wanted, given for each label: array of bool."""
+        """Which events have a label that is wanted: array of bool. wanted: one value per label."""
         wanted_labels: np.ndarray = np.fromiter(wanted, dtype=np.bool_, count=len(self.labels))
         return np.asarray(wanted_labels[self.label_of])
 
 
 def survey(parts: Iterable[Part], path: str) -> Survey:
-    """Takes all parts of the file. Raises TraceError."""
+    """The survey of a file from all its parts. Raises TraceError."""
     kept: list[Part] = []
     tracks = Numbered()
     thread_names: dict[int, str] = {}
@@ -96,7 +91,7 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
                     hint="molprof reads traces in Chrome format, as torch.profiler writes them",
                 )
     except WrongEventError as error:
-        hint = "mend that event or take it out of the file, or record again"
+        hint = "correct or remove that event, or record the trace again"
         raise TraceError(f"{path}: {error.message(read)}", hint=hint) from None
     starts = _joined(kept, "starts", np.int64)
     durations = _joined(kept, "durations", np.int64)
@@ -139,11 +134,11 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
 
 
 def _labelled(parts: list[Part], tracks: Numbered) -> tuple[list[Label], np.ndarray, np.ndarray]:
-    """The labels of all parts; for each event its label and its track, arrays of int32."""
+    """All labels; of each event its label and its track, arrays of int32."""
     labels = Numbered()
     numbers: dict[int, np.ndarray] = {}  # of a reader's kinds: label and track, int32
     for kinds in {id(part.kinds): part.kinds for part in parts}.values():
-        there = np.zeros(len(kinds), dtype=np.bool_)  # a reader may have read what is no part of the trace
+        there = np.zeros(len(kinds), dtype=np.bool_)  # a reader may have read more than is kept
         for part in parts:
             if part.kinds is kinds:
                 there[part.kind_of] = True
@@ -173,7 +168,7 @@ def _concatenated(arrays: list[np.ndarray], kind: Any) -> np.ndarray:
 def _check_span(path: str, starts: np.ndarray, lengths: np.ndarray, origin: int) -> None:
     if not len(starts):
         return
-    # Each alone first, as Python's integers: a sum of wrong ones may pass the end of an int64 and come out small.
+    # Each alone first: the sum of wrong ones may pass int64 and come out small.
     last = max(int(starts.max()) - origin, int(lengths.max()))
     if last < _MAX_SPAN_NS:
         last = int((starts - origin + lengths).max())
