@@ -1,4 +1,4 @@
-"""One conversation with a trace processor: requests out, replies in, errors typed."""
+"""One conversation with a trace processor: requests, replies, typed errors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from molprof.analysis.engine.columns import Columns, to_columns
 from molprof.analysis.engine.messages import query_error
 from molprof.common.errors import EngineError
 
-# The engine takes requests as a byte stream, but copies a request that does not arrive in one
-# piece; 4 MiB is far above the cost of a call and far below anything that shows in memory.
+# The engine copies a request that does not arrive in one piece.
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 _MAX_APPEND_BYTES = MAX_REQUEST_BYTES - 64
 
-# What the engine runs in place of a statement of its own that has no result, as INCLUDE or CREATE PERFETTO.
+# What the engine runs for a statement without result, such as INCLUDE or CREATE PERFETTO.
 _NO_RESULT = "SELECT 0 WHERE 0"
 
 _STREAM = "perfetto.protos.TraceProcessorRpcStream"
@@ -31,10 +30,10 @@ class Transport(Protocol):
     is_embedded: bool  # in the memory of this process
 
     def exchange(self, request: bytes) -> bytes:
-        """Sends one request; returns the bytes of all its replies."""
+        """Sends one request and returns the bytes of all its replies."""
 
     def close(self) -> None:
-        """Frees the trace processor; harmless when repeated."""
+        """Frees the trace processor. May be called again."""
 
 
 class Engine:
@@ -49,10 +48,9 @@ class Engine:
         _stream_type()  # raises at once what is missing
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Appends trace data, in any format that the trace processor reads and cut anywhere.
+        """Appends a piece of trace data in any format that the trace processor reads. Raises EngineError.
 
-        Only the first piece must be long enough to tell the format by. Raises EngineError when
-        the engine refuses it.
+        The first piece must be long enough to show the format.
         """
         view = memoryview(chunk)
         for start in range(0, len(view), _MAX_APPEND_BYTES):
@@ -63,17 +61,17 @@ class Engine:
                     raise EngineError(f"the trace processor refused trace data: {message}")
 
     def finish(self) -> None:
-        """Says that the trace is complete; queries see all of it from here on."""
+        """Ends the trace; queries see all of it from here on."""
         for reply in self._exchange("TPM_FINALIZE_TRACE_DATA"):
             result = getattr(reply, "finalize_data_result", None)  # older protos have no such field
             if result is not None and result.error:
                 raise EngineError(f"the trace processor could not finish the trace: {result.error}")
 
     def register_package(self, name: str, modules: Mapping[str, str]) -> None:
-        """Makes SQL modules available to `INCLUDE PERFETTO MODULE <key>;`, replacing `name`.
+        """Makes SQL modules available to INCLUDE PERFETTO MODULE, replacing the package `name`. Raises EngineError.
 
-        modules: full module key (`molprof.phases`) to SQL text. Nothing changes where they are those of before: the
-        trace processor would forget which are included, but not the tables that they made. Raises EngineError.
+        modules: key (`molprof.phases`) to SQL. Does nothing if they are unchanged: the trace processor would forget
+        which modules are included, but not the tables that they made.
         """
         if self._packages.get(name) == modules:
             return
@@ -88,11 +86,10 @@ class Engine:
         self._packages[name] = dict(modules)
 
     def query(self, sql: str, shown: str | None = None) -> Columns:
-        """Runs statements and returns the last one's columns, in the order of its SELECT list; {} where it has none.
+        """The columns of the last statement, in the order of its SELECT list; {} where it has none.
 
-        shown: the text that errors quote, of which `sql` is a part at the same lines and columns.
-        int64 and float64 arrays, object arrays for text, blobs, columns with NULL (as None) and
-        columns without rows. Raises QueryError with the query and the engine's message.
+        Arrays of int64 or float64; object arrays for text, blobs, columns with NULL (as None) and columns without rows.
+        shown: the text that errors quote, of which `sql` is a part at the same lines and columns. Raises QueryError.
         """
         if self._ahead is not None and (answer := self._ahead.take(sql)) is not None:
             return answer
@@ -109,18 +106,17 @@ class Engine:
         return to_columns(names, batches)
 
     def ask_ahead(self, queries: Sequence[str]) -> None:
-        """Has a copy of this process answer `queries`, as they are now, of which `query` then takes each answer once.
+        """Has a copy of this process answer `queries` now; `query` then takes each answer once.
 
-        Nothing is asked where no copy can be made; `query` then answers them, and those that went wrong, itself.
+        Does nothing where no copy can be made. Queries that fail there are answered again here.
         """
         if self._transport is not None and self._transport.is_embedded and self._ahead is None and can_copy():
             self._ahead = Ahead(self.query, queries)
 
     def relay(self, requests: bytes) -> bytes:
-        """Hands requests of another client through, as a `TraceProcessorRpcStream`, and returns its replies.
+        """The replies to requests of another client (a `TraceProcessorRpcStream`), one at a time, from any thread.
 
-        Any thread may call it; one is answered at a time. A client numbers its requests from 0, so that one takes
-        over where another was. Raises EngineError.
+        Each client numbers its requests from 0. Raises EngineError.
         """
         with self._relaying:
             if self._transport is None:
@@ -129,18 +125,18 @@ class Engine:
 
     @property
     def is_relaying(self) -> bool:
-        """Whether a client waits for a reply just now; `close` would wait with it."""
+        """Whether a client waits for a reply, as `close` then would."""
         return self._relaying.locked()
 
     def status(self, trace_name: str) -> bytes:
-        """What the engine says of itself, with the name of the trace in it, as a `StatusResult`. Raises EngineError."""
+        """The engine's `StatusResult` with the trace's name in it. Raises EngineError."""
         (reply,) = self._exchange("TPM_GET_STATUS")
         reply.status.loaded_trace_name = trace_name
         status: bytes = reply.status.SerializeToString()
         return status
 
     def close(self) -> None:
-        """Frees the trace processor and all it holds, after what is being relayed; harmless when repeated."""
+        """Frees the trace processor when nothing is relayed any more. May be called again."""
         with self._relaying:
             if self._ahead is not None:
                 self._ahead.close()

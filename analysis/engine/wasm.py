@@ -22,10 +22,7 @@ _MESSAGE_BYTES = 4096
 
 
 class WasmTransport:
-    """One instance of the module, with the few system functions that it needs.
-
-    memory64: the module with 64-bit addresses, whose memory may pass 4 GiB.
-    """
+    """One instance of the module, with the system functions that it needs. memory64: with 64-bit addresses."""
 
     is_embedded = True
 
@@ -35,7 +32,7 @@ class WasmTransport:
         self._interrupts = Interrupts()
         self._store = wasmtime.Store(wasm_engine(memory64))
         self._replies = bytearray()
-        self._messages = bytearray()  # the end of what the engine wrote to stdout and stderr
+        self._messages = bytearray()  # the end of the engine's stdout and stderr
         imports = [self._import(item.module, item.name or "", item.type) for item in module.imports]
         try:
             self._exports = wasmtime.Instance(self._store, module, imports).exports(self._store)
@@ -47,10 +44,10 @@ class WasmTransport:
 
     def exchange(self, request: bytes) -> bytes:
         self._replies.clear()
-        # A longer request goes in pieces; the engine puts them together.
+        # The engine joins the pieces of a longer request.
         for start in range(0, len(request), MAX_REQUEST_BYTES):
             piece = request[start : start + MAX_REQUEST_BYTES]
-            # The address is taken anew each time: memory may move when it grows.
+            # Memory may move when it grows, so its address is not kept.
             ctypes.memmove(self._address(self._buffer, len(piece)), piece, len(piece))
             try:
                 self._call("trace_processor_on_rpc_request", len(piece))
@@ -97,7 +94,7 @@ class WasmTransport:
         return chunk.split(b"\0")[0].decode("utf-8", "replace")
 
     def _reply_index(self) -> int:
-        """Puts the function that takes replies, `void(const char*, uint32_t)`, into the table."""
+        """The table index of the function that takes replies, `void(const char*, uint32_t)`."""
         table = self._export("__indirect_function_table", wasmtime.Table)
         pointer = wasmtime.ValType.i64() if self._memory64 else wasmtime.ValType.i32()
         kind = wasmtime.FuncType([pointer, wasmtime.ValType.i32()], [])
@@ -107,10 +104,9 @@ class WasmTransport:
         self._replies += self._read(offset, length & 0xFFFFFFFF)
 
     def _import(self, module: str, name: str, kind: Any) -> wasmtime.Func:
-        """What the module gets for an import: our function, or one that says "not supported".
+        """Our function for an import of the module, or one that returns "not supported".
 
-        The set of imports differs between versions and between the two modules, so it is taken
-        from the module; those without meaning here (files, users, time zones) are all alike.
+        Versions and modules differ in their imports; those without use here (files, users, time zones) are all alike.
         """
         if not isinstance(kind, wasmtime.FuncType):
             raise EngineError(
@@ -146,15 +142,15 @@ class WasmTransport:
         return call
 
     def _heap_max(self) -> int:
-        """The most bytes that the memory may have, as the signed number that wasmtime takes."""
+        """The largest memory in bytes, as the signed number that wasmtime takes."""
         pages = self._memory.type(self._store).limits.max or 1 << 32
         return (pages - 1) * _PAGE_BYTES - (0 if self._memory64 else 1 << 32 if pages > 1 << 15 else 0)
 
     def _resize_heap(self, size: int) -> int:
-        """Grows the memory to at least `size` bytes; 1 when done, 0 when that is impossible."""
+        """Grows the memory to at least `size` bytes; returns 1, or 0 where that is impossible."""
         size &= (1 << 64 if self._memory64 else 1 << 32) - 1
         now = self._memory.data_len(self._store)
-        # A little more than asked, so that growing stays rare; pages not touched cost nothing.
+        # More than asked, so that it grows rarely; untouched pages cost nothing.
         for wanted in (max(size, now + min(now // 5, 64 << 20)), size):
             try:
                 self._memory.grow(self._store, max(0, -(-(wanted - now) // _PAGE_BYTES)))
@@ -199,7 +195,7 @@ class WasmTransport:
 
     def _failure(self, error: Exception) -> EngineError:
         lines = self._messages.decode("utf-8", "replace").replace("\r", "\n").splitlines()
-        # The engine reports its progress between what matters.
+        # Leaves out progress.
         said = " ".join(line for line in lines if line.strip() and not line.startswith("Loading trace"))[-600:]
         reason = said or str(error).strip().splitlines()[0]
         full = not self._memory64 and self._memory_bytes() > 3 << 30
