@@ -1,4 +1,4 @@
-"""What to keep of a trace: each event belongs to the moment in which it starts, GPU work to that of its call."""
+"""What to keep of a trace: each event belongs to the time at which it starts, GPU work to that of its call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Categories:
-    """Which categories are wanted: those named, all where none is, but for those left out."""
+    """The wanted categories: those named, by default all, without those left out."""
 
     only: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
@@ -25,21 +25,18 @@ class Categories:
 
 @dataclass(frozen=True)
 class Stretch:
-    """The time that is kept, in ns as in the file; `end_ns` is not in it.
-
-    phases: starts and ends of the phases that are kept, sorted and disjoint; None: all.
-    """
+    """The time that is kept, in ns as in the file."""
 
     start_ns: int
-    end_ns: int
-    phases: tuple[Array, Array] | None
+    end_ns: int  # not in it
+    phases: tuple[Array, Array] | None  # starts and ends of the phases that are kept, sorted and disjoint; None: all
 
     def in_time(self, starts_ns: Array) -> Array:
-        """Which events start between both ends, in whatever phase."""
+        """Which events start in it, in whatever phase."""
         return np.asarray((starts_ns >= self.start_ns) & (starts_ns < self.end_ns))
 
     def holds(self, starts_ns: Array) -> Array:
-        """Which events start between both ends, and in a phase that is kept."""
+        """Which events start in it, and in a phase that is kept."""
         inside = self.in_time(starts_ns)
         if self.phases is None:
             return inside
@@ -50,20 +47,15 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is kept.
-
-    linked: correlations of GPU work whose call is recorded, sorted; started: those whose call is kept.
-    work_start_ns, work_end_ns: first start and last end of GPU work that is kept.
-    flows: keys of the flows all of whose ends are kept, sorted.
-    """
+    """What is kept. All arrays are sorted."""
 
     stretch: Stretch
     categories: Categories
-    linked: Array
-    started: Array
-    work_start_ns: int
-    work_end_ns: int
-    flows: Array
+    linked: Array  # correlations of GPU work whose call is recorded
+    started: Array  # correlations of calls that are kept
+    work_start_ns: int  # first start of GPU work that is kept
+    work_end_ns: int  # last end of it
+    flows: Array  # keys of flows all of whose ends are kept
 
     def keeps_work(self, correlations: Array, starts_ns: Array) -> Array:
         """Which GPU work is kept: by its call where that is recorded, else by its own start.
@@ -79,7 +71,6 @@ class Plan:
 
 
 def make_plan(found: Scan, stretch: Stretch, categories: Categories) -> Plan:
-    """The plan to keep what is in `stretch` and of `categories`."""
     calls, work, flows = found.table("calls"), found.table("work"), found.table("flows")
     in_time = stretch.holds(calls[:, 1])
     linked = np.intersect1d(calls[:, 0], work[:, 0])

@@ -1,4 +1,4 @@
-"""A trace in, a smaller one out, event by event in bounded memory."""
+"""A trace in, a smaller one out, in bounded memory."""
 
 from __future__ import annotations
 
@@ -26,48 +26,32 @@ from molprof.queries import PACKAGE, modules
 
 @dataclass(frozen=True)
 class Wish:
-    """What to keep; None and nothing: all.
+    """What to keep; by default all."""
 
-    Attributes:
-        steps: numbers of the first and the last step.
-        batch: the batch of steps that molprof recorded; by default the first that is recorded.
-        phases: names of molprof's phases.
-        categories: the only categories; without: those left out.
-        start_ns, end_ns: from the earliest event of the trace, the end not in it.
-    """
-
-    steps: tuple[int, int] | None = None
-    batch: int | None = None
+    steps: tuple[int, int] | None = None  # first and last number
+    batch: int | None = None  # of the steps; None: the first that is recorded
     phases: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    start_ns: int | None = None
-    end_ns: int | None = None
+    categories: tuple[str, ...] = ()  # the only ones
+    without: tuple[str, ...] = ()  # categories left out
+    start_ns: int | None = None  # from the earliest event of the trace
+    end_ns: int | None = None  # not in it
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of it.
+    """What a trim has done."""
 
-    Attributes:
-        before, after: complete events.
-        unplaced: events with a separate begin and end, all of which were kept.
-    """
-
-    before: int
+    before: int  # complete events
     after: int
-    unplaced: int
+    unplaced: int  # events with a separate begin and end, all of which were kept
     trimmed: Trimmed
 
 
 def trim(path: Path, output: Path, wish: Wish) -> Outcome:
-    """Writes what `wish` keeps of the trace at `path`, whole or not at all; gzip where `output` ends in `.gz`.
+    """Writes what `wish` keeps of the trace at `path`, whole or not at all; gzip if `output` ends in `.gz`.
 
-    The trace is read twice. Memory is about 100 bytes per call, piece of GPU work, flow and annotation.
-
-    Raises:
-        TraceError: the trace cannot be read.
-        UsageError: it has no such steps or phases, or nothing would be left.
+    Reads the trace twice. Needs about 100 bytes of memory per call, piece of GPU work, flow and annotation.
+    Raises TraceError, or UsageError where the steps or phases do not exist or nothing would be left.
     """
     try:
         found, _ = scan(path)
@@ -155,8 +139,8 @@ def _plan(found: Scan, path: Path, chosen: list[RecordedStep], phases: list[tupl
 
 
 def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed | None) -> Trimmed:
-    """What the new file says of itself."""
-    # No figure is made of Python stacks.
+    """What the new file records about the trim."""
+    # No figure uses Python stacks.
     whole = not (wish.phases or wish.categories or set(wish.without) - {STACK_CATEGORY})
     whole = whole and wish.start_ns is None and wish.end_ns is None
     return Trimmed(
@@ -174,12 +158,9 @@ def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed
 
 
 def _trimmed_manifest(raw: dict[str, Any], kept: Sequence[RecordedStep]) -> dict[str, Any]:
-    """The manifest with its window and the times of the recorded steps as they are for the steps `kept`.
+    """The manifest with the window and the step times of the steps `kept`. Raises TraceError.
 
-    All else holds as it is: molecules, tokens and unprofiled passes are of the whole run, whatever was recorded.
-
-    Raises:
-        TraceError: it is no manifest.
+    Molecules, tokens and unprofiled passes are those of the whole run.
     """
     manifest = from_json(raw)
     steps = [(step.batch, step.number) for step in kept if step.batch is not None]

@@ -1,4 +1,4 @@
-"""One trace or two, ready for the UI: a file with what the reader kept, and the view that goes with it."""
+"""One trace or several, ready for the UI: a file with what the reader kept, and the view of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from molprof.common.errors import QueryError, TraceError, UsageError
 _LEVEL = 1
 _READ_BYTES = 1 << 20
 _TITLE_CHARACTERS = 80
-# Between the ids of two files: more than any that torch gives, and few enough for the engine's 64 bits.
+# Between the ids of two files: above any of torch's, within the engine's 64 bits.
 _SHIFT = 1 << 48
 _NUMBERED = re.compile(rb'\{"ph":"[stfbne]"|.*"bind_id":')
 _FIELDS = ("id", "bind_id")
@@ -37,44 +37,29 @@ _FIELDS = ("id", "bind_id")
 
 @dataclass(frozen=True)
 class Settings:
-    """How files are read.
-
-    Attributes:
-        place: what to zoom to in the first file.
-        stacks: Python stacks too.
-        partial: of a damaged file, take what is whole.
-        native_path: `trace_processor_shell` to ask what is worth a look.
-    """
+    """How files are read, and what to zoom to in the first."""
 
     place: Place
     stacks: bool = True
     partial: bool = False
-    native_path: str | None = None
+    native_path: str | None = None  # trace_processor_shell that finds what is worth a look
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is served.
+    """What is served."""
 
-    Attributes:
-        trace: the file, packed by gzip.
-        view: how the UI is to open it.
-        notes: what a user should know, one line each.
-    """
-
-    trace: Path
+    trace: Path  # packed by gzip
     view: View
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # for the user
 
 
 def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared:
-    """Writes into `folder` what is to be served of one trace, or of several as one with their first steps at one time.
+    """Writes into `folder` one trace to serve, or several as one whose first steps start together.
 
     Each file is read twice: without what no figure needs, to find what is worth a look, and with everything, to serve.
-
-    Raises:
-        TraceError, EngineError: a file cannot be read.
-        UsageError: a file does not hold what `settings.place` asks for, or cannot be shown beside another.
+    Raises TraceError, EngineError, or UsageError for a place that a file lacks and for files that cannot be set
+    together.
     """
     looks = [_look(path, settings, settings.place if number == 0 else Place()) for number, path in enumerate(paths)]
     labels = _labels(paths) if len(paths) > 1 else [""]
@@ -124,15 +109,15 @@ def _look(path: Path, settings: Settings, place: Place) -> tuple[Contents, Trace
 
 
 def _placed(surveys: list[Survey], looks: list[tuple[Contents, TraceInfo]], labels: list[str]) -> list[FileView]:
-    """Shifts the surveys so that the first steps start together, and gives their tracks numbers of their own."""
-    # Both readings count from the earliest event that they keep.
+    """Shifts the surveys so that their first steps start together, and gives their tracks distinct numbers."""
+    # Each reading counts from the earliest event that it keeps.
     offsets = [info.origin_ns - survey.origin_ns for survey, (_, info) in zip(surveys, looks, strict=True)]
     steps = [
         (0 if contents.first_step_ns is None else contents.first_step_ns + offset)
         for offset, (contents, _) in zip(offsets, looks, strict=True)
     ]
     if any(contents.first_step_ns is None for contents, _ in looks):
-        steps = [0] * len(looks)  # then the earliest events do
+        steps = [0] * len(looks)  # then the earliest events start together
     files: list[FileView] = []
     for number, survey in enumerate(surveys):
         shift_ns = max(steps) - steps[number]
@@ -146,7 +131,7 @@ def _placed(surveys: list[Survey], looks: list[tuple[Contents, TraceInfo]], labe
 
 
 def _separate_ids(survey: Survey, number: int) -> None:
-    """Changes the ids of flows and asynchronous slices among the drafts; `number` tells the file, from 1."""
+    """Makes the ids of flows and asynchronous slices among the drafts distinct; `number`: of the file, from 1."""
     shift = number * _SHIFT
     for place, text in enumerate(survey.drafts):
         lines = isal_zlib.decompress(text).splitlines(keepends=True)
@@ -166,7 +151,7 @@ def _moved(line: bytes, shift: int) -> bytes:
 
 
 def _shifted(raw: msgspec.Raw, shift: int) -> msgspec.Raw:
-    """A number that is written as text, in hexadecimal perhaps, is one to the engine as well."""
+    """The number plus `shift`. To the engine, text may be a number too, even hexadecimal."""
     try:
         value = int(bytes(raw).strip(b'"'), 0)
     except ValueError:
@@ -181,12 +166,12 @@ def _pack(chunks: Iterable[bytes], output: Path) -> None:
 
 
 def _until_damage(blocks: Iterable[bytes]) -> Iterable[bytes]:
-    with suppress(TraceError):  # which the first reading has told
+    with suppress(TraceError):  # reported by the first reading
         yield from blocks
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
-    """Short names that tell files apart: their own, with ending or folder where these are alike, else numbered."""
+    """Short names that tell files apart: without ending, with it, with the folder, or numbered."""
     names = [re.sub(r"(\.json)?(\.gz|\.zst)?$", "", path.name) for path in paths]
     if len(set(names)) < len(names):
         names = [path.name for path in paths]
@@ -198,7 +183,7 @@ def _labels(paths: Sequence[Path]) -> list[str]:
 
 
 def _title(paths: Sequence[Path]) -> str:
-    """The name of what is served, of characters that an address may have."""
+    """The name of what is served, in characters that an address may have."""
     text = "+".join(path.name for path in paths)
     return re.sub(r"[^A-Za-z0-9._+-]", "_", text)[:_TITLE_CHARACTERS]
 
