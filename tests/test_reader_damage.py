@@ -150,7 +150,7 @@ def test_partial_of_a_file_damaged_before_any_event(engine: Engine, tmp_path: Pa
     [
         (b"hello", "give a trace as torch.profiler or Perfetto write it"),
         (b"null", "give a trace as torch.profiler or Perfetto write it"),
-        (b" ", "record it again"),
+        (b" ", "record the trace again"),
         (b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": -5}]}', "correct or remove that event"),
         (b'{"traceEvents": [{"ph": "X"}]}', "correct or remove that event"),
         (b'{"traceEvents": [{"ph": "X", "ts": 1e30}]}', "correct or remove that event"),

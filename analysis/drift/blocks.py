@@ -13,7 +13,7 @@ EXAMPLES = 10
 
 @dataclass(frozen=True)
 class Block:
-    """A row of molprof_block, as it is there."""
+    """A row of molprof_block."""
 
     sequence: int
     block: int
@@ -28,7 +28,7 @@ class Block:
 
 
 def drift_figures(blocks: list[Block]) -> Drift:
-    """The figures of blocks in the order of sequence and block."""
+    """The figures of blocks that are sorted by sequence and block."""
     drifts = [block.drift for block in blocks if block.drift is not None]
     needed = [block.needed for block in blocks if block.needed is not None]
     return Drift(
@@ -44,7 +44,7 @@ def drift_figures(blocks: list[Block]) -> Drift:
 
 
 def _rules(blocks: list[Block]) -> tuple[RuleCount, ...]:
-    """Every rule's counts; none without blocks, of which no share can be told."""
+    """The counts of every rule; empty without blocks."""
     if not blocks:
         return ()
     molecules = len({block.sequence for block in blocks})

@@ -1,7 +1,6 @@
-"""Counting rules for junk coordinates: the strict one, and those by which others counted.
+"""Counting rules for junk coordinates: the strict one, and others in use.
 
-Published rates of one model differed threefold because they were counted by different rules. A new rule is one
-function and one entry in `RULES`.
+Published rates of one model differ threefold by their rules. A new rule is a function and an entry in `RULES`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures of results: speed by batch size, static against dynamic, a heat map, kernels. One line of `KINDS` each."""
+"""Figures of benchmark results: one function and one line of `KINDS` each."""
 
 from __future__ import annotations
 
@@ -34,12 +34,7 @@ _NARROW_LABEL = 30
 
 
 def bench_figure(kind: str, results: Results, form: str) -> bytes:
-    """The figure `kind` of `KINDS` as a file in the format `form`.
-
-    Raises:
-        NotRecordedError: the results do not hold what it shows.
-        TraceError: the figures of a result are not what they should be.
-    """
+    """The figure `kind` of `KINDS` as a file in the format `form`. Raises NotRecordedError, TraceError."""
     with house_style():
         return figure_bytes(KINDS[kind](results), form)
 
@@ -82,7 +77,7 @@ def draw_batch(results: Results) -> Figure:
 
 
 def draw_cache(results: Results) -> Figure:
-    """For every configuration the steady pass, and what the first pass took beyond it, a bar for each cache."""
+    """A bar for each configuration: its timed passes, and what the first pass took more; a colour for each cache."""
     done = [item for item in _generation(results) if item.generation]
     caches = list(dict.fromkeys(str(item.settings.get(_CACHE)) for item in done))
     if len(caches) < 2:
@@ -112,7 +107,7 @@ def draw_cache(results: Results) -> Figure:
 
 
 def draw_heat(results: Results) -> Figure:
-    """Tokens per second of every configuration (down) at every batch size (across), darker is faster in its column."""
+    """Tokens per second by configuration (down) and batch size (across); the faster in its column, the darker."""
     done = _generation(results)
     names = [name for name in varying(done) if name not in (_BATCH, "count")]
     sizes = sorted({int(item.settings[_BATCH]) for item in done})
@@ -144,7 +139,7 @@ def draw_heat(results: Results) -> Figure:
 
 
 def draw_sdpa(results: Results) -> Figure:
-    """Bars of the median time by backend, a group for each shape and mask; logarithmic."""
+    """Median time by backend on a logarithmic axis, a group of bars for each shape and mask."""
     done = [item for item in summed(results) if item.kind == SDPA and item.times_ns]
     if not done:
         raise _missing("attention kernels", "sdpa")
@@ -186,12 +181,12 @@ def _missing(what: str, benchmark: str) -> NotRecordedError:
 
 
 def _plain(value: float, place: float) -> str:
-    """A tick of a logarithmic axis as a number; matplotlib's own are formulas, which this style does not set."""
+    """A tick of a logarithmic axis as a number; matplotlib's own are formulas, which `text.parse_math` turns off."""
     return f"{value:,.10g}"
 
 
 def _places() -> LogLocator:
-    """Ticks at 1, 2 and 5 of each decade, for an axis that may be shorter than one."""
+    """Ticks at 1, 2 and 5 of each decade, for axes shorter than one."""
     from matplotlib.ticker import LogLocator
 
     return LogLocator(subs=(1.0, 2.0, 5.0))
@@ -205,14 +200,14 @@ def _generation(results: Results) -> list[Measured]:
 
 
 def _series(item: Measured, names: Sequence[str], all_items: Sequence[Measured]) -> str:
-    """A configuration's name: the settings that vary, and the environment where there are several."""
+    """The settings that vary, and the environment where there are several."""
     text = short(item, names) if names else str(item.settings.get("model"))
     several = len({other.environment for other in all_items}) > 1
     return f"{text} @{item.environment[:4]}" if several else text
 
 
 def _shade(share: float) -> tuple[float, float, float]:
-    """White at a speed of nothing, light blue at the column's best: text stays readable on all of it."""
+    """White at no speed, light blue at the column's best: text is readable on both."""
     weight = max(0.0, min(1.0, share)) ** 2
     red, green, blue = 0x56 / 255, 0xB4 / 255, 0xE9 / 255
     return (1 - weight * (1 - red), 1 - weight * (1 - green), 1 - weight * (1 - blue))

@@ -25,11 +25,7 @@ _SHOWN = 14
 
 
 def draw_classes(subject: Subject) -> Figure:
-    """Time by class: per recorded step where all reports are runs, else of the whole trace.
-
-    Raises:
-        NotRecordedError: no report holds GPU work.
-    """
+    """Time by class: per recorded step if all reports are runs, else of the trace. Raises NotRecordedError."""
     per_step = all(report.run is not None and report.run.window.steps for report in subject.reports)
     runs = subject.of_each(lambda report: _classes(report, per_step))
     if not runs:

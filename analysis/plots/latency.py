@@ -1,4 +1,4 @@
-"""Step latency over sequence position: the longer the sequence, the more keys and values each step reads."""
+"""Step latency over sequence position: each step reads more keys and values than the one before."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def draw_latency(subject: Subject) -> Figure:
-    """A line for each run: median over batches and repeats, the middle eight tenths as a band.
-
-    Raises:
-        NotRecordedError: no run has unprofiled times of its decode steps.
-    """
+    """A line for each run: the median over batches and repeats, its middle 80 % as a band. Raises NotRecordedError."""
     runs = subject.of_each(_points)
     if not runs:
         raise NotRecordedError("unprofiled times of single steps, which molprof capture records")
@@ -46,7 +42,7 @@ def draw_latency(subject: Subject) -> Figure:
 
 
 def has_bands(subject: Subject) -> bool:
-    """Whether a run's steps were timed more than once, so that there is a band to draw."""
+    """Whether a run's steps were timed more than once, which gives a band."""
     return any(_is_spread(points) for _, points in subject.of_each(_points))
 
 
@@ -59,7 +55,7 @@ def _is_spread(points: tuple[StepTime, ...]) -> bool:
 
 
 def _highest(runs: list[tuple[StepTime, ...]]) -> float:
-    """Where the axis ends: above all but the rarest of bands, so that one slow step does not flatten the rest."""
+    """The end of the axis: above 98 % of the bands, so that one slow step does not flatten the rest."""
     highs = sorted(point.high_ns for points in runs for point in points)
     medians = max(point.median_ns for points in runs for point in points)
     return 1.06 * max(highs[int(0.98 * (len(highs) - 1))], min(medians, 3 * highs[len(highs) // 2]))

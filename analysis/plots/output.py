@@ -1,4 +1,8 @@
-"""A figure as a file: PNG, PDF or SVG, the same bytes from the same figures."""
+"""A figure as a file: PNG, PDF or SVG. The same figure gives the same bytes.
+
+matplotlib's SVG is reduced to known elements and attributes, without styles, so that a page whose policy forbids inline
+styles shows it, and its style sheet can change colours in dark mode.
+"""
 
 from __future__ import annotations
 
@@ -42,23 +46,23 @@ def figure_bytes(figure: Figure, form: str) -> bytes:
 
 
 def figure_svg(figure: Figure, prefix: str) -> str:
-    """An `svg` element without background to put into a page; `prefix` keeps its ids apart from other figures'."""
+    """The figure as an `svg` element without background; `prefix` keeps its ids apart from other figures'."""
     return _clean_svg(_saved(figure, "svg", transparent=True), prefix, inline=True)
 
 
 def _saved(figure: Figure, form: str, transparent: bool) -> bytes:
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # A character that the font lacks shows as a box in a PNG; names from traces may hold any.
+        # Names from traces may hold characters that the font lacks: a PNG shows a box.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
-        # Said where a label leaves no room for the axes: the figure is still whole.
+        # A long label may leave no room for the axes; the figure is still whole.
         warnings.filterwarnings("ignore", "constrained_layout not applied", UserWarning)
         figure.savefig(buffer, format=form, metadata=_METADATA[form], transparent=transparent)
     return buffer.getvalue()
 
 
 def _clean_svg(data: bytes, prefix: str, inline: bool = False) -> str:
-    """The SVG that matplotlib wrote, with `prefix` before every id; as a whole file or as an element for a page."""
+    """matplotlib's SVG with `prefix` before every id, as a file or as an element for a page."""
     root = ElementTree.fromstring(data)
     used = set(re.findall(rb"#([\w.-]+)", data))
     _clean(root, prefix, {name.decode() for name in used})
@@ -66,7 +70,7 @@ def _clean_svg(data: bytes, prefix: str, inline: bool = False) -> str:
     if inline:
         for name in ("width", "height"):
             del root.attrib[name]
-        # Its caption says what it shows; a screen reader takes it as one picture.
+        # Its caption describes it; to a screen reader it is one picture.
         root.set("role", "img")
         root.set("aria-hidden", "true")
     else:
@@ -106,7 +110,7 @@ def _attributes(element: ElementTree.Element, prefix: str, used: set[str]) -> di
 
 
 def _style(style: str, prefix: str) -> dict[str, str]:
-    """Presentation attributes of a style attribute; `font: 700 9px 'DejaVu Sans'` gives its size and weight."""
+    """A style attribute as presentation attributes; `font: 700 9px 'DejaVu Sans'` gives size and weight."""
     kept = {}
     for item in style.split(";"):
         name, _, value = (part.strip() for part in item.partition(":"))
@@ -121,7 +125,7 @@ def _style(style: str, prefix: str) -> dict[str, str]:
 
 
 def _value(value: str, prefix: str) -> str:
-    """Ids prefixed, numbers with two decimals: a hundredth of a point is not seen."""
+    """The value with prefixed ids and two decimals, a hundredth of a point."""
     value = re.sub(r"url\(#", f"url(#{prefix}", value)
     return _NUMBER.sub(lambda found: f"{float(found[0]):.2f}", value.strip())
 

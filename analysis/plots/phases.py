@@ -1,4 +1,4 @@
-"""Phases per step: what an unprofiled step of each run spends its time on."""
+"""What an unprofiled step of each run spends its time on."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ _LABEL_LENGTH = 32
 def draw_phases(subject: Subject) -> Figure:
     """A bar for each run, a piece for each phase: forward per decode step, the others per step.
 
-    Raises:
-        NotRecordedError: no run has unprofiled times.
+    Raises NotRecordedError.
     """
     runs = subject.of_each(lambda report: None if report.run is None else _phase_times(report.run))
     if not runs:
@@ -51,7 +50,7 @@ def draw_phases(subject: Subject) -> Figure:
 
 
 def _phase_times(run: Run) -> dict[str, float]:
-    """Unprofiled ns per step by phase; empty without repeats."""
+    """Unprofiled ns per step by phase; empty without timed passes."""
     found = {}
     for name in _NAMES:
         wall_ns = run.phases[name].wall_ns

@@ -1,4 +1,4 @@
-"""A typical step on a time axis: phases, launches and waits on the host, and the GPU's work below them."""
+"""A typical step on a time axis: phases, launches and host syncs, and the GPU's work below them."""
 
 from __future__ import annotations
 
@@ -44,11 +44,7 @@ _EARLIER = "of another step"
 
 
 def draw_timeline(subject: Subject) -> Figure:
-    """One panel for each report with annotated steps, all on one time axis.
-
-    Raises:
-        NotRecordedError: no report has any.
-    """
+    """One panel for each report with annotated steps, on one time axis. Raises NotRecordedError."""
     steps = subject.of_each(lambda report: report.typical_step)
     panels = [(label, step) for label, step in steps if step.intervals]
     if not panels:
@@ -95,7 +91,7 @@ def _end(step: TypicalStep) -> int:
 
 
 def _colours(steps: Iterable[TypicalStep]) -> dict[str, tuple[str, str]]:
-    """Colour and hatch of the classes or operators that take most time in all steps; the rest share one."""
+    """Colour and hatch of the classes or operators with the most time in all steps; the rest share one."""
     times: dict[str, int] = defaultdict(int)
     for step in steps:
         for total in step.totals:
@@ -143,7 +139,7 @@ def _panel(
 
 
 def _outline(bars: list[tuple[float, float]], row: int) -> Path:
-    """Bars (start and length) as one path: a figure of thousands of shapes is slow to open."""
+    """Bars (start, length) as one path: a figure with thousands of shapes opens slowly."""
     from matplotlib.path import Path
 
     top, bottom = row - _HEIGHT / 2, row + _HEIGHT / 2

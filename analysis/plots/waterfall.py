@@ -1,4 +1,4 @@
-"""Where the difference between two runs lies: from the first run's time, part by part, to the other's."""
+"""The difference between two runs: from the time of the first, part by part, to that of the other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECORDED_LABELS = {
     "idle.other_stream": "idle: other stream",
     "idle.other": "idle: other",
 }
-# Parts below this share of the largest are put together: their bars would be lines.
+# Parts below this share of the largest are added up: their bars would be lines.
 _SMALL_RATIO = 0.01
 _BAR = 0.62
 # The axis begins at 0 unless the bars would then be this much shorter than the totals.
@@ -39,20 +39,19 @@ _TITLE_LENGTH = 44
 
 @dataclass(frozen=True)
 class _Panel:
-    """One run against the first: both totals and what lies between, in ns; `what` the totals are."""
+    """One run against the first."""
 
     label: str
-    first_ns: int
+    first_ns: int  # total of the first run
     total_ns: int
-    steps: tuple[tuple[str, int], ...]
-    what: str
+    steps: tuple[tuple[str, int], ...]  # label and ns of the parts between
+    what: str  # what both totals are
 
 
 def draw_waterfall(subject: Subject) -> Figure:
-    """One panel for each run after the first: of unprofiled times, or else of the devices' recorded time.
+    """One panel for each run after the first: of unprofiled times, or else of the GPUs' recorded time.
 
-    Raises:
-        NotRecordedError: no two runs with unprofiled times, and no two traces with GPU work.
+    Raises NotRecordedError.
     """
     unprofiled = _unprofiled_panels(subject)
     panels = unprofiled or _recorded_panels(subject)
@@ -91,12 +90,12 @@ def _recorded_panels(subject: Subject) -> list[_Panel]:
 
 
 def _span_ns(report: Report) -> int:
-    """From each device's first work to the end of its last, summed over devices."""
+    """From the first work to the end of the last, summed over devices."""
     return sum(device.span_ns for device in report.devices.values())
 
 
 def _steps(parts: Mapping[str, int], residual_ns: int, labels: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-    """Label and ns of each bar, in order; small parts together, and what no part accounts for."""
+    """Label and ns of each bar; small parts together, the unexplained rest last."""
     largest = max(map(abs, parts.values()), default=0)
     large = {name: ns for name, ns in parts.items() if abs(ns) >= _SMALL_RATIO * largest and ns}
     small = [ns for name, ns in parts.items() if name not in large and ns]
@@ -142,7 +141,7 @@ def _draw(axis: Axes, first_label: str, panel: _Panel, unit: tuple[int, str]) ->
 
 
 def _limits(axes: list[Axes], lowest: int, highest: int, unit: tuple[int, str], what: str) -> None:
-    """One axis for all panels, with room for the texts on the right; cut where the bars would be too short."""
+    """Sets one axis for all panels, with room for texts on the right; cut where bars would be too short."""
     scale, name = unit
     spread = highest - lowest
     start = 0.0
