@@ -49,17 +49,14 @@ def to_columns(names: Sequence[str], batches: Iterable[Any]) -> Columns:
 
 
 def _values_by_kind(batch: Any) -> dict[int, np.ndarray]:
+    text = batch.string_cells
     return {
         _INTEGER: np.fromiter(batch.varint_cells, np.int64, len(batch.varint_cells)),
         _FLOAT: np.fromiter(batch.float64_cells, np.float64, len(batch.float64_cells)),
         # Texts are joined, each ended by a NUL.
-        _TEXT: _objects(_text(batch.string_cells).split("\0")[:-1]),
+        _TEXT: _objects((text if isinstance(text, str) else text.decode("utf-8", "replace")).split("\0")[:-1]),
         _BLOB: _objects(list(batch.blob_cells)),
     }
-
-
-def _text(cells: str | bytes) -> str:
-    return cells if isinstance(cells, str) else cells.decode("utf-8", "replace")
 
 
 def _objects(values: list[Any]) -> np.ndarray:

@@ -29,6 +29,7 @@ class WasmTransport:
     def __init__(self, memory64: bool) -> None:
         module = load_module(memory64)
         self._memory64 = memory64
+        self._width = 8 if memory64 else 4  # bytes of an address
         self._interrupts = Interrupts()
         self._store = wasmtime.Store(wasm_engine(memory64))
         self._replies = bytearray()
@@ -76,7 +77,7 @@ class WasmTransport:
 
     def _address(self, offset: int, length: int) -> int:
         """The address in this process of a range of the module's memory."""
-        offset &= (1 << 64 if self._memory64 else 1 << 32) - 1  # wasmtime hands over signed numbers
+        offset &= (1 << 8 * self._width) - 1  # wasmtime hands over signed numbers
         if offset + length > self._memory.data_len(self._store):
             raise EngineError(f"the trace processor named {length} bytes at {offset}, outside its memory")
         return ctypes.addressof(self._memory.data_ptr(self._store).contents) + offset
@@ -84,8 +85,11 @@ class WasmTransport:
     def _read(self, offset: int, length: int) -> bytes:
         return ctypes.string_at(self._address(offset, length), length)
 
-    def _number(self, offset: int, size: int) -> int:
-        return int.from_bytes(self._read(offset, size), "little")
+    def _number(self, offset: int) -> int:
+        return int.from_bytes(self._read(offset, self._width), "little")
+
+    def _write(self, offset: int, value: int, width: int) -> None:
+        ctypes.memmove(self._address(offset, width), value.to_bytes(width, "little"), width)
 
     def _text(self, offset: int) -> str:
         size = self._memory.data_len(self._store)
@@ -148,7 +152,7 @@ class WasmTransport:
 
     def _resize_heap(self, size: int) -> int:
         """Grows the memory to at least `size` bytes; returns 1, or 0 where that is impossible."""
-        size &= (1 << 64 if self._memory64 else 1 << 32) - 1
+        size &= (1 << 8 * self._width) - 1
         now = self._memory.data_len(self._store)
         # More than asked, so that it grows rarely; untouched pages cost nothing.
         for wanted in (max(size, now + min(now // 5, 64 << 20)), size):
@@ -161,25 +165,21 @@ class WasmTransport:
         return 0
 
     def _clock_time_get(self, clock: int, precision: int, result: int) -> int:
-        now = time.time_ns() if clock == 0 else time.monotonic_ns()
-        ctypes.memmove(self._address(result, 8), now.to_bytes(8, "little"), 8)
+        self._write(result, time.time_ns() if clock == 0 else time.monotonic_ns(), 8)
         return 0
 
     def _environ_sizes_get(self, count: int, size: int) -> int:
-        width = 8 if self._memory64 else 4
         for offset in (count, size):
-            ctypes.memmove(self._address(offset, width), bytes(width), width)
+            self._write(offset, 0, self._width)
         return 0
 
     def _fd_write(self, handle: int, vectors: int, count: int, written: int) -> int:
-        width = 8 if self._memory64 else 4
         total = 0
-        for index in range(count):
-            vector = vectors + 2 * width * index
-            text = self._read(self._number(vector, width), self._number(vector + width, width))
+        for vector in range(vectors, vectors + 2 * self._width * count, 2 * self._width):
+            text = self._read(self._number(vector), self._number(vector + self._width))
             self._note(text)
             total += len(text)
-        ctypes.memmove(self._address(written, width), total.to_bytes(width, "little"), width)
+        self._write(written, total, self._width)
         return 0
 
     def _note(self, text: bytes) -> None:

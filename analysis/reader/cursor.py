@@ -47,6 +47,12 @@ class Cursor:
             if not self.more():
                 return b""
 
+    def take(self, wanted: bytes, missing: str) -> None:
+        """Reads the next byte that is not a space. Raises TraceError with `missing` where it is not `wanted`."""
+        if self.peek() != wanted:
+            raise self.error(missing)
+        self.at += 1
+
     def more(self) -> bool:
         """Reads on, twice the rest so that long values stay linear. Drops what was read; False at the end."""
         rest = self.data[self.at :]

@@ -87,27 +87,21 @@ class Document:
     def _members(self) -> Iterator[Part]:
         found = False
         more = self._cursor.peek() != b"}"
+        if not more:
+            self._cursor.at += 1
         while more:
             key = self._key()
-            if self._cursor.peek() != b":":
-                raise self._cursor.error(f"is malformed: no ':' after key {key!r}")
-            self._cursor.at += 1
+            self._cursor.take(b":", f"is malformed: no ':' after key {key!r}")
             if key == "traceEvents":
-                if self._cursor.peek() != b"[":
-                    raise self._cursor.error("has a 'traceEvents' that is not an array")
+                self._cursor.take(b"[", "has a 'traceEvents' that is not an array")
                 if found:
-                    raise self._cursor.error("has 'traceEvents' twice")
+                    raise self._cursor.error("has 'traceEvents' twice", position=self._cursor.at - 1)
                 found = True
-                self._cursor.at += 1
                 yield from self._events.parts()
             else:
                 self.keys[key] = self._value(key)
-            after = self._cursor.peek()
-            if after not in (b",", b"}"):
-                raise self._cursor.error(f"is malformed: no ',' or '}}' after the value of {key!r}")
-            more = after == b","
-            self._cursor.at += more
-        self._cursor.at += 1
+            more = self._cursor.peek() == b","
+            self._cursor.take(b"," if more else b"}", f"is malformed: no ',' or '}}' after the value of {key!r}")
         if not found and "schema" in self.keys and self.keys.keys() & {"trace", "counts"}:
             raise self._cursor.error("is a stored report, not a trace", hint="molprof compare and molprof plot take it")
         if not found:
