@@ -32,11 +32,11 @@ def draw_drift(subject: Subject) -> Figure:
     """Share of the blocks by drift, and by junk and filler tokens, of trained runs. Raises NotRecordedError."""
     named = subject.of_each(lambda report: report if _blocks(report, "drift") and not _random(report) else None)
     if not named and any(map(_random, subject.reports)):
-        raise NotRecordedError("drift that is meaningful: the weights are random")
+        raise NotRecordedError("drift of trained weights: the weights are random")
     panels = [(title, [_blocks(report, table) for _, report in named]) for table, title in _PANELS]
     panels = [(title, series) for title, series in panels if any(series)]
     if not panels:
-        raise NotRecordedError("coordinate blocks, which come with the tokens of answers that have any")
+        raise NotRecordedError("coordinate blocks")
     written = panels[-1][1]
     places = [tokens for _, series in panels for blocks in series for tokens in blocks]
     first, last = min(0, *places), max(_FEWEST, *places)

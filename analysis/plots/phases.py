@@ -44,7 +44,7 @@ def draw_phases(subject: Subject) -> Figure:
         write_behind(axis, whole / scale, row, time_text(whole), 9, "bold")
     name_rows(axis, [label for label, _ in runs], _LABEL_LENGTH)
     axis.set_xlim(0, 1.14 * longest / scale)
-    axis.set_xlabel(f"unprofiled time per step, mean of the median repeat ({unit})")
+    axis.set_xlabel(f"unprofiled time per step, mean of the median pass ({unit})")
     legend_below(figure, handles, _NAMES)
     return figure
 

@@ -39,7 +39,7 @@ _FOREIGN = "#c3c8d0"
 _LOOKS = {"launch": (DARK, ""), "wait": (SLATE, "////")}
 # Narrower bars get no hatch: its lines would be all that is seen.
 _HATCHED_RATIO = 0.012
-_HOST = (("phase", "phases"), ("launch", "launches"), ("wait", "waits for GPU"), ("operator", "operators"))
+_HOST = (("phase", "phases"), ("launch", "launches"), ("wait", "host syncs"), ("operator", "operators"))
 _EARLIER = "of another step"
 
 
@@ -48,7 +48,7 @@ def draw_timeline(subject: Subject) -> Figure:
     steps = subject.of_each(lambda report: report.typical_step)
     panels = [(label, step) for label, step in steps if step.intervals]
     if not panels:
-        raise NotRecordedError("steps are not annotated in this trace")
+        raise NotRecordedError("annotated steps")
     lanes = [_lanes(step) for _, step in panels]
     colours = _colours(step for _, step in panels)
     sizes = [len(rows) for rows in lanes]
@@ -174,7 +174,7 @@ def _legend(figure: Figure, colours: dict[str, tuple[str, str]], intervals: list
     from matplotlib.patches import Patch
 
     handles: list[object] = [Line2D([], [], color=INK, linewidth=0.8, linestyle=(0, (2, 2)))]
-    labels = ["host's end"]
+    labels = ["end of step (host)"]
     phases = {interval.name for interval in intervals if interval.kind == "phase"}
     looks = {name: look for name, look in PHASES.items() if name in phases} | colours
     if any(interval.kind == "gpu" and not interval.own for interval in intervals):

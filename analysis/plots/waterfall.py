@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Parts of recorded time; the causes are those of queries/idle_causes.sql.
 RECORDED_LABELS = {
     "busy": "GPU busy",
-    "idle.cpu_waited": "idle: CPU waited for it",
+    "idle.cpu_waited": "idle: CPU in a host sync",
     "idle.cpu_busy": "idle: CPU queued nothing",
     "idle.short": "idle: pauses below 5 µs",
     "idle.not_recorded": "idle: call not recorded",
@@ -56,7 +56,7 @@ def draw_waterfall(subject: Subject) -> Figure:
     unprofiled = _unprofiled_panels(subject)
     panels = unprofiled or _recorded_panels(subject)
     if not panels:
-        raise NotRecordedError("a difference takes two runs with unprofiled times, or two traces with GPU work")
+        raise NotRecordedError("two runs with unprofiled times, or two traces with GPU work, to compare")
     sizes = [len(panel.steps) + 2 for panel in panels]
     figure, axes = new_figure(0.55 + sum(0.27 * size + 0.35 for size in sizes), len(panels), sizes)
     unit = time_unit(max(max(panel.total_ns, panel.first_ns) for panel in panels))
@@ -73,7 +73,8 @@ def _unprofiled_panels(subject: Subject) -> list[_Panel]:
         total = report.run.wall_ns.median if report.run is not None else None
         if item is not None and total is not None:
             steps = _steps(item.parts, item.residual_ns, PART_LABELS)
-            panels.append(_Panel(label, total - item.wall_ns, total, steps, "unprofiled time, median of the repeats"))
+            what = "unprofiled time, median of the timed passes"
+            panels.append(_Panel(label, total - item.wall_ns, total, steps, what))
     return panels
 
 
@@ -103,7 +104,7 @@ def _steps(parts: Mapping[str, int], residual_ns: int, labels: Mapping[str, str]
     if small:
         steps.append((f"{len(small)} smaller parts" if len(small) > 1 else "a smaller part", sum(small)))
     if residual_ns:
-        steps.append(("in no part", residual_ns))
+        steps.append(("unexplained", residual_ns))
     return tuple(steps)
 
 

@@ -86,7 +86,7 @@ def _notes(info: TraceInfo) -> list[str]:
     if not info.events_by_category:
         notes.append(f"{info.path} holds no events with a duration, so nothing was recorded")
     if info.lost_events:
-        notes.append(f"{info.path}: {info.lost_events} events are missing in the engine")
+        notes.append(f"{info.path}: the trace processor lacks {info.lost_events} events")
     return notes
 
 

@@ -162,10 +162,10 @@ def _lost_events(engine: Engine, found: Survey, expected_ns: int, file: str) -> 
     for category, count in found.expected_slices.items():
         expected[_shown_category(category)] += count
     if surplus := shown - expected:
-        raise EngineError(f"{file}: the engine shows slices that the file does not have: {dict(surplus)}")
+        raise EngineError(f"{file}: the trace processor shows slices that the file does not have: {dict(surplus)}")
     lost = (expected - shown).total()
     if not lost and not found.has_open_slices and duration_ns != expected_ns:
-        raise EngineError(f"{file}: slices last {duration_ns} ns in the engine, {expected_ns} ns in the file")
+        raise EngineError(f"{file}: slices last {duration_ns} ns in the trace processor, {expected_ns} ns in the file")
     return lost
 
 

@@ -63,7 +63,7 @@ def trim(path: Path, output: Path, wish: Wish) -> Outcome:
     chosen = _chosen(path, steps, wish)
     plan = _plan(found, path, chosen, phases, wish)
     last_ms = (found.last_ns - (found.origin_ns or 0)) / 1e6
-    nothing = UsageError(f"nothing of {path} would be left", hint=f"its events start within {last_ms:.3f} ms")
+    nothing = UsageError(f"no event of {path} would be left", hint=f"its events start within {last_ms:.3f} ms")
     if plan.stretch.start_ns > found.last_ns:  # a sequence's slice, which is cut, would remain
         raise nothing
     with replacing_packed(output) as out:
