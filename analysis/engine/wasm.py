@@ -198,11 +198,9 @@ class WasmTransport:
         # Leaves out progress.
         said = " ".join(line for line in lines if line.strip() and not line.startswith("Loading trace"))[-600:]
         reason = said or str(error).strip().splitlines()[0]
-        full = not self._memory64 and self._memory_bytes() > 3 << 30
+        size = int(self._memory.data_len(self._store)) if hasattr(self, "_memory") else 0
+        full = not self._memory64 and size > 3 << 30
         return EngineError(
             f"the embedded trace processor failed: {reason}",
             hint="use the 64-bit module or a native trace processor: the 32-bit one holds 4 GiB" if full else None,
         )
-
-    def _memory_bytes(self) -> int:
-        return int(self._memory.data_len(self._store)) if hasattr(self, "_memory") else 0

@@ -25,8 +25,8 @@ from molprof.analysis.plots.subject import NotRecordedError
 from molprof.common.values import speed_text, time_text
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator
 
 _BATCH, _CACHE = "batch_size", "kv_cache"
 _ROW_INCHES = 0.34
@@ -66,9 +66,8 @@ def draw_batch(results: Results) -> Figure:
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_xticks(sizes, [str(size) for size in sizes])
+    _write_ticks(axis.yaxis)
     axis.minorticks_off()
-    axis.yaxis.set_major_locator(_places())
-    axis.yaxis.set_major_formatter(_plain)
     axis.set_xlabel("rows generated together")
     axis.set_ylabel("tokens/s, median and range\n(logarithmic)")
     axis.grid(True)
@@ -159,8 +158,7 @@ def draw_sdpa(results: Results) -> Figure:
     name_rows(axis, labels, _NARROW_LABEL)
     axis.set_xscale("log")
     axis.set_xlim(min(values) / 2, max(values) * 4)
-    axis.xaxis.set_major_locator(_places())
-    axis.xaxis.set_major_formatter(_plain)
+    _write_ticks(axis.xaxis)
     axis.minorticks_off()
     axis.set_xlabel(f"median time of a call ({unit}, logarithmic)")
     return figure
@@ -180,16 +178,12 @@ def _missing(what: str, benchmark: str) -> NotRecordedError:
     )
 
 
-def _plain(value: float, place: float) -> str:
-    """A tick of a logarithmic axis as a number; matplotlib's own are formulas, which `text.parse_math` turns off."""
-    return f"{value:,.10g}"
-
-
-def _places() -> LogLocator:
-    """Ticks at 1, 2 and 5 of each decade, for axes shorter than one."""
+def _write_ticks(axis: Axis) -> None:
+    """Puts plain numbers at 1, 2 and 5 of each decade: the axis may be shorter than one."""
     from matplotlib.ticker import LogLocator
 
-    return LogLocator(subs=(1.0, 2.0, 5.0))
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(lambda value, place: f"{value:,.10g}")
 
 
 def _generation(results: Results) -> list[Measured]:

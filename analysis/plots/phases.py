@@ -30,9 +30,11 @@ def draw_phases(subject: Subject) -> Figure:
     scale, unit = time_unit(longest)
     figure, (axis,) = new_figure(1.05 + 0.34 * len(runs))
     handles = []
+    before_ns = [0.0] * len(runs)
     for name in _NAMES:
         fill, pattern = PHASES[name]
-        starts = [_before(times, name) / scale for _, times in runs]
+        starts = [before / scale for before in before_ns]
+        before_ns = [before + times.get(name, 0) for before, (_, times) in zip(before_ns, runs, strict=True)]
         values = [times.get(name, 0) / scale for _, times in runs]
         handles.append(axis.barh(range(len(runs)), values, 0.68, left=starts, color=fill, hatch=pattern))
         for row, (start, value) in enumerate(zip(starts, values, strict=True)):
@@ -58,8 +60,3 @@ def _phase_times(run: Run) -> dict[str, float]:
         if wall_ns is not None and steps:
             found[name] = wall_ns / steps
     return found if any(found.values()) else {}
-
-
-def _before(times: dict[str, float], name: str) -> float:
-    """Where the piece `name` begins."""
-    return sum(times.get(earlier, 0) for earlier in _NAMES[: _NAMES.index(name)])

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from molprof.analysis.compare.parts import PART_LABELS
-from molprof.analysis.figures import Report
 from molprof.analysis.plots.style import BLUE, MUTED, ORANGE, caption, name_rows, new_figure, time_unit, write_behind
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 from molprof.common.values import signed_percent_text, signed_time_text, time_text
@@ -80,7 +79,7 @@ def _unprofiled_panels(subject: Subject) -> list[_Panel]:
 
 def _recorded_panels(subject: Subject) -> list[_Panel]:
     panels = []
-    first_ns = _span_ns(subject.reports[0])
+    first_ns = sum(device.span_ns for device in subject.reports[0].devices.values())
     for label, item in zip(subject.labels[1:], subject.trace_differences, strict=True):
         if item is not None:
             steps = _steps(item.parts, item.residual_ns, RECORDED_LABELS)
@@ -88,11 +87,6 @@ def _recorded_panels(subject: Subject) -> list[_Panel]:
                 _Panel(label, first_ns, first_ns + item.span_ns, steps, "recorded time of the GPUs, profiled")
             )
     return panels
-
-
-def _span_ns(report: Report) -> int:
-    """From the first work to the end of the last, summed over devices."""
-    return sum(device.span_ns for device in report.devices.values())
 
 
 def _steps(parts: Mapping[str, int], residual_ns: int, labels: Mapping[str, str]) -> tuple[tuple[str, int], ...]:

@@ -41,7 +41,9 @@ def find_statement(text: str, parameters: Mapping[str, str]) -> Statement:
     sql = _read(text) if text.endswith(".sql") or os.path.isfile(text) else text
     if sql is text and not any(character.isspace() for character in text):
         raise UsageError(f"no module, table or file {text!r}, and no SQL", hint=suggestion(text, known))
-    return Statement(bind(sql, parameters), _used_modules(sql, known))
+    used = words(sql)
+    needed = tuple(module.name for module in known.values() if any(entry.name in used for entry in module.entries))
+    return Statement(bind(sql, parameters), needed)
 
 
 def _whole_entry(module: Module, entry: Entry, parameters: Mapping[str, str]) -> Statement:
@@ -57,11 +59,6 @@ def _whole_entry(module: Module, entry: Entry, parameters: Mapping[str, str]) ->
 def _numeric(entries: Iterable[Entry]) -> frozenset[str]:
     """Arguments that are numbers; examples name their parameters as the functions do."""
     return frozenset(argument.name for entry in entries for argument in entry.arguments if argument.type != "STRING")
-
-
-def _used_modules(sql: str, known: Mapping[str, Module]) -> tuple[str, ...]:
-    used = words(sql)
-    return tuple(module.name for module in known.values() if any(entry.name in used for entry in module.entries))
 
 
 def _read(path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted
 from molprof.analysis.reader.feeding import feed_events
 from molprof.analysis.reader.memory import check_memory
-from molprof.analysis.reader.pieces import open_pieces
+from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import Packets, Source, open_source
 from molprof.analysis.reader.survey import Survey, survey
 from molprof.analysis.reader.text import plain_text
@@ -83,7 +84,7 @@ def load_trace(
         if source.is_perfetto:
             return _load_perfetto(source, engine(True) if callable(engine) else engine, partial)
         document, found = survey_source(source, wanted, partial, processes)
-        size = source.stored_bytes()
+        size = source.stored_bytes
         name = source.name
     manifest = document.keys.pop("molprof", None)
     if manifest is not None and not isinstance(manifest, dict):
@@ -119,7 +120,7 @@ def survey_source(
     source: Source, wanted: Wanted, partial: bool, processes: int | None = None
 ) -> tuple[Document, Survey]:
     """Reads a trace in Chrome format to its end. Arguments and errors are those of `load_trace`."""
-    with open_pieces(wanted, processes or processors()) as pieces:
+    with closing(Pieces(wanted, processes or processors())) as pieces:
         document = Document(source.name, source.blocks, pieces.read, partial, pieces)
         return document, survey(document.parts(), source.name)
 
@@ -148,7 +149,7 @@ def _load_perfetto(source: Source, engine: Engine, partial: bool) -> TraceInfo:
         raise TraceError(f"{source.name}: {error}") from error
     return TraceInfo(
         path=source.name,
-        bytes=source.stored_bytes(),
+        bytes=source.stored_bytes,
         events_by_category=dict(_shown_slices(engine)[0]),
         complete=problem is None,
         problem=None if problem is None else str(problem),

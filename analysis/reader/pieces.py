@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.part import WRONG_TEXT, Part, PartReader, WrongEventError
@@ -100,13 +99,3 @@ class Pieces:
         for result in self._results:
             if not result:
                 result.append(None)  # to be read again
-
-
-@contextmanager
-def open_pieces(wanted: Wanted, processes: int) -> Generator[Pieces, None, None]:
-    """Pieces for one trace; the second process ends with the block."""
-    pieces = Pieces(wanted, processes)
-    try:
-        yield pieces
-    finally:
-        pieces.close()

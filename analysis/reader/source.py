@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -35,27 +34,20 @@ _CHECKED_PACKETS = 8
 _LENGTH_BYTES = 5  # a varint of 32 bits
 
 
-@dataclass(frozen=True)
 class Source:
-    """An open trace: `name` for messages, its text in `blocks`, and whether it is in Perfetto's format (else JSON)."""
+    """An open trace.
 
-    name: str
+    name: for messages; blocks: its text; is_perfetto: in Perfetto's own format, else JSON; stored_bytes: read so far.
+    """
+
     is_perfetto: bool
     blocks: Iterator[bytes]
-    _counted: _Counted
 
-    def stored_bytes(self) -> int:
-        """The bytes of the stored file that were read so far."""
-        return self._counted.bytes
-
-
-class _Counted:
-    """A file that counts the bytes read."""
-
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, name: str, file: BinaryIO) -> None:
+        self.name = name
+        self.stored_bytes = 0
         self._file = file
         self._first = b""
-        self.bytes = 0
 
     def peek(self) -> bytes:
         """The first bytes, which read() returns again."""
@@ -66,7 +58,7 @@ class _Counted:
     def read(self, size: int = -1) -> bytes:
         data = self._first or self._file.read(size)
         self._first = b""
-        self.bytes += len(data)
+        self.stored_bytes += len(data)
         return data
 
 
@@ -81,17 +73,19 @@ def open_source(path: Path) -> Generator[Source, None, None]:
         raise TraceError(f"{path} is a directory", hint="give the trace file in it")
     try:
         with open(sys.stdin.fileno(), "rb", closefd=False) if str(path) == STDIN else path.open("rb") as file:
-            counted = _Counted(file)
-            _refuse_others(name, counted.peek())
+            source = Source(name, file)
+            _refuse_others(name, source.peek())
             with ThreadPoolExecutor(max_workers=1) as pool:
-                blocks = _ahead(pool, _blocks(name, counted))
+                blocks = _ahead(pool, _blocks(source))
                 head = b""
                 try:
                     while len(head) < unpack.BLOCK_BYTES // 2 and (block := next(blocks, b"")):
                         head += block
                 except TraceError as error:  # in a small file; the text before it is still given
                     blocks = _raising(error)
-                yield Source(name, _is_perfetto(head), itertools.chain([head] if head else [], blocks), counted)
+                source.is_perfetto = _is_perfetto(head)
+                source.blocks = itertools.chain([head] if head else [], blocks)
+                yield source
     except FileNotFoundError as error:
         hint = f"give the path of a trace; {STDIN} is standard input"
         raise TraceError(f"cannot read {name}: {error.strerror}", hint=hint) from error
@@ -134,12 +128,12 @@ def _size(length: re.Match[bytes]) -> int:
     return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(length[0]))
 
 
-def _blocks(name: str, file: _Counted) -> Iterator[bytes]:
+def _blocks(source: Source) -> Iterator[bytes]:
     for packing in unpack.PACKINGS:
-        if packing.magic.match(file.peek()):
-            yield from unpack.unpack(name, file.read, packing)
+        if packing.magic.match(source.peek()):
+            yield from unpack.unpack(source.name, source.read, packing)
             return
-    while block := file.read(unpack.BLOCK_BYTES):
+    while block := source.read(unpack.BLOCK_BYTES):
         yield block
 
 

@@ -66,11 +66,8 @@ def _plain_value(value: Any) -> Any:
 
 def needs_plain(text: bytes) -> bool:
     """Whether JSON may hold what the engine would change: a quick test with rare false alarms."""
-    return _has_escape(text) or may_have_wide_integer(text) or _may_have_huge_float(text)
-
-
-def _has_escape(text: bytes) -> bool:
-    return b"\\" in text and text.count(b"\\") != text.count(b'\\"')
+    has_escape = b"\\" in text and text.count(b"\\") != text.count(b'\\"')
+    return has_escape or may_have_wide_integer(text) or _may_have_huge_float(text)
 
 
 def _may_have_huge_float(text: bytes) -> bool:

@@ -172,14 +172,11 @@ def _until_damage(blocks: Iterable[bytes]) -> Iterable[bytes]:
 
 def _labels(paths: Sequence[Path]) -> list[str]:
     """Short names that tell files apart: without ending, with it, with the folder, or numbered."""
-    names = [re.sub(r"(\.json)?(\.gz|\.zst)?$", "", path.name) for path in paths]
-    if len(set(names)) < len(names):
-        names = [path.name for path in paths]
-    if len(set(names)) < len(names):
-        names = [f"{path.resolve().parent.name}/{path.name}" for path in paths]
-    if len(set(names)) < len(names):
-        names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
-    return names
+    names = [path.name for path in paths]
+    stems = [re.sub(r"(\.json)?(\.gz|\.zst)?$", "", name) for name in names]
+    placed = [f"{path.resolve().parent.name}/{path.name}" for path in paths]
+    numbered = [f"{name} ({number})" for number, name in enumerate(placed, 1)]
+    return next(found for found in (stems, names, placed, numbered) if len(set(found)) == len(found))
 
 
 def _title(paths: Sequence[Path]) -> str:
