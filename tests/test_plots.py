@@ -260,7 +260,7 @@ def test_plot_writes_a_file_and_does_not_overwrite_it(molprof: Cli, tmp_path: Pa
     [
         (("plot", "waterfall", "run.json", "-o", "x.svg"), 3, "not recorded: two runs with unprofiled times"),
         (("plot", "timeline", "empty.json", "-o", "x.svg"), 3, "not recorded: annotated steps"),
-        (("plot", "classes", "empty.json", "-o", "x.png"), 3, "not recorded: GPU work"),
+        (("plot", "classes", "empty.json", "-o", "x.png"), 3, "not recorded: kernels, copies and sets"),
         (("plot", "latency", "empty.json", "-o", "x.png"), 3, "not recorded: unprofiled times of single steps"),
         (("plot", "drift", "absent.json", "-o", "x.jpg"), 2, "x.jpg does not end in .png, .svg or .pdf"),
         (("plot", "drift", "absent.json", "-o", "no/such/x.png"), 2, "does not exist"),

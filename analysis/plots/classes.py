@@ -29,7 +29,7 @@ def draw_classes(subject: Subject) -> Figure:
     per_step = all(report.run is not None and report.run.window.steps for report in subject.reports)
     runs = subject.of_each(lambda report: _classes(report, per_step))
     if not runs:
-        raise NotRecordedError("GPU work")
+        raise NotRecordedError("kernels, copies and sets")
     totals: dict[str, float] = {}
     for _, classes in runs:
         for name, (_, time_ns) in classes.items():
