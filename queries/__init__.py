@@ -8,7 +8,7 @@ PACKAGE = "molprof"
 
 
 def modules() -> dict[str, str]:
-    """Module key, as INCLUDE PERFETTO MODULE takes it (`molprof.launches`), to SQL text, sorted by key."""
+    """Module key for INCLUDE PERFETTO MODULE (`molprof.launches`) to SQL text, sorted by key."""
     found = (item for item in files(__name__).iterdir() if item.name.endswith(".sql"))
     return {
         f"{PACKAGE}.{item.name.removesuffix('.sql')}": item.read_text(encoding="utf-8")

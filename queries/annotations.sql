@@ -1,4 +1,4 @@
--- What programs annotate: named stretches of the host's time, with their process and thread.
+-- Annotations: named stretches of the host's time, with process and thread.
 --
 -- Example:
 --   SELECT name, COUNT() AS count, SUM(dur) AS time_ns
@@ -17,9 +17,9 @@ CREATE PERFETTO TABLE molprof_annotation(
   dur DURATION,
   -- Name as recorded.
   name STRING,
-  -- Process that it ran in.
+  -- Process in which it ran.
   upid JOINID(process.id),
-  -- Thread number that it ran on, also where its slice got a lane of its own.
+  -- Thread number, also of slices that the reader moved to another lane.
   tid LONG
 )
 AS

@@ -1,4 +1,4 @@
--- Attention: its kernels on the GPU and its operators on the CPU, whose names tell the backend.
+-- Attention: its kernels and its operators, whose names show the backend.
 --
 -- Example:
 --   SELECT kind, name, count, time_ns, time_ratio
@@ -9,8 +9,8 @@ INCLUDE PERFETTO MODULE molprof.kernel_classes;
 
 INCLUDE PERFETTO MODULE molprof.operation_totals;
 
--- Attention kernels and operators by name, longest total time first. An operator's time includes the operators
--- that it calls, so rows of kind operator overlap each other and must not be added up.
+-- Attention kernels and operators by name, longest total time first. Do not add up rows of kind operator: their times
+-- include the operators that they call.
 CREATE PERFETTO VIEW molprof_attention(
   -- kernel or operator.
   kind STRING,

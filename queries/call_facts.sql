@@ -1,4 +1,4 @@
--- What each call adds to the step or phase that it ran in: launches, their work, waits.
+-- What each call adds to its step or phase: launches, GPU work, host syncs.
 --
 -- Example:
 --   SELECT call.name, SUM(fact.kernels) AS kernels, SUM(fact.gpu_ns) AS gpu_ns, SUM(fact.sync_ns) AS sync_ns
@@ -18,21 +18,21 @@ INCLUDE PERFETTO MODULE molprof.launches;
 
 INCLUDE PERFETTO MODULE molprof.work_calls;
 
--- One row per call that launches, starts work or waits.
+-- One row per call that is a launch or host sync, or starts GPU work.
 CREATE PERFETTO VIEW molprof_call_fact(
   -- The call's slice.
   call_id JOINID(slice.id),
-  -- 1 where it starts a kernel, else 0.
+  -- 1 if it starts a kernel, else 0.
   launches LONG,
-  -- 1 where it starts a graph, else 0.
+  -- 1 if it starts a graph, else 0.
   graph_launches LONG,
   -- Kernels that it started.
   kernels LONG,
-  -- Time of the kernels, copies and sets that it started, ns; side by side counts each.
+  -- Time of the kernels, copies and sets that it started, ns; concurrent work counts each.
   gpu_ns DURATION,
-  -- 1 where it made the CPU wait for the GPU, else 0.
+  -- 1 if it is a host sync, else 0.
   syncs LONG,
-  -- Time in it where it waited, ns, else 0.
+  -- Time in the host sync, ns, else 0.
   sync_ns DURATION
 )
 AS
@@ -52,11 +52,11 @@ LEFT JOIN molprof_host_sync AS wait
 WHERE
   call.kind IS NOT NULL OR work.call_id IS NOT NULL OR wait.id IS NOT NULL;
 
--- GPU work whose call is not recorded: one row, none where there is no such work.
+-- GPU work whose call is not recorded: one row, or none without such work.
 CREATE PERFETTO VIEW molprof_work_without_call(
   -- Kernels.
   kernels LONG,
-  -- Time of kernels, copies and sets, ns; side by side counts each.
+  -- Time of kernels, copies and sets, ns; concurrent work counts each.
   gpu_ns DURATION
 )
 AS

@@ -1,8 +1,8 @@
-"""What the package offers, read from the SQL files' own comments: modules, their objects, columns, units, examples.
+"""What the package offers, read from the comments of its SQL files: modules, objects, columns, units, examples.
 
-A module's text begins with a comment: its first paragraph says what it is for; a paragraph that begins with
-`Example:`, or with `Example (key=value, ...):`, holds the query that shows its main result, with `$key` for each
-parameter. Then come INCLUDE statements, and CREATE PERFETTO statements with a comment over each and over each column.
+A module begins with a comment. Its first paragraph says what the module is for. A paragraph that begins with `Example:`
+or `Example (key=value, ...):` holds the query for its main result, with `$key` for parameters. Then come INCLUDE
+statements, and CREATE PERFETTO statements with a comment above each and above each column.
 """
 
 from __future__ import annotations
@@ -25,61 +25,51 @@ _COLUMN = re.compile(r"^(?P<comment>(?:  -- \S.*\n)*)  (?P<name>\w+) (?P<type>[A
 _CREATE_WORD = re.compile(r"^CREATE PERFETTO\b", re.MULTILINE)
 _INCLUDE = re.compile(r"^INCLUDE PERFETTO MODULE ([\w.]+);$", re.MULTILINE)
 _EXAMPLE = re.compile(r"Example(?: \((?P<defaults>[^)]*)\))?:\n(?P<sql>.*)", re.DOTALL)
-# In the order in which they are looked for: a rate is not an amount.
+# The first phrase found decides: a rate is not an amount.
 _UNITS = (("bytes per second", "bytes/s"), (", ns", "ns"), ("ns since", "ns"), ("bytes", "bytes"), ("0 to 1", "ratio"))
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table or view, or an argument of a function; `unit` is empty for counts, names and the like."""
+    """A column of a table or view, or an argument of a function."""
 
     name: str
     type: str
-    unit: str
+    unit: str  # empty for counts, names and the like
     comment: str
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A public table, view or function; only a function has `arguments`."""
+    """A public table, view or function."""
 
     name: str
     kind: str
     comment: str
-    arguments: tuple[Column, ...]
+    arguments: tuple[Column, ...]  # of a function
     columns: tuple[Column, ...]
 
 
 @dataclass(frozen=True)
 class Module:
-    """A module of the package.
+    """A module of the package."""
 
-    Attributes:
-        name: without the package's name, `launches`.
-        comment: what it is for, as paragraphs.
-        example: the query that shows its main result, `$key` standing for parameters.
-        defaults: parameter of the example and its value, both as text.
-        includes: names of modules of the package that it uses, in order.
-        entries: what it defines for others.
-        sql: its whole text.
-    """
-
-    name: str
-    comment: tuple[str, ...]
-    example: str
-    defaults: tuple[tuple[str, str], ...]
-    includes: tuple[str, ...]
+    name: str  # without the package's, `launches`
+    comment: tuple[str, ...]  # paragraphs
+    example: str  # the query for its main result, `$key` for parameters
+    defaults: tuple[tuple[str, str], ...]  # parameters of the example and their values
+    includes: tuple[str, ...]  # modules of the package that it uses, in order
     entries: tuple[Entry, ...]
-    sql: str
+    sql: str  # its whole text
 
     @property
     def key(self) -> str:
-        """As INCLUDE PERFETTO MODULE takes it."""
+        """The name that INCLUDE PERFETTO MODULE takes."""
         return f"{PACKAGE}.{self.name}"
 
     @property
     def line(self) -> str:
-        """What it is for, the first sentence."""
+        """The first sentence of what it is for."""
         return re.split(r"(?<=\.)\s", self.comment[0], maxsplit=1)[0]
 
 
@@ -103,11 +93,7 @@ def read_module(key: str, sql: str) -> Module:
 
 
 def find_module(name: str, known: Mapping[str, Module]) -> Module:
-    """The module of that name (`launches`, `molprof.launches`), or the one that defines it (`molprof_launch`).
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The module called `name`, or the one that defines the object `name`. Raises UsageError."""
     own = name.removeprefix(f"{PACKAGE}.")
     if own in known:
         return known[own]
@@ -118,14 +104,14 @@ def find_module(name: str, known: Mapping[str, Module]) -> Module:
 
 
 def suggestion(name: str, known: Mapping[str, Module]) -> str:
-    """What to try instead of a name that is not there."""
+    """What to try instead of an unknown name."""
     names = [*known, *(entry.name for module in known.values() for entry in module.entries)]
     close = difflib.get_close_matches(name.removeprefix(f"{PACKAGE}."), names, n=3)
     return f"did you mean {' or '.join(close)}?" if close else "molprof queries lists the modules"
 
 
 def with_includes(name: str, known: Mapping[str, Module]) -> tuple[str, ...]:
-    """Modules that `name` needs, each after those that it needs itself; `name` is the last."""
+    """The modules that `name` needs, each after those that it needs itself; `name` is the last."""
     order: list[str] = []
     for included in known[name].includes:
         order.extend(item for item in with_includes(included, known) if item not in order)
@@ -133,17 +119,15 @@ def with_includes(name: str, known: Mapping[str, Module]) -> tuple[str, ...]:
 
 
 def standalone_sql(name: str, known: Mapping[str, Module]) -> str:
-    """A module and all that it needs as one text without INCLUDE statements, for where no package can be added.
-
-    What is there already is replaced, as several modules need the same ones.
-    """
+    """A module and all that it needs as one text without INCLUDE, for where no package can be added."""
     parts = (_INCLUDE.sub("", known[item].sql) for item in with_includes(name, known))
+    # Several modules include the same ones.
     parts = (_CREATE_WORD.sub("CREATE OR REPLACE PERFETTO", part) for part in parts)
     return "\n".join(re.sub(r"\n{3,}", "\n\n", part) for part in parts)
 
 
 def _header(sql: str) -> tuple[tuple[str, ...], str, tuple[tuple[str, str], ...]]:
-    """Paragraphs, example and its defaults of the comment that a module begins with."""
+    """Paragraphs, example and its defaults, from the comment that a module begins with."""
     top = sql.split("\n\n", 1)[0]
     lines = [line.removeprefix("--").removeprefix(" ") for line in top.splitlines()]
     text, example, defaults = "\n".join(lines), "", ""

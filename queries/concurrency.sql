@@ -1,4 +1,4 @@
--- How many kernels, copies and sets ran side by side on each device, and for how long.
+-- How many kernels, copies and sets ran concurrently on each device, and for how long.
 --
 -- Example:
 --   SELECT device, running, time_ns, span_ratio
@@ -7,12 +7,12 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
--- Time of each device with exactly so much work running, from its first work's start to its last work's end.
--- The row with 0 running is the idle time; the rows of a device add up to its span.
+-- Time of each device by the number of kernels, copies and sets that run, from its first work to the end of its last.
+-- The row with 0 is the idle time; the rows of a device add up to its span.
 CREATE PERFETTO VIEW molprof_concurrency(
   -- Device number as text.
   device STRING,
-  -- Pieces of work that ran at the same time.
+  -- Kernels, copies and sets that run at the same time.
   running LONG,
   -- Time with exactly that many, ns.
   time_ns DURATION,

@@ -1,4 +1,4 @@
--- When each device was busy: the union of its kernels, copies and sets, which may run side by side.
+-- When each device was busy: the union of its kernels, copies and sets, which may run concurrently.
 --
 -- Example:
 --   SELECT device, span_ns, busy_ns, idle_ns, count
@@ -7,7 +7,7 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
--- Every piece of work with the latest end of any earlier one on its device, in order of start.
+-- One row per kernel, copy or set, in order of slice, with the latest end of any earlier one on its device.
 CREATE PERFETTO TABLE molprof_device_work(
   -- The kernel, copy or set.
   id JOINID(slice.id),
@@ -38,7 +38,7 @@ FROM molprof_gpu_work
 ORDER BY
   id;
 
--- Busy and idle time of each device, from its first work's start to its last work's end.
+-- Busy and idle time of each device, from its first work to the end of its last.
 CREATE PERFETTO VIEW molprof_device(
   -- Device number as text.
   device STRING,
@@ -57,7 +57,7 @@ WITH
     SELECT
       device,
       MAX(ts_end) - MIN(ts) AS span_ns,
-      -- What a piece adds to the union: its part after all earlier ones.
+      -- What it adds to the union: its part after all earlier work.
       SUM(MAX(0, ts_end - MAX(ts, IFNULL(busy_until, ts)))) AS busy_ns,
       COUNT() AS count
     FROM molprof_device_work

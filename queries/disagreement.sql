@@ -1,4 +1,4 @@
--- Disagreement: what the model gave each token before the processor masked, in an untimed pass.
+-- Disagreement: each token's probability before the logits processor masks, from an untimed pass.
 --
 -- Example:
 --   SELECT sequence, position, text, choice, probability, rank, forbidden
@@ -8,7 +8,7 @@
 
 INCLUDE PERFETTO MODULE molprof.tokens;
 
--- One row per generated token, in order of sequence and position. Empty where the run recorded none of it.
+-- One row per generated token, in order of sequence and position. Empty where the run did not record disagreement.
 CREATE PERFETTO TABLE molprof_token_disagreement(
   -- Sequence, from 0.
   sequence LONG,
@@ -16,22 +16,22 @@ CREATE PERFETTO TABLE molprof_token_disagreement(
   position LONG,
   -- The token's text.
   text STRING,
-  -- free, copy, junk, filler or eos: what the token is by the text.
+  -- free, copy, junk, filler or eos: the kind of token by the text.
   kind STRING,
   -- Coordinate block that it belongs to, from 0; -1 outside any.
   block LONG,
-  -- copy, all other tokens were forbidden; free, some were; open, none was.
+  -- copy: all other tokens were forbidden; free: some were; open: none was.
   choice STRING,
-  -- Share that the model gave this token among all, before any was forbidden, 0 to 1.
+  -- Probability that the model gave this token before any was forbidden, 0 to 1.
   probability DOUBLE,
-  -- Tokens that the model gave more than this one; 0 for its first choice.
+  -- Tokens that the model rated higher; 0 for its first choice.
   rank LONG,
-  -- 1 where the model's first choice was forbidden, else 0.
+  -- 1 if the model's first choice was forbidden, else 0.
   forbidden LONG
 )
 AS
 WITH
-  -- Keys read args.rank[12]; the number in brackets is the position.
+  -- Keys are args.rank[12], with the position in brackets.
   cell AS (
     SELECT
       sequence.sequence,
@@ -39,7 +39,7 @@ WITH
       args.flat_key AS field,
       args.int_value,
       args.string_value,
-      -- A probability that is a whole number, 0 or 1, is kept as one.
+      -- A probability of 0 or 1 is stored as an integer.
       IFNULL(args.real_value, args.int_value) AS number
     FROM molprof_sequence AS sequence
     JOIN args
@@ -77,17 +77,17 @@ ORDER BY
   token.sequence,
   token.position;
 
--- Tokens by what was left to choose: copy, free and open, as far as there are any.
+-- Tokens by what was left to choose: copy, free and open, those that occur.
 CREATE PERFETTO VIEW molprof_disagreement_summary(
   -- copy, free or open.
   choice STRING,
   -- Tokens.
   tokens LONG,
-  -- Mean share that the model gave them, 0 to 1.
+  -- Mean probability that the model gave them, 0 to 1.
   mean_probability DOUBLE,
-  -- Of them, those that were the model's first choice, 0 to 1.
+  -- Share of them that were the model's first choice, 0 to 1.
   first_choice_ratio DOUBLE,
-  -- Of them, those where the model's first choice was forbidden, 0 to 1.
+  -- Share of them where the model's first choice was forbidden, 0 to 1.
   forbidden_ratio DOUBLE
 )
 AS

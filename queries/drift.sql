@@ -1,4 +1,4 @@
--- Drift: positions that a template gives each coordinate block, against what its coordinates need.
+-- Drift: positions that a template gives each coordinate block, minus the tokens that it needs.
 --
 -- Example:
 --   SELECT drift, blocks
@@ -7,11 +7,11 @@
 
 INCLUDE PERFETTO MODULE molprof.tokens;
 
--- Arrays by block of each sequence: FREE positions that the template gives, tokens that the coordinates need. The former
--- has an entry per block of the template, the latter one per block that was written, so it says which there are.
+-- By sequence and block: FREE positions that the template gives, tokens that the coordinates need, and whether the
+-- block was written.
 CREATE PERFETTO TABLE _molprof_block_array AS
 WITH
-  -- Keys read args.block_free[12]; the number in brackets is the block.
+  -- Keys are args.block_free[12], with the block in brackets.
   cell AS (
     SELECT
       sequence.sequence,
@@ -28,7 +28,7 @@ SELECT
   sequence,
   block,
   MAX(IIF(field = 'args.block_free', int_value, NULL)) AS template_free,
-  -- -1 stands for a block whose need cannot be told.
+  -- -1: not known.
   NULLIF(MAX(IIF(field = 'args.block_needed', int_value, NULL)), -1) AS needed,
   MAX(field = 'args.block_needed') AS written
 FROM cell
@@ -36,8 +36,8 @@ GROUP BY
   sequence,
   block;
 
--- One row per coordinate block, in order of sequence and block: all that a < opened, also where no token lies behind it,
--- as in <> and where the text ends. Empty for traces of other origin.
+-- One row per coordinate block, in order of sequence and block: every <, also without tokens behind it, as in <> or at
+-- the end of the text. Empty for foreign traces.
 CREATE PERFETTO TABLE molprof_block(
   -- Sequence, from 0.
   sequence LONG,
@@ -49,18 +49,18 @@ CREATE PERFETTO TABLE molprof_block(
   tokens LONG,
   -- Tokens that its coordinates took.
   free LONG,
-  -- Tokens that begin after the longest prefix that reads x,y,z.
+  -- Junk: tokens that begin after the longest prefix of the form x,y,z.
   junk LONG,
-  -- Digit tokens beyond the format's precision.
+  -- Filler: digit tokens beyond the format's precision.
   filler LONG,
   -- FREE positions that the template gives the block; null without a template or where not recorded.
   template_free LONG,
-  -- Tokens that its coordinates need as the format writes them; of a block that can become x,y,z the least number that
-  -- would do; null where that cannot be told, or is not recorded.
+  -- Tokens that its coordinates need at the precision of the format; for a block that is not x,y,z but can become it,
+  -- the least number; null where not known or not recorded.
   needed LONG,
-  -- Positions given minus tokens needed: below 0 the template is too short; null where one of both is.
+  -- Positions given minus tokens needed; below 0 the template is too short; null where one of them is null.
   drift LONG,
-  -- Position of the first junk token; null without.
+  -- Position of the first junk token; null without junk.
   junk_position LONG,
   -- Text between the block's brackets.
   text STRING,
@@ -71,7 +71,7 @@ CREATE PERFETTO TABLE molprof_block(
 )
 AS
 WITH
-  -- The text of a block may begin in the token that opens it and end in the one that closes it.
+  -- A block's text may begin in the token that opens the block and end in the one that closes it.
   neighbour AS (
     SELECT
       sequence,
@@ -98,8 +98,8 @@ WITH
       -- A junk token may close its block.
       IIF(INSTR(text, '>') > 0, SUBSTR(text, 1, INSTR(text, '>') - 1), text) AS text,
       surplus,
-      -- What follows the last < of the token before the first; what precedes the first > of the one behind the last,
-      -- but for tokens such as </s>, where a < stands before it.
+      -- head: what follows the last < of the token before the block. tail: what precedes the first > of the token
+      -- behind it, except in tokens such as </s>.
       IIF(block_before != block, SUBSTR(before, LENGTH(RTRIM(before, REPLACE(before, '<', ''))) + 1), '') AS head,
       IIF(
         block_after != block AND SUBSTR(after, 1, MAX(INSTR(after, '>') - 1, 0)) NOT GLOB '*<*',
@@ -180,7 +180,7 @@ CREATE PERFETTO VIEW molprof_sequence_drift(
   copy LONG,
   -- Tokens of a block after its coordinates.
   junk LONG,
-  -- Digit tokens beyond the format's precision.
+  -- Filler: digit tokens beyond the format's precision.
   filler LONG,
   -- End-of-sequence tokens, 0 or 1.
   eos LONG,
@@ -232,7 +232,7 @@ LEFT JOIN blocks
 ORDER BY
   sequence.sequence;
 
--- Blocks by drift: how many blocks the template gave so many positions more than their coordinates need.
+-- Blocks by drift: the number of positions that the template gave beyond those that the coordinates need.
 CREATE PERFETTO VIEW molprof_drift_histogram(
   -- FREE positions of the template minus tokens needed; below 0 too few; null where that is not known.
   drift LONG,
@@ -249,11 +249,11 @@ GROUP BY
 ORDER BY
   drift;
 
--- Blocks by junk and filler tokens, which any run has, with a template or without.
+-- Blocks by their number of junk and filler tokens, for runs with or without a template.
 CREATE PERFETTO VIEW molprof_surplus_histogram(
   -- Junk and filler tokens of a block.
   surplus LONG,
-  -- Blocks with so many.
+  -- Blocks with that number.
   blocks LONG
 )
 AS

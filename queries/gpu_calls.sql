@@ -1,4 +1,4 @@
--- The CPU calls into the CUDA or HIP runtime and driver, and which of them start kernels.
+-- CPU calls into the CUDA or HIP runtime and driver, and which of them are launches.
 --
 -- Example:
 --   SELECT name, kind, COUNT() AS count, SUM(dur) AS time_ns
@@ -16,9 +16,9 @@ CREATE PERFETTO TABLE molprof_gpu_call(
   dur DURATION,
   -- Name of the runtime or driver function.
   name STRING,
-  -- launch for a call that starts a kernel, graph_launch for one that starts a graph; null for any other.
+  -- launch: starts a kernel; graph_launch: starts a graph; null: any other call.
   kind STRING,
-  -- Number that the work which it started carries too; null where not recorded.
+  -- Correlation number, which the GPU work that it started has too; null where not recorded.
   correlation LONG
 )
 AS

@@ -14,7 +14,7 @@ CREATE PERFETTO TABLE molprof_gpu_work(
   ts TIMESTAMP,
   -- Time on the device, ns.
   dur DURATION,
-  -- Name as recorded; '(no name)' for an empty one, which the trace processor does not tell from none.
+  -- Name as recorded; '(no name)' for an empty or missing one.
   name STRING,
   -- kernel, gpu_memcpy or gpu_memset.
   category STRING,
@@ -22,9 +22,9 @@ CREATE PERFETTO TABLE molprof_gpu_work(
   device STRING,
   -- Stream number; null where not recorded.
   stream LONG,
-  -- Number that the call which started it carries too; null where not recorded.
+  -- Correlation number, which the call that started it has too; null where not recorded.
   correlation LONG,
-  -- Bytes moved or set; null for kernels, and where not recorded or below 0, which no size is.
+  -- Bytes moved or set; null for kernels, and where not recorded or below 0.
   bytes LONG
 )
 AS
@@ -37,7 +37,7 @@ SELECT
   CAST(
     COALESCE(
       EXTRACT_ARG(slice.arg_set_id, 'args.device'),
-      -- Only looked for where it is needed, which joins would not do.
+      -- A subquery, unlike a join, runs only where it is needed.
       (
         SELECT
           process.pid
@@ -55,7 +55,7 @@ SELECT
   EXTRACT_ARG(slice.arg_set_id, 'args.correlation') AS correlation,
   CASE
     WHEN slice.category = 'kernel' THEN NULL
-    -- Text stays what it is, and is refused: CAST would read its first digits.
+    -- Text is kept, and refused later: CAST would read its first digits.
     WHEN TYPEOF(EXTRACT_ARG(slice.arg_set_id, 'args.bytes')) = 'text' THEN EXTRACT_ARG(slice.arg_set_id, 'args.bytes')
     WHEN CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT) >= 0
     THEN CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT)

@@ -1,4 +1,4 @@
--- Graph launches (CUDA or HIP graphs), and the work that each of them ran.
+-- Graph launches (CUDA or HIP graphs) and the work of each.
 --
 -- Example:
 --   SELECT name, graph_launches, kernels, kernels_per_graph, gpu_ns, mean_delay_ns
@@ -23,9 +23,9 @@ CREATE PERFETTO TABLE molprof_graph_launch(
   kernels LONG,
   -- Copies and sets of the graph.
   memory_operations LONG,
-  -- Sum of their times, ns; side by side counts each.
+  -- Sum of their times, ns; concurrent work counts each.
   gpu_ns DURATION,
-  -- From the first start to the last end of the graph's work, ns; null where none is recorded.
+  -- From the start of the graph's first work to the end of its last, ns; null where none is recorded.
   span_ns DURATION,
   -- From the start of the call to the start of the graph's first work, ns; null as above.
   delay DURATION
@@ -64,8 +64,8 @@ CREATE PERFETTO VIEW molprof_graph_summary(
   kernels_per_graph DOUBLE,
   -- Sum of the times of the graphs' work, ns.
   gpu_ns DURATION,
-  -- Mean time from the start of a call to the start of the first work that it started, ns, over the calls that started
-  -- any, as in molprof.launches; null where no work is recorded.
+  -- Mean time from a call's start to its first work's start, ns, over calls that started any; null where no work is
+  -- recorded.
   mean_delay_ns DOUBLE
 )
 AS

@@ -1,10 +1,10 @@
--- Calls that make the CPU wait for the GPU, with the time waited.
+-- Host syncs: calls that make the CPU wait for the GPU.
 --
--- Counted: *Synchronize (device, stream, event, context); copies that return only when done (a Memcpy
--- without Async, as cudaMemcpy or hipMemcpyWithStream); and an asynchronous copy from the device into pageable host
--- memory, which CUDA makes wait for its own end. Not counted: cudaStreamWaitEvent, which makes a
--- stream wait and not the CPU, and cudaEventQuery, which asks without waiting. tensor.item() and
--- .tolist() show as the copy and the cudaStreamSynchronize inside aten::_local_scalar_dense or aten::copy_.
+-- Counted: *Synchronize (device, stream, event, context); copies that return when done (a Memcpy without Async, such as
+-- cudaMemcpy or hipMemcpyWithStream); asynchronous copies from the device into pageable host memory, which wait for
+-- their end. Not counted: cudaStreamWaitEvent, where a stream waits, and cudaEventQuery, which does not wait.
+-- tensor.item() and .tolist() appear as the copy and the cudaStreamSynchronize inside aten::_local_scalar_dense or
+-- aten::copy_.
 --
 -- Example:
 --   SELECT name, operator, count, time_ns, longest_ns
@@ -17,13 +17,13 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.work_calls;
 
--- One row per waiting call, in order of start.
+-- One row per host sync, in order of start.
 CREATE PERFETTO TABLE molprof_host_sync(
   -- The call's slice.
   id JOINID(slice.id),
   -- Start, ns since the trace's earliest event.
   ts TIMESTAMP,
-  -- Time in the call, ns: the wait and the call's own cost.
+  -- Time in the call, ns: the wait and the call itself.
   dur DURATION,
   -- Name of the runtime or driver function.
   name STRING,
@@ -63,7 +63,7 @@ ORDER BY
   call.ts,
   call.id;
 
--- Waiting calls by name and operator, longest total wait first.
+-- Host syncs by name and operator, longest total time first.
 CREATE PERFETTO VIEW molprof_host_sync_summary(
   -- Name of the runtime or driver function.
   name STRING,

@@ -1,26 +1,24 @@
--- Why a device was idle: each gap between its first and its last work, with one cause.
+-- Why a device was idle: each gap between its first and last work has one cause.
 --
--- A gap is a stretch in which nothing runs on the device; it ends when the next work starts. Work counts as queued
--- from the start of its call on. The first two causes need the call of the work that ends the gap to be recorded. The
--- causes, the first that applies:
+-- In a gap nothing runs on the device; the next work ends it. Work is queued from the start of its call. The first
+-- cause that applies counts; the first two need the call of the work that ends the gap.
 --
--- cpu_waited: nothing was queued when the gap began, and the CPU was inside a call that waits for the GPU then.
+-- cpu_waited: nothing was queued when the gap began, and the CPU was in a host sync.
 --
 -- cpu_busy: nothing was queued when the gap began, so the device waited for the CPU.
 --
--- Where the device lets the work that ends the gap wait after its call has returned, for longer than the gap had lasted
--- then and for more than 100000 ns, which no launch takes, the gap counts as one with work queued.
+-- If the work that ends the gap starts late after its call returned (by more than 100000 ns, and by more than the gap
+-- had lasted by then), the gap counts as one with work queued.
 --
--- short: work was queued, or its call is not recorded, and the gap is below 5000 ns: the device's own time from one
--- piece of work to the next.
+-- short: work was queued, or its call is not recorded, and the gap is below 5000 ns: the device's time between two
+-- pieces of work.
 --
--- not_recorded: the call of the work that ends the gap is not recorded, so that the queue is not known.
+-- not_recorded: the call of the work that ends the gap is not recorded, so the queue is not known.
 --
--- other_stream: work was queued, and the last to end before the gap ran on other streams than the next, which
--- waited for one of them.
+-- other_stream: work was queued, but waited for another stream, on which the last work before the gap ran.
 --
--- other: work was queued on the same stream, and the device did not start it: waits for another device, for an event
--- or for the host's memory, and the start-up of a graph.
+-- other: work was queued on the same stream, and the device did not start it: it waited for another device, an event or
+-- host memory, or started up a graph.
 --
 -- Example:
 --   SELECT device, cause, count, time_ns, idle_ratio, longest_ns
@@ -37,7 +35,7 @@ INCLUDE PERFETTO MODULE molprof.host_syncs;
 
 INCLUDE PERFETTO MODULE molprof.work_calls;
 
--- GPU work with its call, and the earliest call of what starts no earlier on its device.
+-- GPU work with its call, and the earliest call of all work that starts at the same time or later on its device.
 CREATE PERFETTO TABLE _molprof_queued_work AS
 SELECT
   work.id,
@@ -53,7 +51,7 @@ LEFT JOIN molprof_gpu_work_call AS link
 ORDER BY
   work.id;
 
--- Gaps in order of start, so that the engine finds those inside a waiting call by searching.
+-- Gaps in order of start: the engine searches in them for those inside a host sync.
 CREATE PERFETTO TABLE _molprof_gap AS
 SELECT
   next.id AS next_id,
@@ -79,7 +77,7 @@ ORDER BY
   next.busy_until,
   next.id;
 
--- GPU work in order of its end, so that the engine finds what ended when a gap began by searching.
+-- GPU work in order of its end: the engine searches in it for what ended when a gap began.
 CREATE PERFETTO TABLE _molprof_work_end AS
 SELECT
   ts_end,
@@ -113,7 +111,7 @@ WITH
     WHERE
       gap.ts >= wait.ts AND gap.ts < wait.ts + wait.dur
   ),
-  -- Gaps that need to know the streams of the work that ended when they began, and whether one is their own.
+  -- Gaps with queued work, and whether work of the same stream ended when they began.
   queued AS (
     SELECT
       gap.next_id,

@@ -1,4 +1,4 @@
--- GPU work by class: what kind of computing or moving each kernel, copy and set does.
+-- GPU work by class: what each kernel, copy and set does.
 --
 -- Classes: attention, matmul, norm, elementwise, reduce, softmax, sort/top-k, copy, cat, fill, index/scatter/gather,
 -- embedding/rotary, cache-write, collective, other; memcpy by direction; memset.
@@ -18,7 +18,7 @@ CREATE PERFETTO TABLE molprof_work_class(
   category STRING,
   -- Name as recorded.
   name STRING,
-  -- Kernel class, other where no pattern matches; 'memcpy HtoD' and the like for copies; memset.
+  -- Class of the kernel, 'other' where no pattern matches; 'memcpy HtoD' and the like for copies; 'memset'.
   class STRING
 )
 AS
@@ -71,7 +71,7 @@ CREATE PERFETTO VIEW molprof_class_summary(
   time_ns DURATION,
   -- Share of all GPU work's time, 0 to 1; null where no time passed.
   time_ratio DOUBLE,
-  -- Different names in the class.
+  -- Distinct names in the class.
   names LONG
 )
 AS

@@ -1,11 +1,11 @@
--- What kind of work each kernel does, by its name. The patterns are data; the first that matches decides.
+-- What each kernel does, by patterns for its name. The first that matches decides.
 --
 -- Example:
 --   SELECT priority, pattern, class
 --   FROM molprof_kernel_pattern
 --   ORDER BY priority, pattern;
 
--- The patterns. Two patterns of one priority name the same class, so their order does not matter.
+-- The patterns. Those of one priority name the same class, so their order does not matter.
 CREATE PERFETTO TABLE molprof_kernel_pattern(
   -- Lower numbers are tried first.
   priority LONG,
@@ -18,7 +18,7 @@ AS
 WITH
   data(priority, pattern, class) AS (
     VALUES
-      -- collective: exchange between devices, fused follow-up work included.
+      -- collective: exchange between devices, with fused work.
       (10, '*nccl*', 'collective'),
       (10, '*rccl*', 'collective'),
       (10, '*all_reduce*', 'collective'),
@@ -39,7 +39,7 @@ WITH
       (20, '*append_paged_kv*', 'cache-write'),
       (20, '*update_kv_cache*', 'cache-write'),
       (20, '*kv_cache_update*', 'cache-write'),
-      -- sort/top-k: expert routing is a top-k and a sort; the softmax in its name is a part of it.
+      -- sort/top-k: also expert routing, whose names may contain softmax.
       (30, '*topk*', 'sort/top-k'),
       (30, '*top_k*', 'sort/top-k'),
       (30, '*radixsort*', 'sort/top-k'),
@@ -50,7 +50,7 @@ WITH
       (30, '*segmented_sort*', 'sort/top-k'),
       (30, '*routing*', 'sort/top-k'),
       (30, '*bitmatrix*', 'sort/top-k'),
-      -- norm: Triton kernels carry the names of the operators that they fuse.
+      -- norm: Triton kernels have the names of the operators that they fuse.
       (40, 'triton_*rsqrt*', 'norm'),
       (40, 'triton_*norm*', 'norm'),
       (40, '*rms_norm*', 'norm'),
@@ -77,7 +77,7 @@ WITH
       (110, 'triton_for_*', 'elementwise'),
       (120, 'triton_red_*', 'reduce'),
       (120, 'triton_per_*', 'reduce'),
-      -- attention: before matmul: many are built from GEMM templates.
+      -- attention before matmul: many kernels are built from GEMM templates.
       (130, '*fmha*', 'attention'),
       (130, '*flash_fwd*', 'attention'),
       (130, '*flash_bwd*', 'attention'),
@@ -103,7 +103,7 @@ WITH
       (150, '*moe_align*', 'index/scatter/gather'),
       (150, '*moe_sum*', 'index/scatter/gather'),
       (150, '*moe_permute*', 'index/scatter/gather'),
-      -- matmul: convolutions too: GEMM, Winograd, and the helpers that prepare them.
+      -- matmul: also convolutions (GEMM, Winograd) and their helpers.
       (160, '*gemm*', 'matmul'),
       (160, '*gemv*', 'matmul'),
       (160, '*cijk_*', 'matmul'),
@@ -135,7 +135,7 @@ WITH
       (170, '*embedding*', 'embedding/rotary'),
       (180, '*catarray*', 'cat'),
       (180, '*concat*', 'cat'),
-      -- copy: moves or converts data, changing no value but by rounding.
+      -- copy: moves or converts data.
       (190, '*direct_copy_kernel*', 'copy'),
       (190, '*copy_kernel_cuda*', 'copy'),
       (190, '*copyfunctor*', 'copy'),
@@ -146,7 +146,7 @@ WITH
       (190, '*transpose*', 'copy'),
       (190, '*permute*', 'copy'),
       (190, '*convert_kernel*', 'copy'),
-      -- fill: masked_fill too: it writes one constant.
+      -- fill: also masked_fill, which writes one constant.
       (200, '*fillfunctor*', 'fill'),
       (200, '*fillbuffer*', 'fill'),
       (200, '*fill_kernel*', 'fill'),
@@ -171,7 +171,7 @@ WITH
       (220, '*take_kernel*', 'index/scatter/gather'),
       (220, '*_indices*', 'index/scatter/gather'),
       (220, '*unique_by*', 'index/scatter/gather'),
-      -- reduce: prefix sums and pooling too.
+      -- reduce: also prefix sums and pooling.
       (230, '*reduce_kernel*', 'reduce'),
       (230, '*reduceop*', 'reduce'),
       (230, '*devicereduce*', 'reduce'),
@@ -184,7 +184,7 @@ WITH
       (230, '*pool_forward*', 'reduce'),
       (230, '*pool_backward*', 'reduce'),
       (230, '*lpnorm*', 'reduce'),
-      -- copy: after the indexed copies.
+      -- copy after the indexed copies.
       (240, '*_copy_*', 'copy'),
       (240, '*copy_kernel*', 'copy'),
       (250, '*elementwise*', 'elementwise'),

@@ -1,6 +1,6 @@
--- Every launch: the time in the call, the delay to its work, and how much work the device still had.
+-- Every launch: its time, the delay to its work, and the depth of the device's queue.
 --
--- A queue depth of 0 means that the device had run out of work when the CPU launched more: it waited for the CPU.
+-- A queue depth of 0 means that the device had no work left when the call began: it waited for the CPU.
 --
 -- Example:
 --   SELECT name, count, mean_ns, mean_delay_ns, mean_queue_depth, empty_queue
@@ -15,7 +15,7 @@ INCLUDE PERFETTO MODULE molprof.launches;
 
 INCLUDE PERFETTO MODULE molprof.work_calls;
 
--- Depth of a device's queue just before each launch: a running sum over submissions, ends and launches.
+-- Depth of a device's queue before each launch: a running sum over submissions and ends.
 CREATE PERFETTO TABLE _molprof_queue_depth AS
 WITH
   submitted AS (
@@ -32,7 +32,7 @@ WITH
     WHERE
       work.ts + work.dur > call.ts
   ),
-  -- At one time ends come first and submissions last, so that a launch does not count its own work.
+  -- At equal times ends come first and submissions last: a launch does not count its own work.
   moment AS (
     SELECT
       NULL AS call_id,
@@ -100,8 +100,8 @@ CREATE PERFETTO TABLE molprof_launch(
   kernels LONG,
   -- From the start of the call to the start of its first work, ns; null where none is recorded.
   delay DURATION,
-  -- Kernels, copies and sets of that device, submitted by earlier calls, that were waiting or running when the call
-  -- began; work without a recorded call is not counted; null where the call started none.
+  -- Queue depth: kernels, copies and sets of earlier calls on that device that had not ended when the call began;
+  -- without work whose call is not recorded; null where the call started none.
   queue_depth LONG
 )
 AS
@@ -142,15 +142,15 @@ CREATE PERFETTO VIEW molprof_launch_queue_summary(
   kernels LONG,
   -- Shortest time from a call's start to its first work's start, ns; null where no work is linked.
   shortest_delay_ns DURATION,
-  -- Mean of that time, ns; null as above.
+  -- Mean of such times, ns; null as above.
   mean_delay_ns DOUBLE,
-  -- Longest of it, ns; null as above.
+  -- Longest such time, ns; null as above.
   longest_delay_ns DURATION,
-  -- Mean number of operations that the device still had when a call began; null as above.
+  -- Mean queue depth when a call began; null as above.
   mean_queue_depth DOUBLE,
-  -- The largest such number; null as above.
+  -- Largest queue depth; null as above.
   largest_queue_depth LONG,
-  -- Calls that found the device without any work.
+  -- Calls that began when the device had no work.
   empty_queue LONG
 )
 AS

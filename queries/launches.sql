@@ -23,11 +23,11 @@ CREATE PERFETTO TABLE molprof_call_work(
   kernels LONG,
   -- Copies and sets.
   memory_operations LONG,
-  -- Sum of their times, ns; side by side counts each.
+  -- Sum of their times, ns; concurrent work counts each.
   gpu_ns DURATION,
   -- From the first start to the last end of them, ns.
   span_ns DURATION,
-  -- From the start of the call to the start of the first of them, ns; below 0 only where clocks disagree.
+  -- From the start of the call to the start of the first of them, ns; below 0 only if clocks disagree.
   delay DURATION
 )
 AS
@@ -59,8 +59,8 @@ CREATE PERFETTO VIEW molprof_launch_summary(
   time_ns DURATION,
   -- Kernels that they started.
   kernels LONG,
-  -- Mean time from the start of a call to the start of the first work that it started, ns, over the calls that started
-  -- any: of a graph the first kernel, copy or set counts alone; null where none is linked.
+  -- Mean time from a call's start to its first work's start, ns, over calls that started any; null where no work is
+  -- linked.
   mean_delay_ns DOUBLE
 )
 AS
@@ -86,21 +86,21 @@ ORDER BY
 
 -- The trace's counts, one row.
 CREATE PERFETTO VIEW molprof_launch_count(
-  -- Calls that start a kernel; 0 also where the trace records no calls.
+  -- Calls that start a kernel; 0 also where no calls are recorded.
   launches LONG,
-  -- Calls that start a graph, not counted as launches.
+  -- Calls that start a graph; they are not launches.
   graph_launches LONG,
   -- Kernels.
   kernels LONG,
-  -- Sum of kernel times, ns; kernels that run side by side count each.
+  -- Sum of kernel times, ns; concurrent kernels count each.
   kernel_time_ns DURATION,
-  -- Different kernel names.
+  -- Distinct kernel names.
   kernel_names LONG,
-  -- Launches whose correlation number no GPU work carries; no number is a number like others here.
+  -- Launches without GPU work of the same correlation number; a missing number counts as a number.
   launches_without_gpu_work LONG,
-  -- Kernels whose correlation number a call carries, by the same rule.
+  -- Kernels with a call of the same correlation number, by the same rule.
   kernels_with_call LONG,
-  -- Kernels whose correlation number no call carries, by the same rule.
+  -- Kernels without such a call.
   kernels_without_call LONG
 )
 AS
@@ -116,7 +116,7 @@ WITH
     WHERE
       category IN ('kernel', 'cuda_runtime', 'cuda_driver')
   ),
-  -- NOT IN over a set with NULL is never true, so NULL is asked for on its own.
+  -- NOT IN over a set with NULL is never true, so NULL is tested apart.
   launch AS (
     SELECT
       COUNT() AS without_work

@@ -1,4 +1,4 @@
--- The timeline of operations that took long, on the CPU and on the GPU.
+-- Operations that took long, on the CPU and on the GPU, in order of time.
 --
 -- Example (at_least_ns=1000000):
 --   SELECT ts, dur, category, name, place
@@ -10,7 +10,7 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 -- GPU work, operators and runtime calls of at least a given time, in order of start, the longest of one start first.
 CREATE PERFETTO FUNCTION molprof_long_operations(
-  -- Time that they reach, ns; 1000000 is a usual choice.
+  -- Least time, ns; 1000000 is a usual choice.
   at_least_ns DURATION
 )
 RETURNS TABLE(
@@ -18,13 +18,13 @@ RETURNS TABLE(
   id JOINID(slice.id),
   -- Start, ns since the trace's earliest event.
   ts TIMESTAMP,
-  -- Time of the operation, those that it calls included, ns.
+  -- Time of the operation and those that it calls, ns.
   dur DURATION,
   -- Category as recorded: kernel, cpu_op, cuda_runtime...
   category STRING,
   -- Name as recorded.
   name STRING,
-  -- Where it ran, as text: device and stream of GPU work, process and thread number of the rest.
+  -- Where it ran, as text: device and stream of GPU work, process and thread number of any other.
   place STRING
 )
 AS

@@ -1,4 +1,4 @@
--- Masking: what happens inside the processor phase, and which operations write masks.
+-- Masking: the processor phase, and which operations write masks.
 --
 -- Example:
 --   SELECT kind, name, count, time_ns
@@ -13,7 +13,7 @@ INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.placement;
 
--- The processor phase of each recorded step, in order of batch and step. Empty for traces of other origin.
+-- The processor phase of each recorded step, in order of batch and step. Empty for foreign traces.
 CREATE PERFETTO VIEW molprof_masking_step(
   -- Batch, from 0.
   batch LONG,
@@ -27,9 +27,9 @@ CREATE PERFETTO VIEW molprof_masking_step(
   launches LONG,
   -- Kernels that they started.
   kernels LONG,
-  -- Calls that made the CPU wait for the GPU.
+  -- Host syncs.
   syncs LONG,
-  -- Operators that call no other operator.
+  -- Leaf operators: those that call no other.
   leaf_operators LONG
 )
 AS
@@ -49,9 +49,9 @@ ORDER BY
   batch,
   step;
 
--- Operations that can write a mask (index, fill, put, scatter, where), kernels and operators by name, longest total
--- time first: those of the processor phase in a trace of molprof's, all of them in any other. An operator's time
--- includes the operators that it calls, so rows of kind operator overlap and must not be added up.
+-- Kernels and operators that can write a mask (index, fill, put, scatter, where) by name, longest total time first: of
+-- the processor phase in molprof's traces, of the whole trace in foreign ones. Do not add up rows of kind operator:
+-- their times include the operators that they call.
 CREATE PERFETTO VIEW molprof_masking_candidate(
   -- kernel or operator.
   kind STRING,

@@ -7,7 +7,7 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
--- One row per copy or set that the GPU's copy engines ran, in order of start.
+-- One row per memory copy or set, in order of start.
 CREATE PERFETTO TABLE molprof_memory_copy(
   -- The slice.
   id JOINID(slice.id),
@@ -15,11 +15,11 @@ CREATE PERFETTO TABLE molprof_memory_copy(
   ts TIMESTAMP,
   -- Time on the device, ns.
   dur DURATION,
-  -- HtoD, DtoH, DtoD, HtoH, PtoP or whatever the name says after Memcpy; set for a memory set.
+  -- HtoD, DtoH, DtoD, HtoH, PtoP or another word after Memcpy in the name; 'set' for a memory set.
   direction STRING,
-  -- Memory that is read, such as Pageable, Pinned or Device; null for a set, and where not recorded.
+  -- Source memory, such as Pageable, Pinned or Device; null for a set, and where not recorded.
   source STRING,
-  -- Memory that is written; null where not recorded.
+  -- Target memory; null where not recorded.
   target STRING,
   -- Bytes moved or set; null where not recorded.
   bytes LONG,
@@ -32,7 +32,7 @@ CREATE PERFETTO TABLE molprof_memory_copy(
 )
 AS
 WITH
-  -- Names read "Memcpy DtoH (Device -> Pageable)" and "Memset (Device)".
+  -- Names are like "Memcpy DtoH (Device -> Pageable)" and "Memset (Device)".
   operation AS (
     SELECT
       id,
@@ -68,17 +68,17 @@ ORDER BY
 CREATE PERFETTO VIEW molprof_memory_direction(
   -- Direction of the copies, or set.
   direction STRING,
-  -- Memory that is read; null as above.
+  -- Source memory; null as above.
   source STRING,
-  -- Memory that is written; null where not recorded.
+  -- Target memory; null where not recorded.
   target STRING,
   -- Copies or sets.
   count LONG,
   -- Sum of their times, ns.
   time_ns DURATION,
-  -- Bytes moved or set; null where none of them has its bytes recorded.
+  -- Bytes moved or set; null where none are recorded.
   bytes LONG,
-  -- Mean rate of those with recorded bytes, bytes per second; null where there is none or no time passed.
+  -- Mean rate over those with recorded bytes, bytes per second; null without any or where no time passed.
   bytes_per_second DOUBLE
 )
 AS

@@ -1,4 +1,4 @@
--- Copies and sets that the GPU's copy engines ran, by name. Copies made by kernels are in molprof.kernel_classes.
+-- Memory copies and sets by name. Copies made by kernels are in molprof.kernel_classes.
 --
 -- Example:
 --   SELECT name, count, time_ns, bytes, bytes_per_second

@@ -1,4 +1,4 @@
--- GPU work, operators and runtime calls added up by name, once for all modules that rank or class them.
+-- GPU work, operators and runtime calls by name, added up once for all modules that rank or class them.
 --
 -- Example:
 --   SELECT category, name, count, time_ns
@@ -22,11 +22,11 @@ AS
     name
 );
 
--- One row per category and name, in that order. Operators include those that they call.
+-- One row per category and name, in that order. Times of operators include those that they call.
 CREATE PERFETTO TABLE molprof_operation_total(
   -- kernel, gpu_memcpy, gpu_memset, cpu_op, cuda_runtime or cuda_driver.
   category STRING,
-  -- Name as recorded; '(no name)' for an empty one, which the trace processor does not tell from none.
+  -- Name as recorded; '(no name)' for an empty or missing one.
   name STRING,
   -- Runs.
   count LONG,
@@ -35,7 +35,7 @@ CREATE PERFETTO TABLE molprof_operation_total(
 )
 AS
 WITH
-  -- Each category for itself: the engine groups by one text faster than by two.
+  -- One category at a time: the engine groups by one text faster than by two.
   total AS (
     SELECT 'kernel' AS category, * FROM _molprof_name_total!('kernel')
     UNION ALL

@@ -1,4 +1,4 @@
--- CPU operators (category cpu_op), and which of them do the work themselves.
+-- Leaf operators: CPU operators (category cpu_op) that do the work themselves.
 --
 -- Example:
 --   SELECT name, COUNT() AS count, SUM(dur) AS time_ns
@@ -7,8 +7,8 @@
 --   ORDER BY count DESC, name
 --   LIMIT 20;
 
--- Operators that call no other operator. Where no GPU calls are recorded this is the nearest thing to a
--- count of launches, under its own name: it is not one.
+-- Operators that call no other operator. Without recorded GPU calls their number is the nearest to a number of
+-- launches.
 CREATE PERFETTO VIEW molprof_leaf_operator(
   -- The operator's slice.
   id JOINID(slice.id),
@@ -21,7 +21,7 @@ CREATE PERFETTO VIEW molprof_leaf_operator(
 )
 AS
 WITH
-  -- An operator's first callee is the next operator of its track, whatever lies between them.
+  -- The first operator that an operator calls is the next one of its track.
   ordered AS (
     SELECT
       id,

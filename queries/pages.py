@@ -86,7 +86,7 @@ def _columns_markdown(role: str, columns: Iterable[Column]) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Prose as it is, but for what Markdown would take for markup."""
+    """Prose with Markdown's own characters escaped."""
     for character in "\\*_[]<>|#$`":
         text = text.replace(character, f"\\{character}")
     return text

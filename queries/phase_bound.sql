@@ -1,8 +1,8 @@
--- What bounded each phase: the GPU at work, the CPU waiting for an idle GPU, or the CPU issuing work.
+-- What bounded each phase: a busy GPU, the CPU waiting for an idle GPU, or the CPU issuing work.
 --
--- Every moment of a phase counts once, by what happens at that moment, whoever started it: gpu_busy where any device
--- runs a kernel, copy or set (of an earlier phase too, and while the CPU waits for it in a call); else sync_idle where
--- the phase's thread is inside a call that waits for the GPU; else launch. So the three add up to the phase's time.
+-- Every moment of a phase counts once: as gpu_busy where any device runs a kernel, copy or set (also of an earlier
+-- phase, and while the CPU waits for it); else as sync_idle where the phase's thread is in a host sync; else as launch.
+-- The three add up to the phase's time.
 --
 -- Example:
 --   SELECT phase, count, host_ns, gpu_busy_ns, sync_idle_ns, launch_ns
@@ -17,7 +17,7 @@ INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.placement;
 
--- Changes of what goes on, per thread that has phases; several at one time are one row.
+-- Changes of state per thread with phases; changes at one time are one row.
 CREATE PERFETTO TABLE _molprof_bound_change AS
 WITH
   home AS (
@@ -26,7 +26,7 @@ WITH
       tid
     FROM molprof_phase
   ),
-  -- Something that goes on from ts to ts_end; a phase without duration has no moment.
+  -- What is true from ts to ts_end; phases without duration are left out.
   stretch AS (
     SELECT
       upid,
@@ -100,8 +100,8 @@ GROUP BY
   tid,
   ts;
 
--- Time of each phase by what bounded it. Phases of one thread do not overlap, so the one that began last is the open
--- one, and slices are numbered in order of their start.
+-- Time of each phase by what bounded it. Phases of one thread do not overlap, so the last that began is open; slices
+-- are numbered in order of their start.
 CREATE PERFETTO TABLE _molprof_bound_time AS
 WITH
   moment AS (
@@ -126,7 +126,7 @@ WHERE
 GROUP BY
   phase_id;
 
--- One row per phase, in order of start. Empty for traces of other origin.
+-- One row per phase, in order of start. Empty for foreign traces.
 CREATE PERFETTO TABLE molprof_phase_bound(
   -- The phase's slice.
   phase_id JOINID(slice.id),
@@ -138,11 +138,11 @@ CREATE PERFETTO TABLE molprof_phase_bound(
   step LONG,
   -- Time on the host, profiler's cost included, ns.
   host_ns DURATION,
-  -- Part of it with work running on any device, ns; null where the trace records no GPU work, as the next two.
+  -- Part of it with any device busy, ns; null where no GPU work is recorded, as the next two.
   gpu_busy_ns DURATION,
-  -- Part of it inside a call that waits for the GPU while all devices were idle, ns.
+  -- Part of it in a host sync while all devices were idle, ns.
   sync_idle_ns DURATION,
-  -- The rest: the CPU issued work, or did its own, while all devices were idle, ns.
+  -- The rest, ns: the CPU issued work or did its own while all devices were idle.
   launch_ns DURATION
 )
 AS
@@ -169,7 +169,7 @@ ORDER BY
   phase.ts,
   phase.id;
 
--- The same by name of phase, the most host time first.
+-- The same by phase, most host time first.
 CREATE PERFETTO VIEW molprof_phase_bound_summary(
   -- Name of the phase.
   phase STRING,
@@ -177,9 +177,9 @@ CREATE PERFETTO VIEW molprof_phase_bound_summary(
   count LONG,
   -- Time on the host, profiler's cost included, ns.
   host_ns DURATION,
-  -- Part of it with work running on any device, ns; null where the trace records no GPU work, as the next two.
+  -- Part of it with any device busy, ns; null where no GPU work is recorded, as the next two.
   gpu_busy_ns DURATION,
-  -- Part of it inside a call that waits for the GPU while all devices were idle, ns.
+  -- Part of it in a host sync while all devices were idle, ns.
   sync_idle_ns DURATION,
   -- The rest, ns.
   launch_ns DURATION

@@ -1,4 +1,4 @@
--- What each phase did: host time, launches, GPU work, waits and operators. Figures of the recorded window.
+-- What each recorded phase did: host time, launches, GPU work, host syncs and operators.
 --
 -- Example:
 --   SELECT phase, count, host_ns, launches, kernels, gpu_ns, syncs, sync_ns
@@ -13,15 +13,15 @@ INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.placement;
 
--- One row per phase, in order of start, and one for what lies outside any phase (phase_id null), last.
+-- One row per phase, in order of start, then one for what is outside any phase (phase_id null).
 CREATE PERFETTO TABLE molprof_phase_work(
-  -- The phase's slice; null for what lies outside any phase.
+  -- The phase's slice; null for what is outside any phase.
   phase_id JOINID(slice.id),
-  -- Name of the phase; null for what lies outside any.
+  -- Name of the phase; null for what is outside any.
   phase STRING,
   -- Batch, from 0; null as above.
   batch LONG,
-  -- Step of the batch; null for template, tokenize and as above.
+  -- Step of the batch; null for set-up phases and as above.
   step LONG,
   -- Time on the host, profiler's cost included, ns; null as above.
   host_ns DURATION,
@@ -29,15 +29,15 @@ CREATE PERFETTO TABLE molprof_phase_work(
   launches LONG,
   -- Calls that start a graph.
   graph_launches LONG,
-  -- Kernels whose launching call lies in the phase.
+  -- Kernels whose launch is in the phase.
   kernels LONG,
-  -- Time of kernels, copies and sets whose call lies in the phase, ns; side by side counts each.
+  -- Time of kernels, copies and sets whose call is in the phase, ns; concurrent work counts each.
   gpu_ns DURATION,
-  -- Calls that made the CPU wait for the GPU.
+  -- Host syncs.
   syncs LONG,
-  -- Time in those calls, ns.
+  -- Time in host syncs, ns.
   sync_ns DURATION,
-  -- Operators that call no other operator.
+  -- Leaf operators: those that call no other.
   leaf_operators LONG
 )
 AS
@@ -64,7 +64,7 @@ WITH
     LEFT JOIN molprof_call_phase AS place
       ON place.id = leaf.id
     UNION ALL
-    -- So that a phase that did nothing has its row too.
+    -- A phase that did nothing has a row too.
     SELECT id, 0, 0, 0, 0, 0, 0, 0
     FROM molprof_phase
   ),
@@ -103,27 +103,27 @@ ORDER BY
   phase.ts,
   phase.id;
 
--- The same by name of phase, the most host time first; what lies outside any phase last.
+-- The same by phase, most host time first; what is outside any phase last.
 CREATE PERFETTO VIEW molprof_phase_summary(
-  -- Name of the phase; null for what lies outside any.
+  -- Name of the phase; null for what is outside any.
   phase STRING,
   -- Phases of that name.
   count LONG,
-  -- Time on the host, profiler's cost included, ns; null for what lies outside any phase.
+  -- Time on the host, profiler's cost included, ns; null outside any phase.
   host_ns DURATION,
   -- Calls that start a kernel.
   launches LONG,
   -- Calls that start a graph.
   graph_launches LONG,
-  -- Kernels whose launching call lies in the phase.
+  -- Kernels whose launch is in the phase.
   kernels LONG,
-  -- Time of kernels, copies and sets whose call lies in the phase, ns.
+  -- Time of kernels, copies and sets whose call is in the phase, ns.
   gpu_ns DURATION,
-  -- Calls that made the CPU wait for the GPU.
+  -- Host syncs.
   syncs LONG,
-  -- Time in those calls, ns.
+  -- Time in host syncs, ns.
   sync_ns DURATION,
-  -- Operators that call no other operator.
+  -- Leaf operators: those that call no other.
   leaf_operators LONG
 )
 AS

@@ -1,4 +1,4 @@
--- Steps and phases of a run that molprof captured, from its annotations (docs/trace-format.md).
+-- Steps and phases of a captured run, from its annotations (docs/trace-format.md).
 --
 -- Example:
 --   SELECT batch, step, phase, ts, dur
@@ -8,7 +8,7 @@
 INCLUDE PERFETTO MODULE molprof.annotations;
 
 -- One row per phase: template and tokenize of each batch, then prefill or forward, processor, sampling and
--- bookkeeping of each recorded step. Empty for traces of other origin.
+-- bookkeeping of each recorded step. Empty for foreign traces.
 CREATE PERFETTO TABLE molprof_phase(
   -- The annotation's slice.
   id JOINID(slice.id),
@@ -22,9 +22,9 @@ CREATE PERFETTO TABLE molprof_phase(
   batch LONG,
   -- Step of the batch, 0 for the one with the prefill; null for template and tokenize.
   step LONG,
-  -- Process that the phase ran in.
+  -- Process of the phase.
   upid JOINID(process.id),
-  -- Thread number that the phase ran on.
+  -- Thread number of the phase.
   tid LONG
 )
 AS
@@ -46,7 +46,7 @@ SELECT
   ts,
   dur,
   SUBSTR(name, 9, INSTR(name, ' ') - 9) AS phase,
-  -- CAST reads the digits that the text begins with.
+  -- CAST reads the leading digits.
   IIF(INSTR(name, ' batch=') > 0, CAST(SUBSTR(name, INSTR(name, ' batch=') + 7) AS INT), NULL) AS batch,
   IIF(INSTR(name, ' step=') > 0, CAST(SUBSTR(name, INSTR(name, ' step=') + 6) AS INT), NULL) AS step,
   upid,

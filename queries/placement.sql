@@ -1,7 +1,7 @@
--- To which phase each operator, runtime call and piece of GPU work belongs.
+-- The phase of each operator, runtime call, kernel, copy and set.
 --
--- An operator or call belongs to the phase on its own thread that was open when it started; GPU work to the phase of
--- the call that started it, whenever it ran.
+-- An operator or call belongs to the phase of its thread in which it started; GPU work to the phase of its launch,
+-- whenever it ran.
 --
 -- Example:
 --   SELECT phase.phase, COUNT() AS count, SUM(slice.dur) AS gpu_ns
@@ -19,7 +19,7 @@ INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.work_calls;
 
--- Operators and calls that started inside a phase; those outside any have no row.
+-- Operators and calls that started in a phase; others have no row.
 CREATE PERFETTO TABLE molprof_call_phase(
   -- The operator's or call's slice.
   id JOINID(slice.id),
@@ -60,10 +60,10 @@ WITH
       USING (utid)
     WHERE
       slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
-      -- Traces of other origin have no phases; this spares them the sorting below.
+      -- Foreign traces have no phases and need no sorting.
       AND (SELECT COUNT() FROM molprof_phase) > 0
   ),
-  -- Phases of one thread do not overlap, so the last one that began is the only one that can be open.
+  -- Phases of one thread do not overlap: only the last that began can be open.
   placed AS (
     SELECT
       id,
@@ -88,11 +88,11 @@ WHERE
 ORDER BY
   placed.id;
 
--- GPU work with the phase of its launching call; a graph's work goes to the graph launch.
+-- GPU work with the phase of its launch; a graph's work belongs to the graph launch.
 CREATE PERFETTO TABLE molprof_work_phase(
   -- The kernel, copy or set.
   id JOINID(slice.id),
-  -- The phase's slice; null where the call was not recorded or lay outside any phase.
+  -- The phase's slice; null where the call is not recorded or outside any phase.
   phase_id JOINID(slice.id)
 )
 AS

@@ -1,4 +1,4 @@
--- Kernels that run for less time than their launch takes: candidates for fusing or for a graph.
+-- Kernels that are shorter than their launch: candidates for fusion or a graph.
 --
 -- Example:
 --   SELECT name, kernels, shorter, kernel_ns, call_ns
@@ -12,17 +12,17 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.work_calls;
 
--- Kernels with a launch of their own, by name, most short ones first. A kernel that a graph started has no launch.
+-- Kernels with their own launch, by name, most short ones first. Kernels of graphs have none.
 CREATE PERFETTO VIEW molprof_short_kernel(
   -- Kernel, as recorded.
   name STRING,
   -- Runs with a recorded launch.
   kernels LONG,
-  -- Those that ran for less time than their launching call.
+  -- Those that ran for less time than their launch took.
   shorter LONG,
   -- Time of those on the device, ns.
   kernel_ns DURATION,
-  -- Time of those in their launching calls, ns.
+  -- Time of their launches, ns.
   call_ns DURATION
 )
 AS

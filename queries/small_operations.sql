@@ -1,4 +1,4 @@
--- Operations that are short and many: where launching costs more than computing.
+-- Operations that are short and frequent: where a launch costs more than the work.
 --
 -- Example (below_ns=100000, more_than=1000):
 --   SELECT category, name, count, time_ns, mean_ns
@@ -7,11 +7,11 @@
 
 INCLUDE PERFETTO MODULE molprof.operation_totals;
 
--- GPU work, operators and calls whose mean time is below a bound and whose number is above another, most first.
+-- GPU work, operators and calls below a mean time and above a count, most first.
 CREATE PERFETTO FUNCTION molprof_small_operations(
-  -- Mean time that they stay below, ns; 100000 is a usual choice.
+  -- Mean time below this, ns; 100000 is a usual choice.
   below_ns DURATION,
-  -- Number that they exceed; 1000 is a usual choice.
+  -- Count above this; 1000 is a usual choice.
   more_than LONG
 )
 RETURNS TABLE(

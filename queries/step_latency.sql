@@ -1,6 +1,6 @@
 -- How long steps took on the host: percentiles of their duration and of the time to the next step.
 --
--- A percentile is by nearest rank: the smallest value that at least so many percent of all values do not exceed.
+-- Percentiles are by nearest rank: the smallest value that at least that share of all values does not exceed.
 -- Times include the profiler's cost.
 --
 -- Example:

@@ -1,6 +1,6 @@
--- Launches, kernels and GPU time per step and per token, whichever engine wrote the steps.
+-- Launches, kernels and GPU time per step and per token, for the steps of any engine.
 --
--- GPU work belongs to the step of the call that started it, whenever it ran; a graph's work to the graph launch.
+-- GPU work belongs to the step of its launch, whenever it ran; a graph's work to the graph launch.
 --
 -- Example:
 --   SELECT source, kind, steps, tokens, launches_per_step, launches_per_token, kernels_per_token
@@ -19,10 +19,10 @@ INCLUDE PERFETTO MODULE molprof.step_placement;
 
 INCLUDE PERFETTO MODULE molprof.steps;
 
--- One row per step, in order of start, and one for what lies outside any step (step_id null), last. Empty for a
--- trace without steps. Where the trace records no GPU calls and no GPU work, their figures are null.
+-- One row per step, in order of start, then one for what is outside any step (step_id null). Empty for a trace without
+-- steps. Without recorded GPU calls and GPU work, their figures are null.
 CREATE PERFETTO TABLE molprof_step_launch(
-  -- The step's slice; null for what lies outside any step.
+  -- The step's slice; null for what is outside any step.
   step_id JOINID(slice.id),
   -- Calls that start a kernel; null where not recorded.
   launches LONG,
@@ -30,13 +30,14 @@ CREATE PERFETTO TABLE molprof_step_launch(
   graph_launches LONG,
   -- Kernels that these calls started, those of graphs included; null where not recorded.
   kernels LONG,
-  -- Time of kernels, copies and sets whose call lies in the step, ns; side by side counts each; null where not recorded.
+  -- Time of kernels, copies and sets whose call is in the step, ns; concurrent work counts each; null where not
+  -- recorded.
   gpu_ns DURATION,
-  -- Calls that made the CPU wait for the GPU; null where not recorded.
+  -- Host syncs; null where not recorded.
   syncs LONG,
-  -- Time in those calls, ns; null where not recorded.
+  -- Time in host syncs, ns; null where not recorded.
   sync_ns DURATION,
-  -- Operators that call no other operator; null where GPU calls or work are recorded, which say more.
+  -- Leaf operators; null where GPU calls or work are recorded.
   leaf_operators LONG
 )
 AS
@@ -46,7 +47,7 @@ WITH
       EXISTS(SELECT 1 FROM molprof_gpu_call) OR EXISTS(SELECT 1 FROM molprof_gpu_work) AS gpu
   ),
   fact AS (
-    -- Added up before it meets the rest: sorting many wide rows takes longest.
+    -- Added up first: sorting many wide rows takes longest.
     SELECT
       place.step_id,
       SUM(fact.launches) AS launches,
@@ -66,7 +67,7 @@ WITH
     FROM molprof_work_without_call
     UNION ALL
     SELECT place.step_id, 0, 0, 0, 0, 0, 0, 1
-    -- From the left, so that the operators are computed only where they are asked for.
+    -- In this order, operators are computed only where needed.
     FROM recorded
     CROSS JOIN molprof_leaf_operator AS leaf
     LEFT JOIN molprof_call_step AS place
@@ -74,7 +75,7 @@ WITH
     WHERE
       NOT recorded.gpu
     UNION ALL
-    -- So that a step that did nothing has its row too, and so has what lies outside.
+    -- A step that did nothing has a row too, and so has what is outside.
     SELECT id, 0, 0, 0, 0, 0, 0, 0
     FROM molprof_any_step
     UNION ALL
@@ -114,17 +115,17 @@ ORDER BY
   step.ts,
   step.id;
 
--- The same by source and kind of step; what lies outside any step last.
+-- The same by source and kind of step; what is outside any step last.
 CREATE PERFETTO VIEW molprof_step_launch_summary(
-  -- molprof, vllm, sglang or profiler; null for what lies outside any step.
+  -- molprof, vllm, sglang or profiler; null for what is outside any step.
   source STRING,
   -- Kind of the steps, as in molprof.steps; null for profiler and as above.
   kind STRING,
-  -- Steps; 0 for what lies outside any.
+  -- Steps; 0 for what is outside any.
   steps LONG,
-  -- Tokens that they generated; null where not told.
+  -- Generated tokens; null where not known.
   tokens LONG,
-  -- Prompt tokens that they read; null where not told.
+  -- Prompt tokens read; null where not known.
   prompt_tokens LONG,
   -- Time of the steps on the host, profiler's cost included, ns; null as for source.
   host_ns DURATION,
@@ -136,15 +137,15 @@ CREATE PERFETTO VIEW molprof_step_launch_summary(
   kernels LONG,
   -- Time of the GPU work that they started, ns; null where not recorded.
   gpu_ns DURATION,
-  -- Calls that made the CPU wait for the GPU; null where not recorded.
+  -- Host syncs; null where not recorded.
   syncs LONG,
-  -- Operators that call no other operator; null where GPU calls or work are recorded, which say more.
+  -- Leaf operators; null where GPU calls or work are recorded.
   leaf_operators LONG,
   -- Launches per step; null outside steps and where not recorded.
   launches_per_step DOUBLE,
   -- Kernels per step; null as above.
   kernels_per_step DOUBLE,
-  -- Launches per generated token; null as above and where no token was generated or their number is not told.
+  -- Launches per generated token; null as above, and where there are none or their number is not known.
   launches_per_token DOUBLE,
   -- Kernels per generated token; null as above.
   kernels_per_token DOUBLE

@@ -1,9 +1,8 @@
--- In which step each runtime call ran, and each leaf operator where no GPU calls are recorded.
+-- The step of each runtime call, and of each leaf operator where no GPU calls are recorded.
 --
--- Steps are those of molprof.steps.
--- Threads without steps of their own count too, as the one that runs backward passes: where all steps of a process
--- are on one thread, the step that was open in the process decides; else the one on the same thread. Where steps
--- overlap, the one that began last is meant.
+-- Steps are those of molprof.steps. Where all steps of a process are on one thread, the step open in the process counts
+-- for all its threads, such as the one that runs backward passes; else the step open on the same thread. Of overlapping
+-- steps, the last that began counts.
 --
 -- Example:
 --   SELECT slice.name, COUNT() AS count
@@ -20,7 +19,7 @@ INCLUDE PERFETTO MODULE molprof.operators;
 
 INCLUDE PERFETTO MODULE molprof.steps;
 
--- Steps, each to its end or to the start of the next one of its lane: a process, or one of its threads.
+-- Steps, each up to its end or the start of the next in its lane: a process, or one of its threads.
 CREATE PERFETTO TABLE _molprof_step_lane AS
 WITH
   spread AS (
@@ -54,7 +53,7 @@ SELECT
   MIN(ts_end, IFNULL(next_ts, ts_end)) AS ts_end
 FROM lane;
 
--- Process and thread number of each track: many slices share few tracks.
+-- Process and thread number by track.
 CREATE PERFETTO TABLE _molprof_step_track AS
 SELECT
   thread_track.id,
@@ -66,8 +65,7 @@ JOIN thread
 ORDER BY
   thread_track.id;
 
--- Leaf operators in order of start, so that the engine finds a step's share by searching; only where no GPU calls are
--- recorded.
+-- Leaf operators in order of start, so that the engine can search; only where no GPU calls are recorded.
 CREATE PERFETTO TABLE _molprof_placeable_operator AS
 SELECT
   id,
@@ -83,7 +81,7 @@ ORDER BY
   ts,
   id;
 
--- Runtime calls and leaf operators that started inside a step; those outside any have no row.
+-- Runtime calls and leaf operators that started in a step; others have no row.
 CREATE PERFETTO TABLE molprof_call_step(
   -- The call's or operator's slice.
   id JOINID(slice.id),

@@ -1,4 +1,4 @@
--- GPU work of the recorded steps by class, without template building and the like.
+-- GPU work of the recorded steps by class.
 --
 -- Example:
 --   SELECT class, count, time_ns
@@ -13,12 +13,11 @@ INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.placement;
 
--- Work whose launching call lies in a recorded step, by class, longest total time first. Empty for traces of
--- other origin.
+-- Work whose launch is in a recorded step, by class, longest total time first. Empty for foreign traces.
 CREATE PERFETTO VIEW molprof_step_class(
   -- Class of the work, as in molprof.kernel_classes.
   class STRING,
-  -- Kernels, copies or sets, all recorded steps together.
+  -- Kernels, copies or sets of all recorded steps.
   count LONG,
   -- Sum of their times, ns.
   time_ns DURATION

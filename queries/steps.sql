@@ -1,9 +1,9 @@
--- Steps of any trace, from the annotations of what ran them: molprof, vLLM, SGLang, torch's profiler.
+-- Steps of any trace, from the annotations of molprof, vLLM, SGLang or torch's profiler.
 --
--- Names read: molprof.step batch=B step=S; SGLang's step[MODE bs=N] and step[MODE bs=N toks=T]; vLLM's
--- execute_context_C(...)_generation_G(...) and execute_N_context_C(...)_generation_G(...); ProfilerStep#N.
--- So that no step counts twice, molprof's go before the engines', these before the profiler's, and of steps inside
--- each other the outermost counts: SGLang's step[...] may stand inside an execute_..., which holds what prepares it.
+-- Names: molprof.step batch=B step=S; SGLang's step[MODE bs=N] and step[MODE bs=N toks=T]; vLLM's
+-- execute_context_C(...)_generation_G(...) and execute_N_context_C(...)_generation_G(...); ProfilerStep#N. No step
+-- counts twice: molprof's go before the engines', these before the profiler's, and of nested steps the outermost
+-- counts.
 --
 -- Example:
 --   SELECT source, kind, COUNT() AS steps, SUM(tokens) AS tokens, SUM(dur) AS host_ns
@@ -17,7 +17,7 @@ INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.tokens;
 
--- Annotations that are steps, with their name in parts.
+-- Annotations that are steps, with the parts of their names.
 CREATE PERFETTO TABLE _molprof_step_annotation AS
 WITH
   annotation AS (
@@ -37,7 +37,7 @@ WITH
       tid
     FROM molprof_annotation
     WHERE
-      -- No count has 16 digits, and sums of such would overflow.
+      -- Counts have fewer than 16 digits; sums of longer numbers would overflow.
       name NOT GLOB '*[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]*'
   ),
   chosen AS (
@@ -70,7 +70,7 @@ SELECT
   CASE choice WHEN 1 THEN 'molprof' WHEN 2 THEN IIF(is_sglang, 'step', 'execute') ELSE 'profiler' END AS form,
   upid,
   tid,
-  -- CAST reads the digits that a text begins with.
+  -- CAST reads the leading digits.
   CAST(SUBSTR(name, INSTR(name, 'context_') + 8) AS INT) AS context,
   CAST(SUBSTR(name, INSTR(name, '_generation_') + 12) AS INT) AS generation,
   CAST(REPLACE(SUBSTR(name, INSTR(name, '(') + 1), 'sq', '') AS INT) AS context_tokens,
@@ -82,7 +82,7 @@ FROM chosen
 WHERE
   choice = best AND (covered_until IS NULL OR ts + dur > covered_until);
 
--- One row per step, in order of start. A step inside another of its thread is a part of it and has no row.
+-- One row per step, in order of start. A step inside another of its thread has no row.
 CREATE PERFETTO TABLE molprof_any_step(
   -- The annotation's slice.
   id JOINID(slice.id),
@@ -96,19 +96,19 @@ CREATE PERFETTO TABLE molprof_any_step(
   name STRING,
   -- prefill, decode, mixed (both at once) or idle, or another mode of the engine's in lower case; null for profiler.
   kind STRING,
-  -- Number of the step within its batch, or of the profiler's step; null for vllm and sglang.
+  -- Number of the step in its batch, or of the profiler's step; null for vllm and sglang.
   number LONG,
-  -- Sequences whose prompt it read; null where not told.
+  -- Sequences whose prompt it read; null where not known.
   prompt_sequences LONG,
-  -- Prompt tokens that it read; null where not told.
+  -- Prompt tokens that it read; null where not known.
   prompt_tokens LONG,
-  -- Tokens that it generated: one per generating sequence. The names of vllm and sglang do not tell whether a prompt was
-  -- read to its end, which gives its first token: those are not counted in a mixed step, and a prefill step is null, as
-  -- any step whose name does not tell.
+  -- Generated tokens: one per generating sequence. The names of vllm and sglang do not show whether a prompt was read
+  -- to its end, which gives its first token: a mixed step does not count those, and a prefill step is null, as any step
+  -- whose name does not show the number.
   tokens LONG,
-  -- Process that the step ran in.
+  -- Process of the step.
   upid JOINID(process.id),
-  -- Thread number that the step ran on.
+  -- Thread number of the step.
   tid LONG
 )
 AS

@@ -1,4 +1,4 @@
--- The streams of each device: how much work each ran and for how long it was busy.
+-- The streams of each device: their work and their busy time.
 --
 -- Example:
 --   SELECT device, stream, count, span_ns, busy_ns, busy_ratio
@@ -50,7 +50,7 @@ WITH
       SUM(category = 'kernel') AS kernels,
       SUM(dur) AS time_ns,
       MAX(ts + dur) - MIN(ts) AS span_ns,
-      -- What a piece adds to the union: its part after all earlier ones.
+      -- What it adds to the union: its part after all earlier work.
       SUM(MAX(0, ts + dur - MAX(ts, IFNULL(busy_until, ts)))) AS busy_ns
     FROM ordered
     GROUP BY

@@ -1,4 +1,4 @@
--- In which phase the CPU waited for the GPU.
+-- Host syncs by phase.
 --
 -- Example:
 --   SELECT phase, name, operator, count, time_ns
@@ -11,9 +11,9 @@ INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.placement;
 
--- Waiting calls by phase, name and operator, longest total wait first.
+-- Host syncs by phase, name and operator, longest total time first.
 CREATE PERFETTO VIEW molprof_host_sync_phase(
-  -- Phase that the calls began in; null outside any, and for traces of other origin.
+  -- Phase in which the calls began; null outside any, and for foreign traces.
   phase STRING,
   -- Name of the runtime or driver function.
   name STRING,
@@ -21,7 +21,7 @@ CREATE PERFETTO VIEW molprof_host_sync_phase(
   operator STRING,
   -- Calls.
   count LONG,
-  -- Time in the calls, ns: the wait and the call's own cost.
+  -- Time in the calls, ns: the wait and the calls themselves.
   time_ns DURATION,
   -- Longest single call, ns.
   longest_ns DURATION

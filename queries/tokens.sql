@@ -1,23 +1,23 @@
--- Sequences and their tokens, from the token tracks that molprof writes (docs/trace-format.md).
+-- Sequences and their tokens, from molprof's token tracks (docs/trace-format.md).
 --
 -- Example:
 --   SELECT sequence, position, text, kind, block, dur
 --   FROM molprof_token
 --   ORDER BY sequence, position;
 
--- One row per generated sequence. Empty for traces of other origin.
+-- One row per generated sequence. Empty for foreign traces.
 CREATE PERFETTO TABLE molprof_sequence(
   -- Sequence, from 0.
   sequence LONG,
-  -- Batch that it ran in.
+  -- Its batch.
   batch LONG,
   -- Row of the batch.
   row LONG,
   -- The prompt's molecule; null for a plain-text prompt.
   smiles STRING,
-  -- Generated tokens, EOS included, padding after it not.
+  -- Generated tokens with EOS, without the padding after it.
   tokens LONG,
-  -- Where the arrays of its tokens are.
+  -- Args with the arrays of its tokens.
   arg_set_id ARGSETID
 )
 AS
@@ -53,11 +53,11 @@ ORDER BY
 CREATE PERFETTO TABLE molprof_token(
   -- Sequence, from 0.
   sequence LONG,
-  -- Batch that it ran in.
+  -- Its batch.
   batch LONG,
   -- Place in the sequence, from 0.
   position LONG,
-  -- Step of the batch that made it: its position, but where a step made several tokens of a sequence.
+  -- Step of the batch that generated it: its position, unless a step generated several tokens of a sequence.
   step LONG,
   -- The token's id.
   token_id LONG,
@@ -69,15 +69,14 @@ CREATE PERFETTO TABLE molprof_token(
   block LONG,
   -- The token's slice; null where its step was not recorded.
   slice_id JOINID(slice.id),
-  -- Start of its step, or of its share of it where the step made several, ns since the trace's earliest event; null as
-  -- above.
+  -- Start of its step, or of its share of a step with several, ns since the trace's earliest event; null as above.
   ts TIMESTAMP,
   -- Time of its step or share, ns; null as above.
   dur DURATION
 )
 AS
 WITH
-  -- Keys read args.token_id[12]; the number in brackets is the position.
+  -- Keys are args.token_id[12], with the position in brackets.
   cell AS (
     SELECT
       sequence.sequence,
@@ -101,7 +100,7 @@ WITH
       MAX(IIF(field = 'args.text', string_value, NULL)) AS text,
       MAX(IIF(field = 'args.kind', string_value, NULL)) AS kind,
       MAX(IIF(field = 'args.block', int_value, NULL)) AS block,
-      -- Written where a step made several.
+      -- Present if a step generated several.
       MAX(IIF(field = 'args.step', int_value, NULL)) AS step
     FROM cell
     GROUP BY

@@ -1,4 +1,4 @@
--- Where the time goes by name: GPU work and CPU operators.
+-- Time by name: GPU work and CPU operators.
 --
 -- Example:
 --   SELECT name, class, count, time_ns, time_ratio
@@ -44,8 +44,8 @@ ORDER BY
   work.name,
   class.class;
 
--- Time of the operators that an operator calls, by the operator's name. In a table of its own, as the trace processor
--- groups the rows of one table much faster than those of a join.
+-- Time of the operators that an operator calls, by its name. A table: the trace processor groups its rows much faster
+-- than those of a join.
 CREATE PERFETTO TABLE _molprof_called_operator AS
 WITH
   callee AS (
@@ -67,17 +67,17 @@ JOIN slice AS operator
 WHERE
   operator.category = 'cpu_op';
 
--- CPU operators by name, longest own time first.
+-- CPU operators by name, longest self time first.
 CREATE PERFETTO VIEW molprof_top_cpu_operation(
   -- Operator, as recorded.
   name STRING,
   -- Calls.
   count LONG,
-  -- Sum of their times without the operators that they call, ns.
+  -- Self time: sum of their times without the operators that they call, ns.
   own_ns DURATION,
   -- Sum of their times with the operators that they call, ns; calls inside a call of the same name count twice.
   time_ns DURATION,
-  -- Mean own time, ns.
+  -- Mean self time, ns.
   mean_ns DOUBLE
 )
 AS

@@ -1,6 +1,6 @@
 -- The recorded step of median duration in detail: its phases, calls, operators and GPU work.
 --
--- Of decode steps where any are recorded, else of all steps; of an even number the shorter of the middle two.
+-- The median is over decode steps if any are recorded, else over all; of an even number, the shorter of the middle two.
 --
 -- Example:
 --   SELECT kind, lane, class, COUNT() AS count, SUM(dur) AS time_ns
@@ -24,7 +24,7 @@ INCLUDE PERFETTO MODULE molprof.steps;
 
 INCLUDE PERFETTO MODULE molprof.work_calls;
 
--- The step; no row where no steps are recorded.
+-- The step; no row without recorded steps.
 CREATE PERFETTO TABLE molprof_typical_step(
   -- The annotation's slice.
   id JOINID(slice.id),
@@ -36,9 +36,9 @@ CREATE PERFETTO TABLE molprof_typical_step(
   name STRING,
   -- molprof, vllm, sglang or profiler.
   source STRING,
-  -- prefill, decode, mixed or as molprof.steps has it; null for profiler.
+  -- prefill, decode, mixed or another kind of molprof.steps; null for profiler.
   kind STRING,
-  -- Steps that it is the median of.
+  -- Steps over which it is the median.
   steps LONG
 )
 AS
@@ -81,8 +81,7 @@ FROM ranked
 WHERE
   place = (steps + 1) / 2;
 
--- The outermost operators around what the step placed; only where no GPU calls are recorded, so that leaf operators are
--- placed.
+-- The outermost operators of the step; only where no GPU calls are recorded.
 CREATE PERFETTO TABLE _molprof_outermost_operator AS
 SELECT DISTINCT
   top.id,
@@ -110,24 +109,24 @@ JOIN slice AS top
 WHERE
   NOT EXISTS(SELECT 1 FROM molprof_gpu_call);
 
--- What happened in it, in order of start.
+-- What happened in the step, in order of start.
 CREATE PERFETTO TABLE molprof_step_interval(
   -- The slice.
   id JOINID(slice.id),
-  -- phase; launch (graph launches too); wait (the CPU for the GPU); operator (outermost ones, where no GPU calls are
-  -- recorded); gpu (work that the step's calls started, whenever it ran, and other work that ran during the step).
+  -- phase; launch (also of graphs); wait (a host sync); operator (outermost ones, where no GPU calls are recorded); gpu
+  -- (work that the step's calls started, whenever it ran, and other work that ran during the step).
   kind STRING,
-  -- Device and stream of GPU work as device/stream; null for all else.
+  -- device/stream of GPU work; null for any other.
   lane STRING,
   -- Phase, or name of the call, operator or work.
   name STRING,
-  -- Class of GPU work, name of an operator; null for all else.
+  -- Class of GPU work, name of an operator; null for any other.
   class STRING,
   -- From the start of the step to its own start, ns; below 0 for work of an earlier step that still ran.
   start_ns LONG,
   -- Duration, ns.
   dur DURATION,
-  -- False for GPU work that another step started, or whose call was not recorded.
+  -- False for GPU work of another step, or whose call is not recorded.
   own BOOL
 )
 AS

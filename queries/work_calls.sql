@@ -14,20 +14,20 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
--- Which call started which GPU work; work whose call was not recorded has no row.
--- Where several calls carry the number, a launch goes before other calls, then the earliest.
+-- Which call started which GPU work; work whose call is not recorded has no row.
+-- Of several calls with the number, launches go first, then the earliest.
 CREATE PERFETTO TABLE molprof_gpu_work_call(
   -- The kernel, copy or set.
   work_id JOINID(slice.id),
   -- The call that started it; a graph launch starts many.
   call_id JOINID(slice.id),
-  -- From the start of the call to the start of the work, ns; below 0 only where clocks disagree.
+  -- From the start of the call to the start of the work, ns; below 0 only if clocks disagree.
   delay DURATION
 )
 AS
 WITH
-  -- The trace processor numbers slices in order of their start, so the lowest id is the earliest; bit 48 puts
-  -- calls that launch nothing behind those that do. Ranking by a window takes twice as long.
+  -- The lowest id is the earliest slice. Bit 48 puts calls that launch nothing behind launches. Ranking by a window
+  -- takes twice as long.
   first AS MATERIALIZED (
     SELECT
       correlation,

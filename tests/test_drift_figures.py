@@ -60,7 +60,7 @@ def test_what_each_rule_counts(text: str, junk: int, filler: int, counted: str |
 
 def test_every_rule_counts_something_and_has_a_name_of_its_own() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
-    assert all(rule.counts.__name__ == rule.name and len(rule.meaning) <= 45 for rule in RULES)
+    assert all(len(rule.meaning) <= 45 for rule in RULES)
 
 
 def tokens(text: str) -> list[Token]:

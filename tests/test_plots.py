@@ -132,7 +132,7 @@ def test_waterfall_shows_what_no_part_accounts_for_and_cuts_the_axis(tmp_path: P
     figure = PLOTS["waterfall"].draw(subject_of(two_runs(tmp_path, {"forward": 1_370_000_000})))
     (axis,) = figure.axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
-    assert labels == ["llama lp:generic", "forward", "in no part", "qwen lp:generic"]
+    assert labels == ["llama lp:generic", "forward", "unexplained", "qwen lp:generic"]
     assert "+10.00 ms (+0.72 %)" in texts(figure)
     assert axis.get_xlim()[0] > 0
     assert "does not begin at 0" in axis.get_xlabel()
@@ -180,7 +180,7 @@ def test_timeline_has_a_lane_for_each_stream_and_says_what_is_put_together(tmp_p
     ]  # fmt: skip
     assert axis.get_title(loc="left") == "llama lp:generic: decode step of 80.00 µs (median of 2)"
     assert axis.get_xlabel() == "time since the step began, profiled (µs)"
-    assert {"host's end", "copy", "cat", "other", "of another step"} <= set(texts(figure))
+    assert {"end of step (host)", "copy", "cat", "other", "of another step"} <= set(texts(figure))
     assert report.typical_step is not None
     several = (Interval("launch", None, "cudaLaunchKernel", None, 0, 10, 7, True), *report.typical_step.intervals)
     merged = replace(report, typical_step=replace(report.typical_step, intervals=several))
@@ -192,7 +192,7 @@ def test_timeline_has_a_lane_for_each_stream_and_says_what_is_put_together(tmp_p
 def test_other_figures_say_their_figures_with_units(pair: Comparison) -> None:
     subject = subject_of(pair)
     phases = PLOTS["phases"].draw(subject)
-    assert phases.axes[0].get_xlabel() == "unprofiled time per step, mean of the median repeat (s)"
+    assert phases.axes[0].get_xlabel() == "unprofiled time per step, mean of the median pass (s)"
     assert {"forward", "processor", "sampling", "bookkeeping", "llama lp:generic"} <= set(texts(phases))
     classes = PLOTS["classes"].draw(subject)
     assert classes.axes[0].get_xlabel() == "GPU time per recorded step, profiled (µs)"
@@ -258,9 +258,9 @@ def test_plot_writes_a_file_and_does_not_overwrite_it(molprof: Cli, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("plot", "waterfall", "run.json", "-o", "x.svg"), 3, "not recorded: a difference takes two runs with"),
-        (("plot", "timeline", "empty.json", "-o", "x.svg"), 3, "not recorded: steps are not annotated in this trace"),
-        (("plot", "classes", "empty.json", "-o", "x.png"), 3, "not recorded: the trace holds no GPU work"),
+        (("plot", "waterfall", "run.json", "-o", "x.svg"), 3, "not recorded: two runs with unprofiled times"),
+        (("plot", "timeline", "empty.json", "-o", "x.svg"), 3, "not recorded: annotated steps"),
+        (("plot", "classes", "empty.json", "-o", "x.png"), 3, "not recorded: kernels, copies and sets"),
         (("plot", "latency", "empty.json", "-o", "x.png"), 3, "not recorded: unprofiled times of single steps"),
         (("plot", "drift", "absent.json", "-o", "x.jpg"), 2, "x.jpg does not end in .png, .svg or .pdf"),
         (("plot", "drift", "absent.json", "-o", "no/such/x.png"), 2, "does not exist"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import tiny_trace
+from trace_rows import losses
 
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader import load_trace
@@ -57,7 +58,7 @@ def read_both_ways(path: Path) -> tuple[dict[str, Any], dict[str, Any], int, int
         plain.finish()
         count = "SELECT COUNT() AS n FROM slice"
         missing = ours.query(count)["n"][0] - plain.query(count)["n"][0]
-        dropped = plain.stats().get("slice_drop_overlapping_complete_event", 0)
+        dropped = losses(plain).get("slice_drop_overlapping_complete_event", 0)
         return all_rows(ours), all_rows(plain), missing, dropped
 
 

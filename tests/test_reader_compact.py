@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from test_reader import corpus, corpus_names
-from trace_rows import SLICES, load, rows, x
+from trace_rows import SLICES, load, losses, rows, x
 
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader import compact, feeding, load_trace
@@ -53,7 +53,7 @@ def contents(path: Path, **options: Any) -> list[list[tuple[Any, ...]]]:
     with open_engine() as engine:
         info = load_trace(path, engine, all_args=False, **options)
         assert info.lost_events == 0
-        assert engine.stats() == {}
+        assert losses(engine) == {}
         found = [rows(engine.query(sql)) for sql in (SLICES, ARGS, NAMES)]
     # A category that is not there is an empty one in the compact form.
     found[0] = [(name, category or None, *rest) for name, category, *rest in found[0]]

@@ -32,12 +32,12 @@ PACKED = gzip.compress(WHOLE, mtime=0)  # without the time, which would be anoth
     ("content", "reason"),
     [
         (b"", "is empty (0 bytes)"),
-        (b" \n ", "holds no text, or white space alone (byte 3"),
-        (gzip.compress(b"", mtime=0), "holds no text, or white space alone (byte 0"),
-        (b"\xef\xbb\xbf", "holds no text, or white space alone (byte 3"),
+        (b" \n ", "is empty or holds only white space (byte 3"),
+        (gzip.compress(b"", mtime=0), "is empty or holds only white space (byte 0"),
+        (b"\xef\xbb\xbf", "is empty or holds only white space (byte 3"),
         (b'[{"ph": "X", "ts": 1, "name": "\\ud800"}]', "wrong event 1: text that ends in half a surrogate"),
-        (b"null", "is JSON, but no object and no array: it begins with b'null'"),
-        (b"3", "is JSON, but no object and no array: it begins with b'3'"),
+        (b"null", "is JSON, but neither an object nor an array: it begins with b'null'"),
+        (b"3", "is JSON, but neither an object nor an array: it begins with b'3'"),
         (b"hello", "is not JSON: it begins with b'hello' (byte 0 of the text, after 0 events)"),
         (b"\xef\xbb\xbf{}", "has no 'traceEvents' (byte 5 of the text"),
         (b"\xef\xbb{}", "is not JSON: it begins with b'\\xef\\xbb{}' (byte 0"),
@@ -142,7 +142,7 @@ def test_partial_of_a_file_damaged_before_any_event(engine: Engine, tmp_path: Pa
     path.write_bytes(content)
     with pytest.raises(TraceError, match=r"there is nothing before the damage$") as failure:
         load_trace(path, engine, partial=True)
-    assert failure.value.hint == "record it again, or copy it again from where it was recorded"
+    assert failure.value.hint == "record the trace again, or copy the file again"
 
 
 @pytest.mark.parametrize(
@@ -150,11 +150,11 @@ def test_partial_of_a_file_damaged_before_any_event(engine: Engine, tmp_path: Pa
     [
         (b"hello", "give a trace as torch.profiler or Perfetto write it"),
         (b"null", "give a trace as torch.profiler or Perfetto write it"),
-        (b" ", "record it again"),
-        (b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": -5}]}', "mend that event"),
-        (b'{"traceEvents": [{"ph": "X"}]}', "mend that event"),
-        (b'{"traceEvents": [{"ph": "X", "ts": 1e30}]}', "mend that event"),
-        (b'{"traceEvents": [], "molprof": "x"}', "capture again, or take the key 'molprof' out"),
+        (b" ", "record the trace again"),
+        (b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": -5}]}', "correct or remove that event"),
+        (b'{"traceEvents": [{"ph": "X"}]}', "correct or remove that event"),
+        (b'{"traceEvents": [{"ph": "X", "ts": 1e30}]}', "correct or remove that event"),
+        (b'{"traceEvents": [], "molprof": "x"}', "capture again, or delete the key 'molprof' from"),
     ],
 )
 def test_bad_input_names_the_next_step(engine: Engine, tmp_path: Path, content: bytes, hint: str) -> None:
@@ -280,7 +280,9 @@ def test_text_for_a_number_is_named_with_its_event(
     path = tmp_path / "trace.json"
     fine = x("fine", 0, 1, cat="cuda_driver", args={"stream": "text", "bytes": "text"})  # which nothing reads
     path.write_text(json.dumps([fine, x("wrong", 1, 1, cat=category, args={arg: value})]))
-    message = f"{path}: the event 'wrong' of category {category} has the {arg} {shown}, which is no integer of 64 bits"
+    message = (
+        f"{path}: the event 'wrong' of category {category} has the {arg} {shown}, which is not an integer of 64 bits"
+    )
     with pytest.raises(TraceError) as failure:
         load_report(path)
     assert str(failure.value) == message

@@ -19,7 +19,7 @@ from molprof.analysis.figures import build_report
 from molprof.analysis.reader import load_trace, unpack
 from molprof.analysis.reader.events import NEEDED_ARGS
 from molprof.analysis.reader.open import open_trace
-from molprof.analysis.reader.packets import Packets
+from molprof.analysis.reader.source import Packets
 from molprof.analysis.reports.load import ReportOptions, load_report
 from molprof.common.errors import TraceError
 from molprof.queries import modules

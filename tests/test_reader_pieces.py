@@ -187,7 +187,7 @@ def test_a_second_process_that_dies_is_done_without(
     path = written(tmp_path / "trace.json", ordinary(4000))
     with caplog.at_level(logging.WARNING, "molprof"):
         assert read(path, 2) == read(path, 1)
-    assert "the process that helps to read has ended" in caplog.text
+    assert "the second reading process ended" in caplog.text
     assert 5 <= len(given) < 10
 
 

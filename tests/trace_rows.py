@@ -35,3 +35,9 @@ def load(engine: Engine, tmp_path: Path, trace: Any, **options: Any) -> TraceInf
 
 def rows(columns: Columns, *names: str) -> list[tuple[Any, ...]]:
     return list(zip(*(columns[name].tolist() for name in names or columns), strict=True))
+
+
+def losses(engine: Engine) -> dict[str, int]:
+    """The engine's own counters of errors and data losses that are not 0, by name."""
+    sql = "SELECT name, SUM(value) FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0 GROUP BY name"
+    return dict(rows(engine.query(sql)))

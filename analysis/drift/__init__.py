@@ -1,1 +1,1 @@
-"""Drift and disagreement of a captured run: its coordinate blocks, and what the model would have written."""
+"""Drift of a run's coordinate blocks, and disagreement: what the model would have written."""

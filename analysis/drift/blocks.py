@@ -13,7 +13,7 @@ EXAMPLES = 10
 
 @dataclass(frozen=True)
 class Block:
-    """A row of molprof_block, as it is there."""
+    """A row of molprof_block."""
 
     sequence: int
     block: int
@@ -28,7 +28,7 @@ class Block:
 
 
 def drift_figures(blocks: list[Block]) -> Drift:
-    """The figures of blocks in the order of sequence and block."""
+    """The figures of blocks that are sorted by sequence and block."""
     drifts = [block.drift for block in blocks if block.drift is not None]
     needed = [block.needed for block in blocks if block.needed is not None]
     return Drift(
@@ -44,7 +44,7 @@ def drift_figures(blocks: list[Block]) -> Drift:
 
 
 def _rules(blocks: list[Block]) -> tuple[RuleCount, ...]:
-    """Every rule's counts; none without blocks, of which no share can be told."""
+    """The counts of every rule; empty without blocks."""
     if not blocks:
         return ()
     molecules = len({block.sequence for block in blocks})
@@ -60,22 +60,12 @@ def _rules(blocks: list[Block]) -> tuple[RuleCount, ...]:
 
 def _examples(blocks: list[Block]) -> tuple[JunkExample, ...]:
     """The first block of each of the most frequent junk texts."""
-    junk = [block for block in blocks if block.junk_position is not None]
-    counts = Counter(block.surplus_text for block in junk)
-    first: dict[str, Block] = {}
-    for block in junk:
-        first.setdefault(block.surplus_text, block)
+    counts = Counter(block.surplus_text for block in blocks if block.junk_position is not None)
+    first: dict[str, JunkExample] = {}
+    for block in blocks:
+        text = block.surplus_text
+        if block.junk_position is not None and text not in first:
+            place = block.sequence, block.block, block.junk_position
+            first[text] = JunkExample(*place, block.marked_text, text, counts[text])
     # Stable: of equally frequent ones the earliest come first.
-    chosen = sorted(first.values(), key=lambda block: -counts[block.surplus_text])[:EXAMPLES]
-    return tuple(
-        JunkExample(
-            block.sequence,
-            block.block,
-            block.junk_position,
-            block.marked_text,
-            block.surplus_text,
-            counts[block.surplus_text],
-        )
-        for block in chosen
-        if block.junk_position is not None
-    )
+    return tuple(sorted(first.values(), key=lambda example: -example.blocks)[:EXAMPLES])

@@ -1,4 +1,4 @@
-"""Disagreement of a run: where the constraint pushed the model off its path, and what stood there."""
+"""Disagreement: where the constraint forbade the model's first choice, and what it wrote there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORST = 10
 CHOICES = ("copy", "free", "open")
 
 _BEFORE_CHARACTERS, _AFTER_CHARACTERS = 24, 8
-# The smallest float64 above 0: what a recorded 0 was at most.
+# The smallest float64 above 0: the most that a recorded 0 can have been.
 _LEAST = math.ulp(0.0)
 
 
@@ -35,7 +35,7 @@ class Token:
 
 
 def disagreement_figures(tokens: Sequence[Token]) -> Disagreement | None:
-    """The figures of tokens in the order of sequence and position; None without any."""
+    """The figures of tokens that are sorted by sequence and position; None without any."""
     if not tokens:
         return None
     sequences = [list(group) for _, group in itertools.groupby(tokens, key=lambda token: token.sequence)]
@@ -62,7 +62,7 @@ def disagreement_figures(tokens: Sequence[Token]) -> Disagreement | None:
 
 
 def agreement(tokens: Sequence[Token]) -> Agreement:
-    """Of at least one token."""
+    """The figures of at least one token."""
     probabilities = [token.probability for token in tokens]
     return Agreement(
         tokens=len(tokens),

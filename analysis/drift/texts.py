@@ -1,13 +1,12 @@
-"""What a token of an enriched molecule says: element, bond, bracket, digit and so on."""
+"""What a token of an enriched molecule is: element, bond, bracket, digit and so on."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-# A token of several characters is called by the first of these that it holds: what says most comes first, so that
-# `=[` is a bond, and `>=[` is `close`: it ends a coordinate, and whether the coordinate was at its end is the question
-# there. `mark` is a comma, point or minus of a coordinate; `ring` a ring digit or a parenthesis.
+# A token of several characters is of the first kind here that it holds: `=[` is a bond, `>=[` is `close`, for it ends a
+# coordinate. `mark` is a comma, point or minus of a coordinate; `ring` a ring digit or a parenthesis.
 TEXTS = ("tag", "close", "element", "bond", "ring", "digit", "mark", "other", "bracket")
 
 _TAG = re.compile(r"\[/?(?:SMILES|CONFORMER)\]")
@@ -18,12 +17,10 @@ _MARKS = frozenset(",.-")
 
 
 def text_kinds(words: Sequence[str]) -> list[str]:
-    """One of `TEXTS` for each token of a sequence, by what stands around it.
+    """One of `TEXTS` for each token of a sequence, by its context.
 
-    A minus is a bond between atoms, part of the element in `[O-]`, and a mark in a coordinate.
-
-    Args:
-        words: the tokens' texts in order; special tokens are told by `<|...|>`.
+    A minus is a bond between atoms, part of the element in `[O-]`, and a mark in a coordinate. words: the tokens' texts
+    in order; special tokens read `<|...|>`.
     """
     text = "".join(words)
     kinds = _characters(words)
@@ -38,7 +35,7 @@ def text_kinds(words: Sequence[str]) -> list[str]:
 
 
 def _characters(words: Sequence[str]) -> list[str]:
-    """The kind of each character, tags not known yet."""
+    """The kind of each character, without tags."""
     kinds: list[str] = []
     inside = ""  # the bracket that is open: `<`, `[` or none
     for word in words:

@@ -1,8 +1,7 @@
 """The trace processor: feed it a trace, register SQL packages, query numpy columns.
 
-Two ways to get it, with the same results: embedded (`trace_processor.wasm`, in process) and
-native (`trace_processor_shell`, a process of its own). Both speak the same protocol, so
-everything but the few lines that carry bytes to and fro is shared.
+It runs embedded (`trace_processor.wasm`, in this process) or native (`trace_processor_shell`, a process of its own),
+with the same protocol and the same results.
 """
 
 from __future__ import annotations
@@ -18,14 +17,10 @@ NATIVE_PATH_VARIABLE = "MOLPROF_TRACE_PROCESSOR"
 
 
 def open_engine(native_path: str | None = None, memory64: bool = False) -> Engine:
-    """Starts a trace processor that holds no trace yet.
+    """Starts a trace processor that holds no trace yet. Raises EngineError.
 
-    native_path: a `trace_processor_shell` binary; by default the one that the environment
-    variable MOLPROF_TRACE_PROCESSOR names, and the embedded one where that is not set.
-    memory64: the embedded module that can hold more than 4 GiB; slower, and without meaning
-    for the native binary, which has no such bound.
-
-    Raises EngineError when it cannot be found or started.
+    native_path: a `trace_processor_shell` binary; by default the one in MOLPROF_TRACE_PROCESSOR, else the embedded one.
+    memory64: the embedded module that can hold more than 4 GiB, which is slower; the native one always can.
     """
     # Imported on use: each of the two pulls in packages that the other does not need.
     path = native_path or os.environ.get(NATIVE_PATH_VARIABLE)

@@ -1,4 +1,4 @@
-"""Queries that a copy of this process answers while it asks others itself: the trace processor uses one processor."""
+"""Queries that a copy of this process answers meanwhile: the trace processor uses a single processor."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Ahead:
-    """Answers of a copy of this process, which has the trace in the memory that it shares with it."""
+    """Answers from a copy of this process, which shares the trace's memory."""
 
     def __init__(self, answer: Answer, queries: Sequence[str]) -> None:
-        self._open = list(queries)  # what is to come, in its order
+        self._open = list(queries)  # without answer yet, in order
         self._answers: dict[str, Columns] = {}
         self._connection, theirs = Pipe()
         parent = os.getpid()
-        # An interrupt must not run the parent's code in the copy.
+        # An interrupt must not run the parent's handlers in the copy.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         with warnings.catch_warnings():
-            # Libraries have threads that wait for work. The copy never gives them any: it runs the engine and ends.
+            # Libraries have idle threads. The copy gives them no work: it runs the engine and ends.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process = os.fork()
         if not self._process:
@@ -40,7 +40,7 @@ class Ahead:
         theirs.close()
 
     def take(self, query: str) -> Columns | None:
-        """The answer, which is waited for; None where the copy was not asked that, or has none."""
+        """The answer, once it is there; None where the copy was not asked that, or failed."""
         while query in self._open:
             try:
                 answered, columns = self._connection.recv()
@@ -55,18 +55,18 @@ class Ahead:
     def close(self) -> None:
         """Ends the copy."""
         self._connection.close()
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # where nobody waits for ended processes
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # SIGCHLD may be ignored
             os.kill(self._process, signal.SIGKILL)
             os.waitpid(self._process, 0)
 
 
 def can_copy() -> bool:
-    """Whether this process can be copied, and gains by it: a copy has one thread only, whatever others held."""
+    """Whether copying this process is safe and worth it: a copy has one thread, whatever locks others held."""
     return sys.platform == "linux" and threading.active_count() == 1 and processors() > 1
 
 
 def _serve(answer: Answer, queries: Sequence[str], connection: Connection, parent: int) -> None:
-    """The copy: it must neither return nor clean up what is its parent's."""
+    """Runs the copy, which must neither return nor clean up what is its parent's."""
     try:
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
@@ -75,7 +75,7 @@ def _serve(answer: Answer, queries: Sequence[str], connection: Connection, paren
         for query in queries:
             try:
                 columns: Columns | None = answer(query)
-            except Exception:  # its parent asks again and says what is wrong
+            except Exception:  # the parent asks again and reports the error
                 columns = None
             connection.send((query, columns))
     finally:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-# One entry per column, in the order of the SELECT list. Dtypes: int64, float64, or object for
-# text (str), blobs (bytes), anything with a NULL (None), and columns of a result without rows.
+# By name, in the order of the SELECT list: int64, float64, or object for text (str), blobs (bytes), anything with a
+# NULL (None), and columns without rows.
 Columns = dict[str, np.ndarray]
 
 # Cell kinds of perfetto.protos.QueryResult.CellsBatch.CellType.
@@ -18,9 +18,9 @@ _EXACT_IN_FLOAT64 = 2**53
 
 
 def to_columns(names: Sequence[str], batches: Iterable[Any]) -> Columns:
-    """Turns `CellsBatch` messages (cells in row order, one list per kind) into columns.
+    """Columns from `CellsBatch` messages (cells in row order, one list per kind).
 
-    A name that occurs twice gets a suffix, `name`, `name:1`, so that no column is lost.
+    A name that occurs twice gets a suffix: `name`, `name:1`.
     """
     width = len(names)
     parts: list[list[np.ndarray]] = [[] for _ in names]
@@ -42,25 +42,21 @@ def to_columns(names: Sequence[str], batches: Iterable[Any]) -> Columns:
             part = np.full(len(mine), None, dtype=object)
             for kind in present - {_NULL}:
                 here = mine == kind
-                # tolist() gives Python numbers: an object column must not hold numpy scalars,
-                # which json and string formatting treat differently.
+                # Python's numbers: json and string formatting treat numpy's differently.
                 part[here] = _objects(values[kind][rank[kind][column::width][here]].tolist())
             parts[column].append(part)
     return {name: _joined(part, kind) for name, part, kind in zip(_distinct(names), parts, kinds, strict=True)}
 
 
 def _values_by_kind(batch: Any) -> dict[int, np.ndarray]:
+    text = batch.string_cells
     return {
         _INTEGER: np.fromiter(batch.varint_cells, np.int64, len(batch.varint_cells)),
         _FLOAT: np.fromiter(batch.float64_cells, np.float64, len(batch.float64_cells)),
         # Texts are joined, each ended by a NUL.
-        _TEXT: _objects(_text(batch.string_cells).split("\0")[:-1]),
+        _TEXT: _objects((text if isinstance(text, str) else text.decode("utf-8", "replace")).split("\0")[:-1]),
         _BLOB: _objects(list(batch.blob_cells)),
     }
-
-
-def _text(cells: str | bytes) -> str:
-    return cells if isinstance(cells, str) else cells.decode("utf-8", "replace")
 
 
 def _objects(values: list[Any]) -> np.ndarray:
@@ -78,7 +74,7 @@ def _joined(parts: list[np.ndarray], kinds: set[int]) -> np.ndarray:
     if kinds == {_INTEGER, _FLOAT} and not any(
         isinstance(value, int) and abs(value) > _EXACT_IN_FLOAT64 for value in column
     ):
-        # SQLite returns e.g. IFNULL(ratio, 0) as a mix of both; one number type is what is meant.
+        # SQLite mixes both in IFNULL(ratio, 0).
         return column.astype(np.float64)
     return column
 

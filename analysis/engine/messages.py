@@ -1,4 +1,4 @@
-"""The trace processor's complaint about a query, as an error that shows the query and the place in it."""
+"""The trace processor's error about a query, with the query and the place in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from molprof.common.errors import QueryError
 
 _PLACE = re.compile(r'^\s*(?:File "stdin"|Module include "(?P<module>[^"]*)") line (?P<line>\d+) col (?P<column>\d+)$')
-# Lines of a long query that are shown before and after the one with the mistake.
+# Lines shown before and after the one with the mistake.
 _AROUND = 8
 
 
@@ -20,7 +20,7 @@ def query_error(sql: str, message: str) -> QueryError:
         place = _PLACE.match(line)
         if place:
             places.append(place)
-            quoted = 2  # the line of SQL and the mark under it follow
+            quoted = 2  # the SQL and the mark under it follow
         elif quoted:
             quoted -= 1
         elif not line.startswith("Traceback"):
@@ -38,7 +38,7 @@ def query_error(sql: str, message: str) -> QueryError:
 
 
 def _numbered(sql: str, mark: tuple[int, int] | None) -> str:
-    """The query's lines with their numbers, and a mark under (line, column), both counted from 1."""
+    """The query's numbered lines, with a mark under (line, column), both counted from 1."""
     lines = sql.rstrip().splitlines()
     first, last = 1, len(lines)
     if mark and len(lines) > 2 * _AROUND + 1:

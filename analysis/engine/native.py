@@ -16,8 +16,7 @@ _HINT = (
 class NativeTransport:
     """Starts the binary through the `perfetto` package and talks to its `/rpc` address.
 
-    `/rpc` takes the same byte stream as the embedded module; the package's own methods cannot
-    register a SQL package in a running process.
+    `/rpc` takes the same bytes as the embedded module. The package's own methods cannot register a SQL package.
     """
 
     is_embedded = False

@@ -1,4 +1,4 @@
-"""Whether the trace processor runs here: started, given a trace of one event, and asked for it."""
+"""Tests whether the trace processor runs here."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ _TRACE = {"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid"
 
 
 def selftest() -> dict[str, int]:
-    """Counts the events of a trace of one event.
-
-    Raises:
-        EngineError: it cannot be started, or gives another answer than 1.
-    """
+    """The events counted in a trace of one event. Raises EngineError for any other number than 1."""
     with open_engine() as engine:
         engine.feed(json.dumps(_TRACE).encode())
         engine.finish()

@@ -1,4 +1,4 @@
-"""One conversation with a trace processor: requests out, replies in, errors typed."""
+"""One conversation with a trace processor: requests, replies, typed errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import importlib.util
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from molprof.analysis.engine.ahead import Ahead, can_copy
@@ -15,16 +14,14 @@ from molprof.analysis.engine.columns import Columns, to_columns
 from molprof.analysis.engine.messages import query_error
 from molprof.common.errors import EngineError
 
-# The engine takes requests as a byte stream, but copies a request that does not arrive in one
-# piece; 4 MiB is far above the cost of a call and far below anything that shows in memory.
+# The engine copies a request that does not arrive in one piece.
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 _MAX_APPEND_BYTES = MAX_REQUEST_BYTES - 64
 
-# What the engine runs in place of a statement of its own that has no result, as INCLUDE or CREATE PERFETTO.
+# What the engine runs for a statement without result, such as INCLUDE or CREATE PERFETTO.
 _NO_RESULT = "SELECT 0 WHERE 0"
 
-# TraceProcessorRpcStream.msg: field 1, length-delimited.
-_STREAM_TAG = b"\x0a"
+_STREAM = "perfetto.protos.TraceProcessorRpcStream"
 
 
 class Transport(Protocol):
@@ -33,10 +30,10 @@ class Transport(Protocol):
     is_embedded: bool  # in the memory of this process
 
     def exchange(self, request: bytes) -> bytes:
-        """Sends one request; returns the bytes of all its replies."""
+        """Sends one request and returns the bytes of all its replies."""
 
     def close(self) -> None:
-        """Frees the trace processor; harmless when repeated."""
+        """Frees the trace processor. May be called again."""
 
 
 class Engine:
@@ -48,62 +45,57 @@ class Engine:
         self._sequence = 0
         self._packages: dict[str, dict[str, str]] = {}
         self._ahead: Ahead | None = None
-        self._protos = _protos()
+        _stream_type()  # raises at once what is missing
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Appends trace data, in any format that the trace processor reads and cut anywhere.
+        """Appends a piece of trace data in any format that the trace processor reads. Raises EngineError.
 
-        Only the first piece must be long enough to tell the format by. Raises EngineError when
-        the engine refuses it.
+        The first piece must be long enough to show the format.
         """
         view = memoryview(chunk)
         for start in range(0, len(view), _MAX_APPEND_BYTES):
-            rpc = self._request("TPM_APPEND_TRACE_DATA")
-            rpc.append_trace_data = bytes(view[start : start + _MAX_APPEND_BYTES])
-            for reply in self._exchange(rpc):
+            piece = bytes(view[start : start + _MAX_APPEND_BYTES])
+            for reply in self._exchange("TPM_APPEND_TRACE_DATA", append_trace_data=piece):
                 if reply.append_result.error:
                     message = reply.append_result.error
                     raise EngineError(f"the trace processor refused trace data: {message}")
 
     def finish(self) -> None:
-        """Says that the trace is complete; queries see all of it from here on."""
-        for reply in self._exchange(self._request("TPM_FINALIZE_TRACE_DATA")):
+        """Ends the trace; queries see all of it from here on."""
+        for reply in self._exchange("TPM_FINALIZE_TRACE_DATA"):
             result = getattr(reply, "finalize_data_result", None)  # older protos have no such field
             if result is not None and result.error:
                 raise EngineError(f"the trace processor could not finish the trace: {result.error}")
 
     def register_package(self, name: str, modules: Mapping[str, str]) -> None:
-        """Makes SQL modules available to `INCLUDE PERFETTO MODULE <key>;`, replacing `name`.
+        """Makes SQL modules available to INCLUDE PERFETTO MODULE, replacing the package `name`. Raises EngineError.
 
-        modules: full module key (`molprof.phases`) to SQL text. Nothing changes where they are those of before: the
-        trace processor would forget which are included, but not the tables that they made. Raises EngineError.
+        modules: key (`molprof.phases`) to SQL. Does nothing if they are unchanged: the trace processor would forget
+        which modules are included, but not the tables that they made.
         """
         if self._packages.get(name) == modules:
             return
-        rpc = self._request("TPM_REGISTER_SQL_PACKAGE")
-        rpc.register_sql_package_args.package_name = name
-        rpc.register_sql_package_args.allow_override = True
-        for key, sql in modules.items():
-            rpc.register_sql_package_args.modules.add(name=key, sql=sql)
-        for reply in self._exchange(rpc):
+        package = {
+            "package_name": name,
+            "allow_override": True,
+            "modules": [{"name": key, "sql": sql} for key, sql in modules.items()],
+        }
+        for reply in self._exchange("TPM_REGISTER_SQL_PACKAGE", register_sql_package_args=package):
             if reply.register_sql_package_result.error:
                 raise EngineError(f"cannot register SQL package {name!r}: {reply.register_sql_package_result.error}")
         self._packages[name] = dict(modules)
 
     def query(self, sql: str, shown: str | None = None) -> Columns:
-        """Runs statements and returns the last one's columns, in the order of its SELECT list; {} where it has none.
+        """The columns of the last statement, in the order of its SELECT list; {} where it has none.
 
-        shown: the text that errors quote, of which `sql` is a part at the same lines and columns.
-        int64 and float64 arrays, object arrays for text, blobs, columns with NULL (as None) and
-        columns without rows. Raises QueryError with the query and the engine's message.
+        Arrays of int64 or float64; object arrays for text, blobs, columns with NULL (as None) and columns without rows.
+        shown: the text that errors quote, of which `sql` is a part at the same lines and columns. Raises QueryError.
         """
         if self._ahead is not None and (answer := self._ahead.take(sql)) is not None:
             return answer
-        rpc = self._request("TPM_QUERY_STREAMING")
-        rpc.query_args.sql_query = sql
         names: list[str] = []
         batches: list[Any] = []
-        for reply in self._exchange(rpc):
+        for reply in self._exchange("TPM_QUERY_STREAMING", query_args={"sql_query": sql}):
             result = reply.query_result
             if result.error:
                 raise query_error(sql if shown is None else shown, result.error)
@@ -114,18 +106,17 @@ class Engine:
         return to_columns(names, batches)
 
     def ask_ahead(self, queries: Sequence[str]) -> None:
-        """Has a copy of this process answer `queries`, as they are now, of which `query` then takes each answer once.
+        """Has a copy of this process answer `queries` now; `query` then takes each answer once.
 
-        Nothing is asked where no copy can be made; `query` then answers them, and those that went wrong, itself.
+        Does nothing where no copy can be made. Queries that fail there are answered again here.
         """
         if self._transport is not None and self._transport.is_embedded and self._ahead is None and can_copy():
             self._ahead = Ahead(self.query, queries)
 
     def relay(self, requests: bytes) -> bytes:
-        """Hands requests of another client through, as a `TraceProcessorRpcStream`, and returns its replies.
+        """The replies to requests of another client (a `TraceProcessorRpcStream`), one at a time, from any thread.
 
-        Any thread may call it; one is answered at a time. A client numbers its requests from 0, so that one takes
-        over where another was. Raises EngineError.
+        Each client numbers its requests from 0. Raises EngineError.
         """
         with self._relaying:
             if self._transport is None:
@@ -134,26 +125,18 @@ class Engine:
 
     @property
     def is_relaying(self) -> bool:
-        """Whether a client waits for a reply just now; `close` would wait with it."""
+        """Whether a client waits for a reply, as `close` then would."""
         return self._relaying.locked()
 
     def status(self, trace_name: str) -> bytes:
-        """What the engine says of itself, with the name of the trace in it, as a `StatusResult`. Raises EngineError."""
-        (reply,) = self._exchange(self._request("TPM_GET_STATUS"))
+        """The engine's `StatusResult` with the trace's name in it. Raises EngineError."""
+        (reply,) = self._exchange("TPM_GET_STATUS")
         reply.status.loaded_trace_name = trace_name
         status: bytes = reply.status.SerializeToString()
         return status
 
-    def stats(self) -> dict[str, int]:
-        """The engine's own counters of errors and data losses that are not 0, by name."""
-        rows = self.query(
-            "SELECT name, SUM(value) AS value FROM stats"
-            " WHERE severity IN ('error', 'data_loss') AND value > 0 GROUP BY name ORDER BY name"
-        )
-        return dict(zip(rows["name"].tolist(), rows["value"].tolist(), strict=True))
-
     def close(self) -> None:
-        """Frees the trace processor and all it holds, after what is being relayed; harmless when repeated."""
+        """Frees the trace processor when nothing is relayed any more. May be called again."""
         with self._relaying:
             if self._ahead is not None:
                 self._ahead.close()
@@ -165,25 +148,18 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _request(self, method: str) -> Any:
-        rpc = self._protos.TraceProcessorRpc()
-        rpc.request = self._protos.TraceProcessorRpc.TraceProcessorMethod.Value(method)
-        # The engine checks that numbers follow each other, to catch lost requests.
-        rpc.seq = self._sequence
-        self._sequence += 1
-        return rpc
-
-    def _exchange(self, rpc: Any) -> list[Any]:
+    def _exchange(self, method: str, **arguments: Any) -> list[Any]:
+        """The replies to one request. Raises EngineError."""
         if self._transport is None:
             raise EngineError("the trace processor is closed")
-        payload = rpc.SerializeToString()
-        replies = self._protos.TraceProcessorRpcStream()
-        replies.ParseFromString(self._transport.exchange(b"".join((_STREAM_TAG, _varint(len(payload)), payload))))
+        stream = _stream_type()
+        # The engine checks that numbers follow each other, to catch lost requests.
+        request = stream(msg=[{"request": method, "seq": self._sequence, **arguments}])
+        self._sequence += 1
+        replies = stream.FromString(self._transport.exchange(request.SerializeToString()))
         for reply in replies.msg:
             if reply.fatal_error:
                 raise EngineError(f"the trace processor stopped: {reply.fatal_error}")
@@ -197,40 +173,21 @@ class Engine:
         return list(replies.msg)
 
 
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-class _Protos:
-    """The two message classes, from the descriptor in the `perfetto` package."""
-
-    def __init__(self, descriptor: bytes) -> None:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-        # A pool of its own: the default one may already hold another version of these files.
-        pool = descriptor_pool.DescriptorPool()
-        for file in descriptor_pb2.FileDescriptorSet.FromString(descriptor).file:
-            pool.Add(file)
-        self.TraceProcessorRpc: Any
-        self.TraceProcessorRpcStream: Any
-        for name in ("TraceProcessorRpc", "TraceProcessorRpcStream"):
-            message = pool.FindMessageTypeByName(f"perfetto.protos.{name}")
-            setattr(self, name, message_factory.GetMessageClass(message))
-
-
 @functools.cache
-def _protos() -> _Protos:
+def _stream_type() -> Any:
+    """The class `TraceProcessorRpcStream`, from the descriptor in the `perfetto` package."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
     # The file is read without importing perfetto.trace_processor, which takes 0.15 s.
     spec = importlib.util.find_spec("perfetto")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder, "trace_processor", "trace_processor.descriptor")
         if path.is_file():
-            return _Protos(path.read_bytes())
+            # A pool of its own: the default one may already hold another version of these files.
+            pool = descriptor_pool.DescriptorPool()
+            for file in descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes()).file:
+                pool.Add(file)
+            return message_factory.GetMessageClass(pool.FindMessageTypeByName(_STREAM))
     raise EngineError(
         "the perfetto package is missing or has no trace_processor/trace_processor.descriptor",
         hint="pip install perfetto",

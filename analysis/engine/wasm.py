@@ -22,20 +22,18 @@ _MESSAGE_BYTES = 4096
 
 
 class WasmTransport:
-    """One instance of the module, with the few system functions that it needs.
-
-    memory64: the module with 64-bit addresses, whose memory may pass 4 GiB.
-    """
+    """One instance of the module, with the system functions that it needs. memory64: with 64-bit addresses."""
 
     is_embedded = True
 
     def __init__(self, memory64: bool) -> None:
         module = load_module(memory64)
         self._memory64 = memory64
+        self._width = 8 if memory64 else 4  # bytes of an address
         self._interrupts = Interrupts()
         self._store = wasmtime.Store(wasm_engine(memory64))
         self._replies = bytearray()
-        self._messages = bytearray()  # the end of what the engine wrote to stdout and stderr
+        self._messages = bytearray()  # the end of the engine's stdout and stderr
         imports = [self._import(item.module, item.name or "", item.type) for item in module.imports]
         try:
             self._exports = wasmtime.Instance(self._store, module, imports).exports(self._store)
@@ -47,10 +45,10 @@ class WasmTransport:
 
     def exchange(self, request: bytes) -> bytes:
         self._replies.clear()
-        # A longer request goes in pieces; the engine puts them together.
+        # The engine joins the pieces of a longer request.
         for start in range(0, len(request), MAX_REQUEST_BYTES):
             piece = request[start : start + MAX_REQUEST_BYTES]
-            # The address is taken anew each time: memory may move when it grows.
+            # Memory may move when it grows, so its address is not kept.
             ctypes.memmove(self._address(self._buffer, len(piece)), piece, len(piece))
             try:
                 self._call("trace_processor_on_rpc_request", len(piece))
@@ -79,7 +77,7 @@ class WasmTransport:
 
     def _address(self, offset: int, length: int) -> int:
         """The address in this process of a range of the module's memory."""
-        offset &= (1 << 64 if self._memory64 else 1 << 32) - 1  # wasmtime hands over signed numbers
+        offset &= (1 << 8 * self._width) - 1  # wasmtime hands over signed numbers
         if offset + length > self._memory.data_len(self._store):
             raise EngineError(f"the trace processor named {length} bytes at {offset}, outside its memory")
         return ctypes.addressof(self._memory.data_ptr(self._store).contents) + offset
@@ -87,8 +85,11 @@ class WasmTransport:
     def _read(self, offset: int, length: int) -> bytes:
         return ctypes.string_at(self._address(offset, length), length)
 
-    def _number(self, offset: int, size: int) -> int:
-        return int.from_bytes(self._read(offset, size), "little")
+    def _number(self, offset: int) -> int:
+        return int.from_bytes(self._read(offset, self._width), "little")
+
+    def _write(self, offset: int, value: int, width: int) -> None:
+        ctypes.memmove(self._address(offset, width), value.to_bytes(width, "little"), width)
 
     def _text(self, offset: int) -> str:
         size = self._memory.data_len(self._store)
@@ -97,7 +98,7 @@ class WasmTransport:
         return chunk.split(b"\0")[0].decode("utf-8", "replace")
 
     def _reply_index(self) -> int:
-        """Puts the function that takes replies, `void(const char*, uint32_t)`, into the table."""
+        """The table index of the function that takes replies, `void(const char*, uint32_t)`."""
         table = self._export("__indirect_function_table", wasmtime.Table)
         pointer = wasmtime.ValType.i64() if self._memory64 else wasmtime.ValType.i32()
         kind = wasmtime.FuncType([pointer, wasmtime.ValType.i32()], [])
@@ -107,10 +108,9 @@ class WasmTransport:
         self._replies += self._read(offset, length & 0xFFFFFFFF)
 
     def _import(self, module: str, name: str, kind: Any) -> wasmtime.Func:
-        """What the module gets for an import: our function, or one that says "not supported".
+        """Our function for an import of the module, or one that returns "not supported".
 
-        The set of imports differs between versions and between the two modules, so it is taken
-        from the module; those without meaning here (files, users, time zones) are all alike.
+        Versions and modules differ in their imports; those without use here (files, users, time zones) are all alike.
         """
         if not isinstance(kind, wasmtime.FuncType):
             raise EngineError(
@@ -146,15 +146,15 @@ class WasmTransport:
         return call
 
     def _heap_max(self) -> int:
-        """The most bytes that the memory may have, as the signed number that wasmtime takes."""
+        """The largest memory in bytes, as the signed number that wasmtime takes."""
         pages = self._memory.type(self._store).limits.max or 1 << 32
         return (pages - 1) * _PAGE_BYTES - (0 if self._memory64 else 1 << 32 if pages > 1 << 15 else 0)
 
     def _resize_heap(self, size: int) -> int:
-        """Grows the memory to at least `size` bytes; 1 when done, 0 when that is impossible."""
-        size &= (1 << 64 if self._memory64 else 1 << 32) - 1
+        """Grows the memory to at least `size` bytes; returns 1, or 0 where that is impossible."""
+        size &= (1 << 8 * self._width) - 1
         now = self._memory.data_len(self._store)
-        # A little more than asked, so that growing stays rare; pages not touched cost nothing.
+        # More than asked, so that it grows rarely; untouched pages cost nothing.
         for wanted in (max(size, now + min(now // 5, 64 << 20)), size):
             try:
                 self._memory.grow(self._store, max(0, -(-(wanted - now) // _PAGE_BYTES)))
@@ -165,25 +165,21 @@ class WasmTransport:
         return 0
 
     def _clock_time_get(self, clock: int, precision: int, result: int) -> int:
-        now = time.time_ns() if clock == 0 else time.monotonic_ns()
-        ctypes.memmove(self._address(result, 8), now.to_bytes(8, "little"), 8)
+        self._write(result, time.time_ns() if clock == 0 else time.monotonic_ns(), 8)
         return 0
 
     def _environ_sizes_get(self, count: int, size: int) -> int:
-        width = 8 if self._memory64 else 4
         for offset in (count, size):
-            ctypes.memmove(self._address(offset, width), bytes(width), width)
+            self._write(offset, 0, self._width)
         return 0
 
     def _fd_write(self, handle: int, vectors: int, count: int, written: int) -> int:
-        width = 8 if self._memory64 else 4
         total = 0
-        for index in range(count):
-            vector = vectors + 2 * width * index
-            text = self._read(self._number(vector, width), self._number(vector + width, width))
+        for vector in range(vectors, vectors + 2 * self._width * count, 2 * self._width):
+            text = self._read(self._number(vector), self._number(vector + self._width))
             self._note(text)
             total += len(text)
-        ctypes.memmove(self._address(written, width), total.to_bytes(width, "little"), width)
+        self._write(written, total, self._width)
         return 0
 
     def _note(self, text: bytes) -> None:
@@ -199,14 +195,12 @@ class WasmTransport:
 
     def _failure(self, error: Exception) -> EngineError:
         lines = self._messages.decode("utf-8", "replace").replace("\r", "\n").splitlines()
-        # The engine reports its progress between what matters.
+        # Leaves out progress.
         said = " ".join(line for line in lines if line.strip() and not line.startswith("Loading trace"))[-600:]
         reason = said or str(error).strip().splitlines()[0]
-        full = not self._memory64 and self._memory_bytes() > 3 << 30
+        size = int(self._memory.data_len(self._store)) if hasattr(self, "_memory") else 0
+        full = not self._memory64 and size > 3 << 30
         return EngineError(
             f"the embedded trace processor failed: {reason}",
             hint="use the 64-bit module or a native trace processor: the 32-bit one holds 4 GiB" if full else None,
         )
-
-    def _memory_bytes(self) -> int:
-        return int(self._memory.data_len(self._store)) if hasattr(self, "_memory") else 0

@@ -1,6 +1,6 @@
-"""Figures: a subject in, a matplotlib figure out. One function and one line of `PLOTS` each.
+"""Figures: a subject in, a matplotlib figure out. Each is one function and one line of `PLOTS`.
 
-matplotlib is imported when a figure is drawn: reports, queries and help do without it.
+matplotlib is imported when a figure is drawn.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ __all__ = ["FORMATS", "PLOTS", "NotRecordedError", "Subject", "plot_file", "plot
 
 @dataclass(frozen=True)
 class Plot:
-    """A kind of figure: what it shows, in a line, and the function that draws it."""
-
     line: str
     draw: Callable[[Subject], Figure]
 
@@ -44,20 +42,12 @@ PLOTS = {
 
 
 def plot_file(kind: str, subject: Subject, form: str) -> bytes:
-    """The figure `kind` of `PLOTS` as a file in one of `FORMATS`.
-
-    Raises:
-        NotRecordedError: the traces do not hold what it shows.
-    """
+    """The figure `kind` of `PLOTS` as a file in one of `FORMATS`. Raises NotRecordedError."""
     with house_style():
         return figure_bytes(PLOTS[kind].draw(subject), form)
 
 
 def plot_svg(kind: str, subject: Subject) -> str:
-    """The figure `kind` as an element for a page, without background.
-
-    Raises:
-        NotRecordedError: the traces do not hold what it shows.
-    """
+    """The figure `kind` of `PLOTS` as an element for a page, without background. Raises NotRecordedError."""
     with house_style():
         return figure_svg(PLOTS[kind].draw(subject), f"{kind}-")

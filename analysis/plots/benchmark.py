@@ -1,4 +1,4 @@
-"""Figures of results: speed by batch size, static against dynamic, a heat map, kernels. One line of `KINDS` each."""
+"""Figures of benchmark results: one function and one line of `KINDS` each."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from molprof.analysis.bench.results import Results
-from molprof.analysis.bench.summary import GENERATE, SDPA, Measured, summed, varying
-from molprof.analysis.documents.benchmark import sdpa_key, short
+from molprof.analysis.bench.summary import GENERATE, SDPA, Measured, sdpa_key, short, summed, varying
 from molprof.analysis.plots.output import figure_bytes
 from molprof.analysis.plots.style import (
-    EDGE,
     INK,
     LINES,
     caption,
@@ -18,15 +16,17 @@ from molprof.analysis.plots.style import (
     hatch,
     house_style,
     legend_below,
+    name_rows,
     new_figure,
     time_unit,
+    write_behind,
 )
 from molprof.analysis.plots.subject import NotRecordedError
 from molprof.common.values import speed_text, time_text
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator
 
 _BATCH, _CACHE = "batch_size", "kv_cache"
 _ROW_INCHES = 0.34
@@ -34,12 +34,7 @@ _NARROW_LABEL = 30
 
 
 def bench_figure(kind: str, results: Results, form: str) -> bytes:
-    """The figure `kind` of `KINDS` as a file in the format `form`.
-
-    Raises:
-        NotRecordedError: the results do not hold what it shows.
-        TraceError: the figures of a result are not what they should be.
-    """
+    """The figure `kind` of `KINDS` as a file in the format `form`. Raises NotRecordedError, TraceError."""
     with house_style():
         return figure_bytes(KINDS[kind](results), form)
 
@@ -71,9 +66,8 @@ def draw_batch(results: Results) -> Figure:
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_xticks(sizes, [str(size) for size in sizes])
+    _write_ticks(axis.yaxis)
     axis.minorticks_off()
-    axis.yaxis.set_major_locator(_places())
-    axis.yaxis.set_major_formatter(_plain)
     axis.set_xlabel("rows generated together")
     axis.set_ylabel("tokens/s, median and range\n(logarithmic)")
     axis.grid(True)
@@ -82,7 +76,7 @@ def draw_batch(results: Results) -> Figure:
 
 
 def draw_cache(results: Results) -> Figure:
-    """For every configuration the steady pass, and what the first pass took beyond it, a bar for each cache."""
+    """A bar for each configuration: its timed passes, and what the first pass took more; a colour for each cache."""
     done = [item for item in _generation(results) if item.generation]
     caches = list(dict.fromkeys(str(item.settings.get(_CACHE)) for item in done))
     if len(caches) < 2:
@@ -96,26 +90,23 @@ def draw_cache(results: Results) -> Figure:
     figure, (axis,) = new_figure(1.15 + _ROW_INCHES * len(ordered))
     rows = range(len(ordered))
     handles: list[Any] = [
-        axis.barh(rows, [value / scale for value in steady], 0.68, edgecolor=EDGE, linewidth=0.5,
+        axis.barh(rows, [value / scale for value in steady], 0.68,
                   color=[colour(caches.index(str(item.settings.get(_CACHE)))) for item in ordered]),
         axis.barh(rows, [value / scale for value in extra], 0.68, left=[value / scale for value in steady],
-                  color="#ffffff", edgecolor=EDGE, linewidth=0.5, hatch=hatch(1)),
+                  color="#ffffff", hatch=hatch(1)),
     ]  # fmt: skip
     for row, (one, two) in enumerate(zip(steady, extra, strict=True)):
         text = f"{time_text(one)} steady, {time_text(two)} more at first"
-        axis.annotate(text, ((one + two) / scale, row), (4, 0), textcoords="offset points", va="center", fontsize=7.5)
-    axis.set_yticks(rows, [caption(_series(item, names, done), _NARROW_LABEL) for item in ordered])
-    axis.tick_params("y", length=0)
-    axis.set_ylim(len(ordered) - 0.45, -0.55)
+        write_behind(axis, (one + two) / scale, row, text)
+    name_rows(axis, [_series(item, names, done) for item in ordered], _NARROW_LABEL)
     axis.set_xlim(0, 1.5 * longest / scale)
-    axis.grid(True, axis="x")
     axis.set_xlabel(f"time of a pass ({unit})")
     legend_below(figure, handles, ["a timed pass", "the first pass beyond it: compiling, set-up"], 2)
     return figure
 
 
 def draw_heat(results: Results) -> Figure:
-    """Tokens per second of every configuration (down) at every batch size (across), darker is faster in its column."""
+    """Tokens per second by configuration (down) and batch size (across); the faster in its column, the darker."""
     done = _generation(results)
     names = [name for name in varying(done) if name not in (_BATCH, "count")]
     sizes = sorted({int(item.settings[_BATCH]) for item in done})
@@ -133,7 +124,7 @@ def draw_heat(results: Results) -> Figure:
         for column, share in enumerate(line):
             speed = speeds.get((rows[row], sizes[column]))
             shade = (1.0, 1.0, 1.0) if speed is None else _shade(share)
-            axis.barh(row, 1, 1, left=column - 0.5, color=shade, edgecolor=EDGE, linewidth=0.5)
+            axis.barh(row, 1, 1, left=column - 0.5, color=shade)
             text = "no result" if speed is None else speed_text(speed)
             weight = "bold" if speed is not None and share == 1 else "normal"
             axis.text(column, row, text, ha="center", va="center", fontsize=8, color=INK, fontweight=weight)
@@ -147,7 +138,7 @@ def draw_heat(results: Results) -> Figure:
 
 
 def draw_sdpa(results: Results) -> Figure:
-    """Bars of the median time by backend, a group for each shape and mask; logarithmic."""
+    """Median time by backend on a logarithmic axis, a group of bars for each shape and mask."""
     done = [item for item in summed(results) if item.kind == SDPA and item.times_ns]
     if not done:
         raise _missing("attention kernels", "sdpa")
@@ -160,20 +151,15 @@ def draw_sdpa(results: Results) -> Figure:
     rows = range(len(ordered))
     values = [(item.median_ns or 0.0) / scale for item in ordered]
     colours = [colour(backends.index(str(item.settings.get("backend")))) for item in ordered]
-    axis.barh(rows, values, 0.68, color=colours, edgecolor=EDGE, linewidth=0.5)
+    axis.barh(rows, values, 0.68, color=colours)
     for row, item in enumerate(ordered):
-        axis.annotate(time_text(item.median_ns), (values[row], row), (4, 0), textcoords="offset points", va="center",
-                      fontsize=7.5)  # fmt: skip
+        write_behind(axis, values[row], row, time_text(item.median_ns))
     labels = [f"{item.settings.get('backend')} {short(item, names) if names else ''}".strip() for item in ordered]
-    axis.set_yticks(rows, [caption(label, _NARROW_LABEL) for label in labels])
-    axis.tick_params("y", length=0)
-    axis.set_ylim(len(ordered) - 0.45, -0.55)
+    name_rows(axis, labels, _NARROW_LABEL)
     axis.set_xscale("log")
     axis.set_xlim(min(values) / 2, max(values) * 4)
-    axis.xaxis.set_major_locator(_places())
-    axis.xaxis.set_major_formatter(_plain)
+    _write_ticks(axis.xaxis)
     axis.minorticks_off()
-    axis.grid(True, axis="x")
     axis.set_xlabel(f"median time of a call ({unit}, logarithmic)")
     return figure
 
@@ -192,16 +178,12 @@ def _missing(what: str, benchmark: str) -> NotRecordedError:
     )
 
 
-def _plain(value: float, place: float) -> str:
-    """A tick of a logarithmic axis as a number; matplotlib's own are formulas, which this style does not set."""
-    return f"{value:,.10g}"
-
-
-def _places() -> LogLocator:
-    """Ticks at 1, 2 and 5 of each decade, for an axis that may be shorter than one."""
+def _write_ticks(axis: Axis) -> None:
+    """Puts plain numbers at 1, 2 and 5 of each decade: the axis may be shorter than one."""
     from matplotlib.ticker import LogLocator
 
-    return LogLocator(subs=(1.0, 2.0, 5.0))
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(lambda value, place: f"{value:,.10g}")
 
 
 def _generation(results: Results) -> list[Measured]:
@@ -212,14 +194,14 @@ def _generation(results: Results) -> list[Measured]:
 
 
 def _series(item: Measured, names: Sequence[str], all_items: Sequence[Measured]) -> str:
-    """A configuration's name: the settings that vary, and the environment where there are several."""
+    """The settings that vary, and the environment where there are several."""
     text = short(item, names) if names else str(item.settings.get("model"))
     several = len({other.environment for other in all_items}) > 1
     return f"{text} @{item.environment[:4]}" if several else text
 
 
 def _shade(share: float) -> tuple[float, float, float]:
-    """White at a speed of nothing, light blue at the column's best: text stays readable on all of it."""
+    """White at no speed, light blue at the column's best: text is readable on both."""
     weight = max(0.0, min(1.0, share)) ** 2
     red, green, blue = 0x56 / 255, 0xB4 / 255, 0xE9 / 255
     return (1 - weight * (1 - red), 1 - weight * (1 - green), 1 - weight * (1 - blue))

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from molprof.analysis.figures import Report
-from molprof.analysis.plots.style import EDGE, caption, colour, hatch, legend_below, new_figure, time_unit
+from molprof.analysis.plots.style import (
+    caption,
+    colour,
+    hatch,
+    legend_below,
+    name_rows,
+    new_figure,
+    time_unit,
+    write_behind,
+)
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 from molprof.common.values import count_text, percent_text, time_text
 
@@ -16,19 +25,11 @@ _SHOWN = 14
 
 
 def draw_classes(subject: Subject) -> Figure:
-    """Time by class: per recorded step where all reports are runs, else of the whole trace.
-
-    Raises:
-        NotRecordedError: no report holds GPU work.
-    """
+    """Time by class: per recorded step if all reports are runs, else of the trace. Raises NotRecordedError."""
     per_step = all(report.run is not None and report.run.window.steps for report in subject.reports)
-    runs = [
-        (label, classes)
-        for label, report in zip(subject.labels, subject.reports, strict=True)
-        if (classes := _classes(report, per_step))
-    ]
+    runs = subject.of_each(lambda report: _classes(report, per_step))
     if not runs:
-        raise NotRecordedError("the trace holds no GPU work")
+        raise NotRecordedError("kernels, copies and sets")
     totals: dict[str, float] = {}
     for _, classes in runs:
         for name, (_, time_ns) in classes.items():
@@ -43,24 +44,14 @@ def draw_classes(subject: Subject) -> Figure:
     for index, (_, classes) in enumerate(runs):
         rows = [row - 0.41 + size * (index + 0.5) for row in range(len(shown))]
         values = [classes.get(name, (0, 0)) for name in shown]
-        handles.append(
-            axis.barh(
-                rows, [time_ns / scale for _, time_ns in values], size * 0.92, color=colour(index), edgecolor=EDGE,
-                linewidth=0.5, hatch=hatch(index),
-            )
-        )  # fmt: skip
+        lengths = [time_ns / scale for _, time_ns in values]
+        handles.append(axis.barh(rows, lengths, size * 0.92, color=colour(index), hatch=hatch(index)))
         whole = sum(time_ns for _, time_ns in classes.values())
         for row, (count, time_ns) in zip(rows, values, strict=True):
             text = f"{time_text(time_ns)} ({percent_text(time_ns / whole if whole else None)}), {_count(count)}"
-            axis.annotate(
-                text if count else "none", (time_ns / scale, row), (4, 0), textcoords="offset points", va="center",
-                fontsize=7.5,
-            )  # fmt: skip
-    axis.set_yticks(range(len(shown)), [caption(name, 26) for name in shown])
-    axis.tick_params("y", length=0)
-    axis.set_ylim(len(shown) - 0.45, -0.55)
+            write_behind(axis, time_ns / scale, row, text if count else "none")
+    name_rows(axis, shown, 26)
     axis.set_xlim(0, 1.34 * longest / scale)
-    axis.grid(True, axis="x")
     more = f"; {len(ordered) - _SHOWN} smaller classes not drawn" if len(ordered) > _SHOWN else ""
     axis.set_xlabel(f"GPU time {'per recorded step' if per_step else 'in the trace'}, profiled ({unit}){more}")
     if len(runs) > 1:

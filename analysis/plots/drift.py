@@ -1,4 +1,4 @@
-"""Drift histogram: what the template's positions left over or lacked, and the junk and filler that blocks hold."""
+"""Drift histogram: positions that the template left over or lacked, and junk and filler of blocks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from molprof.analysis.figures import Report
-from molprof.analysis.plots.style import EDGE, caption, colour, hatch, legend_below, new_figure
+from molprof.analysis.plots.style import caption, colour, hatch, legend_below, new_figure
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 from molprof.common.values import count_text, counted
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# More tokens than this, or fewer than as many too few, share the last bar.
+# Numbers beyond this, or below its negative, share a bar.
 _LAST = 20
-# Fewer places would make the bars of runs without drift as wide as the figure.
+# With fewer places, bars of runs without drift would be as wide as the figure.
 _FEWEST = 5
-# Inches that the axis has for all places, and that a count over a bar needs.
+# Width of the axis, and of a count above a bar.
 _AXIS_INCHES = 6.5
 _COUNT_INCHES = 0.3
-# Table of the report -> what its first column says; runs without a template have none of the first.
+# Table of the report and title; runs without a template lack the first.
 _PANELS = (
     ("template_drift", "Drift: FREE positions of the template minus tokens that the coordinates need"),
     ("drift", "Junk and filler tokens in the blocks that were written"),
@@ -29,23 +29,14 @@ _PANELS = (
 
 
 def draw_drift(subject: Subject) -> Figure:
-    """Share of the blocks by their drift, and by their junk and filler tokens; a colour for each run with trained
-    weights.
-
-    Raises:
-        NotRecordedError: no report has coordinate blocks, or only those of random weights.
-    """
-    named = [
-        (label, report)
-        for label, report in zip(subject.labels, subject.reports, strict=True)
-        if _blocks(report, "drift") and not _random(report)
-    ]
+    """Share of the blocks by drift, and by junk and filler tokens, of trained runs. Raises NotRecordedError."""
+    named = subject.of_each(lambda report: report if _blocks(report, "drift") and not _random(report) else None)
     if not named and any(map(_random, subject.reports)):
-        raise NotRecordedError("drift that is meaningful: the weights are random")
+        raise NotRecordedError("drift of trained weights: the weights are random")
     panels = [(title, [_blocks(report, table) for _, report in named]) for table, title in _PANELS]
     panels = [(title, series) for title, series in panels if any(series)]
     if not panels:
-        raise NotRecordedError("coordinate blocks, which come with the tokens of answers that have any")
+        raise NotRecordedError("coordinate blocks")
     written = panels[-1][1]
     places = [tokens for _, series in panels for blocks in series for tokens in blocks]
     first, last = min(0, *places), max(_FEWEST, *places)
@@ -63,7 +54,7 @@ def draw_drift(subject: Subject) -> Figure:
 
 
 def _bars(axis: Axes, series: Sequence[dict[int, int]], tokens: range) -> list[Any]:
-    """A group of bars for each number of tokens, one bar per run; what the legend shows of each run."""
+    """Draws a group of bars for each number of tokens, one bar per run; returns the runs' legend handles."""
     from matplotlib.patches import Patch
 
     size = 0.84 / len(series)
@@ -75,16 +66,13 @@ def _bars(axis: Axes, series: Sequence[dict[int, int]], tokens: range) -> list[A
         places = [number - 0.42 + size * (index + 0.5) for number in blocks]
         shares = [100 * count / whole for count in blocks.values()]
         highest = max(highest, *shares, 0.0)
-        style: dict[str, Any] = {
-            "facecolor": colour(index), "edgecolor": EDGE, "linewidth": 0.5, "hatch": hatch(index),
-        }  # fmt: skip
+        style: dict[str, Any] = {"facecolor": colour(index), "hatch": hatch(index)}
         axis.bar(places, shares, size * 0.94, **style)
         handles.append(Patch(**style))
         for place, share, count in zip(places, shares, blocks.values(), strict=True):
             if labelled:
-                axis.annotate(
-                    count_text(count), (place, share), (0, 2), textcoords="offset points", ha="center", fontsize=7.5
-                )
+                text = count_text(count)
+                axis.annotate(text, (place, share), (0, 2), textcoords="offset points", ha="center", fontsize=7.5)
     axis.set_xticks(tokens, [_tick(number) for number in tokens])
     axis.set_xlim(tokens[0] - 0.6, tokens[-1] + 0.6)
     axis.set_ylim(0, 1.1 * highest)
@@ -104,7 +92,7 @@ def _random(report: Report) -> bool:
 
 
 def _blocks(report: Report, table: str) -> dict[int, int]:
-    """Blocks by number of tokens, as one of the report's tables has them."""
+    """Blocks by number of tokens, from one of the report's tables."""
     found: dict[int, int] = {}
     for tokens, blocks in report.table(table).rows:
         if isinstance(tokens, int) and isinstance(blocks, int):

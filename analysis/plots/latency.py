@@ -1,9 +1,10 @@
-"""Step latency over sequence position: the longer the sequence, the more keys and values each step reads."""
+"""Step latency over sequence position: each step reads more keys and values than the one before."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from molprof.analysis.figures import Report
 from molprof.analysis.figures.step_times import StepTime
 from molprof.analysis.plots.style import LINES, caption, colour, legend_below, new_figure, time_unit
 from molprof.analysis.plots.subject import NotRecordedError, Subject
@@ -13,16 +14,8 @@ if TYPE_CHECKING:
 
 
 def draw_latency(subject: Subject) -> Figure:
-    """A line for each run: median over batches and repeats, the middle eight tenths as a band.
-
-    Raises:
-        NotRecordedError: no run has unprofiled times of its decode steps.
-    """
-    runs = [
-        (label, points)
-        for label, report in zip(subject.labels, subject.reports, strict=True)
-        if report.run is not None and (points := report.run.step_times[1:])  # without the prefill
-    ]
+    """A line for each run: the median over batches and repeats, its middle 80 % as a band. Raises NotRecordedError."""
+    runs = subject.of_each(_points)
     if not runs:
         raise NotRecordedError("unprofiled times of single steps, which molprof capture records")
     scale, unit = time_unit(max(point.median_ns for _, points in runs for point in points))
@@ -49,8 +42,12 @@ def draw_latency(subject: Subject) -> Figure:
 
 
 def has_bands(subject: Subject) -> bool:
-    """Whether a run's steps were timed more than once, so that there is a band to draw."""
-    return any(report.run is not None and _is_spread(report.run.step_times[1:]) for report in subject.reports)
+    """Whether a run's steps were timed more than once, which gives a band."""
+    return any(_is_spread(points) for _, points in subject.of_each(_points))
+
+
+def _points(report: Report) -> tuple[StepTime, ...]:
+    return () if report.run is None else report.run.step_times[1:]  # without the prefill
 
 
 def _is_spread(points: tuple[StepTime, ...]) -> bool:
@@ -58,7 +55,7 @@ def _is_spread(points: tuple[StepTime, ...]) -> bool:
 
 
 def _highest(runs: list[tuple[StepTime, ...]]) -> float:
-    """Where the axis ends: above all but the rarest of bands, so that one slow step does not flatten the rest."""
+    """The end of the axis: above 98 % of the bands, so that one slow step does not flatten the rest."""
     highs = sorted(point.high_ns for points in runs for point in points)
     medians = max(point.median_ns for points in runs for point in points)
     return 1.06 * max(highs[int(0.98 * (len(highs) - 1))], min(medians, 3 * highs[len(highs) // 2]))

@@ -1,12 +1,16 @@
-"""A figure as a file: PNG, PDF or SVG, the same bytes from the same figures."""
+"""A figure as a file: PNG, PDF or SVG. The same figure gives the same bytes.
+
+matplotlib's SVG is reduced to known elements and attributes, without styles, so that a page whose policy forbids inline
+styles shows it, and its style sheet can change colours in dark mode.
+"""
 
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from typing import TYPE_CHECKING
-
-from molprof.analysis.plots.svg import clean_svg
+from xml.etree import ElementTree
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,25 +22,114 @@ _METADATA: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
+_SVG = "http://www.w3.org/2000/svg"
+_HREF = "{http://www.w3.org/1999/xlink}href"
+_ELEMENTS = {"svg", "g", "defs", "path", "rect", "use", "text", "tspan", "clipPath", "pattern", "circle", "line"}
+_ATTRIBUTES = {
+    "viewBox", "width", "height", "x", "y", "d", "transform", "id", "href", "clip-path", "patternUnits", "cx", "cy",
+    "r",
+}  # fmt: skip
+# Style properties that SVG also takes as attributes.
+_PROPERTIES = {
+    "fill", "fill-opacity", "fill-rule", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray",
+    "stroke-dashoffset", "stroke-linecap", "stroke-linejoin", "stroke-miterlimit", "opacity", "text-anchor",
+    "font-size", "font-weight", "font-style",
+}  # fmt: skip
+_NUMBER = re.compile(r"-?\d+\.\d{3,}")
+_FONT = "DejaVu Sans, Verdana, sans-serif"
 
 
 def figure_bytes(figure: Figure, form: str) -> bytes:
     """The figure in one of `FORMATS`, on white."""
     data = _saved(figure, form, transparent=False)
-    return clean_svg(data, "").encode() if form == "svg" else data
+    return _clean_svg(data, "").encode() if form == "svg" else data
 
 
 def figure_svg(figure: Figure, prefix: str) -> str:
-    """An `svg` element without background to put into a page; `prefix` keeps its ids apart from other figures'."""
-    return clean_svg(_saved(figure, "svg", transparent=True), prefix, inline=True)
+    """The figure as an `svg` element without background; `prefix` keeps its ids apart from other figures'."""
+    return _clean_svg(_saved(figure, "svg", transparent=True), prefix, inline=True)
 
 
 def _saved(figure: Figure, form: str, transparent: bool) -> bytes:
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # A character that the font lacks shows as a box in a PNG; names from traces may hold any.
+        # Names from traces may hold characters that the font lacks: a PNG shows a box.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
-        # Said where a label leaves no room for the axes: the figure is still whole.
+        # A long label may leave no room for the axes; the figure is still whole.
         warnings.filterwarnings("ignore", "constrained_layout not applied", UserWarning)
         figure.savefig(buffer, format=form, metadata=_METADATA[form], transparent=transparent)
     return buffer.getvalue()
+
+
+def _clean_svg(data: bytes, prefix: str, inline: bool = False) -> str:
+    """matplotlib's SVG with `prefix` before every id, as a file or as an element for a page."""
+    root = ElementTree.fromstring(data)
+    used = set(re.findall(rb"#([\w.-]+)", data))
+    _clean(root, prefix, {name.decode() for name in used})
+    root.set("stroke-linejoin", "round")
+    if inline:
+        for name in ("width", "height"):
+            del root.attrib[name]
+        # Its caption describes it; to a screen reader it is one picture.
+        root.set("role", "img")
+        root.set("aria-hidden", "true")
+    else:
+        root.set("font-family", _FONT)
+        root.set("xmlns", _SVG)
+    text = ElementTree.tostring(root, encoding="unicode")
+    return text if inline else f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
+
+
+def _clean(element: ElementTree.Element, prefix: str, used: set[str]) -> None:
+    element.tag = _local(element.tag)
+    element.tail = None
+    if element.tag != "text" and element.tag != "tspan":
+        element.text = None
+    element.attrib = _attributes(element, prefix, used)
+    for child in list(element):
+        if _local(child.tag) in _ELEMENTS:
+            _clean(child, prefix, used)
+        else:
+            element.remove(child)
+
+
+def _attributes(element: ElementTree.Element, prefix: str, used: set[str]) -> dict[str, str]:
+    kept = {}
+    for name, value in element.attrib.items():
+        if name == "style":
+            kept.update(_style(value, prefix))
+        elif name == _HREF:
+            if value.startswith("#"):
+                kept["href"] = f"#{prefix}{value[1:]}"
+        elif name == "id":
+            if value in used:
+                kept["id"] = prefix + value
+        elif name in _ATTRIBUTES or name in _PROPERTIES:
+            kept[name] = _value(value, prefix)
+    return kept
+
+
+def _style(style: str, prefix: str) -> dict[str, str]:
+    """A style attribute as presentation attributes; `font: 700 9px 'DejaVu Sans'` gives size and weight."""
+    kept = {}
+    for item in style.split(";"):
+        name, _, value = (part.strip() for part in item.partition(":"))
+        if name == "font":
+            if size := re.search(r"([\d.]+)px", value):
+                kept["font-size"] = size[1]
+            if re.search(r"\b(bold|[6-9]00)\b", value):
+                kept["font-weight"] = "bold"
+        elif name in _PROPERTIES:
+            kept[name] = _value(value, prefix)
+    return kept
+
+
+def _value(value: str, prefix: str) -> str:
+    """The value with prefixed ids and two decimals, a hundredth of a point."""
+    value = re.sub(r"url\(#", f"url(#{prefix}", value)
+    return _NUMBER.sub(lambda found: f"{float(found[0]):.2f}", value.strip())
+
+
+def _local(tag: object) -> str:
+    """`{namespace}svg` as `svg`; nothing for comments and the like."""
+    return tag.rpartition("}")[2] if isinstance(tag, str) else ""

@@ -1,11 +1,11 @@
-"""Phases per step: what an unprofiled step of each run spends its time on."""
+"""What an unprofiled step of each run spends its time on."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.plots.style import EDGE, PHASES, caption, legend_below, new_figure, time_unit
+from molprof.analysis.plots.style import EDGE, PHASES, legend_below, name_rows, new_figure, time_unit, write_behind
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 from molprof.common.phases import STEP_PHASES
 from molprof.common.values import time_text
@@ -21,52 +21,38 @@ _LABEL_LENGTH = 32
 def draw_phases(subject: Subject) -> Figure:
     """A bar for each run, a piece for each phase: forward per decode step, the others per step.
 
-    Raises:
-        NotRecordedError: no run has unprofiled times.
+    Raises NotRecordedError.
     """
-    runs = [
-        (label, times)
-        for label, report in zip(subject.labels, subject.reports, strict=True)
-        if report.run is not None and (times := phase_times(report.run))
-    ]
+    runs = subject.of_each(lambda report: None if report.run is None else _phase_times(report.run))
     if not runs:
         raise NotRecordedError("unprofiled times of phases, which molprof capture records")
     longest = max(sum(times.values()) for _, times in runs)
     scale, unit = time_unit(longest)
     figure, (axis,) = new_figure(1.05 + 0.34 * len(runs))
     handles = []
+    before_ns = [0.0] * len(runs)
     for name in STEP_PHASES:
         fill, pattern = PHASES[name]
-        starts = [_before(times, name) / scale for _, times in runs]
+        starts = [before / scale for before in before_ns]
+        before_ns = [before + times.get(name, 0) for before, (_, times) in zip(before_ns, runs, strict=True)]
         values = [times.get(name, 0) / scale for _, times in runs]
-        handles.append(
-            axis.barh(
-                range(len(runs)), values, 0.68, left=starts, color=fill, edgecolor=EDGE, linewidth=0.5, hatch=pattern
-            )
-        )
+        handles.append(axis.barh(range(len(runs)), values, 0.68, left=starts, color=fill, hatch=pattern))
         for row, (start, value) in enumerate(zip(starts, values, strict=True)):
             if value * scale > _WRITTEN_RATIO * longest and not pattern:
-                axis.text(
-                    start + value / 2, row, time_text(value * scale), ha="center", va="center", fontsize=8,
-                    color=EDGE,
-                )  # fmt: skip
+                text = time_text(value * scale)
+                axis.text(start + value / 2, row, text, ha="center", va="center", fontsize=8, color=EDGE)
     for row, (_, times) in enumerate(runs):
         whole = sum(times.values())
-        axis.annotate(
-            time_text(whole), (whole / scale, row), (4, 0), textcoords="offset points", va="center", fontweight="bold"
-        )
-    axis.set_yticks(range(len(runs)), [caption(label, _LABEL_LENGTH) for label, _ in runs])
-    axis.tick_params("y", length=0)
-    axis.set_ylim(len(runs) - 0.45, -0.55)
+        write_behind(axis, whole / scale, row, time_text(whole), 9, "bold")
+    name_rows(axis, [label for label, _ in runs], _LABEL_LENGTH)
     axis.set_xlim(0, 1.14 * longest / scale)
-    axis.grid(True, axis="x")
-    axis.set_xlabel(f"unprofiled time per step, mean of the median repeat ({unit})")
+    axis.set_xlabel(f"unprofiled time per step, mean of the median pass ({unit})")
     legend_below(figure, handles, STEP_PHASES)
     return figure
 
 
-def phase_times(run: Run) -> dict[str, float]:
-    """Unprofiled ns per step by phase; empty without repeats."""
+def _phase_times(run: Run) -> dict[str, float]:
+    """Unprofiled ns per step by phase; empty without timed passes."""
     found = {}
     for name in STEP_PHASES:
         wall_ns = run.phases[name].wall_ns
@@ -74,8 +60,3 @@ def phase_times(run: Run) -> dict[str, float]:
         if wall_ns is not None and steps:
             found[name] = wall_ns / steps
     return found if any(found.values()) else {}
-
-
-def _before(times: dict[str, float], name: str) -> float:
-    """Where the piece `name` begins."""
-    return sum(times.get(earlier, 0) for earlier in STEP_PHASES[: STEP_PHASES.index(name)])

@@ -1,4 +1,4 @@
-"""How figures look: colours and hatches that are told apart in print and by everyone, units on axes, plain frames."""
+"""How figures look: colours and hatches that differ in print and for everyone, units, plain frames."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ INK = "#1b1f24"
 MUTED = "#6b7280"
 GRID = "#d5d9e0"
 PAPER = "#ffffff"
-# After Okabe and Ito: told apart with any colour vision; each with a hatch for print without colour.
+# After Okabe and Ito: distinct with any colour vision. Hatches are for print without colour.
 BLUE, ORANGE, GREEN, PINK = "#0072b2", "#e69f00", "#009e73", "#cc79a7"
 SKY, RED, YELLOW, SLATE = "#56b4e9", "#d55e00", "#f0e442", "#7f8792"
 PALETTE = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, SLATE)
-# Lines only: the circles of other hatches make an SVG ten times as large.
+# Lines only: circles make an SVG ten times as large.
 HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||", "++++", "//\\\\")
-# Phases are light, so that they differ from classes of GPU work beside them.
+# Phases are lighter than the classes of GPU work beside them.
 PHASES = {
     "prefill": ("#cde7f7", ""),
     "forward": ("#cde7f7", ""),
@@ -39,7 +39,7 @@ LINES = ("-", "--", "-.", ":")
 
 WIDTH_INCHES = 7.6
 _LABEL_LENGTH = 44
-# What fits beside each other in a legend, counting a colour's patch as letters.
+# Letters in a line of the legend, and those that a colour's patch takes.
 _LEGEND_LETTERS = 104
 _HANDLE_LETTERS = 6
 _LEGEND_LINE_INCHES = 0.19
@@ -76,6 +76,9 @@ _RC: dict[str, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8.5,
     "hatch.linewidth": 0.7,
+    "patch.edgecolor": EDGE,
+    "patch.force_edgecolor": True,
+    "patch.linewidth": 0.5,
     "savefig.dpi": 200,
     "figure.dpi": 100,
 }
@@ -83,7 +86,7 @@ _RC: dict[str, Any] = {
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """matplotlib's settings for the block, whatever the user's own are; drawing and saving both need it."""
+    """Sets matplotlib's settings for the block, whatever the user's are; drawing and saving both need it."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -103,36 +106,41 @@ def new_figure(height_inches: float, rows: int = 1, ratios: Sequence[float] | No
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 4) -> None:
-    """One legend for the whole figure, under it; the figure grows by what it takes beyond one line."""
+    """Adds one legend below the figure, which grows if the legend needs more than a line."""
     fitting = _LEGEND_LETTERS // (max(map(len, labels)) + _HANDLE_LETTERS)
     columns = max(1, min(columns, fitting, len(labels)))
-    figure.legend(
-        handles,
-        labels,
-        loc="outside lower left",
-        ncols=columns,
-        handlelength=1.6,
-        columnspacing=1.4,
-    )
+    figure.legend(handles, labels, loc="outside lower left", ncols=columns, handlelength=1.6, columnspacing=1.4)
     figure.set_figheight(figure.get_figheight() + _LEGEND_LINE_INCHES * (-(-len(labels) // columns) - 1))
 
 
+def name_rows(axis: Axes, names: Sequence[str], length: int) -> None:
+    """Names the rows of horizontal bars, the first at the top, with vertical grid lines."""
+    axis.set_yticks(range(len(names)), [caption(name, length) for name in names])
+    axis.tick_params("y", length=0)
+    axis.set_ylim(len(names) - 0.45, -0.55)
+    axis.grid(True, axis="x")
+
+
+def write_behind(axis: Axes, end: float, row: float, text: str, size: float = 7.5, weight: str = "normal") -> None:
+    """Writes `text` behind a horizontal bar that ends at `end`."""
+    axis.annotate(text, (end, row), (4, 0), textcoords="offset points", va="center", fontsize=size, fontweight=weight)
+
+
 def colour(index: int) -> str:
-    """The colour of the series at `index`; after eight they repeat, with another hatch."""
+    """The colour of the series at `index`. After eight they repeat with other hatches."""
     return PALETTE[index % len(PALETTE)]
 
 
 def hatch(index: int) -> str:
-    """The hatch of the series at `index`."""
     return HATCHES[(index + index // len(PALETTE)) % len(HATCHES)]
 
 
 def time_unit(longest_ns: float) -> tuple[int, str]:
-    """Nanoseconds in the unit for an axis that reaches to `longest_ns`, and its name."""
+    """The unit of an axis that reaches to `longest_ns`: its nanoseconds and its name."""
     return next((unit for unit in _NS if abs(longest_ns) >= unit[0]), _NS[-1])
 
 
 def caption(name: str, length: int = _LABEL_LENGTH) -> str:
-    """A name from a trace as a label: visible characters, on one line, not too long."""
+    """A name from a trace as a label: visible characters, one line, not too long."""
     shown = escaped(short_name(name))
     return shown if len(shown) <= length else shown[: length - 1] + "…"

@@ -1,44 +1,43 @@
-"""What a figure is drawn of: reports with unlike labels and, for several, where their difference lies."""
+"""What a figure shows: reports with distinct labels and the differences between several."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from molprof.analysis.compare import Comparison, compare, run_labels
 from molprof.analysis.compare.model import Difference, TraceDifference
 from molprof.analysis.figures import Report
 from molprof.common.errors import TraceError
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Subject:
-    """One report or several.
-
-    Attributes:
-        differences: of every report but the first against it; None where no unprofiled times are recorded.
-        trace_differences: of recorded device time, where there is no difference of unprofiled times; else None.
-    """
+    """One report or several, and how each but the first differs from it."""
 
     labels: tuple[str, ...]
     reports: tuple[Report, ...]
-    differences: tuple[Difference | None, ...]
-    trace_differences: tuple[TraceDifference | None, ...]
+    differences: tuple[Difference | None, ...]  # None: no unprofiled times
+    trace_differences: tuple[TraceDifference | None, ...]  # of recorded device time, without unprofiled times
+
+    def of_each(self, value: Callable[[Report], T | None]) -> list[tuple[str, T]]:
+        """Label and value of each report that has one, neither None nor empty."""
+        found = [(label, value(report)) for label, report in zip(self.labels, self.reports, strict=True)]
+        return [(label, item) for label, item in found if item]
 
 
 class NotRecordedError(TraceError):
-    """The traces, or the results of a benchmark, do not hold what a figure is drawn of."""
+    """The traces, or the results of a benchmark, lack what a figure shows."""
 
     def __init__(self, what: str, hint: str = "molprof report TRACE shows what a trace holds") -> None:
         super().__init__(f"not recorded: {what}", hint)
 
 
 def subject_of(item: Report | Comparison | Sequence[Report], anyway: bool = False) -> Subject:
-    """What the figures of a report, of several or of a comparison are drawn of.
-
-    Raises:
-        NotComparableError: several runs whose times are of unlike work, unless `anyway`.
-    """
+    """The subject of figures. Raises NotComparableError for runs of unlike work, unless `anyway`."""
     if isinstance(item, Report):
         return Subject(run_labels([item]), (item,), (), ())
     if isinstance(item, Comparison):

@@ -1,10 +1,10 @@
-"""A typical step on a time axis: phases, launches and waits on the host, and the GPU's work below them."""
+"""A typical step on a time axis: phases, launches and host syncs, and the GPU's work below them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from molprof.analysis.figures.timeline import SLOTS, Interval, TypicalStep
 from molprof.analysis.plots.style import (
@@ -39,23 +39,16 @@ _FOREIGN = "#c3c8d0"
 _LOOKS = {"launch": (DARK, ""), "wait": (SLATE, "////")}
 # Narrower bars get no hatch: its lines would be all that is seen.
 _HATCHED_RATIO = 0.012
-_HOST = (("phase", "phases"), ("launch", "launches"), ("wait", "waits for GPU"), ("operator", "operators"))
+_HOST = (("phase", "phases"), ("launch", "launches"), ("wait", "host syncs"), ("operator", "operators"))
 _EARLIER = "of another step"
 
 
 def draw_timeline(subject: Subject) -> Figure:
-    """One panel for each report with annotated steps, all on one time axis.
-
-    Raises:
-        NotRecordedError: no report has any.
-    """
-    panels = [
-        (label, report.typical_step)
-        for label, report in zip(subject.labels, subject.reports, strict=True)
-        if report.typical_step is not None and report.typical_step.intervals
-    ]
+    """One panel for each report with annotated steps, on one time axis. Raises NotRecordedError."""
+    steps = subject.of_each(lambda report: report.typical_step)
+    panels = [(label, step) for label, step in steps if step.intervals]
     if not panels:
-        raise NotRecordedError("steps are not annotated in this trace")
+        raise NotRecordedError("annotated steps")
     lanes = [_lanes(step) for _, step in panels]
     colours = _colours(step for _, step in panels)
     sizes = [len(rows) for rows in lanes]
@@ -98,7 +91,7 @@ def _end(step: TypicalStep) -> int:
 
 
 def _colours(steps: Iterable[TypicalStep]) -> dict[str, tuple[str, str]]:
-    """Colour and hatch of the classes or operators that take most time in all steps; the rest share one."""
+    """Colour and hatch of the classes or operators with the most time in all steps; the rest share one."""
     times: dict[str, int] = defaultdict(int)
     for step in steps:
         for total in step.totals:
@@ -131,21 +124,12 @@ def _panel(
             length = interval.start_ns + interval.dur_ns - start
             groups[_look(interval, colours, length > _HATCHED_RATIO * end)].append((start / scale, length / scale))
             if interval.kind == "phase" and interval.dur_ns > _NAMED_RATIO * end:
-                axis.text(
-                    (start + length / 2) / scale, row, caption(interval.name, 14), ha="center", va="center",
-                    fontsize=8, color=EDGE,
-                )  # fmt: skip
+                middle = (start + length / 2) / scale
+                axis.text(middle, row, caption(interval.name, 14), ha="center", va="center", fontsize=8, color=EDGE)
         for (fill, pattern), bars in groups.items():
             framed = intervals[0].kind == "phase" or pattern
-            axis.add_patch(
-                PathPatch(
-                    _outline(bars, row),
-                    facecolor=fill,
-                    edgecolor=EDGE if framed else fill,
-                    linewidth=0.5 if framed else 0.3,
-                    hatch=pattern or None,
-                )
-            )
+            frame: dict[str, Any] = {} if framed else {"edgecolor": fill, "linewidth": 0.3}
+            axis.add_patch(PathPatch(_outline(bars, row), facecolor=fill, hatch=pattern or None, **frame))
     axis.axvline(step.dur_ns / scale, color=INK, linewidth=0.8, linestyle=(0, (2, 2)))
     axis.set_yticks(range(len(rows)), [name for name, _ in rows])
     axis.tick_params("y", length=0)
@@ -155,17 +139,14 @@ def _panel(
 
 
 def _outline(bars: list[tuple[float, float]], row: int) -> Path:
-    """Bars (start and length) as one path: a figure of thousands of shapes is slow to open."""
+    """Bars (start, length) as one path: a figure with thousands of shapes opens slowly."""
     from matplotlib.path import Path
 
     top, bottom = row - _HEIGHT / 2, row + _HEIGHT / 2
-    corners = [
-        corner
-        for start, length in bars
-        for corner in (
-            (start, top), (start + length, top), (start + length, bottom), (start, bottom), (start, top)
-        )
-    ]  # fmt: skip
+    corners: list[tuple[float, float]] = []
+    for start, length in bars:
+        end = start + length
+        corners += [(start, top), (end, top), (end, bottom), (start, bottom), (start, top)]
     codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(bars)
     return Path(corners, codes)
 
@@ -193,12 +174,12 @@ def _legend(figure: Figure, colours: dict[str, tuple[str, str]], intervals: list
     from matplotlib.patches import Patch
 
     handles: list[object] = [Line2D([], [], color=INK, linewidth=0.8, linestyle=(0, (2, 2)))]
-    labels = ["host's end"]
+    labels = ["end of step (host)"]
     phases = {interval.name for interval in intervals if interval.kind == "phase"}
     looks = {name: look for name, look in PHASES.items() if name in phases} | colours
     if any(interval.kind == "gpu" and not interval.own for interval in intervals):
         looks[_EARLIER] = (_FOREIGN, "")
     for name, (fill, pattern) in looks.items():
-        handles.append(Patch(facecolor=fill, edgecolor=EDGE, linewidth=0.5, hatch=pattern or None))
+        handles.append(Patch(facecolor=fill, hatch=pattern or None))
         labels.append(caption(name.removeprefix("aten::"), 20))
     legend_below(figure, handles, labels, 5)

@@ -1,4 +1,4 @@
-"""Where the difference between two runs lies: from the first run's time, part by part, to the other's."""
+"""The difference between two runs: from the time of the first, part by part, to that of the other."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from molprof.analysis.compare.parts import PART_LABELS
-from molprof.analysis.figures import Report
-from molprof.analysis.plots.style import BLUE, EDGE, MUTED, ORANGE, caption, new_figure, time_unit
+from molprof.analysis.plots.style import BLUE, MUTED, ORANGE, caption, name_rows, new_figure, time_unit, write_behind
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 from molprof.common.values import signed_percent_text, signed_time_text, time_text
 
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 # Parts of recorded time; the causes are those of queries/idle_causes.sql.
 RECORDED_LABELS = {
     "busy": "GPU busy",
-    "idle.cpu_waited": "idle: CPU waited for it",
+    "idle.cpu_waited": "idle: CPU in a host sync",
     "idle.cpu_busy": "idle: CPU queued nothing",
     "idle.short": "idle: pauses below 5 µs",
     "idle.not_recorded": "idle: call not recorded",
     "idle.other_stream": "idle: other stream",
     "idle.other": "idle: other",
 }
-# Parts below this share of the largest are put together: their bars would be lines.
+# Parts below this share of the largest are added up: their bars would be lines.
 _SMALL_RATIO = 0.01
 _BAR = 0.62
 # The axis begins at 0 unless the bars would then be this much shorter than the totals.
@@ -39,25 +38,24 @@ _TITLE_LENGTH = 44
 
 @dataclass(frozen=True)
 class _Panel:
-    """One run against the first: both totals and what lies between, in ns; `what` the totals are."""
+    """One run against the first."""
 
     label: str
-    first_ns: int
+    first_ns: int  # total of the first run
     total_ns: int
-    steps: tuple[tuple[str, int], ...]
-    what: str
+    steps: tuple[tuple[str, int], ...]  # label and ns of the parts between
+    what: str  # what both totals are
 
 
 def draw_waterfall(subject: Subject) -> Figure:
-    """One panel for each run after the first: of unprofiled times, or else of the devices' recorded time.
+    """One panel for each run after the first: of unprofiled times, or else of the GPUs' recorded time.
 
-    Raises:
-        NotRecordedError: no two runs with unprofiled times, and no two traces with GPU work.
+    Raises NotRecordedError.
     """
     unprofiled = _unprofiled_panels(subject)
     panels = unprofiled or _recorded_panels(subject)
     if not panels:
-        raise NotRecordedError("a difference takes two runs with unprofiled times, or two traces with GPU work")
+        raise NotRecordedError("two runs with unprofiled times, or two traces with GPU work, to compare")
     sizes = [len(panel.steps) + 2 for panel in panels]
     figure, axes = new_figure(0.55 + sum(0.27 * size + 0.35 for size in sizes), len(panels), sizes)
     unit = time_unit(max(max(panel.total_ns, panel.first_ns) for panel in panels))
@@ -74,13 +72,14 @@ def _unprofiled_panels(subject: Subject) -> list[_Panel]:
         total = report.run.wall_ns.median if report.run is not None else None
         if item is not None and total is not None:
             steps = _steps(item.parts, item.residual_ns, PART_LABELS)
-            panels.append(_Panel(label, total - item.wall_ns, total, steps, "unprofiled time, median of the repeats"))
+            what = "unprofiled time, median of the timed passes"
+            panels.append(_Panel(label, total - item.wall_ns, total, steps, what))
     return panels
 
 
 def _recorded_panels(subject: Subject) -> list[_Panel]:
     panels = []
-    first_ns = _span_ns(subject.reports[0])
+    first_ns = sum(device.span_ns for device in subject.reports[0].devices.values())
     for label, item in zip(subject.labels[1:], subject.trace_differences, strict=True):
         if item is not None:
             steps = _steps(item.parts, item.residual_ns, RECORDED_LABELS)
@@ -90,13 +89,8 @@ def _recorded_panels(subject: Subject) -> list[_Panel]:
     return panels
 
 
-def _span_ns(report: Report) -> int:
-    """From each device's first work to the end of its last, summed over devices."""
-    return sum(device.span_ns for device in report.devices.values())
-
-
 def _steps(parts: Mapping[str, int], residual_ns: int, labels: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-    """Label and ns of each bar, in order; small parts together, and what no part accounts for."""
+    """Label and ns of each bar; small parts together, the unexplained rest last."""
     largest = max(map(abs, parts.values()), default=0)
     large = {name: ns for name, ns in parts.items() if abs(ns) >= _SMALL_RATIO * largest and ns}
     small = [ns for name, ns in parts.items() if name not in large and ns]
@@ -104,7 +98,7 @@ def _steps(parts: Mapping[str, int], residual_ns: int, labels: Mapping[str, str]
     if small:
         steps.append((f"{len(small)} smaller parts" if len(small) > 1 else "a smaller part", sum(small)))
     if residual_ns:
-        steps.append(("in no part", residual_ns))
+        steps.append(("unexplained", residual_ns))
     return tuple(steps)
 
 
@@ -122,41 +116,27 @@ def _draw(axis: Axes, first_label: str, panel: _Panel, unit: tuple[int, str]) ->
     names = [first_label, *(name for name, _ in panel.steps), panel.label]
     place = panel.first_ns
     for row, (_, ns) in enumerate(panel.steps, 1):
-        more = ns > 0
-        axis.barh(
-            row,
-            abs(ns) / scale,
-            _BAR,
-            left=min(place, place + ns) / scale,
-            color=ORANGE if more else BLUE,
-            edgecolor=EDGE,
-            linewidth=0.6,
-            hatch="////" if more else "",
-        )
+        fill, pattern = (ORANGE, "////") if ns > 0 else (BLUE, "")
+        left = min(place, place + ns) / scale
+        axis.barh(row, abs(ns) / scale, _BAR, left=left, color=fill, linewidth=0.6, hatch=pattern)
         share = f" ({signed_percent_text(ns / change)})" if change else ""
-        _write(axis, max(place, place + ns) / scale, row, signed_time_text(ns) + share)
+        write_behind(axis, max(place, place + ns) / scale, row, signed_time_text(ns) + share, 8.5)
         # From the end of one bar down to the start of the next.
         axis.plot([(place + ns) / scale] * 2, [row + _BAR / 2, row + 1 - _BAR / 2], color=MUTED, linewidth=0.7)
         place += ns
     axis.plot([panel.first_ns / scale] * 2, [_BAR / 2, 1 - _BAR / 2], color=MUTED, linewidth=0.7)
     for row, ns in ((0, panel.first_ns), (len(panel.steps) + 1, panel.total_ns)):
-        axis.barh(row, ns / scale, _BAR, color=MUTED, edgecolor=EDGE, linewidth=0.6)
-        _write(axis, ns / scale, row, time_text(ns), weight="bold")
-    axis.set_yticks(range(len(names)), [caption(name, _LABEL_LENGTH) for name in names])
-    axis.tick_params("y", length=0)
+        axis.barh(row, ns / scale, _BAR, color=MUTED, linewidth=0.6)
+        write_behind(axis, ns / scale, row, time_text(ns), 8.5, "bold")
+    name_rows(axis, names, _LABEL_LENGTH)
     axis.set_ylim(len(names) - 0.4, -0.6)
-    axis.grid(True, axis="x")
     other, against = (caption(label, _LABEL_LENGTH) for label in (panel.label, first_label))
     between = "\n" if len(other) + len(against) > _TITLE_LENGTH else " "
     axis.set_title(f"{other}{between}against {against}: {signed_time_text(change)}")
 
 
-def _write(axis: Axes, x: float, row: int, text: str, weight: str = "normal") -> None:
-    axis.annotate(text, (x, row), (4, 0), textcoords="offset points", va="center", fontsize=8.5, fontweight=weight)
-
-
 def _limits(axes: list[Axes], lowest: int, highest: int, unit: tuple[int, str], what: str) -> None:
-    """One axis for all panels, with room for the texts on the right; cut where the bars would be too short."""
+    """Sets one axis for all panels, with room for texts on the right; cut where bars would be too short."""
     scale, name = unit
     spread = highest - lowest
     start = 0.0

@@ -1,4 +1,4 @@
-"""Questions of one's own: a module's name, a file or SQL, over one trace or several."""
+"""A user's query: a module's name, a file or SQL, over one trace or several."""
 
 from molprof.analysis.query.run import Result, run_statement
 from molprof.analysis.query.statement import Statement, find_statement

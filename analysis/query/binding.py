@@ -1,4 +1,4 @@
-"""Parameters of a query: `$key` replaced by the value as a SQL literal, never by its text as it is."""
+"""Parameters of a query: `$key` replaced by its value as a SQL literal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TOKEN = re.compile(
 )
 _INTEGER = re.compile(r"[+-]?\d+")
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?")
-# Their bodies name their arguments with $ too.
+# Their bodies use $ for arguments.
 _DEFINITION = re.compile(r"CREATE (?:OR REPLACE )?PERFETTO (?:FUNCTION|MACRO)\b")
 _DEFINITION_WORDS = 5
 
@@ -34,13 +34,9 @@ _DEFINITION_WORDS = 5
 def bind(sql: str, parameters: Mapping[str, str], numeric: AbstractSet[str] = frozenset()) -> str:
     """`sql` with every `$key` outside text, comments and function definitions replaced by its value.
 
-    A value that reads as a number is one; anything else is text, and so is what stands in single quotes.
-
-    Args:
-        numeric: keys that take a number only. SQLite would compare text with numbers, and say nothing.
-
-    Raises:
-        UsageError: a `$key` without value, a value without `$key`, a number beyond 64 bits, text for a number.
+    A value that reads as a number is one; any other, or one in single quotes, is text. numeric: keys that take numbers
+    only, for SQLite would compare text with numbers. Raises UsageError for a `$key` without value, a value without
+    `$key`, an integer beyond 64 bits, text for a number.
     """
     used: set[str] = set()
     parts = []
@@ -65,7 +61,7 @@ def words(sql: str) -> frozenset[str]:
 
 
 def statements(sql: str) -> list[str]:
-    """The statements of `sql`, each at the line and column where it stands there; empty ones are left out."""
+    """The statements of `sql` without empty ones, each at its line and column there."""
     found: list[str] = []
     start = at = 0
     is_empty = True
@@ -88,15 +84,11 @@ def _in_place(sql: str, start: int, end: int) -> str:
 
 
 def literal(name: str, value: str) -> str:
-    """A parameter's value as a SQL literal.
-
-    Raises:
-        UsageError: an integer that 64 bits do not hold.
-    """
+    """A parameter's value as a SQL literal. Raises UsageError for an integer beyond 64 bits."""
     if _INTEGER.fullmatch(value):
         if not -(2**63) <= int(value) < 2**63:
             raise UsageError(f"-p {name}={value}: integers reach from -2**63 to 2**63 - 1")
-        # In parentheses, lest a minus before it make a comment.
+        # In parentheses: two minus signs make a comment.
         return f"({value})" if value[0] in "+-" else value
     if _DECIMAL.fullmatch(value):
         return f"({value})" if value[0] in "+-" else value
@@ -107,7 +99,7 @@ def literal(name: str, value: str) -> str:
 
 
 def _tokens(sql: str) -> Iterator[tuple[str, str, bool]]:
-    """Kind and text of each token, and whether it is part of a function's or macro's definition."""
+    """Kind and text of each token, and whether it is in the definition of a function or macro."""
     start: list[str] = []
     for match in _TOKEN.finditer(sql):
         kind, text = match.lastgroup or "other", match[0]

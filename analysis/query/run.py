@@ -1,4 +1,4 @@
-"""A query over traces, one after the other; the results of each of its statements under each other."""
+"""Runs a query over traces."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ TRACE_COLUMN = "trace"
 
 @dataclass(frozen=True)
 class Result:
-    """What the statements of a query gave, in their order, and what a reader should know about the traces.
+    """The tables that the statements of a query gave, in order, and notes about the traces.
 
-    Each of `tables` has columns of equal length: int64, float64 or object arrays (text, blobs, anything with None).
-    Of several traces, the first column `trace` holds the path of each row's trace. A statement that gives no rows by
-    its kind, as INCLUDE or CREATE, has no table.
+    Columns of a table have equal lengths: int64, float64 or object arrays (text, blobs, anything with None). Of several
+    traces, the first column `trace` holds each row's path. Statements such as INCLUDE or CREATE give no table.
     """
 
     tables: tuple[Columns, ...]
@@ -34,11 +33,7 @@ class Result:
 
     @property
     def columns(self) -> Columns:
-        """The only table, for what holds one.
-
-        Raises:
-            UsageError: there are several.
-        """
+        """The only table. Raises UsageError if there are several."""
         if len(self.tables) > 1:
             raise UsageError(
                 f"the query gives {len(self.tables)} results, and this format holds one",
@@ -55,18 +50,11 @@ def run_statement(
     stacks: bool = False,
     partial: bool = False,
 ) -> Result:
-    """The rows that each statement of the query `statement` gives for each of the traces, in their order.
+    """The rows that each statement of the query gives for each of the traces, in order.
 
-    Args:
-        native_path: `trace_processor_shell` to use instead of the embedded engine.
-        stacks: read Python stacks too (category `python_function`), often most of a trace's events.
-        partial: of a damaged file, take what is whole.
-
-    Raises:
-        QueryError: the trace processor refused a statement.
-        UsageError: no statement gives rows.
-        TraceError: a file cannot be read or trusted.
-        EngineError: the trace processor cannot be had, or failed.
+    native_path: `trace_processor_shell` to use. stacks: read Python stacks too, often most of a trace's events.
+    partial: of a damaged file, take what is whole. Raises QueryError, UsageError (no statement gives rows), TraceError,
+    EngineError.
     """
     parts = statements(statement.sql)
     found: list[list[Columns]] = []
@@ -75,7 +63,7 @@ def run_statement(
         with open_trace(trace, native_path=native_path, stacks=stacks, partial=partial) as (engine, info):
             notes.extend(_notes(info))
             engine.register_package(PACKAGE, modules())
-            # Apart from the statement, so that lines in its errors are its own.
+            # Apart from the statement, whose errors count lines.
             for module in statement.modules:
                 try:
                     engine.query(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module}; SELECT 1")
@@ -98,25 +86,25 @@ def _notes(info: TraceInfo) -> list[str]:
     if not info.events_by_category:
         notes.append(f"{info.path} holds no events with a duration, so nothing was recorded")
     if info.lost_events:
-        notes.append(f"{info.path}: {info.lost_events} events are missing in the engine")
+        notes.append(f"{info.path}: the trace processor lacks {info.lost_events} events")
     return notes
 
 
 def _stacked(traces: list[str], found: list[Columns]) -> Columns:
-    """The columns of all traces under each other, the trace's path before them."""
+    """The columns of all traces below each other, the traces' paths before them."""
     lengths = [len(next(iter(columns.values()), ())) for columns in found]
     path = np.empty(sum(lengths), dtype=object)
     path[:] = [trace for trace, length in zip(traces, lengths, strict=True) for _ in range(length)]
     stacked = {TRACE_COLUMN: path}
     for name in found[0]:
-        # As the engine does where a name occurs twice.
+        # As the engine renames a second column of one name.
         key = f"{name}:1" if name == TRACE_COLUMN else name
         stacked[key] = _joined([columns[name] for columns in found])
     return stacked
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    """One array; integers stay integers, text stays text, and what is mixed becomes objects."""
+    """One array; mixed types become objects."""
     filled = [part for part in parts if len(part)] or parts[:1]
     if len({part.dtype for part in filled}) == 1:
         return np.concatenate(filled)

@@ -1,4 +1,4 @@
-"""What is to be asked: a name of the package, a file, or SQL, made into a text ready to run."""
+"""What to ask: a name of the package, a file or SQL, as a text ready to run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from molprof.queries.catalog import Entry, Module, catalog, suggestion
 
 @dataclass(frozen=True)
 class Statement:
-    """SQL without parameters left, and the modules of the package (`launches`) that it needs."""
+    """SQL with its parameters filled in, and the modules of the package (`launches`) that it needs."""
 
     sql: str
     modules: tuple[str, ...]
@@ -23,14 +23,10 @@ class Statement:
 def find_statement(text: str, parameters: Mapping[str, str]) -> Statement:
     """The statement that `text` means.
 
-    Args:
-        text: a module (`launches`, `molprof.launches`: its example), a table, view or function of one
-            (`molprof_launch_summary`: all its columns), the path of a .sql file, or SQL. A query that uses names of
-            the package need not include their modules.
-        parameters: values for the query's `$key`s; examples have values of their own for theirs.
-
-    Raises:
-        UsageError: none of these, the file cannot be read, or a parameter is missing or not used.
+    text: a module (`launches`, `molprof.launches`: its example), its table, view or function (`molprof_launch_summary`:
+    all columns), the path of a .sql file, or SQL, which need not include the package's modules. parameters: values for
+    `$key`s; examples have defaults. Raises UsageError for none of these, an unreadable file, a missing or unused
+    parameter.
     """
     known = catalog()
     module = known.get(text.removeprefix("molprof."))
@@ -45,7 +41,9 @@ def find_statement(text: str, parameters: Mapping[str, str]) -> Statement:
     sql = _read(text) if text.endswith(".sql") or os.path.isfile(text) else text
     if sql is text and not any(character.isspace() for character in text):
         raise UsageError(f"no module, table or file {text!r}, and no SQL", hint=suggestion(text, known))
-    return Statement(bind(sql, parameters), _used_modules(sql, known))
+    used = words(sql)
+    needed = tuple(module.name for module in known.values() if any(entry.name in used for entry in module.entries))
+    return Statement(bind(sql, parameters), needed)
 
 
 def _whole_entry(module: Module, entry: Entry, parameters: Mapping[str, str]) -> Statement:
@@ -59,13 +57,8 @@ def _whole_entry(module: Module, entry: Entry, parameters: Mapping[str, str]) ->
 
 
 def _numeric(entries: Iterable[Entry]) -> frozenset[str]:
-    """Arguments that are numbers; examples call their parameters as the functions do."""
+    """Arguments that are numbers; examples name their parameters as the functions do."""
     return frozenset(argument.name for entry in entries for argument in entry.arguments if argument.type != "STRING")
-
-
-def _used_modules(sql: str, known: Mapping[str, Module]) -> tuple[str, ...]:
-    used = words(sql)
-    return tuple(module.name for module in known.values() if any(entry.name in used for entry in module.entries))
 
 
 def _read(path: str) -> str:

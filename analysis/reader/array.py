@@ -1,4 +1,4 @@
-"""The array of events of a trace, block by block: whole events, however they are laid out."""
+"""The array of events of a trace, read in blocks of whole events, whatever its layout."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from molprof.analysis.reader.cursor import Cursor
 from molprof.analysis.reader.part import WRONG_TEXT, Part
 from molprof.analysis.reader.pieces import Pieces
 
-# Text that is decoded at once: large against the cost of a call, and what is decoded of it fits into a processor's
-# cache, which halves the time of a pass against 2 MiB.
+# Text decoded in one call. Its events fit into a processor's cache: half the time of blocks of 2 MiB.
 DECODE_BYTES = 256 * 1024
-# A string. Its text is matched by a look ahead and then taken as it is, so that where its end is missing no shorter one
-# is tried: three times as fast in a string without end.
+# A string. The look-ahead keeps the pattern from backtracking: three times as fast in a string without end.
 TEXT = rb'"(?=([^"\\]*(?:\\.[^"\\]*)*))\1"'
-# A whole string, a bracket, or a quote whose string does not end within the text at hand.
+# A whole string, a bracket, or the quote of a string that does not end within the text.
 TOKEN = re.compile(TEXT + rb'|[\[\]{}]|"', re.DOTALL)
-# More than any decoder takes; counting on would only take time.
+# More than any decoder accepts.
 MAX_DEPTH = 10_000
 _SPACES = b" \t\r\n"
 _SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]{0,32}"')
@@ -28,7 +26,7 @@ _LEARN_BYTES = 64 * 1024
 
 
 class EventArray:
-    """Reads the events behind a cursor: each block of them by `read`, or ahead by `pieces`, where a trace is long."""
+    """Reads the events behind a cursor block by block: by `read`, or ahead by `pieces` in a long trace."""
 
     def __init__(self, cursor: Cursor, read: Callable[[bytes], Part], pieces: Pieces | None) -> None:
         self._cursor = cursor
@@ -37,7 +35,7 @@ class EventArray:
         self._separators: list[bytes] = []
 
     def parts(self) -> Iterator[Part]:
-        """From behind `[` to behind `]`. Raises TraceError, and what `read` raises for a whole event."""
+        """The parts from behind `[` to behind `]`. Raises TraceError, and what `read` raises for a whole event."""
         if self._cursor.peek() == b"]":
             self._cursor.at += 1
             return
@@ -63,8 +61,8 @@ class EventArray:
             yield from self._block()
 
     def _ahead(self, pieces: Pieces) -> Iterator[Part]:
-        """Whole events as long as all that looks like a place between two of them is one."""
-        begin = self._cursor.place  # in the text, as the ends
+        """Parts of whole events, until what looked like a place between two events is none."""
+        begin = self._cursor.place  # a place in the text, as in `ends`
         ends: deque[int] = deque()
         while True:
             place = self._next_place(begin) if pieces.have_room() else None
@@ -83,7 +81,7 @@ class EventArray:
                 yield part
 
     def _next_place(self, begin: int) -> tuple[int, int] | None:
-        """Where the last event of those at hand ends that begin at `begin`, and the next begins, both in the text."""
+        """The end of the last whole event at hand and the start of the next, as places in the text."""
         while self._cursor.before + len(self._cursor.data) < begin + DECODE_BYTES:
             if not self._cursor.more():
                 return None
@@ -94,7 +92,7 @@ class EventArray:
         return self._cursor.before + place + 1, self._cursor.before + place + separator.index(b"{")
 
     def _cut(self, begin: int, limit: int) -> tuple[int, bytes]:
-        """Where the last event between them ends, by what separated earlier ones, and that; -1 where none does."""
+        """Where the last event between `begin` and `limit` ends, and the separator there; -1 for none."""
         found, last = -1, b""
         for separator in self._separators:
             place = self._cursor.data.rfind(separator, max(found, begin), limit)
@@ -105,14 +103,13 @@ class EventArray:
     def _block(self) -> list[Part]:
         """The next whole events, as many as are at hand.
 
-        `[` + text + `]` is decoded, where the text goes from an event's beginning to a place where
-        one may end. JSON is read from left to right, so if that succeeds the text was nothing but
-        whole events: a wrong guess (a brace in a string or deeper inside) cannot succeed.
+        Decodes `[` + text + `]`, where the text ends at a place that looks like the end of an event. JSON is read from
+        left to right, so this succeeds only if the text is nothing but whole events; a brace inside a string fails.
         """
         while len(self._cursor.data) - self._cursor.at < DECODE_BYTES and self._cursor.more():
             pass
         limit = min(self._cursor.at + DECODE_BYTES, len(self._cursor.data))
-        if self._cut(self._cursor.at, limit)[0] < 0:  # an event that is longer
+        if self._cut(self._cursor.at, limit)[0] < 0:  # a longer event
             limit = len(self._cursor.data)
         for _ in range(4):
             place, _ = self._cut(self._cursor.at, limit)
@@ -121,7 +118,7 @@ class EventArray:
             try:
                 part = self._read(self._array_of(self._cursor.at, place + 1))
             except msgspec.ValidationError:
-                break  # an event with a wrong type: found below
+                break  # the exact search names the event
             except WRONG_TEXT:
                 limit = place + 1
                 continue
@@ -130,8 +127,8 @@ class EventArray:
         return self._counted_block()
 
     def _counted_block(self) -> list[Part]:
-        """The same by counting brackets, for any layout and for the end of the array."""
-        # Counting is slow: where the layout is not known yet, a few events are enough to learn it.
+        """The next whole events, found by counting brackets: for any layout, and at the end of the array."""
+        # Counting is slow. A few events are enough to learn the layout.
         limit = len(self._cursor.data) if self._separators else self._cursor.at + _LEARN_BYTES
         while True:
             ends, separator, closing = self._ends(limit)
@@ -162,7 +159,7 @@ class EventArray:
             if kind in (b"{", b"["):
                 depth += 1
                 if depth > MAX_DEPTH:
-                    if ends:  # what is whole before it goes first
+                    if ends:  # report whole events first
                         break
                     raise self._cursor.error(f"is nested too deeply inside event {self._cursor.events + 1}")
             elif kind in (b"}", b"]"):
@@ -178,7 +175,7 @@ class EventArray:
         return ends, separator, None
 
     def _until_wrong(self, ends: list[int], error: Exception) -> tuple[list[Part], int]:
-        """The events before the first that does not decode, and their end; raises if it is the first."""
+        """The events before the first that does not decode, and their end. Raises TraceError if it is the first."""
         parts: list[Part] = []
         start = self._cursor.at
         for end in ends:
@@ -207,7 +204,7 @@ def reason_of(error: Exception) -> str:
         return f"invalid UTF-8, {error.reason}"
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    if str(error) == "Input data was truncated":  # which it is not: the brackets were counted
+    if str(error) == "Input data was truncated":  # it is whole: the brackets were counted
         return "text that ends in half a surrogate pair"
-    # Positions inside the decoder's own input would only confuse.
+    # Positions count from the start of the block, not of the file.
     return re.sub(r" \(byte \d+\)| - at `\$\[\d+\]`|\$\[\d+\]\.", "", str(error))

@@ -1,7 +1,7 @@
-"""Events in Fuchsia's trace format: records of 64-bit words, which the engine reads three times as fast as JSON.
+"""Events in Fuchsia's trace format (64-bit words), which the engine reads three times as fast as JSON.
 
-Format: https://fuchsia.dev/fuchsia-src/reference/tracing/trace-format. Times are integers of nanoseconds in it. It has
-no event without a category; such a one gets an empty text, which reads alike where categories are compared.
+Format: https://fuchsia.dev/fuchsia-src/reference/tracing/trace-format. Times are integers of ns. An event without a
+category gets an empty one, which SQL comparisons treat alike.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from molprof.analysis.reader.events import exact_float
 from molprof.analysis.reader.lanes import time_order
 from molprof.analysis.reader.part import NO_NUMBER, Label
 from molprof.analysis.reader.places import HOME_TID, Places
 from molprof.analysis.reader.survey import Survey
-from molprof.analysis.reader.text import plain_text
+from molprof.analysis.reader.text import exact_float, plain_text
 
-# Events per piece: each needs two texts at most, of which the format numbers 32767.
+# Events per piece. Each needs at most two texts; the format numbers 32767.
 _EVENTS = 16384
 _MAX_TEXTS = 32766
-# A record ends at 4095 words, and an event has at most 15 args; the longest that is tried stays well below.
+# Well below the format's limits: 4095 words per record, 15 args per event.
 _MAX_NAME_BYTES = 32000
 _MAX_ARGS_BYTES = 8000
 _MAX_ARGS = 12
@@ -34,15 +33,15 @@ _INT64, _DOUBLE, _TEXT, _KOID = 3, 5, 6, 8
 _INLINE = 0x8000
 _MAGIC = 0x0016547846040010
 _NS_PER_S = 10**9
-# Instants of the whole trace or a process are on no thread: the engine keeps them on a track of their own.
+# Instants of the whole trace or a process have no thread.
 _WIDE_SCOPES = (b'"s":"g"', b'"s":"p"')
-_CORRELATION = 4  # where the arg of this name begins in a record that has it
+_CORRELATION = 4  # first word of the arg `correlation` in a record
 _CORRELATION_VALUE = 7
 _decode_args = msgspec.json.Decoder(dict[str, Any], float_hook=exact_float).decode
 
 
 def fits(found: Survey, places: Places) -> bool:
-    """Whether the format can hold all events: it has no separate begin and end without names, no counters, ..."""
+    """Whether the format can hold all events: it has no counters, and no separate begin and end without names."""
     return (
         not found.drafts
         and all(map(_label_fits, found.labels))
@@ -57,7 +56,7 @@ def _label_fits(label: Label) -> bool:
         and len(label.name or "") <= _MAX_NAME_BYTES // 4
         and len(label.category or "") <= _MAX_NAME_BYTES // 4
         and len(label.args) <= _MAX_ARGS_BYTES
-        # Of an array the engine's JSON reader gives every element the array's flat key; here it would be the element's.
+        # The engine's JSON reader gives all elements of an array one flat key, which this format cannot.
         and b"[" not in label.args
         and label.args.count(b":") <= _MAX_ARGS
         and label.args.count(b",") <= _MAX_ARGS
@@ -65,7 +64,7 @@ def _label_fits(label: Label) -> bool:
 
 
 def compact_chunks(found: Survey, places: Places) -> Iterator[bytes]:
-    """The trace for the engine, by time, of equal times the longer first: so the engine nests slices."""
+    """The trace for the engine by start, the longer event first: the engine nests slices in this order."""
     texts = _Texts()
     yield _words(_MAGIC, _INITIALIZATION | 2 << 4, _NS_PER_S)
     yield _named(places, texts)
@@ -75,14 +74,14 @@ def compact_chunks(found: Survey, places: Places) -> Iterator[bytes]:
 
 
 def _records(found: Survey, places: Places, texts: _Texts, events: np.ndarray) -> bytes:
-    """The records of a few events: copies of what their kind has in common, with times, places, numbers filled in."""
+    """The records of some events: templates of their kinds, with times, places and numbers filled in."""
     labels = found.label_of[events]
     numbers = found.correlations[events]
     has_number = numbers != NO_NUMBER
     tracks = found.tracks[events]
     pids = places.pids[tracks]
     tids = places.tids[tracks]
-    # A kind: label, whether there is a number, and the home of what is on a lane.
+    # A kind: label, whether there is a number, and for a slice on a lane the tid of its own track.
     kinds = labels.astype(np.int64) * 2 + has_number
     first_moved = 2 * len(found.labels)
     moved: dict[tuple[int, int], int] = {}
@@ -90,7 +89,7 @@ def _records(found: Survey, places: Places, texts: _Texts, events: np.ndarray) -
         key = int(kinds[position]), int(tids[position])
         kinds[position] = moved.setdefault(key, first_moved + len(moved))
         tids[position] = places.lane_tids[int(tracks[position]), int(found.lanes[events[position]])]
-    # Numbered by marks: sorting, as numpy.unique does it, takes longer than all else here.
+    # numpy.unique sorts, which takes longer than all else here.
     is_there = np.zeros(first_moved + len(moved), dtype=np.bool_)
     is_there[kinds] = True
     distinct = np.flatnonzero(is_there)
@@ -115,25 +114,25 @@ def _records(found: Survey, places: Places, texts: _Texts, events: np.ndarray) -
 
 
 def _template(label: Label, has_number: bool, home: int, texts: _Texts, new_texts: list[bytes]) -> np.ndarray:
-    """The words of an event with 0 for what differs from event to event: int64 array."""
+    """The words of an event, int64, with 0 for what differs between events of one kind."""
     args = [_arg("args.correlation", 0)] if has_number else []
     args += [_arg(f"args.{key}", value) for key, value in _flat_args(label.args)]
     if home >= 0:
         args.append(_arg(f"args.{HOME_TID}", home))
     kind = _COMPLETE if label.phase == "X" else _ASYNC_INSTANT if label.more else _INSTANT
-    body = b"".join(args) + (b"" if kind == _INSTANT else _words(0))  # the end, or the number of an asynchronous event
+    body = b"".join(args) + (b"" if kind == _INSTANT else _words(0))  # end, or number of an async event
     size = 4 + len(body) // 8
     category = texts.number(label.category or "", new_texts)
-    name = texts.number(label.name or "[No name]", new_texts)  # as the engine's JSON reader has it
+    name = texts.number(label.name or "[No name]", new_texts)  # as the engine's JSON reader names it
     head = _EVENT | size << 4 | kind << 16 | len(args) << 20 | category << 32 | name << 48
     return np.frombuffer(_words(head, 0, 0, 0) + body, dtype=np.int64)
 
 
 def _flat_args(text: bytes) -> Iterator[tuple[str, int | float | str]]:
-    """Args by the keys under which the engine's JSON reader has them."""
+    """Args under the keys that the engine's JSON reader gives them."""
     for key, value in _decode_args(text).items():
         if value is None and key == "device":
-            value = "None"  # a device of its own, unlike none at all
+            value = "None"  # a device, unlike a missing one
         yield from _flat(plain_text(key), value)
 
 
@@ -163,19 +162,19 @@ def _arg(name: str, value: int | float | str) -> bytes:
 
 
 class _Texts:
-    """The numbers of the texts that the engine knows at a place of the trace."""
+    """Numbers for the texts that the engine knows at a place of the trace."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def begin(self, most: int) -> list[bytes]:
-        """Makes room for so many new texts; returns the empty list of their records."""
+        """Makes room for `most` new texts; returns the empty list of their records."""
         if len(self._numbers) + most > _MAX_TEXTS:
             self._numbers.clear()
         return []
 
     def number(self, text: str, records: list[bytes]) -> int:
-        """The text's number; a record that says so is added to `records` where it is new."""
+        """The text's number; adds a record to `records` where the text is new."""
         if not text:
             return 0
         number = self._numbers.get(text)

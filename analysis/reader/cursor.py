@@ -1,4 +1,4 @@
-"""A place in a text that arrives in chunks, and what is at hand behind it."""
+"""A place in a text that arrives in chunks."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 from molprof.common.errors import TraceError
 
-RECORD_HINT = "record it again, or copy it again from where it was recorded"
+RECORD_HINT = "record the trace again, or copy the file again"
 _PARTIAL_HINT = "read what is whole with --partial"
-# What a single value may take in memory: an event, or the value of another top-level key.
+# The longest event, or value of another top-level key.
 _MAX_VALUE_BYTES = 256 * 1024 * 1024
 _SPACE = re.compile(rb"[ \t\r\n]*")
 
 
 class Cursor:
-    """Reads on in `chunks`, which belong to the file `name`.
+    """Reads the `chunks` of the file `name`.
 
-    data: the text at hand; at: the place in it up to which all is read; before: bytes of the text before it. With
-    partial=True damage ends the text instead of raising, and `problem` says what was wrong.
+    data: the text at hand; at: the place in it; before: bytes of the text before `data`. With partial=True, damage ends
+    the text, and `problem` says what was wrong.
     """
 
     def __init__(self, name: str, chunks: Iterator[bytes], partial: bool) -> None:
@@ -33,11 +33,11 @@ class Cursor:
 
     @property
     def place(self) -> int:
-        """The same place in the whole text."""
+        """`at` as a place in the whole text."""
         return self.before + self.at
 
     def peek(self) -> bytes:
-        """The next byte that is not space, without going behind it; empty at the end."""
+        """The next byte that is not a space, which stays unread; empty at the end."""
         while True:
             match = _SPACE.match(self.data, self.at)
             assert match is not None
@@ -47,8 +47,14 @@ class Cursor:
             if not self.more():
                 return b""
 
+    def take(self, wanted: bytes, missing: str) -> None:
+        """Reads the next byte that is not a space. Raises TraceError with `missing` where it is not `wanted`."""
+        if self.peek() != wanted:
+            raise self.error(missing)
+        self.at += 1
+
     def more(self) -> bool:
-        """Reads on; what was used is dropped. Twice the rest, so that long values stay linear."""
+        """Reads on, twice the rest so that long values stay linear. Drops what was read; False at the end."""
         rest = self.data[self.at :]
         self.before += self.at
         self.at = 0
@@ -59,7 +65,7 @@ class Cursor:
                 parts.append(chunk)
                 wanted -= len(chunk)
         except TraceError as error:
-            # Damaged compressed data: what came before it is still to be used.
+            # Damaged compressed data. The text before it is still read.
             if not self._partial:
                 raise
             self.problem = error
@@ -67,14 +73,14 @@ class Cursor:
         return len(self.data) > len(rest)
 
     def need_more(self, where: str) -> None:
-        """The same where the text must go on. Raises TraceError where it does not, or for too long already."""
+        """Reads on where the text must. Raises TraceError at its end, and for a value that is too long."""
         if len(self.data) - self.at > _MAX_VALUE_BYTES:
             raise self.error(f"has a value of more than {_MAX_VALUE_BYTES} bytes, {where}")
         if not self.more():
             raise self.error(f"is truncated {where}", position=len(self.data))
 
     def error(self, what: str, position: int | None = None, hint: str | None = _PARTIAL_HINT) -> TraceError:
-        """What is wrong with the text, at a position in `data`; what cut it short says more where it is known."""
+        """An error at a position in `data`, or what cut the text short."""
         if self.problem is not None:
             return self.problem
         place = self.before + (self.at if position is None else position)

@@ -15,18 +15,17 @@ from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import GIVE_HINT
 from molprof.common.errors import TraceError
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # not JSON, but what some editors and PowerShell put before it
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # which some editors and PowerShell put before JSON
 _STRING = re.compile(TEXT, re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,}\]]+")
 _OTHER_JSON = re.compile(rb'"|-?[0-9]|(?:null|true|false)\b')
 
 
 class Document:
-    """One pass over a trace: `chunks` of its text, each array of events read by `read`, or ahead by `pieces`.
+    """One pass over a trace: `chunks` of its text, each block of events read by `read`, or ahead by `pieces`.
 
-    `parts` yields what `read` makes of its blocks; afterwards `keys` holds the other
-    top-level keys, decoded. With partial=True a damaged file ends the events instead of raising, and `problem` says
-    what was wrong.
+    After `parts`, `keys` holds the other top-level keys, decoded. With partial=True, damage ends the events, and
+    `problem` says what was wrong.
     """
 
     def __init__(
@@ -48,10 +47,7 @@ class Document:
         return self._cursor.problem
 
     def parts(self) -> Iterator[Part]:
-        """Yields the parts in file order.
-
-        Raises TraceError with the byte where the text stops to be a trace, and what `read` raises for a whole event.
-        """
+        """The parts in file order. Raises TraceError with the byte of the damage, and what `read` raises."""
         try:
             yield from self._document()
         except TraceError as error:
@@ -68,17 +64,17 @@ class Document:
         if first == _BYTE_ORDER_MARK[:1] and self._cursor.data.startswith(_BYTE_ORDER_MARK, self._cursor.at):
             self._cursor.at += len(_BYTE_ORDER_MARK)
             first = self._cursor.peek()
-        if first == b"[":  # legal Chrome format: nothing but the array
+        if first == b"[":  # Chrome format: the array alone
             self._cursor.at += 1
             yield from self._events.parts()
         elif first == b"{":
             self._cursor.at += 1
             yield from self._members()
         elif not first:
-            raise self._cursor.error("holds no text, or white space alone", hint=RECORD_HINT)
+            raise self._cursor.error("is empty or holds only white space", hint=RECORD_HINT)
         else:
             what = (
-                "is JSON, but no object and no array"
+                "is JSON, but neither an object nor an array"
                 if _OTHER_JSON.match(self._cursor.data, self._cursor.at)
                 else "is not JSON"
             )
@@ -91,27 +87,21 @@ class Document:
     def _members(self) -> Iterator[Part]:
         found = False
         more = self._cursor.peek() != b"}"
+        if not more:
+            self._cursor.at += 1
         while more:
             key = self._key()
-            if self._cursor.peek() != b":":
-                raise self._cursor.error(f"is malformed: no ':' after key {key!r}")
-            self._cursor.at += 1
+            self._cursor.take(b":", f"is malformed: no ':' after key {key!r}")
             if key == "traceEvents":
-                if self._cursor.peek() != b"[":
-                    raise self._cursor.error("has a 'traceEvents' that is not an array")
+                self._cursor.take(b"[", "has a 'traceEvents' that is not an array")
                 if found:
-                    raise self._cursor.error("has 'traceEvents' twice")
+                    raise self._cursor.error("has 'traceEvents' twice", position=self._cursor.at - 1)
                 found = True
-                self._cursor.at += 1
                 yield from self._events.parts()
             else:
                 self.keys[key] = self._value(key)
-            after = self._cursor.peek()
-            if after not in (b",", b"}"):
-                raise self._cursor.error(f"is malformed: no ',' or '}}' after the value of {key!r}")
-            more = after == b","
-            self._cursor.at += more
-        self._cursor.at += 1
+            more = self._cursor.peek() == b","
+            self._cursor.take(b"," if more else b"}", f"is malformed: no ',' or '}}' after the value of {key!r}")
         if not found and "schema" in self.keys and self.keys.keys() & {"trace", "counts"}:
             raise self._cursor.error("is a stored report, not a trace", hint="molprof compare and molprof plot take it")
         if not found:
@@ -133,7 +123,7 @@ class Document:
         return key
 
     def _value(self, key: str) -> Any:
-        """The value at hand, decoded: these are small next to the events."""
+        """The value at hand, decoded; it is small next to the events."""
         self._cursor.peek()
         while (end := self._value_end()) is None:
             self._cursor.need_more(f"inside the value of {key!r}")
@@ -148,7 +138,7 @@ class Document:
     def _value_end(self) -> int | None:
         if self._cursor.data[self._cursor.at : self._cursor.at + 1] not in (b"{", b"[", b'"'):
             match = _SCALAR.match(self._cursor.data, self._cursor.at)
-            # A number may go on where the text at hand ends.
+            # A number may go on behind the text at hand.
             return match.end() if match and match.end() < len(self._cursor.data) else None
         depth = 0
         for token in TOKEN.finditer(self._cursor.data, self._cursor.at):

@@ -1,4 +1,4 @@
-"""The events of a surveyed trace go to the engine with exact times, on their lanes."""
+"""Feeds the events of a surveyed trace to the engine, with exact times and on their lanes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.reader.compact import compact_chunks, fits
-from molprof.analysis.reader.draft import plain_lines
 from molprof.analysis.reader.events import FLOW_PHASES
 from molprof.analysis.reader.part import NO_NUMBER, Label
 from molprof.analysis.reader.places import HOME_TID, Places, find_places
 from molprof.analysis.reader.survey import Survey
+from molprof.analysis.reader.text import plain_lines
 
 # Blocks that wait for the engine: enough to keep it busy, few enough to stay small.
 _WAITING_BLOCKS = 4
@@ -26,9 +26,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 def feed_events(engine: Engine, found: Survey) -> None:
-    """Feeds what the survey found, whose drafts and arrays are gone afterwards. Raises EngineError.
+    """Feeds what the survey found, and frees its arrays and drafts. Raises EngineError.
 
-    The engine works in a thread of its own (it needs no Python there) while this one encodes.
+    The engine runs in a thread of its own (it does not hold Python's lock) while this one encodes.
     """
     places = find_places(found)
     chunks = compact_chunks(found, places) if fits(found, places) else json_chunks((found, places))
@@ -45,19 +45,19 @@ def feed_events(engine: Engine, found: Survey) -> None:
 
 
 def json_chunks(*traces: tuple[Survey, Places]) -> Iterator[bytes]:
-    """Traces as one in Chrome JSON, times in us from the earliest event; their surveys' drafts are gone afterwards."""
+    """Traces as one in Chrome JSON, times in us from the earliest event. Frees their drafts."""
     opening = b'{"traceEvents":['
     for found, places in traces:
         events = _events(found, places)
-        yield opening + next(events)  # the engine tells the format by the first piece
+        yield opening + next(events)  # the engine finds the format from the first piece
         yield from events
         opening = b","
     yield b"]}"
 
 
 def _events(found: Survey, places: Places) -> Iterator[bytes]:
-    """The events without what stands before the first and behind the last."""
-    # An event is its track's head, its times, and its draft; the first needs no comma before it.
+    """The events, without what stands before the first and behind the last."""
+    # An event is written as its track's head, its times and its draft.
     heads = [
         b'},{"pid":%d,"tid":%d,"ts":' % place for place in zip(places.pids.tolist(), places.tids.tolist(), strict=True)
     ]
@@ -65,8 +65,7 @@ def _events(found: Survey, places: Places) -> Iterator[bytes]:
     complete = found.has_label(label.phase == "X" for label in found.labels)
     done = 0
     for text in found.texts() if found.drafts else _texts(found):
-        # A newline stands only between events: inside a text it is an escape. What remains of each is from behind
-        # its { to before its }.
+        # A newline stands only between events. The pieces lack the braces of each event.
         drafts = text[1:-2].split(b"}\n{")
         yield _filled(drafts, heads, complete, found, places, slice(done, done + len(drafts)))
         done += len(drafts)
@@ -74,7 +73,7 @@ def _events(found: Survey, places: Places) -> Iterator[bytes]:
 
 
 def _texts(found: Survey) -> Iterator[bytes]:
-    """What drafts would be, of events that their labels describe."""
+    """Drafts of events that their labels describe."""
     beginnings = [_beginning(label) for label in found.labels]
     for begin in range(0, len(found.label_of), _EVENTS):
         span = slice(begin, begin + _EVENTS)
@@ -89,7 +88,7 @@ def _texts(found: Survey) -> Iterator[bytes]:
 
 
 def _beginning(label: Label) -> tuple[bytes, bytes]:
-    """The text of an event up to its args, and these."""
+    """The text of an event up to its args, and its args."""
     keys = {"ph": label.phase, "cat": label.category, "name": label.name}
     text = _encode({key: value for key, value in keys.items() if value is not None})
     return b",".join(filter(None, [text[:-1], label.more])) + b",", label.args
@@ -98,7 +97,7 @@ def _beginning(label: Label) -> tuple[bytes, bytes]:
 def _filled(
     drafts: list[bytes], heads: list[bytes], complete: np.ndarray, found: Survey, places: Places, span: slice
 ) -> bytes:
-    """Joins the events of one block with the times and places that the survey found."""
+    """The events of one block with their times and places."""
     tracks = found.tracks[span]
     heads = [heads[track] for track in tracks.tolist()]
     durations = _texts_us(found.durations_ns[span])
@@ -108,17 +107,17 @@ def _filled(
     if places.lane_tids:
         _move(drafts, heads, found, places, span)
     starts = _texts_us(found.starts_ns[span])
-    parts = zip(heads, starts, keys, durations, itertools.repeat(b","), drafts)  # repeat has no end
+    parts = zip(heads, starts, keys, durations, itertools.repeat(b","), drafts)  # repeat is endless
     return b"".join(itertools.chain.from_iterable(parts))
 
 
 def _texts_us(times_ns: np.ndarray) -> list[bytes]:
-    # A float64 that is an exact multiple of 1/1000 rounded once is written back with three decimals.
+    # A multiple of 1/1000, rounded once to float64, is written with three decimals again.
     return _encode((times_ns / 1000).tolist())[1:-1].split(b",")
 
 
 def _move(drafts: list[bytes], heads: list[bytes], found: Survey, places: Places, span: slice) -> None:
-    """Puts the slices of one block that need a lane there, and the flow events that belong to them."""
+    """Puts slices of a block on their lanes, and the flow events that belong to them."""
     tracks = found.tracks[span]
     lanes = found.lanes[span]
 
@@ -130,7 +129,7 @@ def _move(drafts: list[bytes], heads: list[bytes], found: Survey, places: Places
         track = int(tracks[position])
         drafts[position] = _with_home(drafts[position], int(places.tids[track]))
         move(position, track, int(lanes[position]))
-    # A flow event belongs to the slice that it starts with: it goes where that went.
+    # A flow event belongs to the slice that starts at its time, and goes to its lane.
     starts_ns = found.starts_ns[span]
     for position in np.flatnonzero(np.isin(tracks, [track for track, _ in places.lane_tids])).tolist():
         if drafts[position].startswith(_FLOW_DRAFTS):
@@ -141,7 +140,7 @@ def _move(drafts: list[bytes], heads: list[bytes], found: Survey, places: Places
 
 
 def _with_home(draft: bytes, tid: int) -> bytes:
-    """The draft with the tid of its track among its args."""
+    """The draft with the tid of its own track among its args."""
     event = msgspec.json.decode(b"{" + draft + b"}", type=dict[str, msgspec.Raw])
     home = b'"%b":%d' % (HOME_TID.encode(), tid)
     args = bytes(event.get("args", b"")).strip()

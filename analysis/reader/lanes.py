@@ -1,4 +1,4 @@
-"""Lanes: which slices cannot stay on their track because they partly overlap another there."""
+"""Lanes for slices that partly overlap another on their track."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import numpy as np
 
 
 def assign_lanes(tracks: np.ndarray, starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
-    """The lane of each slice, int32: 0 for its own track, 1, 2, ... for an additional one.
+    """The lane of each slice, int32: 0 for its own track, 1, 2, ... for others.
 
-    tracks: int array, the track of each slice; starts_ns, ends_ns: int64. A track of the trace
-    processor is a stack: two slices on it must be nested or disjoint (touching is disjoint). Going
-    through a track by time, the longer first, a slice that would outlive the one it started in
-    moves on; what moved on is put into the next lane by the same rule. So the slices that move
-    are those that Perfetto v51 to v56 drops.
+    A track of the trace processor is a stack: slices on it are nested or disjoint (touching is disjoint). By time, the
+    longer first, a slice that would outlive the one it started in moves to the next lane, where the same rule holds. So
+    the slices that move are those that Perfetto v51 to v56 drops.
+
+    tracks: int, the track of each slice; starts_ns, ends_ns: int64.
     """
     lanes = np.zeros(len(tracks), dtype=np.int32)
     order = time_order(starts_ns, ends_ns)
     if not len(order):
         return lanes
-    # Numbers of 16 bits are sorted in linear time.
+    # numpy sorts 16-bit numbers in linear time.
     kind = np.uint16 if tracks.max() < 1 << 16 else tracks.dtype
     order = order[np.argsort(tracks[order].astype(kind), kind="stable")]
     bounds = np.flatnonzero(np.diff(tracks[order])) + 1
@@ -32,7 +32,7 @@ def assign_lanes(tracks: np.ndarray, starts_ns: np.ndarray, ends_ns: np.ndarray)
 
 
 def time_order(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
-    """Positions by start, of equal starts the latest end first, else as they are."""
+    """Positions by start, of equal starts the latest end first."""
     order = np.argsort(starts_ns, kind="stable")
     ordered = starts_ns[order]
     same = ordered[1:] == ordered[:-1]
@@ -43,15 +43,14 @@ def time_order(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
 
 
 def _nested(starts_ns: np.ndarray, ends_ns: np.ndarray) -> bool:
-    """Whether no two slices partly overlap; input in track order.
+    """Whether no two slices, in track order, partly overlap.
 
-    So it is where each slice is as deep when it ends as when it starts: the first to end that is not the innermost
-    is deeper then.
+    That holds if each slice is as deep at its end as at its start: the first that ends out of turn is deeper.
     """
-    long = ends_ns > starts_ns  # an empty slice overlaps none in part, and makes none deeper
+    long = ends_ns > starts_ns  # empty slices overlap none
     starts_ns, ends_ns = starts_ns[long], ends_ns[long]
     count = len(starts_ns)
-    by_end = count - 1 - np.argsort(ends_ns[::-1], kind="stable")  # of equal ends the inner one, which is behind
+    by_end = count - 1 - np.argsort(ends_ns[::-1], kind="stable")  # of equal ends the inner first
     ordered_ends = ends_ns[by_end]
     started = np.arange(count) - np.searchsorted(ordered_ends, starts_ns, side="right")
     ended = np.searchsorted(starts_ns, ordered_ends, side="left") - np.arange(count)
@@ -59,8 +58,8 @@ def _nested(starts_ns: np.ndarray, ends_ns: np.ndarray) -> bool:
 
 
 def _crossing(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
-    """Positions of the slices that partly overlap an earlier one that stays; input in track order."""
-    if np.all(starts_ns[1:] >= ends_ns[:-1]):  # as on most GPU streams: nothing even touches
+    """Positions of slices, in track order, that partly overlap an earlier one that stays."""
+    if np.all(starts_ns[1:] >= ends_ns[:-1]):  # as on most GPU streams
         return np.empty(0, dtype=np.intp)
     if _nested(starts_ns, ends_ns):
         return np.empty(0, dtype=np.intp)

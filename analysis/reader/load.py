@@ -1,11 +1,12 @@
-"""A trace file into the engine, with proof that nothing was lost on the way."""
+"""Loads a trace file into the engine, and proves that nothing was lost."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,61 +15,50 @@ from molprof.analysis.reader.cursor import RECORD_HINT
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted
 from molprof.analysis.reader.feeding import feed_events
-from molprof.analysis.reader.packets import Packets
-from molprof.analysis.reader.pieces import open_pieces
-from molprof.analysis.reader.source import Source, open_source
+from molprof.analysis.reader.pieces import Pieces
+from molprof.analysis.reader.source import Packets, Source, open_source
 from molprof.analysis.reader.survey import Survey, survey
 from molprof.analysis.reader.text import plain_text
 from molprof.common.errors import EngineError, TraceError
 from molprof.common.manifest import INCOMPLETE_KEY
 from molprof.common.memory import available_bytes, processors
 
-# What the engine holds per event, at most: its text while it is sorted, its rows and args afterwards.
+# The most that the engine holds per event: its text while it sorts, then its rows and args.
 _EVENT_BYTES = 420
 _ALL_ARGS_EVENT_BYTES = 1500
-# The least that was seen of large traces.
+# The least, seen with large traces.
 _LEAST_EVENT_BYTES = 300
 _LEAST_ALL_ARGS_EVENT_BYTES = 500
-# Beyond this the 32-bit module, whose memory ends at 4 GiB, is not tried.
+# Up to here the 32-bit module is used, whose memory ends at 4 GiB.
 _MAX_BYTES = 3 << 30
 _MEMORY_HINT = (
     "read it on a machine or in a job with more memory, or record fewer steps; a report without --stacks leaves out"
     " Python stacks"
 )
-MANIFEST_HINT = "capture again, or take the key 'molprof' out of the file: then it reads as any trace"
+MANIFEST_HINT = "capture again, or delete the key 'molprof' from the file to read it as a foreign trace"
 
 
 @dataclass(frozen=True)
 class TraceInfo:
     """What is known of a loaded trace besides what SQL shows.
 
-    path, bytes: the file and its size as it is stored. events_by_category: complete events (ph X)
-    in the file by category, 'None' for those without. lost_events: slices that the engine should
-    show and does not, counted by querying it. lanes: slices that needed a lane of their own.
-    complete: the whole file could be read, and its capture went through; else problem says where it is damaged, or
-    what failed. stacks: python
-    stacks are in the engine (they are in events_by_category in any case). unread_events: events of
-    kinds that the trace processor does not know. origin_ns: file time = SQL time + origin_ns, in
-    exact ns. manifest: the `molprof` key or None. devices: torch's `deviceProperties`, empty when
-    not recorded. keys: all other top-level keys, as parsed.
-
-    Of a Perfetto trace, which the engine reads by itself, lost_events and lanes are None: not
-    known. Its events_by_category are the engine's slices.
+    Of a trace in Perfetto's own format, which the engine reads itself, lost_events and lanes are None (not known), and
+    events_by_category counts the engine's slices.
     """
 
     path: str
-    bytes: int
-    events_by_category: dict[str, int]
-    lost_events: int | None
-    lanes: int | None
-    complete: bool
-    problem: str | None
-    stacks: bool
-    unread_events: int
-    origin_ns: int
-    manifest: dict[str, Any] | None
-    devices: list[dict[str, Any]]
-    keys: dict[str, Any]
+    bytes: int  # of the file as it is stored
+    events_by_category: dict[str, int]  # complete events (ph X) in the file; 'None' for those without category
+    complete: bool  # the whole file could be read, and its capture went through
+    problem: str | None  # where the file is damaged, or what failed
+    lost_events: int | None = None  # slices that the engine should show and does not
+    lanes: int | None = None  # slices on another lane
+    stacks: bool = True  # Python stacks are in the engine; events_by_category counts them in any case
+    unread_events: int = 0  # of kinds that the trace processor does not know
+    origin_ns: int = 0  # time in the file = SQL time + origin_ns
+    manifest: dict[str, Any] | None = None  # the key `molprof`
+    devices: list[dict[str, Any]] = field(default_factory=list)  # torch's `deviceProperties`
+    keys: dict[str, Any] = field(default_factory=dict)  # all other top-level keys
 
 
 def load_trace(
@@ -82,16 +72,13 @@ def load_trace(
 ) -> TraceInfo:
     """Feeds a trace (Chrome JSON or Perfetto's own, plain, gzip or zstd, by content) to an engine that holds none.
 
-    path: `-` for standard input. engine: or what makes one, given whether it must hold more than
-    4 GiB, which is known once the file was read. stacks: keep python stacks (category
-    `python_function`), often most of a trace's events. all_args: keep all args and flow events, not
-    only `events.NEEDED_ARGS`, which is all that the package's SQL modules read; slower by far.
-    partial: of a damaged file, take what is whole before the damage.
-    processes: how many may read a long trace side by side, two at most are used; None: one per processor.
+    path: `-` for standard input. engine: an engine, or what makes one, given whether it must hold more than 4 GiB.
+    stacks: keep Python stacks, often most of a trace's events. all_args: keep all args and flow events, not only
+    `events.NEEDED_ARGS`, which the SQL modules read; much slower. partial: of a damaged file, take what is whole.
+    processes: how many may read a long trace together, at most two; None: one per processor.
 
-    The file is read once, in blocks: times and tracks of all events must be known before the first
-    can be placed, so its events wait in short form. Memory is about 40 bytes per event, besides
-    what the engine holds.
+    The file is read once, in blocks. All times and tracks must be known before the first event is placed, so events
+    wait in short form: about 40 bytes per event, besides what the engine holds.
 
     Raises TraceError (what is wrong and at which byte), EngineError.
     """
@@ -100,7 +87,7 @@ def load_trace(
         if source.is_perfetto:
             return _load_perfetto(source, engine(True) if callable(engine) else engine, partial)
         document, found = survey_source(source, wanted, partial, processes)
-        size = source.stored_bytes()
+        size = source.stored_bytes
         name = source.name
     manifest = document.keys.pop("molprof", None)
     if manifest is not None and not isinstance(manifest, dict):
@@ -135,8 +122,8 @@ def load_trace(
 def survey_source(
     source: Source, wanted: Wanted, partial: bool, processes: int | None = None
 ) -> tuple[Document, Survey]:
-    """Reads a trace in Chrome format to its end; arguments and errors as for `load_trace`."""
-    with open_pieces(wanted, processes or processors()) as pieces:
+    """Reads a trace in Chrome format to its end. Arguments and errors are those of `load_trace`."""
+    with closing(Pieces(wanted, processes or processors())) as pieces:
         document = Document(source.name, source.blocks, pieces.read, partial, pieces)
         return document, survey(document.parts(), source.name)
 
@@ -157,7 +144,7 @@ def check_memory(name: str, events: int, event_bytes: int) -> None:
 
 
 def _load_perfetto(source: Source, engine: Engine, partial: bool) -> TraceInfo:
-    """Perfetto's own format, fed as it is."""
+    """Feeds a trace in Perfetto's own format as it is."""
     packets = Packets()
     problem: TraceError | None = None
     try:
@@ -165,60 +152,53 @@ def _load_perfetto(source: Source, engine: Engine, partial: bool) -> TraceInfo:
             for block in source.blocks:
                 packets.take(block)
                 engine.feed(block)
-        except TraceError as error:  # damaged compressed data
+            if not packets.is_whole:
+                what = f"is truncated inside packet {packets.count}"
+                hint = "record it again, or read what is whole with --partial"
+                raise TraceError(f"{source.name} {what}", hint=hint)
+        except TraceError as error:
             problem = error
-        if problem is None and not packets.is_whole:
-            what = f"is truncated inside packet {packets.count}"
-            problem = TraceError(f"{source.name} {what}", hint="record it again, or read what is whole with --partial")
-        if problem is not None and not partial:
-            raise problem
-        if problem is not None and not packets.count:
-            raise TraceError(f"{problem}: there is nothing before the damage", hint=RECORD_HINT) from problem
+            if not partial:
+                raise
+            if not packets.count:
+                raise TraceError(f"{problem}: there is nothing before the damage", hint=RECORD_HINT) from problem
         engine.finish()
     except EngineError as error:
         raise TraceError(f"{source.name}: {error}") from error
-    rows = engine.query("SELECT category, COUNT() AS slices FROM slice GROUP BY category ORDER BY category")
-    slices: Counter[str] = Counter()
-    for category, count in zip(rows["category"].tolist(), rows["slices"].tolist(), strict=True):
-        slices[_shown_category(category)] += count
     return TraceInfo(
         path=source.name,
-        bytes=source.stored_bytes(),
-        events_by_category=dict(slices),
-        lost_events=None,
-        lanes=None,
+        bytes=source.stored_bytes,
+        events_by_category=dict(_shown_slices(engine)[0]),
         complete=problem is None,
         problem=None if problem is None else str(problem),
-        stacks=True,
-        unread_events=0,
-        origin_ns=0,
-        manifest=None,
-        devices=[],
-        keys={},
     )
 
 
 def _lost_events(engine: Engine, found: Survey, expected_ns: int, file: str) -> int:
-    """Slices that are missing in the engine; raises EngineError when one that is there was changed.
-
-    expected_ns: the sum of all durations.
-    """
-    rows = engine.query("SELECT category, COUNT(*) AS slices, SUM(MAX(dur, 0)) AS dur_ns FROM slice GROUP BY category")
-    shown: Counter[str] = Counter()
-    for category, count in zip(rows["category"].tolist(), rows["slices"].tolist(), strict=True):
-        shown[_shown_category(category)] += count
+    """Slices that the engine lacks. Raises EngineError where the sum of durations is not `expected_ns`."""
+    shown, duration_ns = _shown_slices(engine)
     expected: Counter[str] = Counter()
     for category, count in found.expected_slices.items():
         expected[_shown_category(category)] += count
     if surplus := shown - expected:
-        raise EngineError(f"{file}: the engine shows slices that the file does not have: {dict(surplus)}")
+        raise EngineError(f"{file}: the trace processor shows slices that the file does not have: {dict(surplus)}")
     lost = (expected - shown).total()
-    duration_ns = sum(rows["dur_ns"].tolist())
     if not lost and not found.has_open_slices and duration_ns != expected_ns:
-        raise EngineError(f"{file}: slices last {duration_ns} ns in the engine, {expected_ns} ns in the file")
+        raise EngineError(f"{file}: slices last {duration_ns} ns in the trace processor, {expected_ns} ns in the file")
     return lost
 
 
+def _shown_slices(engine: Engine) -> tuple[Counter[str], int]:
+    """The engine's slices by category, and the sum of their durations in ns."""
+    rows = engine.query(
+        "SELECT category, COUNT() AS slices, SUM(MAX(dur, 0)) AS dur_ns FROM slice GROUP BY category ORDER BY category"
+    )
+    shown: Counter[str] = Counter()
+    for category, count in zip(rows["category"].tolist(), rows["slices"].tolist(), strict=True):
+        shown[_shown_category(category)] += count
+    return shown, sum(rows["dur_ns"].tolist())
+
+
 def _shown_category(category: str | None) -> str:
-    """The engine has no empty text: '' reads as NULL."""
+    """The category as SQL shows it; the engine reads an empty one as NULL."""
     return plain_text(category) if category else "None"

@@ -20,7 +20,7 @@ def open_trace(
     partial: bool = False,
     processes: int | None = None,
 ) -> Generator[tuple[Engine, TraceInfo], None, None]:
-    """An engine that holds the trace at `path`, large enough for it, and what is known of the trace.
+    """An engine that holds the trace at `path`, and what is known of the trace.
 
     Arguments and errors are those of `load_trace` and `open_engine`.
     """

@@ -1,4 +1,4 @@
-"""What is kept of a block of events: arrays of times and numbers, and what is alike in many events once."""
+"""What is kept of a block of events: arrays of times and numbers, and once what many events have in common."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 from isal import isal_zlib
 
-from molprof.analysis.reader.draft import draft
 from molprof.analysis.reader.events import (
     ABSENT,
     FED_PHASES,
@@ -25,22 +24,22 @@ from molprof.analysis.reader.events import (
     Wanted,
     decode_brief,
     decode_whole,
+    draft,
 )
 from molprof.analysis.reader.quick import LEFT_OUT, QuickBlock, QuickDecoder
 from molprof.analysis.reader.times import nanoseconds
 
-# What decoding raises for text that is no JSON, or is nested too deeply.
+# What decoding raises for text that is not JSON or is nested too deeply.
 WRONG_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-# In `Part.correlations`: the event has none, or one that is no integer of 64 bits and stays among its other args.
+# In `Part.correlations`: none, or not an integer of 64 bits; such a value stays among the other args.
 NO_NUMBER = -(2**63)
 _NUMBERS = range(NO_NUMBER + 1, 2**63)
 _ZERO = msgspec.Raw(b"0")
 _ZEROS = (ABSENT, msgspec.Raw(b"null"))
-# The text that waits to be fed repeats itself a lot: it becomes a tenth at 2 GB/s.
+# Drafts shrink to a tenth, at 2 GB/s.
 _DRAFT_LEVEL = 1
-# Phases whose events are described by their label alone, besides times, place and correlation number.
+# Phases whose events need nothing but label, times, track and correlation number.
 _PLAIN_PHASES = frozenset("XiIR")
-# The args of an event without any, as they are encoded.
 _NO_ARGS_TEXT = b"{}"
 _THREAD_SCOPES = (b"", b"null", b'"t"')
 _NO_ARGS = NeededArgs()
@@ -53,8 +52,8 @@ _encode_lines = msgspec.json.Encoder().encode_lines
 class Label(NamedTuple):
     """What many events have in common.
 
-    args: the JSON text of the args but for the correlation number; more: JSON members, for a phase where they matter.
-    Only category and phase are filled where the events are kept as text.
+    args: JSON text without the correlation number; more: JSON members that some phases need. Of events kept as text
+    only category and phase are set.
     """
 
     category: str | None
@@ -64,35 +63,29 @@ class Label(NamedTuple):
     more: bytes
 
 
-# What is alike in many events, with the track: category, phase, name, pid and tid; args and more as in a label.
+# Category, phase, name, pid and tid; args and more as in a label.
 Kind = tuple[tuple[str | None, str | None, str | None, Id, Id], bytes, bytes]
 
 
 @dataclass(slots=True)
 class Part:
-    """One block of events. The arrays have an entry per event that is fed.
+    """One block of events. The arrays have an entry per event that is fed."""
 
-    events: all of the block. stacks: complete events left out as Python stacks. unread: of unknown phases.
-    names: kind, pid, tid and text of metadata. starts, durations, correlations: int64. kind_of: int32, the place in
-    `kinds`, which all parts of a reader have in common. text: the events as JSON lines, compressed; empty where the
-    kinds say it all.
-    """
-
-    events: int
-    stacks: int = 0
-    unread: int = 0
+    events: int  # all of the block
+    stacks: int = 0  # Python stacks left out
+    unread: int = 0  # of unknown phases
     open_slices: bool = False
-    names: Sequence[tuple[str, Id, Id, str]] = ()
-    kinds: Sequence[Kind] = ()
-    kind_of: np.ndarray = field(default_factory=partial(np.empty, 0, dtype=np.int32))
-    starts: np.ndarray = field(default_factory=_none)
-    durations: np.ndarray = field(default_factory=_none)
-    correlations: np.ndarray = field(default_factory=_none)
-    text: bytes = b""
+    names: Sequence[tuple[str, Id, Id, str]] = ()  # metadata: kind, pid, tid, text
+    kinds: Sequence[Kind] = ()  # one list for all parts of a reader
+    kind_of: np.ndarray = field(default_factory=partial(np.empty, 0, dtype=np.int32))  # place in `kinds`
+    starts: np.ndarray = field(default_factory=_none)  # ns
+    durations: np.ndarray = field(default_factory=_none)  # ns
+    correlations: np.ndarray = field(default_factory=_none)  # or NO_NUMBER
+    text: bytes = b""  # events as compressed JSON lines; empty where their kinds describe them
 
 
 class WrongEventError(Exception):
-    """An event that decodes but cannot be right. what: is wrong with it; reason: told after its block's place."""
+    """An event that decodes but cannot be right; `reason` is given behind its place."""
 
     def __init__(self, what: str, reason: str | None = None) -> None:
         super().__init__(what, reason)
@@ -100,19 +93,20 @@ class WrongEventError(Exception):
         self.reason = reason
 
     def message(self, events: int) -> str:
-        """What to say where `events` came before its block."""
-        place = f"after event {events}"
-        return ": ".join(filter(None, [", ".join(filter(None, [self.what, self.reason and place])), self.reason]))
+        """The text of the error, where `events` came before its block."""
+        if self.reason is None:
+            return self.what
+        return f"{self.what}{', ' if self.what else ''}after event {events}: {self.reason}"
 
 
-class _Numbered(dict[Kind, int]):
-    """Numbers keys in the order in which they come, and lists them."""
+class Numbered(dict[Any, int]):
+    """Numbers keys in order of appearance, and lists them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.keys_in_order: list[Kind] = []
+        self.keys_in_order: list[Any] = []
 
-    def __missing__(self, key: Kind) -> int:
+    def __missing__(self, key: Any) -> int:
         self[key] = number = len(self)
         self.keys_in_order.append(key)
         return number
@@ -124,7 +118,7 @@ class PartReader:
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self._quick = QuickDecoder(wanted.stacks)
-        self._numbers = _Numbered()
+        self._numbers = Numbered()
         self.kinds = self._numbers.keys_in_order
 
     def read(self, text: bytes) -> Part:
@@ -133,7 +127,7 @@ class PartReader:
         Raises msgspec.DecodeError, UnicodeDecodeError, RecursionError for text that does not decode, WrongEventError.
         """
         if not text.isascii():
-            # Only what has a type is checked by the decoder; the rest reaches the engine as it is.
+            # The decoder does not check the text that is copied.
             text.decode()
         if self._wanted.all_args:
             return self._part(decode_whole(text))
@@ -149,7 +143,7 @@ class PartReader:
         return np.fromiter(map(self._numbers.__getitem__, kinds), dtype=np.int32, count=count)
 
     def _quick_part(self, block: QuickBlock) -> Part | None:
-        """The part of a block all of whose events are of the kinds that nearly all are of; else None."""
+        """The part of a block of common events; None where an event is of another kind."""
         events, stacks = block.events, block.stacks
         if not events:
             return Part(block.count, stacks)
@@ -161,24 +155,21 @@ class PartReader:
             starts = nanoseconds([event.ts for event in events])
         except ValueError:
             return None
-        # Durations are short enough for float64, whose error is far from what rounding to ns decides.
+        # Up to 2**50 ns, float64 is exact enough to round to ns.
         exact = np.array([event.dur for event in events], dtype=np.float64) * 1000
         durations = np.rint(exact)
         if not (np.all(np.abs(exact - durations) < 0.25) and np.all(exact >= 0) and np.all(exact < 2**50)):
             return None
         if not complete:
             durations[[phase != "X" for phase in phases]] = 0
-        # Most events are of a kind whose args are left out.
         having = [position for position, event in enumerate(events) if event.args is not LEFT_OUT]
         args = [events[position].args for position in having]
         correlations = np.full(len(events), NO_NUMBER, dtype=np.int64)
         correlations[having] = _take_correlations(args)
         texts = [_NO_ARGS_TEXT] * len(events)
-        for position, text in zip(
-            having, _encode_lines(args).split(b"\n"), strict=False
-        ):  # an empty one is behind the last
+        for position, text in zip(having, _encode_lines(args).splitlines(), strict=True):
             texts[position] = text
-        kinds = zip(map(_event_kind, events), texts, itertools.repeat(b""))  # repeat has no end
+        kinds = zip(map(_event_kind, events), texts, itertools.repeat(b""))  # repeat is endless
         return Part(
             events=block.count,
             stacks=stacks,
@@ -225,7 +216,7 @@ class PartReader:
 
 
 def _take_correlations(args: Iterable[Any]) -> np.ndarray:
-    """Takes the correlation numbers out of decoded args."""
+    """Removes the correlation numbers from decoded args and returns them."""
     numbers = []
     unset = msgspec.UNSET
     for needed in args:
@@ -262,7 +253,7 @@ def _times(events: list[Event], texts: list[Any], field: str) -> np.ndarray:
 
 
 def _durations(events: list[Event]) -> np.ndarray:
-    # An X event without dur took no time; other events have none.
+    # A missing dur is 0; only X events have one.
     texts = [event.dur if event.ph == "X" else _ZERO for event in events]
     if _ZEROS[0] in texts or _ZEROS[1] in texts:
         texts = [_ZERO if text in _ZEROS else text for text in texts]
@@ -279,7 +270,7 @@ def _names(events: list[Event]) -> list[tuple[str, Id, Id, str]]:
     for event in events:
         if event.ph != "M" or event.name not in ("thread_name", "process_name"):
             continue
-        if isinstance(event.args, msgspec.UnsetType):  # an event of a category whose args are looked into, without any
+        if isinstance(event.args, msgspec.UnsetType):  # no args
             continue
         try:
             args = msgspec.json.decode(_encode(event.args), type=dict[str, Any])

@@ -1,4 +1,4 @@
-"""Where the tracks of a file go in the engine: process and thread numbers, names, and those of lanes."""
+"""Where the tracks of a file and their lanes go in the engine: process and thread numbers, and names."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from molprof.analysis.reader.events import Id
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.reader.text import plain_text
 
-# Ids of the file are kept below this; above are those made up for lanes and for ids that the
-# engine would change: text, negative, huge, and tid 0, which it takes for the thread with tid = pid.
+# Ids of the file are kept below this. Above are those of lanes, and those for ids that the engine would change: text,
+# negative, huge, and tid 0, which it takes for the thread with tid = pid.
 _FIRST_MADE_UP = 2**31
-# The key, in the args of a slice on a lane, of the tid of the track that it belongs to.
+# The arg of a slice on a lane that holds the tid of its own track.
 HOME_TID = "molprof_tid"
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the tracks of the file go: arrays by track number, and what has a name."""
+    """Where the tracks of the file go: arrays by track number."""
 
     pids: np.ndarray
     tids: np.ndarray
     lane_tids: dict[tuple[int, int], int]  # by track number and lane
-    lane_starts: dict[tuple[int, int], int]  # the lane of the slice that starts there, by track number and ns
+    lane_starts: dict[tuple[int, int], int]  # the lane of a slice by its track number and start
     names: list[dict[str, Any]]  # metadata events
 
 

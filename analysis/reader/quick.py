@@ -1,4 +1,4 @@
-"""Decoding that makes little of what is left out: Python stacks and flow events, most of many traces."""
+"""A decoder that skips Python stacks and flow events, most of many traces."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from molprof.analysis.reader.events import (
     Event,
     Id,
     NeededArgs,
-    exact_float,
 )
+from molprof.analysis.reader.text import exact_float
 
-# A trace has a dozen categories; one that names them by the event is decoded in the ordinary way.
+# A trace has a dozen categories. Further ones are decoded the ordinary way.
 _MAX_CATEGORIES = 64
-# So many blocks more may fail than succeed before only one in so many is tried.
+# After 8 more failures than successes, only every 16th block is tried.
 _PATIENCE, _PAUSE = 8, 16
 
-# The args of events whose args are left out, or that have none.
+# Stands for args that are skipped or missing.
 LEFT_OUT = NeededArgs()
-# Phases are part of the types: an event of another kind is decoded in the ordinary way.
+# An event of another phase does not fit its type and is decoded the ordinary way.
 _STACK: list[Any] = [("ph", Literal["X"])]
 _FLOW: list[Any] = [("ph", Literal["s", "t", "f"])]
 _KEPT: list[Any] = [
@@ -48,7 +48,7 @@ _KEPT_WITH_ARGS = [*_KEPT, ("args", NeededArgs, msgspec.field(default_factory=la
 
 @dataclass(frozen=True)
 class QuickBlock:
-    """count: events of the block; events: those not left out; stacks: complete events left out as Python stacks."""
+    """A block of `count` events: those that are kept, and how many Python stacks were skipped."""
 
     count: int
     events: list[Any]
@@ -56,10 +56,10 @@ class QuickBlock:
 
 
 class QuickDecoder:
-    """Decodes each category into a type of its own, so that of one that is left out only the phase is looked at.
+    """Decodes each category into a type of its own; of a skipped category only the phase is decoded.
 
-    All text is still checked to be JSON. What the types do not provide for (an unknown category, none at all, a number
-    as text) gives no result, and the events, decoded in the ordinary way, are to be learnt from.
+    All text is still checked to be JSON. Where the types do not fit (an unknown category, none, a number as text) there
+    is no result; then the caller decodes the events otherwise and passes them to `learn`.
     """
 
     def __init__(self, stacks: bool) -> None:
@@ -72,7 +72,7 @@ class QuickDecoder:
         self._pause = 0
 
     def decode(self, text: bytes) -> QuickBlock | None:
-        """The events of the JSON array, or None. Raises msgspec.DecodeError and others for text that is none."""
+        """The events of a JSON array, or None. Raises msgspec.DecodeError and others for text that is none."""
         if self._decode is None or self._pause:
             self._pause = max(0, self._pause - 1)
             return None
@@ -89,7 +89,7 @@ class QuickDecoder:
         return QuickBlock(len(decoded), events, stacks)
 
     def learn(self, events: Iterable[Event]) -> None:
-        """Provides for the categories of events that could not be decoded so."""
+        """Adds the categories of events that this decoder could not decode."""
         self._trust -= 1
         if self._trust < 0:
             self._pause = _PAUSE
@@ -121,10 +121,9 @@ class QuickDecoder:
 
 
 def _type(category: str, fields: list[Any]) -> Any:
-    # What is no field is the same for all.
     alike = {"cat": category} if fields is _KEPT_WITH_ARGS else {"cat": category, "args": LEFT_OUT}
     return msgspec.defstruct("QuickEvent", fields, namespace=alike, tag_field="cat", tag=category, gc=False)
 
 
-# Of one type alone msgspec does not ask whether an event names its category; so there is another, which no event is of.
+# With a single type msgspec does not check the category, so there is a second one that no event has.
 _NO_CATEGORY = _type("molprof: no category", _FLOW)

@@ -1,4 +1,4 @@
-"""The bytes of a trace file: opened, told by content, decompressed in a thread of its own."""
+"""The bytes of a trace file: its format found by content, decompressed in a thread of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,7 +17,7 @@ from molprof.common.errors import TraceError
 
 STDIN = "-"
 _HEAD_BYTES = 64
-# Blocks that wait to be decoded: enough to bridge a hold-up, few enough to stay small.
+# Blocks that wait to be decoded: enough to bridge a pause, few enough to stay small.
 _WAITING_BLOCKS = 6
 _KNOWN = {
     b"PK\x03\x04": "a zip archive",
@@ -28,36 +27,30 @@ _KNOWN = {
 }
 _JSON = re.compile(rb'\s*(\{\s*["}]|\[\s*[{\]]|$)')
 GIVE_HINT = "give a trace as torch.profiler or Perfetto write it, plain or packed by gzip or zstd"
-# A Perfetto trace is a row of packets, each its field number and wire type, its length (varint), and as many bytes.
+# A Perfetto trace is a row of packets: field number and wire type, length (varint), content.
 _PACKET = b"\x0a"
 _LENGTH = re.compile(rb"[\x80-\xff]{0,4}[\x00-\x7f]")
 _CHECKED_PACKETS = 8
+_LENGTH_BYTES = 5  # a varint of 32 bits
 
 
-@dataclass(frozen=True)
 class Source:
-    """An open trace: `name` for messages, its text in `blocks`, and whether it is a Perfetto trace (else JSON)."""
+    """An open trace.
 
-    name: str
+    name: for messages; blocks: its text; is_perfetto: in Perfetto's own format, else JSON; stored_bytes: read so far.
+    """
+
     is_perfetto: bool
     blocks: Iterator[bytes]
-    _counted: _Counted
 
-    def stored_bytes(self) -> int:
-        """The bytes of the file as it is stored, as far as it was read."""
-        return self._counted.bytes
-
-
-class _Counted:
-    """A file that knows how much of it was read."""
-
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, name: str, file: BinaryIO) -> None:
+        self.name = name
+        self.stored_bytes = 0
         self._file = file
         self._first = b""
-        self.bytes = 0
 
     def peek(self) -> bytes:
-        """The first bytes, which read() gives again."""
+        """The first bytes, which read() returns again."""
         while len(self._first) < _HEAD_BYTES and (more := self._file.read(_HEAD_BYTES - len(self._first))):
             self._first += more
         return self._first
@@ -65,7 +58,7 @@ class _Counted:
     def read(self, size: int = -1) -> bytes:
         data = self._first or self._file.read(size)
         self._first = b""
-        self.bytes += len(data)
+        self.stored_bytes += len(data)
         return data
 
 
@@ -73,25 +66,26 @@ class _Counted:
 def open_source(path: Path) -> Generator[Source, None, None]:
     """Opens the trace at `path`, `-` for standard input.
 
-    Raises TraceError, at once or from `blocks`, with the place of what is wrong; what could be read
-    before that place is yielded first.
+    Raises TraceError with the place of the damage, at once or from `blocks` behind what could be read.
     """
     name = "standard input" if str(path) == STDIN else str(path)
     if path.is_dir():
         raise TraceError(f"{path} is a directory", hint="give the trace file in it")
     try:
         with open(sys.stdin.fileno(), "rb", closefd=False) if str(path) == STDIN else path.open("rb") as file:
-            counted = _Counted(file)
-            _refuse_others(name, counted.peek())
+            source = Source(name, file)
+            _refuse_others(name, source.peek())
             with ThreadPoolExecutor(max_workers=1) as pool:
-                blocks = _ahead(pool, _blocks(name, counted))
+                blocks = _ahead(pool, _blocks(source))
                 head = b""
                 try:
                     while len(head) < unpack.BLOCK_BYTES // 2 and (block := next(blocks, b"")):
                         head += block
-                except TraceError as error:  # of a small file: what came before is still to be given
+                except TraceError as error:  # in a small file; the text before it is still given
                     blocks = _raising(error)
-                yield Source(name, _is_perfetto(head), itertools.chain([head] if head else [], blocks), counted)
+                source.is_perfetto = _is_perfetto(head)
+                source.blocks = itertools.chain([head] if head else [], blocks)
+                yield source
     except FileNotFoundError as error:
         hint = f"give the path of a trace; {STDIN} is standard input"
         raise TraceError(f"cannot read {name}: {error.strerror}", hint=hint) from error
@@ -106,7 +100,7 @@ def _raising(error: TraceError) -> Iterator[bytes]:
 
 def _refuse_others(name: str, head: bytes) -> None:
     if not head:
-        raise TraceError(f"{name} is empty (0 bytes)", hint="the recording was not written: record again")
+        raise TraceError(f"{name} is empty (0 bytes)", hint="the trace was not written: record it again")
     for magic, what in _KNOWN.items():
         if head.startswith(magic):
             raise TraceError(
@@ -123,26 +117,63 @@ def _is_perfetto(head: bytes) -> bool:
         length = _LENGTH.match(head, at + 1)
         if head[at : at + 1] != _PACKET or not length:
             return False
-        size = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(length[0]))
-        at = length.end() + size
+        at = length.end() + _size(length)
         if at >= len(head):
-            # The end of the file, or a packet that goes on; text would be a very long one by chance only.
+            # The end of the file, or inside a packet; JSON looks like a packet that long by chance only.
             return at == len(head) or len(head) >= unpack.BLOCK_BYTES // 2
     return True
 
 
-def _blocks(name: str, file: _Counted) -> Iterator[bytes]:
+def _size(length: re.Match[bytes]) -> int:
+    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(length[0]))
+
+
+def _blocks(source: Source) -> Iterator[bytes]:
     for packing in unpack.PACKINGS:
-        if packing.magic.match(file.peek()):
-            yield from unpack.unpack(name, file.read, packing)
+        if packing.magic.match(source.peek()):
+            yield from unpack.unpack(source.name, source.read, packing)
             return
-    while block := file.read(unpack.BLOCK_BYTES):
+    while block := source.read(unpack.BLOCK_BYTES):
         yield block
 
 
 def _ahead(pool: ThreadPoolExecutor, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same blocks, produced by the pool's thread while others are in use; decompression needs no Python."""
+    """The same blocks, read ahead by the pool's thread; decompression does not hold Python's lock."""
     waiting: deque[Future[bytes]] = deque(pool.submit(next, blocks, b"") for _ in range(_WAITING_BLOCKS))
     while block := waiting.popleft().result():
         waiting.append(pool.submit(next, blocks, b""))
         yield block
+
+
+class Packets:
+    """Follows the packets of a Perfetto trace by their lengths: the engine accepts a cut one without an error."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.known = True
+        self._missing = 0  # bytes of the packet that are still to come
+        self._head = b""  # the start of a tag and length
+
+    def take(self, block: bytes) -> None:
+        """Takes the next bytes of the trace."""
+        if len(block) < self._missing:
+            self._missing -= len(block)
+            return
+        data, at = self._head + block, self._missing
+        self._missing, self._head = 0, b""
+        while at < len(data) and self.known:
+            length = _LENGTH.match(data, at + 1)
+            if data[at : at + 1] == _PACKET and length:
+                self.count += 1
+                at = length.end() + _size(length)
+            elif data[at : at + 1] == _PACKET and len(data) - at <= _LENGTH_BYTES:
+                self._head = data[at:]
+                return
+            else:
+                self.known = False
+        self._missing = max(0, at - len(data))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the trace ends with a whole packet, as far as that is known."""
+        return not self.known or not (self._missing or self._head)

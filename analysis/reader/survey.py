@@ -1,9 +1,9 @@
-"""The one pass over a trace: times, tracks and counts of all events as arrays, and what else they hold in short."""
+"""One pass over a trace: times, tracks and counts of all events as arrays."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,50 +12,45 @@ from isal import isal_zlib
 
 from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id
 from molprof.analysis.reader.lanes import assign_lanes
-from molprof.analysis.reader.part import Kind, Label, Part, WrongEventError
+from molprof.analysis.reader.part import Label, Numbered, Part, WrongEventError
 from molprof.common.errors import TraceError
 
-# The engine reads times as float64 microseconds, which give the exact nanosecond up to 2**52 ns.
+# The engine reads times as float64 microseconds, which are exact to the ns up to 2**52 ns.
 _MAX_SPAN_NS = 2**52
-# Events of no known kind that a trace may have before they may not be most of it: small files that unpack to many
-# tiny ones would be read for long, and for nothing.
+# More events of unknown kinds than this must not be most of a file: a small one may unpack to many tiny events.
 _MAX_UNREAD = 1_000_000
+_NOTHING = np.empty(0, dtype=np.int64)
 
 
 @dataclass
 class Survey:
     """What is known of a trace before it is fed.
 
-    The arrays have one entry per event that is fed, in file order: `starts_ns` (int64, from the
-    earliest event), `durations_ns` (int64; 0 for all but X), `tracks` (int32, index into
-    `track_ids`), `lanes` (int32, 0 = its own track), `label_of` (int32, index into `labels`),
-    `correlations` (int64, or `part.NO_NUMBER`; empty where `drafts` hold them). `drafts` holds the
-    events themselves where their labels do not: blocks of JSON lines, compressed, without times
-    and places.
+    The arrays have one entry per event that is fed, in file order. `drafts` holds the events that labels do not
+    describe, as compressed JSON lines without times and places.
     """
 
     events_by_category: dict[str, int]  # complete events in the file, fed or not
     expected_slices: dict[str, int]  # slices that the engine must show
-    has_open_slices: bool  # begin events, whose durations this pass does not know
+    has_open_slices: bool  # begin events, whose durations are not known here
     unread_events: int
     origin_ns: int
-    starts_ns: np.ndarray
-    durations_ns: np.ndarray
-    tracks: np.ndarray
-    lanes: np.ndarray
-    label_of: np.ndarray
+    starts_ns: np.ndarray  # int64, from the earliest event
+    durations_ns: np.ndarray  # int64; 0 for all but X
+    tracks: np.ndarray  # int32, index into `track_ids`
+    lanes: np.ndarray  # int32; 0: its own track
+    label_of: np.ndarray  # int32, index into `labels`
     labels: list[Label]
-    correlations: np.ndarray
+    correlations: np.ndarray  # int64, or `part.NO_NUMBER`; empty where `drafts` hold them
     drafts: list[bytes]
     track_ids: list[tuple[Id, Id]]
     thread_names: dict[int, str]  # by track
     process_names: dict[Id, str]  # by pid
 
     def release(self) -> None:
-        """Lets go of the arrays, which the engine's end of reading needs the room of."""
-        nothing = np.empty(0, dtype=np.int64)
-        self.starts_ns = self.durations_ns = self.correlations = nothing
-        self.tracks = self.lanes = self.label_of = nothing.astype(np.int32)
+        """Frees the arrays: the engine needs their memory for the end of its reading."""
+        self.starts_ns = self.durations_ns = self.correlations = _NOTHING
+        self.tracks = self.lanes = self.label_of = _NOTHING
 
     def texts(self) -> Iterator[bytes]:
         """The drafts as text, freed one by one."""
@@ -64,95 +59,43 @@ class Survey:
             yield isal_zlib.decompress(self.drafts.pop())
 
     def has_label(self, wanted: Iterable[bool]) -> np.ndarray:
-        """Which events have a label that is wanted, given for each label: array of bool."""
+        """Which events have a label that is wanted: array of bool. wanted: one value per label."""
         wanted_labels: np.ndarray = np.fromiter(wanted, dtype=np.bool_, count=len(self.labels))
         return np.asarray(wanted_labels[self.label_of])
 
 
-class _Numbered(dict[Any, int]):
-    def __missing__(self, key: Any) -> int:
-        self[key] = len(self)
-        return self[key]
-
-
-class _Pass:
-    """What a pass has found so far."""
-
-    def __init__(self) -> None:
-        self.tracks = _Numbered()
-        self.stacks = self.unread = self.read = 0
-        self.has_open = False
-        self.starts: list[np.ndarray] = []
-        self.durations: list[np.ndarray] = []
-        self.kinds: list[Sequence[Kind]] = []
-        self.kind_of: list[np.ndarray] = []
-        self.correlations: list[np.ndarray] = []
-        self.drafts: list[bytes] = []
-        self.thread_names: dict[int, str] = {}
-        self.process_names: dict[Id, str] = {}
-
-    def add(self, part: Part) -> None:
-        """The next part of the file."""
-        self.read += part.events
-        self.stacks += part.stacks
-        self.unread += part.unread
-        self.has_open = self.has_open or part.open_slices
-        for kind, pid, tid, name in part.names:
-            if kind == "thread_name":
-                self.thread_names[self.tracks[pid, tid]] = name
-            else:
-                self.process_names[pid] = name
-        if not len(part.starts):
-            return
-        self.starts.append(part.starts)
-        self.durations.append(part.durations)
-        self.kinds.append(part.kinds)
-        self.kind_of.append(part.kind_of)
-        self.correlations.append(part.correlations)
-        if part.text:
-            self.drafts.append(part.text)
-
-    def labels(self) -> tuple[list[Label], np.ndarray, np.ndarray]:
-        """The labels of all parts; for each event its label and its track, arrays of int32."""
-        labels = _Numbered()
-        readers = {id(kinds): kinds for kinds in self.kinds}
-        numbers: dict[int, np.ndarray] = {}  # of a reader's kinds: label and track, int32
-        for reader, kinds in readers.items():
-            there = np.zeros(len(kinds), dtype=np.bool_)  # a reader may have read what is no part of the trace
-            for own, kind_of in zip(self.kinds, self.kind_of, strict=True):
-                if own is kinds:
-                    there[kind_of] = True
-            numbers[reader] = np.zeros((2, len(kinds)), dtype=np.int32)
-            for number in np.flatnonzero(there).tolist():
-                (category, phase, name, pid, tid), args, more = kinds[number]
-                label = Label(category, phase, name, args, more)
-                numbers[reader][:, number] = labels[label], self.tracks[pid, tid]
-        parts = list(zip(self.kinds, self.kind_of, strict=True))
-        label_of, track_of = (
-            _joined([numbers[id(kinds)][row][kind_of] for kinds, kind_of in parts], np.int32) for row in (0, 1)
-        )
-        self.kind_of.clear()
-        return list(labels), label_of, track_of
-
-
 def survey(parts: Iterable[Part], path: str) -> Survey:
-    """Takes all parts of the file. Raises TraceError."""
-    found = _Pass()
+    """The survey of a file from all its parts. Raises TraceError."""
+    kept: list[Part] = []
+    tracks = Numbered()
+    thread_names: dict[int, str] = {}
+    process_names: dict[Id, str] = {}
+    read = stacks = unread = 0
+    has_open_slices = False
     try:
         for part in parts:
-            found.add(part)
-            if found.unread > _MAX_UNREAD and 2 * found.unread > found.read:
+            read += part.events
+            stacks += part.stacks
+            unread += part.unread
+            has_open_slices |= part.open_slices
+            for kind, pid, tid, name in part.names:
+                if kind == "thread_name":
+                    thread_names[tracks[pid, tid]] = name
+                else:
+                    process_names[pid] = name
+            if len(part.starts):
+                kept.append(part)
+            if unread > _MAX_UNREAD and 2 * unread > read:
                 raise TraceError(
-                    f"{path}: {found.unread:,} of its first {found.read:,} events are of no known kind (ph): not a"
-                    " trace",
+                    f"{path}: {unread:,} of its first {read:,} events are of no known kind (ph): not a trace",
                     hint="molprof reads traces in Chrome format, as torch.profiler writes them",
                 )
     except WrongEventError as error:
-        hint = "mend that event or take it out of the file, or record again"
-        raise TraceError(f"{path}: {error.message(found.read)}", hint=hint) from None
-    starts = _joined(found.starts, np.int64)
-    durations = _joined(found.durations, np.int64)
-    labels, label_of, tracks = found.labels()
+        hint = "correct or remove that event, or record the trace again"
+        raise TraceError(f"{path}: {error.message(read)}", hint=hint) from None
+    starts = _joined(kept, "starts", np.int64)
+    durations = _joined(kept, "durations", np.int64)
+    labels, label_of, track_of = _labelled(kept, tracks)
     origin = int(starts.min()) if len(starts) else 0
     _check_span(path, starts, durations, origin)
     starts -= origin
@@ -165,41 +108,67 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
             complete[category] += count
         if label.phase in SLICE_PHASES:
             slices[category] += count
-    complete[STACK_CATEGORY] += found.stacks
+    complete[STACK_CATEGORY] += stacks
     result = Survey(
         events_by_category=dict(sorted((+complete).items())),
         expected_slices=dict(slices),
-        has_open_slices=found.has_open,
-        unread_events=found.unread,
+        has_open_slices=has_open_slices,
+        unread_events=unread,
         origin_ns=origin,
         starts_ns=starts,
         durations_ns=durations,
-        tracks=tracks,
+        tracks=track_of,
         lanes=np.zeros(len(starts), dtype=np.int32),
         label_of=label_of,
         labels=labels,
-        correlations=_joined(found.correlations, np.int64),
-        drafts=found.drafts,
-        track_ids=list(found.tracks),
-        thread_names=found.thread_names,
-        process_names=found.process_names,
+        correlations=_joined(kept, "correlations", np.int64),
+        drafts=[part.text for part in kept if part.text],
+        track_ids=tracks.keys_in_order,
+        thread_names=thread_names,
+        process_names=process_names,
     )
     is_complete = result.has_label(label.phase == "X" for label in labels)
     placed = slice(None) if is_complete.all() else np.flatnonzero(is_complete)
-    result.lanes[placed] = assign_lanes(tracks[placed], starts[placed], (starts + durations)[placed])
+    result.lanes[placed] = assign_lanes(track_of[placed], starts[placed], (starts + durations)[placed])
     return result
 
 
-def _joined(parts: list[np.ndarray], kind: Any) -> np.ndarray:
-    joined = np.concatenate(parts, dtype=kind) if parts else np.empty(0, dtype=kind)
-    parts.clear()
-    return joined
+def _labelled(parts: list[Part], tracks: Numbered) -> tuple[list[Label], np.ndarray, np.ndarray]:
+    """All labels; of each event its label and its track, arrays of int32."""
+    labels = Numbered()
+    numbers: dict[int, np.ndarray] = {}  # of a reader's kinds: label and track, int32
+    for kinds in {id(part.kinds): part.kinds for part in parts}.values():
+        there = np.zeros(len(kinds), dtype=np.bool_)  # a reader may have read more than is kept
+        for part in parts:
+            if part.kinds is kinds:
+                there[part.kind_of] = True
+        numbers[id(kinds)] = np.zeros((2, len(kinds)), dtype=np.int32)
+        for number in np.flatnonzero(there).tolist():
+            (category, phase, name, pid, tid), args, more = kinds[number]
+            label = Label(category, phase, name, args, more)
+            numbers[id(kinds)][:, number] = labels[label], tracks[pid, tid]
+    found = [_concatenated([numbers[id(part.kinds)][row][part.kind_of] for part in parts], np.int32) for row in (0, 1)]
+    for part in parts:
+        part.kind_of = _NOTHING
+    return labels.keys_in_order, found[0], found[1]
+
+
+def _joined(parts: list[Part], name: str, kind: Any) -> np.ndarray:
+    """An array of all parts, which lose theirs."""
+    arrays = [getattr(part, name) for part in parts]
+    for part in parts:
+        setattr(part, name, _NOTHING)
+    return _concatenated(arrays, kind)
+
+
+def _concatenated(arrays: list[np.ndarray], kind: Any) -> np.ndarray:
+    return np.concatenate(arrays, dtype=kind) if arrays else np.empty(0, dtype=kind)
 
 
 def _check_span(path: str, starts: np.ndarray, lengths: np.ndarray, origin: int) -> None:
     if not len(starts):
         return
-    # Each alone first, as Python's integers: a sum of wrong ones may pass the end of an int64 and come out small.
+    # Each alone first: the sum of wrong ones may pass int64 and come out small.
     last = max(int(starts.max()) - origin, int(lengths.max()))
     if last < _MAX_SPAN_NS:
         last = int((starts - origin + lengths).max())

@@ -1,30 +1,28 @@
-"""Text and numbers that the engine's JSON reader would change, in a form that it keeps.
+r"""Text and numbers that the engine's JSON reader would change, in a form that it keeps.
 
-The reader of Perfetto v52 takes only `\"` back to what it stands for; other escapes it leaves
-as they are, a backslash before the closing quote breaks the file, and integers beyond int64 come
-out as other numbers. So control characters become their pictures (U+2400...), a backslash becomes
-U+29F5, and such a number becomes text, which reads the same with readers that have no such fault.
+The reader of Perfetto v52 decodes only `\"`. It leaves other escapes as they are, a backslash before the closing quote
+breaks the file, and integers beyond int64 change. So control characters become their pictures (U+2400...), a backslash
+becomes U+29F5, and such a number becomes text.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from molprof.analysis.reader.events import exact_float
-
 _PICTURES = {code: 0x2400 + code for code in range(32)} | {ord("\\"): 0x29F5}
 _INT64 = range(-(2**63), 2**63)
 # An integer outside int64 has at least this many digits.
 _WIDE_DIGITS = 19
-# Not the decimals of a float, of which there may be as many, but for so many that an exponent is not needed to pass
-# the largest float64, 1.8e308, or two digits of it are enough.
+# Not the decimals of a float; but 200 digits may pass the largest float64, 1.8e308, with an exponent of two digits.
 _WIDE_INTEGER = re.compile(rb"(?<![\d.])\d{%d,}(?![\d.eE])|\d{200}" % _WIDE_DIGITS)
 _HUGE_FLOAT = re.compile(rb"\d[eE]\+?\d{3}")
 _ZERO = ord("0")
+_NO_DEVICE = b'"device":null'
 _STRIDE = 9  # so that each run of 19 digits covers two neighbours p, p + 9
 
 
@@ -32,11 +30,25 @@ def plain_text(text: str) -> str:
     return text.translate(_PICTURES)
 
 
+def exact_float(text: str) -> float | str:
+    """A number of the file; as text beyond float64, such as 1e400, which the engine would drop."""
+    value = float(text)
+    return text if math.isinf(value) else value
+
+
 _decode = msgspec.json.Decoder(Any, float_hook=exact_float).decode
 
 
+def plain_lines(text: bytes) -> bytes:
+    """JSON lines in the form that the engine keeps."""
+    if _NO_DEVICE in text:
+        # A device, unlike a missing one; the engine has no null. Quotes inside a text are escaped.
+        text = text.replace(_NO_DEVICE, b'"device":"None"')
+    return b"".join(plain_json(line) + b"\n" for line in text.split(b"\n")[:-1]) if needs_plain(text) else text
+
+
 def plain_json(text: bytes) -> bytes:
-    """JSON with all its text and numbers in the form that the engine keeps."""
+    """JSON with all text and numbers in the form that the engine keeps."""
     return msgspec.json.encode(_plain_value(_decode(text)))
 
 
@@ -53,18 +65,15 @@ def _plain_value(value: Any) -> Any:
 
 
 def needs_plain(text: bytes) -> bool:
-    """Whether JSON may hold what the engine would change; quick, and true now and then without need."""
-    return _has_escape(text) or may_have_wide_integer(text) or _may_have_huge_float(text)
-
-
-def _has_escape(text: bytes) -> bool:
-    return b"\\" in text and text.count(b"\\") != text.count(b'\\"')
+    """Whether JSON may hold what the engine would change: a quick test with rare false alarms."""
+    has_escape = b"\\" in text and text.count(b"\\") != text.count(b'\\"')
+    return has_escape or may_have_wide_integer(text) or _may_have_huge_float(text)
 
 
 def _may_have_huge_float(text: bytes) -> bool:
-    """Whether a digit and an exponent of three digits or more follow each other; 1e308 is about the largest float64.
+    """Whether an exponent has three digits or more; 1e308 is about the largest float64.
 
-    What passes it with less is found by its digits.
+    Numbers that pass it with fewer are found by their digits.
     """
     data = np.frombuffer(text, dtype=np.uint8)
     places = np.flatnonzero((data[1:] | 0x20) == ord("e"))  # E and e
@@ -74,7 +83,7 @@ def _may_have_huge_float(text: bytes) -> bool:
 
 
 def may_have_wide_integer(text: bytes) -> bool:
-    """Whether a run of 19 digits or more is in a long text; quicker by far than the exact search."""
+    """Whether a long text has a run of 19 digits or more; much quicker than the exact search."""
     padding = np.zeros(2 * _WIDE_DIGITS, dtype=np.uint8)
     data = np.concatenate([padding, np.frombuffer(text, dtype=np.uint8), padding])
     stops = (data[::_STRIDE] - _ZERO) < 10  # uint8: smaller characters wrap around

@@ -1,4 +1,4 @@
-"""Exact nanoseconds from the decimal microseconds of a trace, without a float in between."""
+"""Exact nanoseconds from the decimal microseconds of a trace."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from decimal import Decimal
 import numpy as np
 
 _COMMA, _DOT, _ZERO, _NINE = b",.09"
-# A float64 of 1.7e15 us resolves 250 ns, so the digits are added up as integers.
-_MAX_DIGITS = 15  # before the point, or one more; 10**15 us in ns still fits an int64 with room for sums
+# A float64 of 1.7e15 us resolves 250 ns only, so digits are added up as integers.
+_MAX_DIGITS = 15  # before the point, or one more: sums of 10**15 us in ns still fit an int64
 _MAX_DECIMALS = 3
 
 
 def nanoseconds(texts: Sequence[bytes]) -> np.ndarray:
     """int64 nanoseconds of numbers of microseconds, each as its JSON text (`1.5`, `"1.5"`, `15e-1`).
 
-    Rounded half to even where there are more than three decimals. Raises ValueError, whose second
-    argument is the position in `texts`, for what is no number or does not fit.
+    Rounds half to even beyond three decimals. Raises ValueError(reason, position in `texts`).
     """
     if not texts:
         return np.empty(0, dtype=np.int64)
@@ -30,7 +29,7 @@ def nanoseconds(texts: Sequence[bytes]) -> np.ndarray:
     starts = np.empty_like(commas)
     starts[0] = 0
     starts[1:] = commas[:-1] + 1
-    # Where the point stands, or would stand: the end of the number.
+    # Where the point is, or the end of a number without one.
     points = commas.copy()
     owners = np.searchsorted(commas, dots)
     points[owners] = dots
@@ -55,7 +54,7 @@ def nanoseconds(texts: Sequence[bytes]) -> np.ndarray:
 
 
 def _of_one_layout(texts: Sequence[bytes]) -> np.ndarray | None:
-    """The same for numbers that all have their point in the same place, as the times of a trace have; else None."""
+    """The same where all numbers have their point in the same place, as the times of a trace do; else None."""
     joined = b",".join(texts) + b","
     width = len(joined) // len(texts)
     point = joined.find(b".", 0, width)
@@ -80,10 +79,10 @@ def _one_by_one(texts: Sequence[bytes]) -> np.ndarray:
         text = bytes(raw).decode("utf-8", "replace").strip().strip('"')
         try:
             value = Decimal(text)
-            # Before the digits are written out: 1e999999999 has as many.
+            # Checked before the digits are written out, as of 1e999999999.
             if value and value.adjusted() > _MAX_DIGITS:
                 raise ValueError
             result[position] = int((value * 1000).to_integral_value())
-        except (ArithmeticError, ValueError):  # of Decimal, of numpy for what an int64 does not hold
+        except (ArithmeticError, ValueError):  # from Decimal, from numpy beyond int64
             raise ValueError(f"{text[:40]!r} is not a time in microseconds", position) from None
     return result

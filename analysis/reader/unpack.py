@@ -1,4 +1,4 @@
-"""Decompression by content: gzip and zstd, as many members as there are, in blocks of bounded size."""
+"""Decompression of gzip and zstd by content, any number of members, in blocks of bounded size."""
 
 from __future__ import annotations
 
@@ -17,24 +17,22 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-# Decompressed bytes per block. For each the decompressing thread waits for the interpreter, which another that decodes
-# gives up every 5 ms only: with blocks of 256 KiB the two would take turns and not overlap.
+# Decompressed bytes per block. The thread waits up to 5 ms for Python's lock after each: with small blocks it would
+# take turns with the decoding thread instead of overlapping it.
 BLOCK_BYTES = 2 * 1024 * 1024
 _READ_BYTES = 256 * 1024
 _MAGIC_BYTES = 4
-# A real trace becomes a tenth to a fortieth; a file that unpacks to this many times its size is a bomb. Small ones
-# are let through, as they do no harm.
+# A real trace unpacks to 10 to 40 times its size. More than this is a bomb, unless it is small.
 _MAX_RATIO = 400
 _HARMLESS_BYTES = 1 << 30
-# The most that a zstd file may ask for as a window, 128 MiB: what its own command line allows without being told.
+# The largest zstd window, 128 MiB, as its own command line allows by default.
 _WINDOW_LOG = 27
 _HINT = "copy or record the file again, or read what is whole with --partial"
 
 
 @dataclass(frozen=True)
 class Packing:
-    """A way of compressing: how to tell it by what a file and each of its members begins with, and how to undo it (as
-    bz2.BZ2Decompressor, which all are alike)."""
+    """A compression: its name, what each member begins with, and its decompressor (as bz2.BZ2Decompressor)."""
 
     name: str
     magic: re.Pattern[bytes]
@@ -51,7 +49,7 @@ PACKINGS = (
     ),
     Packing(
         "zstd",
-        re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),  # the latter holds no data: to be skipped
+        re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),  # the latter: frames without data
         lambda: zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}),
         zstd.ZstdError,
     ),
@@ -61,7 +59,7 @@ PACKINGS = (
 def unpack(name: str, read: Callable[[int], bytes], packing: Packing) -> Iterator[bytes]:
     """Yields the text of what `read` gives, which messages call `name`, each block at most BLOCK_BYTES long.
 
-    Raises TraceError with the place of the damage, after what came before it was yielded.
+    Raises TraceError with the place of the damage, behind what came before it.
     """
     taken = given = 0  # compressed bytes read, uncompressed bytes yielded
     stream = packing.decompressor()

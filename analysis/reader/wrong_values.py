@@ -1,4 +1,4 @@
-"""Values of a trace that no figure can be made of, found when a query of the package has stumbled over one."""
+"""Finds the value of a trace at which a query of the package failed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from molprof.analysis.engine import Engine
 from molprof.common.errors import QueryError, TraceError
 
 _SHOWN_CHARACTERS = 60
-# What the SQL modules read as a number, and of which events.
+# Args that the SQL modules read as numbers, by category of event.
 _SQL = """
 SELECT
   SUBSTR(args.flat_key, LENGTH('args.') + 1) AS arg,
@@ -31,18 +31,14 @@ LIMIT 1
 
 
 def wrong_value(engine: Engine, path: str, error: QueryError) -> TraceError:
-    """What to raise for `error` of the package's own SQL, which is tested: the trace's value that it stumbled over.
-
-    Args:
-        path: the trace's, for the message.
-    """
+    """The error to raise for `error` of the package's own SQL in the trace at `path`: it names the wrong value."""
     found = {name: column.tolist() for name, column in engine.query(_SQL).items()}
     if not found["arg"]:
-        return TraceError(f"{path} holds a value that its figures cannot be made of: {str(error).splitlines()[0]}")
+        return TraceError(f"{path} holds a value that queries cannot use: {str(error).splitlines()[0]}")
     arg, value, name, category = (found[key][0] for key in ("arg", "value", "name", "category"))
     shown = repr(value[:_SHOWN_CHARACTERS]) + ("..." if len(value) > _SHOWN_CHARACTERS else "")
     return TraceError(
         f"{path}: the event {name[:_SHOWN_CHARACTERS]!r} of category {category} has the {arg} {shown},"
-        " which is no integer of 64 bits",
-        hint=f"no figure can be trusted with it: correct the file, or leave {arg!r} out of that event",
+        " which is not an integer of 64 bits",
+        hint=f"correct the value, or remove {arg!r} from that event",
     )

@@ -1,4 +1,4 @@
-"""The second pass: events that are kept go out as they stand in the file."""
+"""The second pass: writes the events that are kept as they are in the file."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ _TIMED = frozenset("XiIRC")
 
 
 class Filter:
-    """Writes the events that the plan wants, one block after the other.
+    """Writes the events that the plan keeps, block by block.
 
-    Attributes:
-        kept: complete events that went out, by category.
-        unplaced: events that stand apart from their other half (separate begin and end, asynchronous): all went out.
+    kept: complete events written, by category. unplaced: events with a separate begin and end, all of which are kept.
     """
 
     def __init__(self, plan: Plan, out: BinaryIO) -> None:
@@ -47,7 +45,7 @@ class Filter:
         return Part(events=len(block.events))
 
     def close(self, keys: Mapping[str, Any]) -> None:
-        """Ends the events; `keys` follow them."""
+        """Ends the events and writes `keys` behind them."""
         if self._before != b",\n":  # nothing was kept
             self._out.write(self._before)
         self._out.write(b"\n]")
@@ -61,8 +59,8 @@ class Filter:
         starts = block.starts_ns()
         ends = starts + block.durations_ns()
         numbers = np.array([-1 if event.correlation is None else event.correlation for event in events], dtype=np.int64)
-        in_time, in_phases = plan.in_time(starts), plan.in_phases(starts)
-        work = plan.starts_work(numbers, starts)
+        in_time, in_phases = plan.stretch.in_time(starts), plan.stretch.holds(starts)
+        work = plan.keeps_work(numbers, starts)
         kept: list[bytes] = []
         for place, event in enumerate(events):
             raw = bytes(block.texts[place])
@@ -92,9 +90,10 @@ class Filter:
         return kept
 
     def _shortened(self, raw: bytes, start_ns: int, end_ns: int) -> bytes:
-        """A sequence's slice spans the recorded steps of its batch."""
-        start = min(max(start_ns, self._plan.start_ns), self._plan.end_ns)
-        end = max(start, min(end_ns, self._plan.end_ns))
+        """A sequence's slice, cut to the recorded steps that remain."""
+        stretch = self._plan.stretch
+        start = min(max(start_ns, stretch.start_ns), stretch.end_ns)
+        end = max(start, min(end_ns, stretch.end_ns))
         event: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         event["ts"] = msgspec.Raw(_us(start))
         event["dur"] = msgspec.Raw(_us(end - start))

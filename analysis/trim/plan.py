@@ -1,4 +1,4 @@
-"""What to keep of a trace: each event belongs to the moment in which it starts, GPU work to that of its call."""
+"""What to keep of a trace: each event belongs to the time at which it starts, GPU work to that of its call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Categories:
-    """Which categories are wanted: those named, all where none is, but for those left out."""
+    """The wanted categories: those named, by default all, without those left out."""
 
     only: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
@@ -24,90 +24,76 @@ class Categories:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Times are ns as in the file.
-
-    Attributes:
-        start_ns, end_ns: the stretch that is kept, the end not in it.
-        phases: starts and ends of the phases that are kept, sorted and disjoint; None: no phase is asked for.
-        categories: those that are kept.
-        linked: correlations of GPU work whose call is recorded, sorted; started: those whose call is in time.
-        work_start_ns, work_end_ns: from the first start to the last end of GPU work that is kept.
-        flows: keys of the flows all of whose ends are kept, sorted.
-    """
+class Stretch:
+    """The time that is kept, in ns as in the file."""
 
     start_ns: int
-    end_ns: int
-    phases: tuple[Array, Array] | None
-    categories: Categories
-    linked: Array
-    started: Array
-    work_start_ns: int
-    work_end_ns: int
-    flows: Array
+    end_ns: int  # not in it
+    phases: tuple[Array, Array] | None  # starts and ends of the phases that are kept, sorted and disjoint; None: all
 
     def in_time(self, starts_ns: Array) -> Array:
-        """Which events start in the stretch."""
+        """Which events start in it, in whatever phase."""
         return np.asarray((starts_ns >= self.start_ns) & (starts_ns < self.end_ns))
 
-    def in_phases(self, starts_ns: Array) -> Array:
-        """Which events start in the stretch, and in a phase that is kept."""
-        return _in_phases(self.in_time(starts_ns), starts_ns, self.phases)
+    def holds(self, starts_ns: Array) -> Array:
+        """Which events start in it, and in a phase that is kept."""
+        inside = self.in_time(starts_ns)
+        if self.phases is None:
+            return inside
+        begins, ends = self.phases
+        place = np.searchsorted(begins, starts_ns, side="right") - 1
+        return np.asarray(inside & (place >= 0) & (starts_ns < ends[place]))
 
-    def starts_work(self, correlations: Array, starts_ns: Array) -> Array:
-        """Which GPU work is kept: by its call, where that is recorded, else by its own start.
+
+@dataclass(frozen=True)
+class Plan:
+    """What is kept. All arrays are sorted."""
+
+    stretch: Stretch
+    categories: Categories
+    linked: Array  # correlations of GPU work whose call is recorded
+    started: Array  # correlations of calls that are kept
+    work_start_ns: int  # first start of GPU work that is kept
+    work_end_ns: int  # last end of it
+    flows: Array  # keys of flows all of whose ends are kept
+
+    def keeps_work(self, correlations: Array, starts_ns: Array) -> Array:
+        """Which GPU work is kept: by its call where that is recorded, else by its own start.
 
         correlations: int64; -1 for work that has none.
         """
         return np.where(
-            _among(correlations, self.linked), _among(correlations, self.started), self.in_phases(starts_ns)
+            _among(correlations, self.linked), _among(correlations, self.started), self.stretch.holds(starts_ns)
         )
 
     def keeps_flows(self, keys: Array) -> Array:
         return _among(keys, self.flows)
 
 
-def make_plan(
-    found: Scan, start_ns: int, end_ns: int, phases: tuple[Array, Array] | None, categories: Categories
-) -> Plan:
-    """The plan for a stretch of time, and of phases in it."""
+def make_plan(found: Scan, stretch: Stretch, categories: Categories) -> Plan:
     calls, work, flows = found.table("calls"), found.table("work"), found.table("flows")
-    in_time = _in_phases((calls[:, 1] >= start_ns) & (calls[:, 1] < end_ns), calls[:, 1], phases)
+    in_time = stretch.holds(calls[:, 1])
     linked = np.intersect1d(calls[:, 0], work[:, 0])
     started = np.unique(calls[in_time, 0])
-    by_start = _in_phases((work[:, 1] >= start_ns) & (work[:, 1] < end_ns), work[:, 1], phases)
-    kept_work = np.where(_among(work[:, 0], linked), _among(work[:, 0], started), by_start)
+    kept_work = np.where(_among(work[:, 0], linked), _among(work[:, 0], started), stretch.holds(work[:, 1]))
     wanted = np.array([categories.wants(name) for name in found.categories], dtype=np.bool_)
     # A flow from a call to what it started has both ends where both are kept; others bind operators.
     both = np.intersect1d(
         calls[in_time & wanted[calls[:, 3]], 0] if len(calls) else calls[:, 0],
         work[kept_work & wanted[work[:, 3]], 0] if len(work) else work[:, 0],
     )
-    operators = (flows[:, 1] >= start_ns) & (flows[:, 1] < end_ns) & categories.wants("cpu_op")
-    remains = np.where(flows[:, 2] >= 0, _among(flows[:, 2], both), _in_phases(operators, flows[:, 1], phases))
+    operators = stretch.holds(flows[:, 1]) & categories.wants("cpu_op")
+    remains = np.where(flows[:, 2] >= 0, _among(flows[:, 2], both), operators)
     broken = np.unique(flows[~remains, 0])
     return Plan(
-        start_ns=start_ns,
-        end_ns=end_ns,
-        phases=phases,
+        stretch=stretch,
         categories=categories,
         linked=linked,
         started=started,
-        work_start_ns=int(work[kept_work, 1].min(initial=end_ns)),
-        work_end_ns=int(work[kept_work, 2].max(initial=start_ns)),
+        work_start_ns=int(work[kept_work, 1].min(initial=stretch.end_ns)),
+        work_end_ns=int(work[kept_work, 2].max(initial=stretch.start_ns)),
         flows=np.setdiff1d(flows[:, 0], broken),
     )
-
-
-def _in_phases(in_time: Array, starts_ns: Array, phases: tuple[Array, Array] | None) -> Array:
-    if phases is None:
-        return in_time
-    begins, ends = phases
-    place = np.searchsorted(begins, starts_ns, side="right") - 1
-    inside = (
-        (place >= 0) & (starts_ns < ends[np.maximum(place, 0)]) if len(begins) else np.zeros(len(in_time), np.bool_)
-    )
-    return np.asarray(in_time & inside)
 
 
 def _among(values: Array, sorted_values: Array) -> Array:

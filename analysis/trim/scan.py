@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,13 @@ class _Event(msgspec.Struct, gc=False):
 
     @property
     def correlation(self) -> int | None:
-        """The number that a call and what it started on the GPU have in common."""
+        """The number that a call and the GPU work that it started have in common."""
         number = None if self.args is None else self.args.correlation
         return number if isinstance(number, int) and 0 <= number < _MAX_NUMBER else None
 
     @property
     def flow_correlation(self) -> int:
-        """The same of a flow from a call to what it started; -1 of any other."""
+        """The same of a flow from a call to its GPU work; -1 of any other flow."""
         digits = bytes(self.id)
         return int(digits) if self.cat == "ac2g" and digits.isdigit() and int(digits) < _MAX_NUMBER else -1
 
@@ -56,16 +57,16 @@ _decode_events = msgspec.json.Decoder(list[_Event]).decode
 
 
 class Block:
-    """A block of events: each as its text, and decoded as far as it is needed."""
+    """A block of events: each as text, and decoded as far as needed."""
 
     def __init__(self, text: bytes) -> None:
         if not text.isascii():
-            text.decode()  # what is copied is not checked by the decoder
+            text.decode()  # the decoder does not check what is copied
         self.texts = _decode_texts(text)
         self.events = _decode_events(text)
 
     def starts_ns(self) -> Array:
-        """int64; 0 for events without a time, as metadata are."""
+        """int64; 0 for events without a time, such as metadata."""
         return _times(self.events, "ts")
 
     def durations_ns(self) -> Array:
@@ -89,26 +90,15 @@ def flow_key(event: Any) -> int:
 
 
 class Scan:
-    """What the pass has found: arrays of int64 with an entry per event, times in ns as in the file.
-
-    Attributes:
-        origin_ns, last_ns: starts of the earliest and the latest event.
-        annotations: annotations and names of threads and processes, as text.
-        calls, work: correlation, start, end and category of calls on the CPU and of GPU work that name one.
-        flows: key, start and correlation (-1: of another kind) of the ends of flows.
-        categories: the names to which numbers in `calls` and `work` belong; events_by_category: complete events.
-    """
+    """What the first pass has found. Times are ns as in the file."""
 
     def __init__(self) -> None:
-        self.origin_ns: int | None = None
-        self.last_ns = 0
-        self.annotations: list[bytes] = []
-        self.categories: dict[str | int | None, int] = {}
-        self.events_by_category: Counter[str] = Counter()
-        self._calls: list[tuple[int, int, int, int]] = []
-        self._work: list[tuple[int, int, int, int]] = []
-        self._flows: list[tuple[int, int, int]] = []
-        self._packed: dict[str, list[Array]] = {"calls": [], "work": [], "flows": []}
+        self.origin_ns: int | None = None  # start of the earliest event
+        self.last_ns = 0  # start of the latest
+        self.annotations: list[bytes] = []  # annotations and metadata, as text
+        self.categories: dict[str | int | None, int] = {}  # name to number
+        self.events_by_category: Counter[str] = Counter()  # complete events
+        self._tables = {"calls": array("q"), "work": array("q"), "flows": array("q")}
 
     def read(self, text: bytes) -> Part:
         """Takes a block of events, a JSON array."""
@@ -124,7 +114,7 @@ class Scan:
             if event.ph == "M":
                 self.annotations.append(bytes(block.texts[place]))
             elif event.ph in FLOW_PHASES:
-                self._flows.append((flow_key(event), start, event.flow_correlation))
+                self._tables["flows"].extend((flow_key(event), start, event.flow_correlation))
             elif event.ph == "X":
                 self.events_by_category[str(event.cat)] += 1
                 if event.cat == ANNOTATION:
@@ -132,33 +122,28 @@ class Scan:
                 number = event.correlation
                 if number is not None:
                     category = self.categories.setdefault(event.cat, len(self.categories))
-                    target = self._work if event.cat in GPU_CATEGORIES else self._calls
-                    target.append((number, start, end, category))
-        self._pack()
+                    target = "work" if event.cat in GPU_CATEGORIES else "calls"
+                    self._tables[target].extend((number, start, end, category))
         return Part(events=len(block.events))
 
-    def _pack(self) -> None:
-        for name, width in (("calls", 4), ("work", 4), ("flows", 3)):
-            rows = getattr(self, f"_{name}")
-            if rows:
-                self._packed[name].append(np.array(rows, dtype=np.int64).reshape(-1, width))
-                rows.clear()
-
     def table(self, name: str) -> Array:
-        """`calls`, `work` or `flows`: shape (events, columns)."""
-        parts = self._packed[name]
-        return np.concatenate(parts) if parts else np.empty((0, 3 if name == "flows" else 4), dtype=np.int64)
+        """An array of int64 with a row per event.
+
+        calls, work (with a correlation): correlation, start, end, number of the category. flows (each end): key, start,
+        correlation or -1.
+        """
+        return np.array(self._tables[name], dtype=np.int64).reshape(-1, 3 if name == "flows" else 4)
 
 
 def scan(path: Path) -> tuple[Scan, dict[str, Any]]:
-    """The pass, and the file's other top-level keys. Raises TraceError."""
+    """The first pass, and the file's other top-level keys. Raises TraceError."""
     found = Scan()
     keys = pass_over(path, found.read)
     return found, keys
 
 
 def pass_over(path: Path, read: Any) -> dict[str, Any]:
-    """Gives every block of events to `read`; the other top-level keys. Raises TraceError."""
+    """Gives every block of events to `read`; returns the other top-level keys. Raises TraceError."""
     with open_source(path) as source:
         if source.is_perfetto:
             raise TraceError(

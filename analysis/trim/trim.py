@@ -1,10 +1,13 @@
-"""A trace in, a smaller one out, event by event in bounded memory."""
+"""A trace in, a smaller one out, in bounded memory."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -13,62 +16,43 @@ from molprof.analysis.figures.recorded_steps import RecordedStep, read_recorded_
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.analysis.reader.open import open_trace
 from molprof.analysis.trim.filter import Filter
-from molprof.analysis.trim.manifest import trimmed_manifest
-from molprof.analysis.trim.plan import Categories, Plan, make_plan
+from molprof.analysis.trim.plan import Categories, Plan, Stretch, make_plan
 from molprof.analysis.trim.scan import Scan, pass_over, scan
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import replacing_packed
-from molprof.common.manifest import KEY
+from molprof.common.manifest import KEY, from_json
 from molprof.common.trimmed import TRIMMED_KEY, Trimmed, trimmed_from_json
 from molprof.queries import PACKAGE, modules
-
-_PHASES = "SELECT ts, ts + dur AS ts_end, phase FROM molprof_phase ORDER BY ts, id"
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What to keep; None and nothing: all.
+    """What to keep; by default all."""
 
-    Attributes:
-        steps: numbers of the first and the last step.
-        batch: the batch of steps that molprof recorded; by default the first that is recorded.
-        phases: names of molprof's phases.
-        categories: the only categories; without: those left out.
-        start_ns, end_ns: from the earliest event of the trace, the end not in it.
-    """
-
-    steps: tuple[int, int] | None = None
-    batch: int | None = None
+    steps: tuple[int, int] | None = None  # first and last number
+    batch: int | None = None  # of the steps; None: the first that is recorded
     phases: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    start_ns: int | None = None
-    end_ns: int | None = None
+    categories: tuple[str, ...] = ()  # the only ones
+    without: tuple[str, ...] = ()  # categories left out
+    start_ns: int | None = None  # from the earliest event of the trace
+    end_ns: int | None = None  # not in it
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of it.
+    """What a trim has done."""
 
-    Attributes:
-        before, after: complete events.
-        unplaced: events with a separate begin and end, all of which were kept.
-    """
-
-    before: int
+    before: int  # complete events
     after: int
-    unplaced: int
+    unplaced: int  # events with a separate begin and end, all of which were kept
     trimmed: Trimmed
 
 
 def trim(path: Path, output: Path, wish: Wish) -> Outcome:
-    """Writes what `wish` keeps of the trace at `path`, whole or not at all; gzip where `output` ends in `.gz`.
+    """Writes what `wish` keeps of the trace at `path`, whole or not at all; gzip if `output` ends in `.gz`.
 
-    The trace is read twice. Memory is about 100 bytes per call, piece of GPU work, flow and annotation.
-
-    Raises:
-        TraceError: the trace cannot be read.
-        UsageError: it has no such steps or phases, or nothing would be left.
+    Reads the trace twice. Needs about 100 bytes of memory per call, piece of GPU work, flow and annotation.
+    Raises TraceError, or UsageError where the steps or phases do not exist or nothing would be left.
     """
     try:
         found, _ = scan(path)
@@ -80,8 +64,8 @@ def trim(path: Path, output: Path, wish: Wish) -> Outcome:
     chosen = _chosen(path, steps, wish)
     plan = _plan(found, path, chosen, phases, wish)
     last_ms = (found.last_ns - (found.origin_ns or 0)) / 1e6
-    nothing = UsageError(f"nothing of {path} would be left", hint=f"its events start within {last_ms:.3f} ms")
-    if plan.start_ns > found.last_ns:  # the span of a sequence, which is cut to what is left, reaches everywhere
+    nothing = UsageError(f"no event of {path} would be left", hint=f"its events start within {last_ms:.3f} ms")
+    if plan.stretch.start_ns > found.last_ns:  # a sequence's slice, which is cut, would remain
         raise nothing
     with replacing_packed(output) as out:
         keep = Filter(plan, out)
@@ -90,9 +74,9 @@ def trim(path: Path, output: Path, wish: Wish) -> Outcome:
         if not after:
             raise nothing
         trimmed = _record(path, wish, chosen, trimmed_from_json(keys.get(TRIMMED_KEY)))
-        kept = [step for step in steps if plan.start_ns <= step.start_ns < plan.end_ns]
+        kept = [step for step in steps if plan.stretch.start_ns <= step.start_ns < plan.stretch.end_ns]
         if isinstance(keys.get(KEY), dict) and len(kept) < len(steps):
-            keys[KEY] = trimmed_manifest(keys[KEY], kept)
+            keys[KEY] = _trimmed_manifest(keys[KEY], kept)
         keep.close({**keys, "traceName": output.name, TRIMMED_KEY: asdict(trimmed)})
     return Outcome(sum(found.events_by_category.values()), after, keep.unplaced, trimmed)
 
@@ -102,16 +86,11 @@ def _annotated(found: Scan, path: Path) -> tuple[list[RecordedStep], list[tuple[
     with tempfile.TemporaryDirectory(prefix="molprof-trim-") as folder:
         annotations = Path(folder, "annotations.json")
         with annotations.open("wb") as file:
-            file.write(b'{"traceEvents":[')
-            for number, text in enumerate(found.annotations):
-                file.write(b",\n" + text if number else text)
-            file.write(b"]}")
+            file.writelines((b'{"traceEvents":[', b",\n".join(found.annotations), b"]}"))
         with open_trace(annotations, all_args=False) as (engine, info):
             engine.register_package(PACKAGE, modules())
             steps = read_recorded_steps(engine)
-            _, phases = query_rows(
-                engine, "phases", "SELECT ts, ts + dur AS ts_end, phase FROM molprof_phase ORDER BY ts"
-            )
+            _, phases = query_rows(engine, "phases", "SELECT ts, ts + dur, phase FROM molprof_phase ORDER BY ts")
             origin = info.origin_ns
     placed = [RecordedStep(step.start_ns + origin, step.dur_ns, step.number, step.batch) for step in steps]
     return placed, [(start + origin, end + origin, name) for start, end, name in phases]
@@ -151,18 +130,18 @@ def _plan(found: Scan, path: Path, chosen: list[RecordedStep], phases: list[tupl
                 if names
                 else "only molprof's own traces have phases",
             )
-        rows = [(start, end) for start, end, name in phases if name in wish.phases]
-        intervals = np.array(rows, dtype=np.int64)[:, 0], np.array(rows, dtype=np.int64)[:, 1]
+        begins, ends, _ = zip(*(phase for phase in phases if phase[2] in wish.phases), strict=True)
+        intervals = np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)
     categories = Categories(frozenset(wish.categories), frozenset(wish.without))
     known = set(found.events_by_category)
     if unknown := [name for name in (*wish.categories, *wish.without) if name not in known]:
         raise UsageError(f"{path} has no category {unknown[0]!r}", hint=f"it has {', '.join(sorted(known))}")
-    return make_plan(found, start_ns, int(end_ns), intervals, categories)
+    return make_plan(found, Stretch(start_ns, int(end_ns), intervals), categories)
 
 
 def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed | None) -> Trimmed:
-    """What the new file says of itself."""
-    # No figure is made of Python stacks.
+    """What the new file records about the trim."""
+    # No figure uses Python stacks.
     whole = not (wish.phases or wish.categories or set(wish.without) - {STACK_CATEGORY})
     whole = whole and wish.start_ns is None and wish.end_ns is None
     return Trimmed(
@@ -177,3 +156,28 @@ def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed
         start_ns=wish.start_ns,
         end_ns=wish.end_ns,
     )
+
+
+def _trimmed_manifest(raw: dict[str, Any], kept: Sequence[RecordedStep]) -> dict[str, Any]:
+    """The manifest with the window and the step times of the steps `kept`. Raises TraceError.
+
+    Molecules, tokens and unprofiled passes are those of the whole run.
+    """
+    manifest = from_json(raw)
+    steps = [(step.batch, step.number) for step in kept if step.batch is not None]
+    window = raw["window"]
+    if len({batch for batch, _ in steps}) == 1:
+        numbers = [number for _, number in steps]
+        window = {"full": False, "batch": steps[0][0], "first_step": min(numbers), "last_step": max(numbers)}
+    same = [
+        sum(repeat.steps_ns[batch][step] for batch, step in steps)
+        for repeat in manifest.timings.repeats
+        if all(batch < len(repeat.steps_ns) and step < len(repeat.steps_ns[batch]) for batch, step in steps)
+    ]
+    timings = {
+        **raw["timings"],
+        "profiled_steps_ns": sum(step.dur_ns for step in kept),
+        "unprofiled_steps_ns": round(median(same)) if same else 0,
+        "profiled_wall_ns": None,
+    }
+    return {**raw, "window": window, "timings": timings}

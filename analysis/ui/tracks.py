@@ -1,6 +1,6 @@
-"""Tracks as a person reads them in the UI: lanes beside the track they came from, names that say what they are.
+"""Tracks as a person reads them in the UI: lanes beside their track, names that say what they are.
 
-The UI puts the threads of a process in order of their number, and shows the number behind the name.
+The UI sorts the threads of a process by number, and shows the number behind the name.
 """
 
 from __future__ import annotations
@@ -22,25 +22,17 @@ _SEQUENCE = "molprof.sequence"
 
 @dataclass(frozen=True)
 class Tracks:
-    """Where the tracks of a file go in the UI.
+    """Where the tracks of a file go in the UI. Names are those that the UI shows."""
 
-    Attributes:
-        places: their numbers and names, for the writer.
-        pids: all process numbers of the file there.
-        gpu: names, as the UI shows them, of the tracks with GPU work; a lane follows the track that it came from.
-        sequences: the same of token tracks, by the process and thread number that the reader gives them.
-        hosts: the same of processes with operators.
-    """
-
-    places: Places
+    places: Places  # numbers and names, for the writer
     pids: frozenset[int]
-    gpu: tuple[str, ...]
-    sequences: dict[tuple[int, int], str]
-    hosts: tuple[str, ...]
+    gpu: tuple[str, ...]  # tracks with GPU work, each lane behind its track
+    sequences: dict[tuple[int, int], str]  # token tracks by the reader's process and thread number
+    hosts: tuple[str, ...]  # processes with operators
 
     @classmethod
     def unknown(cls) -> Tracks:
-        """Of a trace that the UI reads by itself."""
+        """The tracks of a trace that the UI reads by itself."""
         nothing = np.empty(0, dtype=np.int64)
         return cls(Places(nothing, nothing, {}, {}, []), frozenset(), (), {}, ())
 
@@ -48,9 +40,8 @@ class Tracks:
 def arrange_tracks(found: Survey, label: str = "", taken: frozenset[int] = frozenset()) -> Tracks:
     """Gives every track and lane its numbers and its name.
 
-    Args:
-        label: put before the names of processes, GPU streams and token tracks, to tell two files apart.
-        taken: process numbers that another file has.
+    label: put before the names of processes, GPU streams and token tracks, to tell two files apart. taken: process
+    numbers of the other files.
     """
     base = find_places(found)
     given = {(item["name"], item["pid"], item["tid"]): item["args"]["name"] for item in base.names}
@@ -85,9 +76,8 @@ def arrange_tracks(found: Survey, label: str = "", taken: frozenset[int] = froze
     for pid, new in pids.items():
         name = given.get(("process_name", pid, pid), "")
         if pid in gpu_pids:
-            name = (
-                "GPU" if new == pid else f"GPU {pid}, process"
-            )  # torch's number of a device's process is the device's
+            # torch numbers a device's process as the device.
+            name = "GPU" if new == pid else f"GPU {pid}, process"
         shown = f"{before}{name or 'process'}" if name or before else ""
         names.append(_name("process_name", new, new, shown))
         if pid in host_pids:
@@ -118,7 +108,7 @@ def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
 
 
 def _free_pids(pids: list[int], taken: frozenset[int]) -> dict[int, int]:
-    """Each process number to itself or, where another file has it, to one that nobody has."""
+    """Each process number to itself, or to a free one if another file has it."""
     used = taken | set(pids)
     chosen: dict[int, int] = {}
     for pid in sorted(set(pids)):
@@ -130,7 +120,7 @@ def _free_pids(pids: list[int], taken: frozenset[int]) -> dict[int, int]:
 
 
 def _beside(base: Places) -> dict[tuple[int, int], int]:
-    """A thread number for each lane that stands next to its track's in the order of the process."""
+    """For each lane a free thread number next to its track's."""
     homes: dict[int, list[int]] = {}
     for pid, tid in zip(base.pids.tolist(), base.tids.tolist(), strict=True):
         homes.setdefault(pid, []).append(tid)
@@ -142,7 +132,7 @@ def _beside(base: Places) -> dict[tuple[int, int], int]:
         before = max((other for other in homes[pid] if other < tid), default=0)
         number = next(number for number in itertools.count(tid + 1) if number not in used[pid])
         if following is not None and number > following:
-            # No number is left between the two threads; perhaps before the first.
+            # No number is left between the two threads. Try before the first.
             number = next((free for free in range(tid - 1, before, -1) if free not in used[pid]), number)
         used[pid].add(number)
         chosen[track, lane] = number

@@ -1,4 +1,4 @@
-"""The view that the UI is asked to open with: pinned tracks in order, strips of slices above them, and a zoom."""
+"""The view that the UI opens with: pinned tracks in order, strips of slices above them, and a zoom."""
 
 from __future__ import annotations
 
@@ -11,45 +11,36 @@ from molprof.analysis.ui.contents import Contents, Span, Strip
 from molprof.analysis.ui.tracks import Tracks
 from molprof.queries import PACKAGE, modules
 
-# The module of the package that holds the strips, made for the trace at hand.
+# The SQL module with the strips of this trace.
 MODULE = f"{PACKAGE}.view"
-# Token tracks that are pinned, of one file and of each of several: what is pinned must leave room for the rest.
+# Pinned token tracks of one file, and of each of several: the rest needs room too.
 MAX_SEQUENCES = 6
 MAX_SEQUENCES_EACH = 2
 MAX_STREAMS = 16
-# Of what is looked at, on either side.
+# Of the zoom, on either side.
 _MARGIN_RATIO = 0.04
 
 
 @dataclass(frozen=True)
 class FileView:
-    """One file of the view: what there is to show, where its tracks are, and what its times were shifted by."""
+    """One file of the view."""
 
     contents: Contents
     tracks: Tracks
     label: str = ""
-    shift_ns: int = 0
+    shift_ns: int = 0  # added to its times
 
 
 @dataclass(frozen=True)
 class View:
-    """What the page needs to know.
+    """What the page needs to know."""
 
-    Attributes:
-        title: for the window.
-        commands: what the UI runs when the trace is loaded, as (id, arguments).
-        modules: SQL modules to register in the UI, key to text.
-        visible: what to zoom to; None: everything.
-        pinned: names of the pinned rows, in order.
-        notes: what is not shown, for the user.
-    """
-
-    title: str
-    commands: tuple[tuple[str, tuple[str, ...]], ...]
-    modules: dict[str, str]
-    visible: Span | None
-    pinned: tuple[str, ...]
-    notes: tuple[str, ...]
+    title: str  # of the window
+    commands: tuple[tuple[str, tuple[str, ...]], ...]  # id and arguments, run when the trace is loaded
+    modules: dict[str, str]  # SQL modules to register, key to text
+    visible: Span | None  # what to zoom to; None: everything
+    pinned: tuple[str, ...]  # names of the pinned rows, in order
+    notes: tuple[str, ...]  # what is not shown
 
     def to_json(self) -> dict[str, object]:
         """For the page's script."""
@@ -66,7 +57,7 @@ class View:
 
 
 class _Builder:
-    """Commands and strips in the order in which they are to stand."""
+    """Commands and strips in the order in which they are shown."""
 
     def __init__(self) -> None:
         self.strips: list[tuple[Strip, int]] = []
@@ -90,10 +81,9 @@ class _Builder:
 
 
 def build_view(title: str, files: Sequence[FileView], whole: Span) -> View:
-    """The view of one file, or of several in one trace whose times span `whole`.
+    """The view of one file, or of several in one trace whose times span `whole`; it zooms by the first.
 
-    The first file says what to zoom to. molprof's SQL package goes with a single file: of two, its tables would mix
-    what belongs to either.
+    molprof's SQL package goes with a single file only: of several, its tables would mix their events.
     """
     builder = _Builder()
     notes: list[str] = []
@@ -139,7 +129,7 @@ def build_view(title: str, files: Sequence[FileView], whole: Span) -> View:
 
 
 def _visible(zoom: Span, shift_ns: int, whole: Span) -> Span | None:
-    """The zoom with a margin, inside the trace; None where no time passes in it."""
+    """The zoom with a margin, inside the trace; None where it is empty."""
     margin = round(zoom.dur_ns * _MARGIN_RATIO)
     start = max(whole.start_ns, zoom.start_ns + shift_ns - margin)
     end = min(whole.end_ns, zoom.end_ns + shift_ns + margin)
@@ -147,7 +137,7 @@ def _visible(zoom: Span, shift_ns: int, whole: Span) -> Span | None:
 
 
 def _pattern(name: str) -> str:
-    """A pattern of JavaScript that matches the text alone."""
+    """A JavaScript pattern that matches the text alone."""
     return re.sub(r"[\\^$.*+?()\[\]{}|/-]", r"\\\g<0>", name)
 
 
@@ -169,6 +159,6 @@ def _quoted(text: str) -> str:
 
 
 def script(view: View, template: str, remote: bool) -> str:
-    """The page's script: JSON is JavaScript, but for two line separators that older browsers take for line ends."""
+    """The page's script with the view in it."""
     data = json.dumps({**view.to_json(), "remote": remote})  # ASCII
     return template.replace("/* VIEW */ null", data)

@@ -1,7 +1,7 @@
 """The page put together: verdict, figures, findings, settings, tables; nothing is fetched from anywhere.
 
 Everything is escaped on output by the template engine, after invisible characters were made visible; only the
-figures' SVG (analysis/plots/svg.py), the style sheet and the script go in as they are. The page's own policy forbids
+figures' SVG (analysis/plots/output.py), the style sheet and the script go in as they are. The page's own policy forbids
 every other style, script and request.
 """
 
