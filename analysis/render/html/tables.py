@@ -71,12 +71,12 @@ def figures_table(labels: Sequence[str], rows: Iterable[ComparedRow]) -> PageTab
         if all(value is None for value in row.values):
             missing += 1
             continue
-        values = [PageCell(by_unit(row.unit, value), value) for value in row.values]
+        values = [PageCell(by_unit(row.figure.unit, value), value) for value in row.values]
         ratios = [
             PageCell("~" if row.within_noise(index) else ratio_text(ratio), ratio)
             for index, ratio in enumerate(row.ratios[1:], 1)
         ]
-        lines.append((_text(row.group), _text(row.label.strip()), *values, *ratios))
+        lines.append((_text(row.figure.group), _text(row.figure.label.strip()), *values, *ratios))
     notes = (f"{missing} figures are not recorded here and left out",) if missing else ()
     return _limited("Figures side by side" if others else "Figures", columns, lines, notes)
 
