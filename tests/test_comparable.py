@@ -15,7 +15,7 @@ from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
 from molprof.analysis.render import render
 from molprof.analysis.reports.load import ReportOptions, load_report
-from molprof.analysis.reports.stored import load_compared, read_baseline
+from molprof.analysis.reports.stored import load_compared, read_stored
 from molprof.common.errors import NotComparableError, TraceError
 
 FOREIGN = {"traceEvents": [tiny_trace.work("kernel", "k", 5, 2, 1)]}
@@ -76,8 +76,8 @@ def test_a_molecule_without_its_token_track_is_missing(tmp_path: Path, report: R
 def test_experiments_are_compared_and_said(tmp_path: Path, report: Report) -> None:
     other = changed(tmp_path, {"batch_size": 1, "cache": "static", "max_new_tokens": 9, "seed": 7})
     assert compare([report, other]).notes[0] == (
-        "llama lp:generic #2 differs from llama lp:generic #1 in KV cache (static, not dynamic); batch size (1, not 2); "
-        "max_new_tokens (9, not 3)"
+        "llama lp:generic #2 differs from llama lp:generic #1 in KV cache (static, not dynamic); "
+        "batch size (1, not 2); max_new_tokens (9, not 3)"
     )
     sampled = [changed(tmp_path, {"sampling": "sample", "seed": seed}) for seed in (0, 1)]
     assert any("seed (1, not 0)" in line for line in compare(sampled).notes)
@@ -147,7 +147,7 @@ def test_a_stored_report_stands_for_its_trace(tmp_path: Path, report: Report, pa
     text = render(report, "json").encode()
     path = tmp_path / "baseline.json"
     path.write_bytes(gzip.compress(text) if packed else text)
-    stored = read_baseline(path)
+    stored = read_stored(path)
     assert stored is not None
     # What a table without rows would have had as columns is not in JSON.
     assert stored.to_json() == report.to_json()
@@ -155,7 +155,7 @@ def test_a_stored_report_stands_for_its_trace(tmp_path: Path, report: Report, pa
     # Keys in another order are as good.
     other = tmp_path / "sorted.json"
     other.write_text(json.dumps(json.loads(text), sort_keys=True))
-    again = read_baseline(other)
+    again = read_stored(other)
     assert again is not None
     assert again.to_json() == report.to_json()
     trace = tmp_path / "trace.json"
@@ -168,9 +168,9 @@ def test_a_stored_report_stands_for_its_trace(tmp_path: Path, report: Report, pa
 def test_other_files_are_no_stored_reports(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other.json"
     path.write_bytes(content)
-    assert read_baseline(path) is None
-    assert read_baseline(tmp_path / "absent.json") is None
-    assert read_baseline(tiny_trace.write(tmp_path / "trace.json.gz", tiny_trace.document())) is None
+    assert read_stored(path) is None
+    assert read_stored(tmp_path / "absent.json") is None
+    assert read_stored(tiny_trace.write(tmp_path / "trace.json.gz", tiny_trace.document())) is None
 
 
 def test_a_stored_report_that_is_not_whole(tmp_path: Path, report: Report) -> None:
@@ -178,19 +178,44 @@ def test_a_stored_report_that_is_not_whole(tmp_path: Path, report: Report) -> No
     content = report.to_json()
     path.write_text(json.dumps({**content, "schema": 99}))
     with pytest.raises(TraceError, match="is a report of schema 99"):
-        read_baseline(path)
+        read_stored(path)
     path.write_text(json.dumps({**content, "counts": {"launches": 3}}))
     with pytest.raises(TraceError, match="is not a whole report of this molprof: Object missing required field"):
-        read_baseline(path)
+        read_stored(path)
     path.write_text(json.dumps({key: content[key] for key in ("schema", "trace")}))
     with pytest.raises(TraceError, match="is not a whole report of this molprof: Object missing required field"):
-        read_baseline(path)
-    path.write_text(json.dumps({**content, "tables": {}}))
-    with pytest.raises(TraceError, match="is not a whole report of this molprof: it has no table '"):
-        read_baseline(path)
+        read_stored(path)
     path.write_text(json.dumps({**content, "tables": 5}))
     with pytest.raises(TraceError, match="is not a whole report"):
-        read_baseline(path)
+        read_stored(path)
+
+
+def test_a_stored_report_without_a_table_or_with_another_is_read(tmp_path: Path, report: Report) -> None:
+    content = json.loads(render(report, "json"))
+    del content["tables"]["steps"], content["tables"]["idle_causes"]
+    content["tables"]["of_a_newer_molprof"] = [{"calls": 3, "time_ns": 5}]
+    content["of_a_newer_molprof"] = {"more": 1}
+    path = tmp_path / "baseline.json"
+    path.write_text(json.dumps(content))
+    stored = read_stored(path)
+    assert stored is not None
+    assert stored.table("steps").rows == stored.table("idle_causes").rows == ()
+    assert stored.table("of_a_newer_molprof").rows == ((3, 5),)
+    for style in ("table", "markdown", "csv", "json", "html"):
+        assert render(stored, style)
+        assert render(compare([stored, report]), style)
+
+
+def test_a_stored_foreign_report_without_its_steps_lacks_what_is_read_from_them(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    content = load_report(tiny_trace.write(tmp_path / "theirs.json", FOREIGN)).to_json()
+    del content["tables"]["steps"]
+    path.write_text(json.dumps(content))
+    stored = read_stored(path)
+    assert stored is not None
+    rows = {row.figure.id: row.values for row in compare([stored, stored]).rows}
+    assert rows["launches_per_step"] == rows["launches_per_token"] == (None, None)
+    assert rows["kernels"] == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +245,7 @@ def test_a_stored_report_that_contradicts_itself(
     path = tmp_path / "edited.json"
     path.write_text(json.dumps(content))
     with pytest.raises(TraceError, match=message):
-        read_baseline(path)
+        read_stored(path)
 
 
 def test_a_stored_report_is_no_trace(molprof: Cli, tmp_path: Path, report: Report) -> None:

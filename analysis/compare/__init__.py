@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from molprof.analysis.compare.comparable import check_comparable
-from molprof.analysis.compare.difference import difference
+from molprof.analysis.compare.difference import difference, trace_difference
 from molprof.analysis.compare.model import SCHEMA, Comparison
 from molprof.analysis.compare.predictions import Expectation, predictions
 from molprof.analysis.compare.rows import compared_rows
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
-from molprof.analysis.compare.trace_difference import trace_difference
 from molprof.analysis.figures.model import Report
 from molprof.common.errors import UsageError
 

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import query_row
+from molprof.analysis.engine.package import Query, query_row
 from molprof.analysis.figures.model import STACK_CATEGORY, Check, Counts, TraceFigures
 from molprof.analysis.figures.run_model import Run
 from molprof.common.manifest import Manifest
 
 WALL_TOLERANCE_RATIO = 0.01
 
-_GPU_SQL = """
+_GPU = Query(
+    "phase_work",
+    """
 SELECT
   (SELECT IFNULL(SUM(dur), 0) FROM slice WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset')) AS all_ns,
   (SELECT IFNULL(SUM(gpu_ns), 0) FROM molprof_phase_summary) AS phases_ns
-"""
+""",
+)
 
-_BOUND_SQL = """
+_BOUND = Query(
+    "phase_bound",
+    """
 SELECT
   (SELECT IFNULL(SUM(dur), 0) FROM molprof_phase) AS host_ns,
   (SELECT SUM(gpu_busy_ns) + SUM(sync_idle_ns) + SUM(launch_ns) FROM molprof_phase_bound) AS parts_ns
-"""
+""",
+)
 
-_TOKEN_SQL = """
+_TOKENS = Query(
+    "tokens",
+    """
+INCLUDE PERFETTO MODULE molprof.phases;
 SELECT
   (SELECT COUNT() FROM molprof_token) AS arrays,
   (SELECT COUNT() FROM slice WHERE category = 'molprof.token') AS slices,
@@ -32,7 +41,8 @@ SELECT
     JOIN molprof_step AS step
       ON step.batch = token.batch AND step.step = token.step
   ) AS in_recorded_steps
-"""
+""",
+)
 
 
 def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
@@ -55,8 +65,8 @@ def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
 
 def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...]:
     """Sums of a run that molprof captured."""
-    gpu = query_row(engine, "phase_work", _GPU_SQL)
-    tokens = query_row(engine, "tokens", f"INCLUDE PERFETTO MODULE molprof.phases;\n{_TOKEN_SQL}")
+    gpu = query_row(engine, _GPU)
+    tokens = query_row(engine, _TOKENS)
     checks = [
         _check("gpu_time", "GPU time = phases + outside any phase, ns", gpu["all_ns"], gpu["phases_ns"]),
         _check("tokens", "tokens in the manifest = tokens in the trace", run.generated_tokens, tokens["arrays"]),
@@ -79,7 +89,7 @@ def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...
             run.junk_tokens + run.filler_tokens,
         ),
     ]
-    bound = query_row(engine, "phase_bound", _BOUND_SQL)
+    bound = query_row(engine, _BOUND)
     if bound["parts_ns"] is not None:
         checks.append(
             _check(

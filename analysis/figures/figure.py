@@ -8,6 +8,7 @@ from typing import Literal
 
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import PhaseFigures, RepeatFigures, Run
+from molprof.analysis.figures.tables import TableQuery
 from molprof.common.values import Cell, Unit, per
 
 Noise = Literal["repeats", "once", "exact"]
@@ -27,6 +28,7 @@ class Figure:
         role: `measure`; `subject`: what runs are compared for, such as the model; `setting`: a difference in it that
             `compare` names; `work`: runs that differ in it are not comparable. The page marks what differs, except
             measures.
+        tables: read into the report for this figure; empty in a stored report that lacks them.
         compared: a row of comparisons, and a metric of `--fail-if` and predictions; others belong to one report.
     """
 
@@ -38,6 +40,7 @@ class Figure:
     repeat: Callable[[Run, RepeatFigures], float | None] | None = None
     once: bool = False
     role: Literal["measure", "subject", "setting", "work"] = "measure"
+    tables: tuple[TableQuery, ...] = ()
     compared: bool = True
 
     @property

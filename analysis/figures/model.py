@@ -108,7 +108,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one metric. A column's suffix is its unit (_ns, _bytes, _ratio), else it is a count or text."""
+    """Rows of one query. A column's suffix is its unit (_ns, _bytes, _ratio), else it is a count or text."""
 
     name: str
     title: str
@@ -161,8 +161,8 @@ class Report:
     typical_step: TypicalStep | None = None
 
     def table(self, name: str) -> Table:
-        """The table of a metric that every report has."""
-        return next(table for table in self.tables if table.name == name)
+        """The table of that name; without rows where a stored report lacks it."""
+        return next((table for table in self.tables if table.name == name), Table(name, name, (), ()))
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready dicts and lists, keys as documented."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import query_row
+from molprof.analysis.engine.package import Query, query_row
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings.launch_bound import LEAST_RATIO, launch_gaps
+from molprof.analysis.findings.rule import Rule
 from molprof.analysis.findings.scope import LEAST_GAIN, Scope
 from molprof.common.values import count_text, number_text, percent_text, time_text
 
@@ -15,7 +18,9 @@ LEAST_LAUNCHES_PER_STEP = 20
 LEAST_KERNEL_RATIO = 0.2
 
 # Of steps that generate: in a trace of molprof's the forward phase, as nothing else can be in a graph.
-_RUN = """
+_RUN = Query(
+    "phase_work",
+    """
 SELECT COUNT() AS steps, SUM(launches) AS launches, SUM(graph_launches) AS graph_launches,
   (SELECT COUNT() FROM molprof_work_phase AS place
    JOIN molprof_gpu_work_call AS link ON link.work_id = place.id
@@ -26,8 +31,11 @@ SELECT COUNT() AS steps, SUM(launches) AS launches, SUM(graph_launches) AS graph
   SUM(kernels) AS kernels
 FROM molprof_phase_work
 WHERE phase = 'forward'
-"""
-_FOREIGN = """
+""",
+)
+_FOREIGN = Query(
+    "step_launches",
+    """
 SELECT SUM(steps) AS steps, SUM(launches) AS launches, SUM(graph_launches) AS graph_launches,
   (SELECT COUNT() FROM molprof_gpu_work_call AS link
    JOIN molprof_gpu_call AS call ON call.id = link.call_id
@@ -38,10 +46,11 @@ SELECT SUM(steps) AS steps, SUM(launches) AS launches, SUM(graph_launches) AS gr
   SUM(kernels) AS kernels
 FROM molprof_step_launch_summary
 WHERE kind IN ('decode', 'mixed')
-"""
+""",
+)
 
 
-def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, ...]:
+def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
     """Not used: decode steps are launch-bound (LEAST_RATIO) and launch no graph. Broken: they launch graphs, and plain
     launches too: LEAST_LAUNCHES_PER_STEP, which start LEAST_KERNEL_RATIO of the kernels.
 
@@ -49,11 +58,11 @@ def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, 
     graph can hold (any phase in a trace of other origin, where phases are not recorded).
     """
     if scope is None or not scope.devices:
-        return ()
+        return
     run = report.run is not None
-    counts = query_row(engine, "phase_work" if run else "step_launches", _RUN if run else _FOREIGN)
+    counts = query_row(engine, _RUN if run else _FOREIGN)
     if not counts["steps"] or counts["launches"] is None:
-        return ()
+        return
     gaps = launch_gaps(engine, scope, "forward" if run else None)
     plain_kernels = counts["kernels"] - counts["graph_kernels"]
     figures: dict[str, int | float] = {
@@ -72,42 +81,42 @@ def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, 
     )
     if not counts["graph_launches"]:
         if gaps.gain_ratio < LEAST_RATIO * scope.wall_ratio:
-            return ()
-        return (
-            Finding(
-                id="graphs_unused",
-                title="Launch-bound decoding without graphs",
-                evidence=f"{per_step}, none of a graph; {waits}",
-                gain_ratio=gaps.gain_ratio,
-                fix=(
-                    "a static cache and a compiled forward (cache_implementation='static' compiles with "
-                    "mode='reduce-overhead'); warm up before timing"
-                ),
-                explanation=explanation,
-                query="step_launches",
-                figures=figures,
+            return
+        yield Finding(
+            id="graphs_unused",
+            title="Launch-bound decoding without graphs",
+            evidence=f"{per_step}, none of a graph; {waits}",
+            gain_ratio=gaps.gain_ratio,
+            fix=(
+                "a static cache and a compiled forward (cache_implementation='static' compiles with "
+                "mode='reduce-overhead'); warm up before timing"
             ),
+            explanation=explanation,
+            query="step_launches",
+            figures=figures,
         )
+        return
     ratio = plain_kernels / counts["kernels"] if counts["kernels"] else 0.0
     if (
         figures["launches_per_step"] < LEAST_LAUNCHES_PER_STEP
         or ratio < LEAST_KERNEL_RATIO
         or gaps.gain_ratio < LEAST_GAIN
     ):
-        return ()
-    return (
-        Finding(
-            id="graphs_broken",
-            title="Graphs are used, and many kernels run outside them",
-            evidence=(
-                f"{per_step} beside {number_text(figures['graph_launches_per_step'])} graph launches: they start "
-                f"{count_text(plain_kernels)} of {count_text(counts['kernels'])} kernels ({percent_text(ratio)}); "
-                f"{waits}"
-            ),
-            gain_ratio=gaps.gain_ratio,
-            fix="find the graph breaks (TORCH_LOGS=graph_breaks,cudagraphs), keep shapes fixed, remove host syncs",
-            explanation=explanation,
-            query="graphs",
-            figures=figures,
+        return
+    yield Finding(
+        id="graphs_broken",
+        title="Graphs are used, and many kernels run outside them",
+        evidence=(
+            f"{per_step} beside {number_text(figures['graph_launches_per_step'])} graph launches: they start "
+            f"{count_text(plain_kernels)} of {count_text(counts['kernels'])} kernels ({percent_text(ratio)}); "
+            f"{waits}"
         ),
+        gain_ratio=gaps.gain_ratio,
+        fix="find the graph breaks (TORCH_LOGS=graph_breaks,cudagraphs), keep shapes fixed, remove host syncs",
+        explanation=explanation,
+        query="graphs",
+        figures=figures,
     )
+
+
+RULE = Rule(("graphs_unused", "graphs_broken"), _find, (_RUN, _FOREIGN))

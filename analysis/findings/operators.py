@@ -64,6 +64,11 @@ class Operators:
         """Time in them; inside each other counts once, on several threads for each."""
         return sum(length_ns(joined(self.starts[mine], self.ends[mine])) for mine in self._threads().values())
 
+    def host_times(self, phases: Collection[str]) -> list[tuple[int, str]]:
+        """The same by phase, where there is any."""
+        times = [(self.within((phase,)).host_ns(), phase) for phase in phases]
+        return [time for time in times if time[0]]
+
     def launched(self, engine: Engine) -> tuple[int, int]:
         """GPU work whose call began inside them: how many pieces, and the sum of their times, ns."""
         calls: Columns = engine.query(_INCLUDES + _LAUNCHED)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.model import Finding, Report
+from molprof.analysis.findings.rule import Rule
 from molprof.analysis.findings.scope import Scope
 from molprof.common.values import number_text
 
@@ -11,26 +14,27 @@ from molprof.common.values import number_text
 LEAST_RATIO = 1.5
 
 
-def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, ...]:
+def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
     """Fires where the recorded steps took LEAST_RATIO of their unprofiled time. No gain: nothing gets faster."""
     run = report.run
     if run is None or run.profiled_ratio is None or run.profiled_ratio < LEAST_RATIO:
-        return ()
-    return (
-        Finding(
-            id="profiler_cost",
-            title="The profiler distorts what it shows",
-            evidence=f"the recorded steps take {number_text(run.profiled_ratio)} times their unprofiled time",
-            gain_ratio=None,
-            fix=(
-                "trust counts, times on the GPU and the unprofiled times; read host times as shares; record on a quiet "
-                "machine"
-            ),
-            explanation=(
-                "The profiler adds about the same to each operator and call, so that phases with many short ones seem "
-                "slower than they are, and a GPU seems to wait more than it does."
-            ),
-            query="step_latency",
-            figures={"profiled_ratio": run.profiled_ratio},
+        return
+    yield Finding(
+        id="profiler_cost",
+        title="The profiler distorts what it shows",
+        evidence=f"the recorded steps take {number_text(run.profiled_ratio)} times their unprofiled time",
+        gain_ratio=None,
+        fix=(
+            "trust counts, times on the GPU and the unprofiled times; read host times as shares; record on a quiet "
+            "machine"
         ),
+        explanation=(
+            "The profiler adds about the same to each operator and call, so that phases with many short ones seem "
+            "slower than they are, and a GPU seems to wait more than it does."
+        ),
+        query="step_latency",
+        figures={"profiled_ratio": run.profiled_ratio},
     )
+
+
+RULE = Rule(("profiler_cost",), _find)

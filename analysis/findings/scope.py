@@ -9,13 +9,13 @@ trace of other origin has one clock: gains are ratios of its span, profiled as i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import query_rows
+from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import STEP_PHASES, Run
 from molprof.analysis.findings.intervals import Stretches, inside_ns, joined, length_ns
@@ -24,8 +24,8 @@ from molprof.common.values import percent_text, time_text
 # Less is not worth a finding.
 LEAST_GAIN = 0.01
 
-_STEPS = "phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts"
-SPAN = (
+_STEPS = Query("phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts")
+SPAN = Query(
     "phases",
     """
 SELECT ts, ts_end FROM (
@@ -34,8 +34,9 @@ SELECT ts, ts_end FROM (
 )
 WHERE ts IS NOT NULL
 """,
+    "foreign",
 )
-_WORK = "SELECT device, ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts"
+_WORK = Query("gpu_work", "SELECT device, ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts")
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,10 @@ class Scope:
                 return min(1.0, host_ns / figures.host_ns) * figures.wall_ns / wall_ns
         return min(1.0, host_ns / self.recorded_ns) * self.wall_ratio
 
+    def host_parts(self, times: Iterable[tuple[float, str]]) -> float:
+        """Share of wall time of host times in several phases."""
+        return sum(self.host_part(*time) for time in times)
+
     def part_inside_ns(self, starts: Sequence[int] | np.ndarray, ends: Sequence[int] | np.ndarray) -> int:
         """How much of some intervals lies in the stretches; time in which several run counts once."""
         both = joined(starts, ends)
@@ -130,7 +135,7 @@ class Scope:
 def read_scope(engine: Engine, report: Report) -> Scope | None:
     """None where no time is recorded."""
     run = report.run
-    _, rows = query_rows(engine, *(SPAN if run is None else _STEPS))
+    _, rows = query_rows(engine, SPAN if run is None else _STEPS)
     if not rows:
         return None
     stretches = joined([ts for ts, _ in rows], [end for _, end in rows])
@@ -155,7 +160,7 @@ def read_scope(engine: Engine, report: Report) -> Scope | None:
 
 def _busy_ns(engine: Engine, stretches: Stretches) -> int:
     """Time of the stretches in which each device worked, summed over devices."""
-    columns = engine.query(f"INCLUDE PERFETTO MODULE molprof.gpu_work;\n{_WORK}")
+    columns = engine.query(_WORK.text)
     busy_ns = 0
     for device in sorted(set(columns["device"].tolist())):
         mine = columns["device"] == device
