@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from molprof.analysis.figures.model import Report
-from molprof.analysis.figures.run_model import PhaseFigures, RepeatFigures, Run
+from molprof.analysis.figures.run_model import RepeatFigures, Run
 from molprof.analysis.figures.tables import TableQuery
-from molprof.common.values import Cell, Unit, per
+from molprof.common.values import Cell, Unit
 
 Noise = Literal["repeats", "once", "exact"]
+Role = Literal["measure", "subject", "setting", "work"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Figure:
     value: Callable[[Report], Cell]
     repeat: Callable[[Run, RepeatFigures], float | None] | None = None
     once: bool = False
-    role: Literal["measure", "subject", "setting", "work"] = "measure"
+    role: Role = "measure"
     tables: tuple[TableQuery, ...] = ()
     compared: bool = True
 
@@ -65,13 +66,3 @@ def of_run(value: Callable[[Run], Cell]) -> Callable[[Report], Cell]:
 def of_gpu(value: Callable[[Report], Cell]) -> Callable[[Report], Cell]:
     """A figure of the trace's GPU calls or work; not recorded where the trace has neither."""
     return lambda report: value(report) if report.trace.gpu_recorded else None
-
-
-def per_molecule(value: Callable[[Run], float | None]) -> Callable[[Report], Cell]:
-    """A figure of the run divided by its molecules."""
-    return of_run(lambda run: per(value(run), run.molecules))
-
-
-def per_recorded_step(phase: str, value: Callable[[PhaseFigures], float | None]) -> Callable[[Report], Cell]:
-    """A figure of a phase divided by the recorded steps."""
-    return of_run(lambda run: per(value(run.phases[phase]), run.window.steps))

@@ -32,17 +32,18 @@ class TableQuery:
     shown: bool = True
 
 
-TABLES = (
-    TableQuery(
-        "steps",
-        "Steps, as the engine that ran them marks them (tokens only where its mark tells their number)",
-        Query(
-            "step_launches",
-            "SELECT IFNULL(source, '(outside)') AS source, kind, steps, tokens, launches, graph_launches, kernels,"
-            " gpu_ns, launches_per_step, launches_per_token"
-            " FROM molprof_step_launch_summary ORDER BY steps = 0, source, kind",
-        ),
+STEPS = TableQuery(
+    "steps",
+    "Steps, as the engine that ran them marks them (tokens only where its mark tells their number)",
+    Query(
+        "step_launches",
+        "SELECT IFNULL(source, '(outside)') AS source, kind, steps, tokens, launches, graph_launches, kernels,"
+        " gpu_ns, launches_per_step, launches_per_token"
+        " FROM molprof_step_launch_summary ORDER BY steps = 0, source, kind",
     ),
+)
+TABLES = (
+    STEPS,
     TableQuery(
         "step_latency",
         "Time of steps on the host, profiler's cost included",
@@ -120,18 +121,14 @@ TABLES = (
         "drift",
         "Coordinate blocks by junk and filler tokens (malformed ones have no junk)",
         Query(
-            "drift",
-            "SELECT surplus AS junk_and_filler_tokens, blocks FROM molprof_surplus_histogram ORDER BY surplus",
+            "drift", "SELECT surplus AS junk_and_filler_tokens, blocks FROM molprof_surplus_histogram ORDER BY surplus"
         ),
         needs_run=True,
     ),
     TableQuery(
         "template_drift",
         "Coordinate blocks by drift: the template's FREE positions minus tokens that the coordinates need",
-        Query(
-            "drift",
-            "SELECT drift, blocks FROM molprof_drift_histogram WHERE drift IS NOT NULL ORDER BY drift",
-        ),
+        Query("drift", "SELECT drift, blocks FROM molprof_drift_histogram WHERE drift IS NOT NULL ORDER BY drift"),
         needs_run=True,
     ),
     TableQuery(
