@@ -1,4 +1,4 @@
-"""Sums that must hold: each compares two figures that were counted in different ways."""
+"""Checks: sums that must hold, of figures counted in two ways."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SELECT
 
 
 def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
-    """Sums of any trace."""
+    """Checks of any trace."""
     events = sum(
         count for category, count in trace.events_by_category.items() if trace.stacks or category != STACK_CATEGORY
     )
@@ -57,14 +57,14 @@ def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
         trace.events_by_category.get("kernel", 0),
         counts.kernels_with_call + counts.kernels_without_call,
     )
-    if trace.lost_events is None:  # a Perfetto trace, whose events nobody but the engine counts
+    if trace.lost_events is None:  # a Perfetto trace: only the trace processor counts its events
         return (kernels,)
-    text = f"events in the file{left_out} = slices in the engine"
+    text = f"events in the file{left_out} = slices in the trace processor"
     return (_check("events", text, events, events - trace.lost_events), kernels)
 
 
 def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...]:
-    """Sums of a run that molprof captured."""
+    """Checks of a captured run."""
     gpu = query_row(engine, _GPU)
     tokens = query_row(engine, _TOKENS)
     checks = [
@@ -72,7 +72,7 @@ def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...
         _check("tokens", "tokens in the manifest = tokens in the trace", run.generated_tokens, tokens["arrays"]),
         _check(
             "unfinished_rows",
-            "tokens in the manifest = what unfinished rows got, summed over steps",
+            "tokens in the manifest = tokens of unfinished rows, summed over steps",
             run.generated_tokens,
             _of_unfinished_rows(manifest),
         ),
@@ -94,7 +94,7 @@ def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...
         checks.append(
             _check(
                 "phase_bound",
-                "time of the phases = GPU busy + CPU waiting + CPU issuing, ns",
+                "phase time = GPU busy + host syncs + launching, ns",
                 bound["host_ns"],
                 bound["parts_ns"],
             )
@@ -114,11 +114,11 @@ def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...
 
 
 def _of_unfinished_rows(manifest: Manifest) -> int:
-    """Tokens of rows without an end yet, step by step: one each, or as many as the loop says that it appended."""
+    """Tokens of unfinished rows, step by step: one each, or as many as the loop appended."""
     total = 0
     for batch, steps in enumerate(manifest.steps_per_batch):
         rows = [molecule for molecule in manifest.molecules if molecule.batch == batch]
-        # Not to `steps`: a manifest may say any number, and beyond these no row is unfinished.
+        # A manifest may claim any number of steps, but no row is unfinished beyond these.
         for step in range(min(steps, max((molecule.busy_steps for molecule in rows), default=0))):
             going = [molecule for molecule in rows if molecule.busy_steps > step]
             total += sum(1 if molecule.step_tokens is None else molecule.step_tokens[step] for molecule in going)
@@ -130,5 +130,5 @@ def _check(name: str, text: str, left: int, right: int, tolerance_ratio: float =
 
 
 def agree(left: int, right: int, tolerance_ratio: float) -> bool:
-    """Whether the sides of a sum are equal, up to `tolerance_ratio` of the left one."""
+    """Whether both sides are equal, up to `tolerance_ratio` of the left one."""
     return abs(left - right) <= tolerance_ratio * abs(left)

@@ -48,23 +48,23 @@ def _elementwise_to_attention(run: Run) -> float | None:
 
 
 KERNELS = (
-    _of_trace("kernels", "in the trace", lambda report: report.counts.kernels),
+    _of_trace("kernels", "kernels in the trace", lambda report: report.counts.kernels),
     _of_trace(
         "kernels_without_call",
         "kernels without a recorded call",
         lambda report: report.counts.kernels_without_call,
         compared=False,
     ),
-    _of_trace("kernel_names", "different kernels", lambda report: report.counts.kernel_names, compared=False),
-    _of_trace("kernel_time_ns", "time in the trace", lambda report: report.counts.kernel_time_ns, "ns", once=True),
+    _of_trace("kernel_names", "distinct kernels", lambda report: report.counts.kernel_names, compared=False),
+    _of_trace("kernel_time_ns", "kernel time", lambda report: report.counts.kernel_time_ns, "ns", once=True),
     _of_trace("busy_ratio", "device busy", _busy_ratio, "ratio", once=True),
     Figure("gpu_ns_per_step", _GROUP, "GPU time per step", "ns", of_run(_gpu_ns_per_step), once=True),
-    _per_step("copy_kernels_per_step", "elementwise copies per step", "copy", "cat"),
+    _per_step("copy_kernels_per_step", "copy kernels per step", "copy", "cat"),
     _per_step("attention_kernels_per_step", "attention kernels per step", "attention"),
     Figure(
         "elementwise_to_attention",
         _GROUP,
-        "elementwise per attention kernel",
+        "elementwise kernels per attention kernel",
         "number",
         of_run(_elementwise_to_attention),
     ),

@@ -41,17 +41,17 @@ def _sum(values: list[Cell]) -> int:
 
 
 LAUNCHES = (
-    _of_trace("launches", "in the trace", lambda counts: counts.launches),
+    _of_trace("launches", "launches in the trace", lambda counts: counts.launches),
     _of_trace(
         "launches_without_gpu_work",
         "launches without GPU work",
         lambda counts: counts.launches_without_gpu_work,
         compared=False,
     ),
-    _of_steps("launches_per_token", "per token", lambda run: run.launches_per_token, "tokens"),
-    _of_steps("launches_per_step", "per step", lambda run: run.launches_per_step, "steps"),
-    _of_run("launches_per_molecule", "per molecule", lambda run: run.launches_per_molecule),
+    _of_steps("launches_per_token", "launches per token", lambda run: run.launches_per_token, "tokens"),
+    _of_steps("launches_per_step", "launches per step", lambda run: run.launches_per_step, "steps"),
+    _of_run("launches_per_molecule", "launches per molecule", lambda run: run.launches_per_molecule),
     _of_trace("graph_launches", "graph launches in the trace", lambda counts: counts.graph_launches),
-    _of_run("leaf_operators_per_token", "leaf CPU operators per token", lambda run: run.leaf_operators_per_token),
-    _of_run("leaf_operators_per_step", "leaf CPU operators per step", lambda run: run.leaf_operators_per_step),
+    _of_run("leaf_operators_per_token", "leaf operators per token", lambda run: run.leaf_operators_per_token),
+    _of_run("leaf_operators_per_step", "leaf operators per step", lambda run: run.leaf_operators_per_step),
 )

@@ -23,12 +23,12 @@ MASKING = (
     Figure(
         "masked_logits_per_molecule",
         _GROUP,
-        "masking writes per molecule",
+        "masked logits per molecule",
         "number",
         of_run(lambda run: per(run.masked_logits, run.molecules)),
     ),
     _per_step("masking_launches", "processor launches per step", lambda phase: phase.launches),
     _per_step("masking_gpu_ns", "processor GPU time per step", lambda phase: phase.gpu_ns, "ns", once=True),
     _per_step("masking_operators", "processor leaf operators per step", lambda phase: phase.leaf_operators),
-    _per_step("masking_syncs", "processor GPU waits per step", lambda phase: phase.syncs),
+    _per_step("masking_syncs", "processor host syncs per step", lambda phase: phase.syncs),
 )

@@ -34,7 +34,7 @@ class TableQuery:
 
 STEPS = TableQuery(
     "steps",
-    "Steps, as the engine that ran them marks them (tokens only where its mark tells their number)",
+    "Steps by source and kind (tokens only where the annotation tells their number)",
     Query(
         "step_launches",
         "SELECT IFNULL(source, '(outside)') AS source, kind, steps, tokens, launches, graph_launches, kernels,"
@@ -46,7 +46,7 @@ TABLES = (
     STEPS,
     TableQuery(
         "step_latency",
-        "Time of steps on the host, profiler's cost included",
+        "Step latency on the host, including the profiler's cost",
         Query(
             "step_latency",
             "SELECT measure, kind, count, mean_ns, p50_ns, p90_ns, p99_ns, longest_ns"
@@ -63,7 +63,7 @@ TABLES = (
     ),
     TableQuery(
         "launch_calls",
-        "Launching calls",
+        "Launch calls",
         Query(
             "launches",
             "SELECT name, kind, count, time_ns, kernels, mean_delay_ns FROM molprof_launch_summary"
@@ -81,7 +81,7 @@ TABLES = (
     ),
     TableQuery(
         "idle_causes",
-        "Why devices were idle (molprof queries idle_causes says what each cause means)",
+        "Causes of device idle time (molprof queries idle_causes explains them)",
         Query(
             "idle_causes",
             "SELECT device, cause, count, time_ns, idle_ratio, longest_ns"
@@ -91,7 +91,7 @@ TABLES = (
     ),
     TableQuery(
         "host_syncs",
-        "Calls that make the CPU wait for the GPU",
+        "Host syncs (calls that make the CPU wait for the GPU)",
         Query(
             "host_syncs",
             "SELECT name, operator, count, time_ns, longest_ns FROM molprof_host_sync_summary"
@@ -100,7 +100,7 @@ TABLES = (
     ),
     TableQuery(
         "attention",
-        "Attention kernels and operators (an operator's time includes those it calls)",
+        "Attention kernels and operators (operators include those that they call)",
         Query(
             "attention",
             "SELECT kind, name, count, time_ns, time_ratio FROM molprof_attention"
@@ -109,7 +109,7 @@ TABLES = (
     ),
     TableQuery(
         "masking",
-        "Operations of the processor phase that can write a mask",
+        "Masking operations of the processor phase",
         Query(
             "masking",
             "SELECT kind, name, count, time_ns FROM molprof_masking_candidate"
@@ -119,7 +119,7 @@ TABLES = (
     ),
     TableQuery(
         "drift",
-        "Coordinate blocks by junk and filler tokens (malformed ones have no junk)",
+        "Coordinate blocks by junk and filler tokens (malformed blocks have no junk)",
         Query(
             "drift", "SELECT surplus AS junk_and_filler_tokens, blocks FROM molprof_surplus_histogram ORDER BY surplus"
         ),
@@ -127,7 +127,7 @@ TABLES = (
     ),
     TableQuery(
         "template_drift",
-        "Coordinate blocks by drift: the template's FREE positions minus tokens that the coordinates need",
+        "Coordinate blocks by drift (FREE positions of the template minus tokens that the coordinate needs)",
         Query("drift", "SELECT drift, blocks FROM molprof_drift_histogram WHERE drift IS NOT NULL ORDER BY drift"),
         needs_run=True,
     ),
@@ -142,7 +142,7 @@ TABLES = (
     ),
     TableQuery(
         "top_cpu_operations",
-        "CPU operators by own time (without the operators that they call)",
+        "CPU operators by self time",
         Query(
             "top_operations",
             "SELECT name, count, own_ns, time_ns FROM molprof_top_cpu_operation ORDER BY own_ns DESC, name LIMIT 30",
@@ -150,7 +150,7 @@ TABLES = (
     ),
     TableQuery(
         "small_operations",
-        "Small and frequent: mean below 100 µs, more than 1,000 times",
+        "Short and frequent operations (mean below 100 µs, more than 1,000 times)",
         Query(
             "small_operations",
             "SELECT category, name, count, time_ns, mean_ns"

@@ -8,7 +8,7 @@ from molprof.analysis.figures.figure import Figure, of_run
 from molprof.analysis.figures.run_model import SETUP_PHASES, RepeatFigures, Run
 from molprof.common.values import Unit, per
 
-_GROUP = "Time, not profiled"
+_GROUP = "Unprofiled time"
 
 
 def _total(name: str, label: str, divisor: Callable[[Run], int]) -> Figure:
@@ -56,15 +56,15 @@ def _setup_of_repeat(run: Run, repeat: RepeatFigures) -> int | None:
 
 TIMES = (
     _timed("wall_ns", "total time (median)", lambda run: run.wall_ns.median, lambda run, repeat: repeat.wall_ns),
-    _once("wall_low_ns", "  lowest", lambda run: run.wall_ns.low),
-    _once("wall_high_ns", "  highest", lambda run: run.wall_ns.high),
-    _total("ns_per_molecule", "per molecule", lambda run: run.molecules),
-    _total("ns_per_token", "per generated token", lambda run: run.generated_tokens),
-    _timed("setup_ns", "set-up, total", _setup_ns, _setup_of_repeat),
-    _phase("prefill", "prefill per batch", lambda run: run.batches),
-    _phase("forward", "forward per decode step", lambda run: run.decode_steps),
-    _phase("processor", "processor per step", lambda run: run.steps),
-    _phase("sampling", "sampling per step", lambda run: run.steps),
-    _phase("bookkeeping", "bookkeeping per step", lambda run: run.steps),
-    _once("profiled_ratio", "profiled over unprofiled", lambda run: run.profiled_ratio, "number"),
+    _once("wall_low_ns", "total time, lowest", lambda run: run.wall_ns.low),
+    _once("wall_high_ns", "total time, highest", lambda run: run.wall_ns.high),
+    _total("ns_per_molecule", "time per molecule", lambda run: run.molecules),
+    _total("ns_per_token", "time per generated token", lambda run: run.generated_tokens),
+    _timed("setup_ns", "set-up time", _setup_ns, _setup_of_repeat),
+    _phase("prefill", "prefill time per batch", lambda run: run.batches),
+    _phase("forward", "forward time per decode step", lambda run: run.decode_steps),
+    _phase("processor", "processor time per step", lambda run: run.steps),
+    _phase("sampling", "sampling time per step", lambda run: run.steps),
+    _phase("bookkeeping", "bookkeeping time per step", lambda run: run.steps),
+    _once("profiled_ratio", "profiled / unprofiled step time", lambda run: run.profiled_ratio, "number"),
 )

@@ -1,4 +1,4 @@
-"""Attention: too small a share for another kernel to matter, or kept from the fastest kernel by a mask."""
+"""Attention: too small a share for another kernel to matter, or prevented from using the flash kernel by a mask."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from molprof.analysis.findings.rule import Rule
 from molprof.analysis.findings.scope import LEAST_GAIN, Scope
 from molprof.common.values import count_text, counted, percent_text, time_text
 
-# Below this share an attention kernel of no cost would gain little, however busy the GPU.
+# Below this share even attention that takes no time would gain little.
 SMALL_SHARE = 0.1
 
 _ANY = ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_*attention*")
@@ -49,8 +49,10 @@ _OF_STEPS = Query(
 
 
 def attention_ratio(engine: Engine, scope: Scope) -> float | None:
-    """Share of the time in attention: the most that another attention kernel can gain (Amdahl). None where the trace
-    has no attention that can be told: no kernel of that class on a GPU, no scaled_dot_product_attention without one."""
+    """Share of the time in attention, Amdahl's bound on the gain of another attention kernel.
+
+    None without a kernel of that class on a GPU, or without scaled_dot_product_attention on a CPU.
+    """
     if scope.devices:
         totals = _totals(engine, scope)
         return scope.gpu_part(totals["attention_ns"] / scope.devices) if totals["count"] else None
@@ -79,8 +81,7 @@ def _host_times(engine: Engine, scope: Scope) -> list[tuple[int, str]]:
 
 
 def _small(scope: Scope, totals: dict[str, int]) -> Iterator[Finding]:
-    """Fires where attention kernels take less than SMALL_SHARE of the GPU's work, and so less of the time. Gain: their
-    share of the time, Amdahl's bound of any attention kernel."""
+    """Fires where attention kernels take less than SMALL_SHARE of the GPU's work. Gain: their share of the time."""
     attention_ns, all_ns, count = totals["attention_ns"], totals["all_ns"], totals["count"]
     if count and all_ns and attention_ns < SMALL_SHARE * all_ns:
         gain = scope.gpu_part(attention_ns / scope.devices)
@@ -109,22 +110,21 @@ def _small_on_cpu(engine: Engine, scope: Scope) -> Iterator[Finding]:
 def _small_finding(gain: float, evidence: str, figures: dict[str, int | float]) -> Finding:
     return Finding(
         id="attention_small",
-        title="Another attention kernel cannot matter",
+        title="A faster attention kernel cannot gain much",
         evidence=evidence,
         gain_ratio=gain,
-        fix="none needed: look at the other findings before comparing attention kernels",
-        explanation="Amdahl: an attention of no cost at all would gain this share and no more.",
+        fix="None needed. Look at the other findings before comparing attention kernels.",
+        explanation="Amdahl's law: attention that takes no time would gain this share and no more.",
         query="attention",
         figures=figures,
     )
 
 
 def _masked(engine: Engine, report: Report, scope: Scope, totals: dict[str, int]) -> Iterator[Finding]:
-    """Fires where torch was free to choose a kernel (attention `sdpa`, or a trace of other origin), numbers have 16
-    bits, and the efficient or the math kernel ran, never flash or cuDNN: head sizes up to 256 granted, it is a mask
-    that rules those out.
+    """Fires where torch was free to choose a kernel (attention `sdpa`, or a foreign trace), numbers have 16 bits, and
+    the efficient or the math kernel ran, but never flash or cuDNN. With heads up to 256, only a mask rules those out.
 
-    Gain: the time of the work launched inside those operators, on the GPU.
+    Gain: GPU time of the work launched inside those operators.
     """
     run = report.run
     if run is not None and (run.setup.attention != "sdpa" or run.setup.dtype not in _HALF):
@@ -139,19 +139,19 @@ def _masked(engine: Engine, report: Report, scope: Scope, totals: dict[str, int]
     names = sorted(set(slow.names.tolist()))
     yield Finding(
         id="mask_rules_out_flash",
-        title="A mask keeps attention from the flash kernel",
+        title="A mask prevents flash attention",
         evidence=(
-            f"{count_text(len(slow))} calls of {', '.join(names)}, none of flash, with 16-bit numbers and a free "
-            f"choice: {time_text(gpu_ns)} in {count_text(count)} kernels"
+            f"{count_text(len(slow))} calls of {', '.join(names)} and none of flash attention, with 16-bit numbers and "
+            f"torch free to choose: {time_text(gpu_ns)} in {counted(count, 'kernel')}"
         ),
         gain_ratio=gain,
         fix=(
-            "drop the mask where no row is padded (batch by length, is_causal), or pack rows without padding "
-            "(flash_attention_2)"
+            "Drop the mask where no row is padded (batch by length, is_causal), or pack rows without padding "
+            "(flash_attention_2)."
         ),
         explanation=(
-            "SDPA's flash kernel takes no mask but the causal one. A batch padded to one length brings a mask, so "
-            "torch falls back to the efficient or the math kernel."
+            "The flash kernel of SDPA takes no mask but the causal one. Padding adds a mask, so torch falls back to "
+            "the efficient or the math kernel."
         ),
         query="attention",
         figures={"calls": len(slow), "kernels": count, "gpu_ns": gpu_ns},

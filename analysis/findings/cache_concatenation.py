@@ -1,4 +1,4 @@
-"""The KV cache grows by concatenation: all keys and values are copied for each token."""
+"""The KV cache grows by concatenation, which copies all keys and values for every token."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ _ATTENTION = (
     "aten::softmax",  # eager attention
 )
 _CAT = "aten::cat"
-# Rotating queries and keys concatenates too, twice in each layer, before the cache does.
+# Before the cache, rotating queries and keys concatenates twice in each layer.
 _CATS_OF_ROTATION = 2
 _CATS_OF_CACHE = 2
 
 
 def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    """Fires where the two concatenations before each attention are of the cache and cost LEAST_GAIN. They are where the
-    run's cache is dynamic; in a trace of other origin, where four or more come before each attention: rotating queries
-    and keys takes two.
+    """Fires where the two concatenations before each attention are of the cache and cost LEAST_GAIN: where the run's
+    cache is dynamic, and in a foreign trace with four or more, because rotating queries and keys takes two.
 
-    Gain: the time of those concatenations, on the GPU and of the operators on the host.
+    Gain: the time of those concatenations, on the GPU and on the host.
     """
     run = report.run
     if scope is None or (run is not None and run.setup.cache != "dynamic"):
@@ -51,19 +50,19 @@ def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Findi
         "gpu_ns": gpu_ns,
         "kernels": count,
     }
-    on_gpu = f", {count_text(count)} kernels of {time_text(gpu_ns)} in all" if scope.devices else ""
+    on_gpu = f", {count_text(count)} kernels, {time_text(gpu_ns)} in all" if scope.devices else ""
     yield Finding(
         id="cache_concatenation",
-        title="The KV cache is copied for each token",
+        title="The KV cache is copied for every token",
         evidence=(
-            f"{number_text(len(cats) / layers)} aten::cat before each of {count_text(layers)} attentions: "
+            f"{number_text(len(cats) / layers)} aten::cat before each of {count_text(layers)} attention calls: "
             f"{time_text(host_ns)} on the host{on_gpu}"
         ),
         gain_ratio=gain,
-        fix="a static cache writes the new keys and values in place; count its compile time apart",
+        fix="Use a static cache, which writes new keys and values in place. Do not count its compile time.",
         explanation=(
-            "A dynamic cache makes new tensors one token longer in every layer and step, so that a step copies all "
-            "that was kept: work that grows with the sequence."
+            "A dynamic cache creates tensors that are one token longer, in every layer and step. Each step copies all "
+            "keys and values so far, so its work grows with the sequence."
         ),
         query="SELECT ts, dur, name FROM slice WHERE name = 'aten::cat' ORDER BY dur DESC, ts LIMIT 50",
         figures=figures,

@@ -1,4 +1,4 @@
-"""torch.compile compiles inside the time that is measured."""
+"""torch.compile compiles in timed passes or recorded steps."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ _PARTS = "*(dynamo_timed)"
 
 
 def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    """Fires where a timed pass compiled a frame, or where compiling is recorded inside steps (anywhere, in a trace of
-    other origin). A compiled region that only runs is no evidence.
+    """Fires where a timed pass compiled a frame, or where steps (in a foreign trace: any time) record compiling.
 
-    Gain: the median over the timed passes of compile time over wall time; where that is not recorded, the time in
-    compiling over the recorded time.
+    Gain: median over the timed passes of compile time over wall time; without it, compiling over recorded time.
     """
     repeats = () if report.run is None else report.run.repeats
     compiles = [repeat.compiles for repeat in repeats if repeat.compiles is not None]
@@ -45,14 +43,14 @@ def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Findi
         parts.append(f"{time_text(inside_ns)} of compiling recorded ({count_text(frames)} frames)")
     yield Finding(
         id="compiling",
-        title="Compiling is part of the measured time",
+        title="Timed passes include compiling",
         evidence="; ".join(parts),
         gain_ratio=gain,
         fix=(
-            "warm up until nothing compiles any more; keep shapes fixed (one prompt width, a static cache) or mark "
-            "them dynamic; TORCH_LOGS=recompiles names the reasons"
+            "Warm up until nothing compiles. Keep shapes fixed (one prompt width, a static cache) or mark them "
+            "dynamic. TORCH_LOGS=recompiles names the reasons."
         ),
-        explanation="A frame is compiled again for every shape that its guards refuse, seconds each time.",
+        explanation="A frame compiles again for every shape that its guards reject, which takes seconds.",
         query=(
             "SELECT name, COUNT() AS count, SUM(dur) AS time_ns FROM slice WHERE name GLOB '*(dynamo_timed)'"
             " OR name GLOB 'Torch-Compiled Region*' GROUP BY name ORDER BY time_ns DESC, name"

@@ -1,4 +1,4 @@
-"""CUDA and HIP graphs: not used where launches are the bound, or with many launches beside them."""
+"""CUDA and HIP graphs: unused in launch-bound decoding, or with many launches besides them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from molprof.analysis.findings.rule import Rule
 from molprof.analysis.findings.scope import LEAST_GAIN, Scope
 from molprof.common.values import count_text, number_text, percent_text, time_text
 
-# Fewer launches per step than this beside graphs are normal: inputs, sampling.
+# Fewer launches per step besides graphs are normal: inputs, sampling.
 LEAST_LAUNCHES_PER_STEP = 20
-# Share of the kernels that plain launches started, from which on graphs count as broken.
+# Share of kernels outside graphs, from which graphs count as broken.
 LEAST_KERNEL_RATIO = 0.2
 
-# Of steps that generate: in a trace of molprof's the forward phase, as nothing else can be in a graph.
+# Of decode steps. In a captured run only of the forward phase, because a graph holds nothing else.
 _RUN = Query(
     "phase_work",
     """
@@ -51,11 +51,11 @@ WHERE kind IN ('decode', 'mixed')
 
 
 def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    """Not used: decode steps are launch-bound (LEAST_RATIO) and launch no graph. Broken: they launch graphs, and plain
-    launches too: LEAST_LAUNCHES_PER_STEP, which start LEAST_KERNEL_RATIO of the kernels.
+    """Unused: decode steps wait for launches LEAST_RATIO of the time and launch no graph. Broken: besides graphs they
+    launch LEAST_LAUNCHES_PER_STEP kernels or more, which are LEAST_KERNEL_RATIO of all.
 
-    Gain: as of `launch_bound`, but only gaps that end with a plain launch of the forward phase, the only one that a
-    graph can hold (any phase in a trace of other origin, where phases are not recorded).
+    Gain: as of `launch_bound`, of gaps that end with a launch of the forward phase, the only one that a graph can hold.
+    A foreign trace has no phases: there all gaps count.
     """
     if scope is None or not scope.devices:
         return
@@ -76,20 +76,20 @@ def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Findi
     per_step = f"{number_text(figures['launches_per_step'])} launches per decode step"
     waits = f"the GPU waited {time_text(gaps.time_ns)} for them"
     explanation = (
-        "A graph replays a whole step with one call of the CPU. Whatever runs beside it (a changed shape, a host "
-        "sync, an operator that cannot be captured) is launched one by one."
+        "A graph replays a whole step with one CPU call. Everything outside it (a changed shape, a host sync, an "
+        "operator that cannot be captured) is launched one by one."
     )
     if not counts["graph_launches"]:
         if gaps.gain_ratio < LEAST_RATIO * scope.wall_ratio:
             return
         yield Finding(
             id="graphs_unused",
-            title="Launch-bound decoding without graphs",
-            evidence=f"{per_step}, none of a graph; {waits}",
+            title="Decoding is launch-bound and uses no graphs",
+            evidence=f"{per_step}, no graph launches; {waits}",
             gain_ratio=gaps.gain_ratio,
             fix=(
-                "a static cache and a compiled forward (cache_implementation='static' compiles with "
-                "mode='reduce-overhead'); warm up before timing"
+                "Use a static cache and a compiled forward (cache_implementation='static' compiles with "
+                "mode='reduce-overhead'). Warm up before timing."
             ),
             explanation=explanation,
             query="step_launches",
@@ -105,14 +105,13 @@ def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Findi
         return
     yield Finding(
         id="graphs_broken",
-        title="Graphs are used, and many kernels run outside them",
+        title="Many kernels run outside graphs",
         evidence=(
-            f"{per_step} beside {number_text(figures['graph_launches_per_step'])} graph launches: they start "
-            f"{count_text(plain_kernels)} of {count_text(counts['kernels'])} kernels ({percent_text(ratio)}); "
-            f"{waits}"
+            f"{per_step} besides {number_text(figures['graph_launches_per_step'])} graph launches; they start "
+            f"{count_text(plain_kernels)} of {count_text(counts['kernels'])} kernels ({percent_text(ratio)}); {waits}"
         ),
         gain_ratio=gaps.gain_ratio,
-        fix="find the graph breaks (TORCH_LOGS=graph_breaks,cudagraphs), keep shapes fixed, remove host syncs",
+        fix="Find graph breaks (TORCH_LOGS=graph_breaks,cudagraphs), keep shapes fixed, and remove host syncs.",
         explanation=explanation,
         query="graphs",
         figures=figures,

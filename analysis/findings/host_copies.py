@@ -1,4 +1,4 @@
-"""Data goes from the host to the device in every step."""
+"""Every step copies data from the host to the GPU."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ WHERE copy.direction = 'HtoD'
 
 
 def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    """Fires from LEAST_PER_STEP copies per step on, of steps that any engine marked.
-
-    Gain: the time of the copies on the GPU and of their calls on the host.
-    """
+    """Fires where steps of any program copy LEAST_PER_STEP times each. Gain: the copies on the GPU and their calls."""
     if scope is None or not scope.devices:
         return
     copies = query_row(engine, _COPIES)
@@ -46,15 +43,15 @@ def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Findi
         return
     yield Finding(
         id="host_copies",
-        title="Every step copies from the host to the GPU",
+        title="Every step copies data from the host to the GPU",
         evidence=(
             f"{number_text(copies['count'] / copies['steps'])} copies per step, "
             f"{bytes_text(copies['bytes'])} in all: "
             f"{time_text(copies['gpu_ns'])} on the GPU, {time_text(copies['host_ns'])} in their calls"
         ),
         gain_ratio=gain,
-        fix="make tensors on the device, once, before the loop; pinned memory and non_blocking=True for the rest",
-        explanation="From pageable memory the call returns when the copy is done: the CPU cannot run ahead.",
+        fix="Create tensors on the device once, before the loop. Use pinned memory and non_blocking=True for the rest.",
+        explanation="From pageable memory the call returns only when the copy is done, so the CPU cannot run ahead.",
         query="memory_copies",
         figures=copies,
     )

@@ -1,4 +1,4 @@
-"""The GPU waits while the CPU launches: kernels end before the next ones are there."""
+"""The GPU waits for kernel launches."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from molprof.analysis.findings.rule import Rule
 from molprof.analysis.findings.scope import Scope
 from molprof.common.values import counted, percent_text, time_text
 
-# Share of the time in which the GPU waits for launches, from which on a run counts as bound by them.
+# Share of the time that waits for launches take in a launch-bound run.
 LEAST_RATIO = 0.2
-# An operator's way through Python and torch takes 5 to 200 us under the profiler; in a longer gap the CPU does
-# something else.
+# Python and torch take 5 to 200 us per operator under the profiler. In a longer gap the CPU does something else.
 LONGEST_GAP_NS = 1_000_000
 
 _GAP = """
@@ -27,7 +26,7 @@ JOIN molprof_gpu_work_call AS link ON link.work_id = gap.next_id
 JOIN molprof_gpu_call AS call ON call.id = link.call_id AND call.kind = 'launch'
 """
 _CHOSEN = f"WHERE gap.cause = 'cpu_busy' AND gap.dur <= {LONGEST_GAP_NS}"
-# Of a trace of other origin all of them lie in the recorded time.
+# In a foreign trace all gaps lie in the recorded time.
 _SUMS = Query("idle_causes", f"SELECT COUNT() AS count, IFNULL(SUM(gap.dur), 0) AS time_ns {_GAP} {_CHOSEN}", "foreign")
 _GAPS = Query(
     "idle_causes",
@@ -73,8 +72,7 @@ def launch_gaps(engine: Engine, scope: Scope, phase: str | None = None) -> Launc
 def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
     """Fires where waits for launches take LEAST_RATIO of the time.
 
-    Gain: the idle time at unprofiled speed, 1 - busy / base, times the part of the recorded idle time that is such
-    gaps. Without them the GPU would work on at once: its own work takes as long as before.
+    Gain: unprofiled idle time, 1 - busy / base, times the share of such gaps in recorded idle time.
     """
     if scope is None or not scope.devices or report.counts.launches == 0:
         return
@@ -90,20 +88,20 @@ def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Findi
     }
     yield Finding(
         id="launch_bound",
-        title="The GPU waits for the CPU to launch kernels",
+        title="The GPU waits for kernel launches",
         evidence=(
-            f"in {counted(gaps.count, 'gap')}, {time_text(gaps.time_ns)} of {scope.recorded_text}, "
-            f"nothing was queued and the CPU was on its way to the next launch; the GPU worked in "
+            f"{counted(gaps.count, 'gap')}, {time_text(gaps.time_ns)} of {scope.recorded_text}, in which the queue was "
+            f"empty and the CPU was preparing the next launch; the GPU was busy for "
             f"{percent_text(figures['busy_ratio'])} of that time{scope.caution}"
         ),
         gain_ratio=gaps.gain_ratio,
         fix=(
-            "launch less: graphs (torch.compile with mode='reduce-overhead', static cache), fused kernels, "
-            "larger batches; faster kernels gain nothing here"
+            "Launch fewer kernels: graphs (torch.compile with mode='reduce-overhead' and a static cache), fused "
+            "kernels, larger batches. Faster kernels do not help."
         ),
         explanation=(
-            "Each small operator costs the CPU more time to issue than the GPU needs to run it, so the queue "
-            "runs empty and the time of a step is the CPU's."
+            "The CPU takes longer to launch a small operator than the GPU takes to run it. The queue runs empty, and "
+            "the CPU sets the time of a step."
         ),
         query="idle_causes",
         figures=figures,

@@ -1,4 +1,4 @@
-"""The profiler costs so much that its times cannot be trusted."""
+"""The profiler distorts the recorded times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from molprof.analysis.findings.rule import Rule
 from molprof.analysis.findings.scope import Scope
 from molprof.common.values import number_text
 
-# From here on a third of all recorded time is the profiler's.
+# From here, a third of all recorded time is the profiler's.
 LEAST_RATIO = 1.5
 
 
@@ -21,16 +21,13 @@ def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Findi
         return
     yield Finding(
         id="profiler_cost",
-        title="The profiler distorts what it shows",
-        evidence=f"the recorded steps take {number_text(run.profiled_ratio)} times their unprofiled time",
+        title="The profiler distorts the recorded times",
+        evidence=f"recorded steps take {number_text(run.profiled_ratio)} times their unprofiled time",
         gain_ratio=None,
-        fix=(
-            "trust counts, times on the GPU and the unprofiled times; read host times as shares; record on a quiet "
-            "machine"
-        ),
+        fix="Trust counts, GPU times and unprofiled times. Read host times as shares. Record on a quiet machine.",
         explanation=(
-            "The profiler adds about the same to each operator and call, so that phases with many short ones seem "
-            "slower than they are, and a GPU seems to wait more than it does."
+            "The profiler adds about the same time to each operator and call. Phases with many short ones seem slower "
+            "than they are, and the GPU seems to wait more than it does."
         ),
         query="step_latency",
         figures={"profiled_ratio": run.profiled_ratio},

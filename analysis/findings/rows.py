@@ -1,4 +1,4 @@
-"""Row-steps that no molecule needs: rows that have finished, and tokens after a coordinate's end."""
+"""Steps that no molecule needs: those of finished rows, and those of junk and filler tokens."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ def _steps_ratio(run: Run) -> float:
 
 
 def _idle(run: Run, batches: Sequence[int], lengths: Sequence[int]) -> Iterator[Finding]:
-    """Fires where LEAST_IDLE of the row-steps are of rows that had finished.
+    """Fires where LEAST_IDLE of the row-steps are of finished rows.
 
-    Gain: their share of the row-steps times the share of wall time in decode steps: full batches throughout need
-    1 - that share of the steps at the same time per step, or the same steps at less.
+    Gain: their share of the row-steps times the share of wall time in decode steps.
     """
     ratio = run.idle_row_steps / run.row_steps
     if ratio < LEAST_IDLE:
@@ -46,27 +45,25 @@ def _idle(run: Run, batches: Sequence[int], lengths: Sequence[int]) -> Iterator[
     by_length = sum(ordered[start] for start in range(0, len(ordered), size))
     # With forced runs a row's steps are fewer than its tokens, and not known by its length.
     sortable = len(set(batches)) > 1 and not run.setup.forced_runs and by_length < run.steps
-    dropping = "let finished rows leave the batch (--drop-finished), or refill them as servers do"
+    dropping = "Drop finished rows from the batch (--drop-finished), or refill them, as servers do."
     if sortable:
-        advice = f"batches of like length need {count_text(by_length)} steps instead of {count_text(run.steps)}"
+        advice = f"sorted by length, the batches need {count_text(by_length)} steps instead of {count_text(run.steps)}"
     elif len(set(batches)) == 1:
-        advice = "all rows are one batch, so only dropping or refilling finished rows helps"
+        advice = "all rows are in one batch, so sorting does not help"
     elif run.setup.forced_runs:
-        advice = "what batches of like length need is not known with forced runs"
+        advice = "with forced runs, it is not known what sorting saves"
     else:
-        advice = "batches of like length need no fewer steps, so only dropping or refilling finished rows helps"
+        advice = "sorting by length saves no steps"
     yield Finding(
         id="idle_rows",
-        title="Finished rows are still computed",
+        title="Steps are spent on finished rows",
         evidence=(
             f"{count_text(run.idle_row_steps)} of {count_text(run.row_steps)} row-steps ({percent_text(ratio)}) "
-            f"are of rows that had finished; {advice}"
+            f"are of finished rows; {advice}"
         ),
         gain_ratio=ratio * _steps_ratio(run),
-        fix=f"batch molecules of like length (sort by the template's tokens: --sort); {dropping}"
-        if sortable
-        else dropping,
-        explanation="A batch runs until its longest row ends; every step computes all rows.",
+        fix=f"Sort molecules by the length of their templates (--sort). {dropping}" if sortable else dropping,
+        explanation="A batch runs until its longest row ends, and every step computes all of its rows.",
         query=(
             "SELECT batch, MAX(tokens) AS steps, COUNT() AS rows, SUM(tokens) AS tokens FROM molprof_sequence"
             " GROUP BY batch ORDER BY batch"
@@ -84,8 +81,8 @@ def _idle(run: Run, batches: Sequence[int], lengths: Sequence[int]) -> Iterator[
 def _junk(run: Run, rows: Iterable[tuple[int, int, int]]) -> Iterator[Finding]:
     """Fires where LEAST_JUNK of the generated tokens are junk or filler, and the weights are not random.
 
-    Gain: the steps that the batches would need without those tokens, as a share of theirs, or the same of their
-    row-steps where that is more; times the share of wall time in decode steps.
+    Gain: the share of steps, or of row-steps if larger, that the batches save without those tokens, times the share of
+    wall time in decode steps.
     """
     drift = run.junk_tokens + run.filler_tokens
     if run.setup.random or not run.generated_tokens or drift < LEAST_JUNK * run.generated_tokens:
@@ -106,24 +103,24 @@ def _junk(run: Run, rows: Iterable[tuple[int, int, int]]) -> Iterator[Finding]:
     constrained = run.setup.processor is not None
     yield Finding(
         id="junk_tokens",
-        title="Tokens that no coordinate needs",
+        title="Junk and filler tokens cost steps",
         evidence=(
             f"{count_text(run.junk_tokens)} junk and {count_text(run.filler_tokens)} filler tokens, "
-            f"{percent_text(drift / run.generated_tokens)} of all; without them {count_text(needed)} steps "
-            f"instead of {count_text(steps)}"
+            f"{percent_text(drift / run.generated_tokens)} of all tokens; without them the batches need "
+            f"{count_text(needed)} steps instead of {count_text(steps)}"
         ),
         gain_ratio=saved * _steps_ratio(run),
         fix=(
-            "a placeholder that tokenizes as real coordinates do, or truncation: jump to the next fixed position "
-            "when a coordinate is complete"
+            "Choose a placeholder that tokenizes as real coordinates do, or jump to the next COPY position when a "
+            "coordinate is complete."
             if constrained
-            else "end blocks where the format ends them: constrain, or train on the format"
+            else "End blocks where the format ends them: use a logits processor, or train on the format."
         ),
         explanation=(
-            "The template holds a position open for each of the placeholder's tokens. A coordinate that needs "
-            "fewer is filled up with digits or text that mean nothing."
+            "The template has one FREE position for each of the placeholder's tokens. A coordinate that needs fewer "
+            "tokens is filled up with digits or text without meaning."
             if constrained
-            else "The model goes on after a coordinate is complete."
+            else "The model continues after a coordinate is complete."
         ),
         query="drift",
         figures={

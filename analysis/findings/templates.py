@@ -1,4 +1,4 @@
-"""Templates are built while everything else waits."""
+"""Building templates delays every batch."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Findi
         return
     yield Finding(
         id="templates",
-        title="Template building is on the critical path",
+        title="Building templates delays every batch",
         evidence=(
-            f"{time_text(template_ns)} of {time_text(wall_ns)}, {percent_text(template_ns / wall_ns)}, "
-            f"{time_text(template_ns / run.molecules)} per molecule, before each batch begins"
+            f"{time_text(template_ns)} of {time_text(wall_ns)} unprofiled time "
+            f"({percent_text(template_ns / wall_ns)}), {time_text(template_ns / run.molecules)} per molecule"
         ),
         gain_ratio=template_ns / wall_ns,
-        fix="build them in threads while the batch before runs; keep them for molecules that are generated again",
-        explanation="The model waits while prompts are turned into skeletons and tokenized, on the CPU.",
+        fix=(
+            "Build templates in threads while the previous batch runs (--template-threads). Keep those of repeated "
+            "molecules (--template-cache)."
+        ),
+        explanation="The model waits while the CPU builds templates and tokenizes them.",
         query="SELECT batch, phase, dur FROM molprof_phase WHERE phase IN ('template', 'tokenize') ORDER BY ts",
         figures={"template_ns": template_ns, "wall_ns": wall_ns, "molecules": run.molecules},
     )

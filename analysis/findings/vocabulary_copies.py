@@ -1,4 +1,4 @@
-"""Copies of whole logits: batch x vocabulary numbers moved, in the processor or while sampling."""
+"""Copies of whole logits tensors (batch x vocabulary) in the processor or while sampling."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from molprof.common.values import count_text, number_text, short_name, time_text
 PHASES = ("processor", "sampling")
 # transformers hands processors and sampling a float32 copy of the last logits.
 _BYTES_PER_LOGIT = 4
-# No memory is faster, so a shorter call cannot have read and written all logits; and no shorter call tells, because
-# even an empty one takes that long.
+# No memory is faster, so a shorter call did not copy all logits. Even an empty call takes the least time.
 _FASTEST_GPU_BYTES_PER_NS, _LEAST_GPU_NS = 8000, 3_000
 _FASTEST_CPU_BYTES_PER_NS, _LEAST_CPU_NS = 500, 50_000
 _LEAST_PER_STEP = 0.5
@@ -44,11 +43,10 @@ _QUERY = (
 
 
 def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    """Fires where, in every second step or more, a copy in these phases takes at least the time in which the fastest
-    memory reads and writes rows x logits width x 4 bytes. Sizes are not recorded; in these phases nothing else is as
-    large as the logits.
+    """Fires where at least every second step has a copy in these phases that takes as long as the fastest memory needs
+    to read and write rows x logits width x 4 bytes. Sizes are not recorded, but nothing else there is as large.
 
-    Gain: the time of those copies on the GPU, and of the operators of that kind on the host.
+    Gain: the time of those copies on the GPU, and of copying operators on the host.
     """
     run = report.run
     if run is None or scope is None or not scope.steps:
@@ -79,15 +77,15 @@ def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Findi
     }
     yield Finding(
         id="vocabulary_copies",
-        title="Whole logits are copied",
+        title="Whole logits tensors are copied",
         evidence=(
-            f"{number_text(count / scope.steps)} copies per step in processor and sampling last long enough for "
-            f"{rows} x {count_text(run.setup.logits_width)} logits ({time_text(least_ns)} or more): "
-            f"{time_text(time_ns)} in all, most of it {name}"
+            f"{number_text(count / scope.steps)} copies per step in processor and sampling take {time_text(least_ns)} "
+            f"or longer, enough for {rows} x {count_text(run.setup.logits_width)} logits: {time_text(time_ns)} in all, "
+            f"most of it in {name}"
         ),
         gain_ratio=min(1.0, gain),
-        fix="mask in place (masked_fill_, index_fill_) in one tensor; no clone, no new tensor of -inf per step",
-        explanation="A copy reads and writes a number per row and vocabulary entry, far more than a mask changes.",
+        fix="Mask in place (masked_fill_, index_fill_) in one tensor, without a clone or a tensor of -inf per step.",
+        explanation="A copy reads and writes one number per row and vocabulary entry, far more than a mask changes.",
         query=_QUERY,
         figures=figures,
     )
