@@ -84,10 +84,7 @@ def test_experiments_are_compared_and_said(tmp_path: Path, report: Report) -> No
 
 
 def test_what_was_cut_is_said(report: Report) -> None:
-    assert (
-        "1 of 2 molecules of llama lp:generic #1 stopped at the token limit"
-        in compare([report, report]).notes[0]
-    )
+    assert "1 of 2 molecules of llama lp:generic #1 stopped at the token limit" in compare([report, report]).notes[0]
 
 
 def test_a_foreign_trace_is_compared_as_far_as_it_goes(tmp_path: Path, report: Report) -> None:
@@ -125,9 +122,7 @@ def test_noise_and_counts(tmp_path: Path, report: Report) -> None:
     assert ["total", "time", "(median)", "1.095", "µs", "1.495", "µs", "1.37x"] in shown
     assert ["prefill", "time", "per", "batch", "30", "ns", "30", "ns", "~"] in shown
     assert ["decode", "steps", "2", "2", "1.00x"] in shown
-    assert any(
-        line.startswith("3 timed passes: intervals of ratios reach 90 %, not 95 %") for line in comparison.notes
-    )
+    assert any(line.startswith("3 timed passes: intervals of ratios reach 90 %, not 95 %") for line in comparison.notes)
     row = next(item for item in comparison.to_json()["rows"] if item["id"] == "prefill_ns")
     assert row["significant"] == [None, False]
 
@@ -137,7 +132,9 @@ def test_too_few_repeats_are_said(tmp_path: Path, report: Report) -> None:
     del content["molprof"]["timings"]["repeats"][1:]
     one = load_report(tiny_trace.write(tmp_path / "one.json", content))
     comparison = compare([report, one])
-    assert any("too few timed passes to tell" in line and "llama lp:generic #2 (1)" in line for line in comparison.notes)
+    assert any(
+        "too few timed passes to tell" in line and "llama lp:generic #2 (1)" in line for line in comparison.notes
+    )
     assert {row.significant[1] for row in comparison.rows if row.figure.noise == "repeats"} == {None}
     assert "~ " not in render(comparison).split("How sure")[0]
 
@@ -297,7 +294,10 @@ def test_predictions_and_refusal_at_the_command_line(molprof: Cli, tmp_path: Pat
     tiny_trace.write(tmp_path / "b.json", content)
     refused = molprof("compare", "a.json", "b.json", "-o", "out.txt")
     assert (refused.returncode, refused.stdout) == (3, "")
-    assert "are not comparable: other molecules, as CC instead of C (1 of 2)\n  compare them with --anyway" in refused.stderr
+    assert (
+        "are not comparable: other molecules, as CC instead of C (1 of 2)\n  compare them with --anyway"
+        in refused.stderr
+    )
     assert not (tmp_path / "out.txt").exists()
     (tmp_path / "mine.toml").write_text(
         '[[prediction]]\nid = "x"\ntext = "less masking"\nmetric = "masking_launches"\n'

@@ -149,5 +149,6 @@ def test_what_is_not_recorded_cannot_be_told(tmp_path: Path) -> None:
     two = report_of(tmp_path, (1000, 1100))
     assert "fewer than 3 timed passes" in judge_report(two, [parse_threshold("wall_ns>1ns")]).untold[0]
     assert (
-        "fewer than 3 timed passes" in judge_comparison(("a", "b"), (run, two), [parse_threshold("wall_ns>+5%")]).untold[0]
+        "fewer than 3 timed passes"
+        in judge_comparison(("a", "b"), (run, two), [parse_threshold("wall_ns>+5%")]).untold[0]
     )

@@ -8,6 +8,7 @@ from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.kernels import KERNELS
 from molprof.analysis.figures.launches import LAUNCHES
 from molprof.analysis.figures.masking import MASKING
+from molprof.analysis.figures.model import Report, Table
 from molprof.analysis.figures.settings import SETTINGS
 from molprof.analysis.figures.tables import TABLES as SHARED
 from molprof.analysis.figures.tables import TableQuery
@@ -25,3 +26,8 @@ TABLES: dict[str, TableQuery] = {
 }
 # What a report asks that a copy of the process may answer.
 QUERIES: tuple[Query, ...] = (DEVICES, *(table.query for table in TABLES.values()))
+
+
+def shown_tables(report: Report) -> list[Table]:
+    """The tables of a report that have rows for people."""
+    return [table for table in report.tables if table.rows and (table.name not in TABLES or TABLES[table.name].shown)]

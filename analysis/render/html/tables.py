@@ -11,6 +11,7 @@ from molprof.analysis.compare.parts import GROUPS, group_of, in_order, part_labe
 from molprof.analysis.documents.difference import factors_text
 from molprof.analysis.drift.model import JunkExample
 from molprof.analysis.figures import Report
+from molprof.analysis.figures.catalog import shown_tables
 from molprof.analysis.figures.model import Check, Table
 from molprof.common.values import (
     NOT_RECORDED,
@@ -114,12 +115,10 @@ def _part_cells(values: Sequence[int | None], known: Sequence[tuple[str, Differe
 def metric_tables(labels: Sequence[str], reports: Sequence[Report]) -> list[PageTable]:
     """Every metric that has rows; of several reports in one table, whose row it is in the first column."""
     tables = []
-    for name in dict.fromkeys(table.name for report in reports for table in report.tables):
+    shown = {table.name for report in reports for table in shown_tables(report)}
+    for name in dict.fromkeys(table.name for report in reports for table in report.tables if table.name in shown):
         found = [
-            (label, table)
-            for label, report in zip(labels, reports, strict=True)
-            for table in report.tables
-            if table.name == name and table.rows
+            (label, table) for label, report in zip(labels, reports, strict=True) if (table := report.table(name)).rows
         ]
         # Reports of one program have the same columns.
         tables.extend(_metric(found[:1]) if len({table.columns for _, table in found}) > 1 else _metric(found))
