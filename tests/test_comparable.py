@@ -220,14 +220,14 @@ def test_a_stored_foreign_report_without_its_steps_lacks_what_is_read_from_them(
     [
         (("counts", "launches"), -5, "counts.launches is -5"),
         (("counts", "kernels"), 1, "counts.kernels, and those with and without a call: 1 and "),
-        (("trace", "events_by_category", "kernel"), 1, "the left side of the sum 'kernels'"),
+        (("trace", "events_by_category", "kernel"), 1, "the left side of check 'kernels'"),
         (("devices", "0", "busy_ns"), 1, "devices.0.span_ns, and busy and idle: "),
-        (("run", "generated_tokens"), 1, "the left side of the sum 'tokens', and the figure it is of: 5 and 1"),
-        (("run", "junk_tokens"), 3, "the right side of the sum 'kinds'"),
+        (("run", "generated_tokens"), 1, "the left side of check 'tokens', and its figure: 5 and 1"),
+        (("run", "junk_tokens"), 3, "the right side of check 'kinds'"),
         (("run", "blocks"), 99, "run.blocks, and the sum over sequences: 99 and "),
-        (("run", "wall_ns", "median"), 1, "the left side of the sum 'wall_time'"),
+        (("run", "wall_ns", "median"), 1, "the left side of check 'wall_time'"),
         (("run", "decode_steps"), -1, "run.decode_steps is -1"),
-        (("checks", 0, "right"), 1, "the sum 'events' of .* has holds: true"),
+        (("checks", 0, "right"), 1, "check 'events' of .* has holds: true"),
     ],
 )
 def test_a_stored_report_that_contradicts_itself(

@@ -65,51 +65,26 @@ def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
 
 def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...]:
     """Checks of a captured run."""
-    gpu = query_row(engine, _GPU)
-    tokens = query_row(engine, _TOKENS)
+    gpu, tokens, bound = (query_row(engine, query) for query in (_GPU, _TOKENS, _BOUND))
+    made = run.generated_tokens
+    unfinished = "tokens in the manifest = tokens of unfinished rows, summed over steps"
+    in_steps = "token slices = tokens of the recorded steps"
+    surplus = sum(molecule.kinds.count("j") + molecule.kinds.count("l") for molecule in manifest.molecules)
+    junk = "junk and filler tokens in the manifest = in the trace"
     checks = [
         _check("gpu_time", "GPU time = phases + outside any phase, ns", gpu["all_ns"], gpu["phases_ns"]),
-        _check("tokens", "tokens in the manifest = tokens in the trace", run.generated_tokens, tokens["arrays"]),
-        _check(
-            "unfinished_rows",
-            "tokens in the manifest = tokens of unfinished rows, summed over steps",
-            run.generated_tokens,
-            _of_unfinished_rows(manifest),
-        ),
-        _check(
-            "token_slices",
-            "token slices = tokens of the recorded steps",
-            tokens["slices"],
-            tokens["in_recorded_steps"],
-        ),
-        _check(
-            "kinds",
-            "junk and filler tokens in the manifest = in the trace",
-            sum(molecule.kinds.count("j") + molecule.kinds.count("l") for molecule in manifest.molecules),
-            run.junk_tokens + run.filler_tokens,
-        ),
+        _check("tokens", "tokens in the manifest = tokens in the trace", made, tokens["arrays"]),
+        _check("unfinished_rows", unfinished, made, _of_unfinished_rows(manifest)),
+        _check("token_slices", in_steps, tokens["slices"], tokens["in_recorded_steps"]),
+        _check("kinds", junk, surplus, run.junk_tokens + run.filler_tokens),
     ]
-    bound = query_row(engine, _BOUND)
     if bound["parts_ns"] is not None:
-        checks.append(
-            _check(
-                "phase_bound",
-                "phase time = GPU busy + host syncs + launching, ns",
-                bound["host_ns"],
-                bound["parts_ns"],
-            )
-        )
+        text = "phase time = GPU busy + host syncs + launching, ns"
+        checks.append(_check("phase_bound", text, bound["host_ns"], bound["parts_ns"]))
     if run.wall_ns.median is not None:
-        phases = sum(phase.wall_ns or 0 for phase in run.phases.values())
-        checks.append(
-            _check(
-                "wall_time",
-                "unprofiled wall time = sum of its phases, ns",
-                run.wall_ns.median,
-                phases,
-                WALL_TOLERANCE_RATIO,
-            )
-        )
+        phases_ns = sum(phase.wall_ns or 0 for phase in run.phases.values())
+        text = "unprofiled wall time = sum of its phases, ns"
+        checks.append(_check("wall_time", text, run.wall_ns.median, phases_ns, WALL_TOLERANCE_RATIO))
     return tuple(checks)
 
 

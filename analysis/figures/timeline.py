@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
@@ -125,20 +124,7 @@ def read_typical_step(engine: Engine) -> TypicalStep | None:
     _, steps = query_rows(engine, _STEP)
     if not steps:
         return None
-    name, source, kind, count, dur_ns = steps[0]
-    _, totals = query_rows(engine, _TOTALS)
-    _, intervals = query_rows(engine, _INTERVALS)
-    return TypicalStep(
-        name,
-        source,
-        kind,
-        count,
-        dur_ns,
-        tuple(IntervalTotal(*row) for row in totals),
-        tuple(_interval(row) for row in intervals),
-    )
-
-
-def _interval(row: tuple[Any, ...]) -> Interval:
-    kind, lane, name, work_class, start_ns, dur_ns, count, own = row
-    return Interval(kind, lane, name, work_class, start_ns, dur_ns, count, bool(own))  # SQL has 0 and 1
+    totals = tuple(IntervalTotal(*row) for row in query_rows(engine, _TOTALS)[1])
+    # SQL has 0 and 1 for the last column.
+    intervals = tuple(Interval(*row[:-1], bool(row[-1])) for row in query_rows(engine, _INTERVALS)[1])
+    return TypicalStep(*steps[0], totals, intervals)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -104,71 +105,58 @@ def _table(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _contradictions(report: Report) -> Iterator[str]:
-    """What cannot be in a report: someone edited it, or made it by other means."""
-    for name, value in _sizes(report):
-        if value is not None and value < 0:
-            yield f"{name} is {value}"
-    for name, left, right in _sums(report):
-        if left != right:
-            yield f"{name}: {left} and {right}"
+    """What no report holds unless someone edited it, or made it by other means."""
+    yield from (f"{name} is {value}" for name, value in _sizes(report) if value < 0)
+    yield from (f"{name}: {left} and {right}" for name, left, right in _sums(report) if left != right)
     for check in report.checks:
         if check.holds != agree(check.left, check.right, check.tolerance_ratio):
-            yield f"the sum {check.id!r} of {check.left} and {check.right} has holds: {str(check.holds).lower()}"
+            yield f"check {check.id!r} of {check.left} and {check.right} has holds: {str(check.holds).lower()}"
 
 
-def _sizes(report: Report) -> Iterator[tuple[str, int | None]]:
+def _sizes(report: Report) -> Iterator[tuple[str, int]]:
     """What cannot be negative."""
-    for name, value in vars(report.counts).items():
-        if isinstance(value, int):
-            yield f"counts.{name}", value
-    for operation, figures in report.counts.memory_operations.items():
-        for name, value in vars(figures).items():
-            yield f"counts.memory_operations.{operation}.{name}", value
-    for device, times in report.devices.items():
-        for name, value in vars(times).items():
-            yield f"devices.{device}.{name}", value
-    for category, count in report.trace.events_by_category.items():
-        yield f"trace.events_by_category.{category}", count
-    yield "trace.bytes", report.trace.bytes
-    yield "trace.lost_events", report.trace.lost_events
+    yield from _integers("counts", asdict(report.counts))
+    yield from _integers("devices", {name: asdict(times) for name, times in report.devices.items()})
+    yield from _integers("trace", asdict(report.trace))
     if report.run is not None:
-        for name, value in vars(report.run).items():
-            # The first pass may have been faster than the later ones.
-            if isinstance(value, int) and name != "first_pass_extra_ns":
-                yield f"run.{name}", value
+        yield from (
+            (f"run.{name}", value)
+            for name, value in vars(report.run).items()
+            # The first pass may be faster than the later ones.
+            if isinstance(value, int) and name != "first_pass_extra_ns"
+        )
 
 
-def _sums(report: Report) -> Iterator[tuple[str, int | None, int | None]]:
+def _integers(path: str, value: Any) -> Iterator[tuple[str, int]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _integers(f"{path}.{key}", item)
+    elif isinstance(value, int):
+        yield path, value
+
+
+def _sums(report: Report) -> Iterator[tuple[str, int, int]]:
     """Names of two figures that are one, and both."""
-    counts = report.counts
+    counts, run = report.counts, report.run
     both = counts.kernels_with_call + counts.kernels_without_call
     yield "counts.kernels, and those with and without a call", counts.kernels, both
     for device, times in report.devices.items():
         yield f"devices.{device}.span_ns, and busy and idle", times.span_ns, times.busy_ns + times.idle_ns
-    figures = _checked(report)
-    for check in report.checks:
-        left, right = figures.get(check.id, (None, None))
-        if left is not None:
-            yield f"the left side of the sum {check.id!r}, and the figure it is of", check.left, left
-        if right is not None:
-            yield f"the right side of the sum {check.id!r}, and the figure it is of", check.right, right
-    if report.run is not None:
-        for name in ("blocks", "junk_blocks", "junk_tokens", "filler_tokens"):
-            parts = sum(getattr(item, name.removesuffix("_tokens")) for item in report.run.sequences)
-            yield f"run.{name}, and the sum over sequences", getattr(report.run, name), parts
-
-
-def _checked(report: Report) -> dict[str, tuple[int | None, int | None]]:
-    """Sides of checks that are figures of the report, by the check's id; None where a side is not."""
-    counts, run = report.counts, report.run
-    found: dict[str, tuple[int | None, int | None]] = {
-        "kernels": (
-            report.trace.events_by_category.get("kernel", 0),
-            counts.kernels_with_call + counts.kernels_without_call,
-        )
+    # Sides of checks that are figures of the report.
+    known: dict[str, tuple[int | None, int | None]] = {
+        "kernels": (report.trace.events_by_category.get("kernel", 0), both)
     }
     if run is not None:
-        found["tokens"] = found["unfinished_rows"] = (run.generated_tokens, None)
-        found["kinds"] = (None, run.junk_tokens + run.filler_tokens)
-        found["wall_time"] = (run.wall_ns.median, sum(phase.wall_ns or 0 for phase in run.phases.values()))
-    return found
+        known["tokens"] = known["unfinished_rows"] = (run.generated_tokens, None)
+        known["kinds"] = (None, run.junk_tokens + run.filler_tokens)
+        known["wall_time"] = (run.wall_ns.median, sum(phase.wall_ns or 0 for phase in run.phases.values()))
+    for check in report.checks:
+        for side, mine, figure in zip(
+            ("left", "right"), (check.left, check.right), known.get(check.id, (None, None)), strict=True
+        ):
+            if figure is not None:
+                yield f"the {side} side of check {check.id!r}, and its figure", mine, figure
+    if run is not None:
+        for name in ("blocks", "junk_blocks", "junk_tokens", "filler_tokens"):
+            parts = sum(getattr(item, name.removesuffix("_tokens")) for item in run.sequences)
+            yield f"run.{name}, and the sum over sequences", getattr(run, name), parts
