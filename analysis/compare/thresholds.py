@@ -155,9 +155,8 @@ def _absolute(threshold: Threshold, report: Report, where: str) -> _Verdict:
     if value is None or isinstance(value, str):
         return "untold", f"{head} is not recorded{_why(report)}"
     line = f"{head} is {by_unit(metric.unit, value)}"
-    if metric.noise != "repeats":
-        return ("broken" if threshold.exceeded(value) else ""), line
-    return _timed(threshold, line, threshold.exceeded(value), median_interval(metric.samples(report)), metric.unit)
+    interval = median_interval(metric.samples(report))
+    return _verdict(threshold, line, value, interval, lambda bound: by_unit(metric.unit, bound))
 
 
 def _relative(threshold: Threshold, report: Report, label: str, first: Report, first_label: str) -> _Verdict:
@@ -172,20 +171,18 @@ def _relative(threshold: Threshold, report: Report, label: str, first: Report, f
     ratio = value / base if base else (1.0 if value == base else math.copysign(math.inf, value))
     line = f"{head} is {by_unit(metric.unit, value)}, {by_unit(metric.unit, base)} in {first_label}"
     line += f": {_change(ratio)}" if math.isfinite(ratio) else ""
-    if metric.noise != "repeats":
-        return ("broken" if threshold.exceeded(ratio) else ""), line
-    return _timed(
-        threshold, line, threshold.exceeded(ratio), ratio_interval(metric.samples(report), metric.samples(first))
-    )
+    return _verdict(threshold, line, ratio, ratio_interval(metric.samples(report), metric.samples(first)), _change)
 
 
-def _timed(
-    threshold: Threshold, line: str, exceeded: bool, interval: Interval | None, unit: str | None = None
+def _verdict(
+    threshold: Threshold, line: str, value: float, interval: Interval | None, show: Callable[[float], str]
 ) -> _Verdict:
-    """A time breaks a bound if its whole interval is beyond it. Without `unit` the interval is of a ratio."""
+    """A time breaks a bound if its whole interval is beyond it, any other figure if its value is."""
+    exceeded = threshold.exceeded(value)
+    if threshold.metric.noise != "repeats":
+        return ("broken" if exceeded else ""), line
     if interval is None:
         return "untold", f"{line}; noise is unknown with fewer than {LEAST_REPEATS} timed passes (capture --repeats)"
-    show = _change if unit is None else lambda value: by_unit(unit, value)
     line += f" (between {show(interval.low)} and {show(interval.high)} at {100 * interval.level:.0f} %)"
     if threshold.surely(interval):
         return "broken", line

@@ -33,11 +33,11 @@ class ReportOptions:
     """How a report is made.
 
     Attributes:
-        native_path: `trace_processor_shell` to use instead of the embedded engine.
-        stacks: read Python stacks too; no figure needs them, and they are most of many traces.
-        partial: of a damaged file, report what is whole.
-        cached: take the report from the user's cache where it is, and keep it there.
-        processes: how many may read and ask side by side where a trace is large; None: one per processor.
+        native_path: `trace_processor_shell` to use instead of the embedded one.
+        stacks: read Python stacks too. No figure needs them.
+        partial: report the intact part of a damaged file.
+        cached: read the report from the user's cache, or store it there.
+        processes: processes for a large trace; None: one per processor.
     """
 
     native_path: str | None = None
@@ -48,11 +48,11 @@ class ReportOptions:
 
 
 def load_report(path: str | os.PathLike[str], options: ReportOptions | None = None) -> Report:
-    """The report of the trace at `path`, in Chrome or Perfetto format, packed or not; `-` for standard input.
+    """The report of the trace at `path`, in Chrome or Perfetto format, compressed or not; `-` for standard input.
 
     Raises:
         TraceError: the file cannot be read or trusted.
-        EngineError: the trace processor cannot be had, or failed.
+        EngineError: the trace processor failed, or was not found.
     """
     options = options or ReportOptions()
     if kept := kept_report(path, options):
@@ -79,7 +79,7 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
 
 
 def kept_report(path: str | os.PathLike[str], options: ReportOptions) -> Report | None:
-    """The report of `path` as the cache has it; None where it has none or `options` forbid it."""
+    """The cached report of `path`; None without one, or if `options` forbid it."""
     key = _key(path, options)
     return read_report(key, Path(path)) if key else None
 

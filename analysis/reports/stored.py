@@ -1,4 +1,4 @@
-"""Reports stored as JSON (`molprof report --format json`), read back so that they stand in for their traces."""
+"""Reports stored as JSON (`molprof report --format json`), which can stand in for their traces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from molprof.analysis.reports.load import ReportOptions
 from molprof.analysis.reports.parallel import load_reports
 from molprof.common.errors import TraceError
 
-# With the schema, either tells a report, whole or not.
+# With the schema, either key identifies a report, complete or not.
 _KEYS = frozenset({"trace", "counts"})
 # A report of a long run takes a few MB. Larger files are traces.
 _MAX_BYTES = 256 << 20
@@ -26,7 +26,7 @@ _HEAD_BYTES = 64 << 10
 
 
 def load_compared(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
-    """The report of each path, in their order: a trace's, or a stored one as it is.
+    """The report of each path, in order: of a trace, or stored.
 
     Raises what `load_reports` and `read_stored` raise.
     """
@@ -36,10 +36,10 @@ def load_compared(paths: Sequence[Path], options: ReportOptions) -> list[Report]
 
 
 def read_stored(path: Path) -> Report | None:
-    """The report that the file holds, plain or packed; None where it holds something else.
+    """The report in a file, compressed or not; None if it holds something else.
 
     Raises:
-        TraceError: a report of a newer molprof, or one that is not whole.
+        TraceError: a report of a newer molprof, or an incomplete one.
     """
     text = _text(path)
     if text is None:
@@ -54,7 +54,7 @@ def read_stored(path: Path) -> Report | None:
 
 
 def _text(path: Path) -> bytes | None:
-    """The file's text where it may be a report."""
+    """The text of a file that may be a report."""
     if str(path) == STDIN or not path.is_file():
         return None
     parts: list[bytes] = []
@@ -71,7 +71,7 @@ def _text(path: Path) -> bytes | None:
                 if size > _MAX_BYTES:
                     return None
     except TraceError:
-        return None  # whoever reads it as a trace says what is wrong
+        return None  # reading it as a trace reports what is wrong
     return b"".join(parts)
 
 
@@ -98,7 +98,7 @@ def _not_whole(path: Path, why: object) -> TraceError:
 
 
 def _table(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """A table's JSON with its columns and title apart from the rows again; without rows it has no columns."""
+    """A table with columns and title, from its rows in JSON; without rows it has no columns."""
     title = TABLES[name].title if name in TABLES else name
     columns = list(rows[0]) if rows else []
     return {"name": name, "title": title, "columns": columns, "rows": [[row[key] for key in columns] for row in rows]}
