@@ -124,5 +124,6 @@ def read_typical_step(engine: Engine) -> TypicalStep | None:
         return None
     totals = tuple(IntervalTotal(*row) for row in query_rows(engine, _TOTALS)[1])
     # SQL has 0 and 1 for the last column.
-    intervals = tuple(Interval(*row[:-1], bool(row[-1])) for row in query_rows(engine, _INTERVALS)[1])
-    return TypicalStep(*steps[0], totals, intervals)
+    intervals = tuple(Interval(*values, own=bool(own)) for *values, own in query_rows(engine, _INTERVALS)[1])
+    name, source, kind, count, dur_ns = steps[0]
+    return TypicalStep(name, source, kind, count, dur_ns, totals, intervals)
