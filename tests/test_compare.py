@@ -9,8 +9,8 @@ import pytest
 import tiny_trace
 
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.rows import ROWS
 from molprof.analysis.figures import Report
+from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.render import render
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import UsageError
@@ -75,7 +75,7 @@ def test_the_parts_of_the_difference_add_up(llama: Report, qwen: Report) -> None
 
 
 def test_rows_and_ratios(llama: Report, qwen: Report) -> None:
-    rows = {row.id: row for row in compare([llama, qwen]).rows}
+    rows = {row.figure.id: row for row in compare([llama, qwen]).rows}
     assert rows["wall_ns"].values == (1095, 2105)
     assert rows["wall_ns"].ratios == (1.0, 2105 / 1095)
     assert rows["forward_ns"].values == (500.0, 1000.0)
@@ -104,7 +104,7 @@ def test_the_rows_of_the_original_question_are_there() -> None:
         "tokens_per_molecule",
         "junk_tokens",
     }
-    identifiers = [row.id for row in ROWS]
+    identifiers = [figure.id for figure in FIGURES]
     assert wanted <= set(identifiers)
     assert len(set(identifiers)) == len(identifiers)
 
@@ -144,10 +144,10 @@ def test_more_than_two_runs_each_against_the_first(llama: Report, qwen: Report, 
     assert differences[2]["residual_ratio"] is None
 
 
-def test_a_trace_of_other_origin_has_no_difference(llama: Report, foreign: Report) -> None:
+def test_a_foreign_trace_has_no_difference(llama: Report, foreign: Report) -> None:
     comparison = compare([foreign, llama])
     assert comparison.to_json()["difference"] is None
-    rows = {row.id: row for row in comparison.rows}
+    rows = {row.figure.id: row for row in comparison.rows}
     assert rows["wall_ns"].values == (None, 1095)
     assert rows["wall_ns"].ratios == (None, None)
     assert rows["kernels"].values == (1, 6)
@@ -160,17 +160,17 @@ def test_launches_of_steps_that_the_engine_marked(tmp_path: Path, foreign: Repor
         events.append(tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", ts, 2, correlation=index))
         events.append(tiny_trace.work("kernel", "k", ts + 10, 2, index))
     marked = load_report(tiny_trace.write(tmp_path / "marked.json", {"traceEvents": events}))
-    rows = {row.id: row for row in compare([marked, foreign]).rows}
+    rows = {row.figure.id: row for row in compare([marked, foreign]).rows}
     assert rows["launches_per_step"].values == (1.5, None)
     assert rows["launches_per_token"].values == (0.375, None)
 
 
 def test_what_no_trace_records_is_one_line(foreign: Report) -> None:
     shown = " ".join(render(compare([foreign, foreign])).split())
-    assert "not recorded in any of them: Setup; Time, not profiled; Tokens; Launches (per token, per step, " in shown
+    assert "not recorded in any of them: Setup; Unprofiled time; Tokens; Launches (launches per token, " in shown
     assert "valid molecules" not in shown
 
 
 def test_one_report_is_no_comparison(llama: Report) -> None:
-    with pytest.raises(UsageError, match="two traces or more, got 1"):
+    with pytest.raises(UsageError, match="at least two traces, got 1"):
         compare([llama])

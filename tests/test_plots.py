@@ -115,8 +115,8 @@ def test_waterfall_names_every_part_that_can_be_seen_and_adds_up(pair: Compariso
     (axis,) = figure.axes
     assert axis.get_title(loc="left") == "qwen lp:generic against llama lp:generic: +1.380 s"
     assert [label.get_text() for label in axis.get_yticklabels()] == [
-        "llama lp:generic", "building templates", "useful tokens", "junk tokens", "idle row-steps (row finished)",
-        "forward: GPU busy", "forward: launch-bound (GPU idle)", "processor: waiting, GPU idle", "a smaller part",
+        "llama lp:generic", "building templates", "useful tokens", "junk tokens", "steps on finished rows",
+        "forward: GPU busy", "forward: launch-bound (GPU idle)", "processor: host sync (GPU idle)", "a smaller part",
         "qwen lp:generic",
     ]  # fmt: skip
     for text in ("4.000 s", "+900.0 ms (+65 %)", "-30.00 ms (-2.2 %)", "+1.000 ms (+0.07 %)", "5.380 s"):

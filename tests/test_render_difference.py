@@ -27,8 +27,8 @@ SLOWER = Spec(
 
 TABLE = """\
 Difference in unprofiled time from llama lp:generic
-  largest parts: idle row-steps (row finished) +3.315 ms, processor: GPU busy +1.650 ms, useful
-    tokens +1.105 ms
+  largest parts: steps on finished rows +3.315 ms, processor: GPU busy +1.650 ms, useful tokens
+    +1.105 ms
                                         slow lp:generic
   --------------------------------  -------------------
   building templates                +1.000 µs     0.0 %
@@ -36,17 +36,17 @@ Difference in unprofiled time from llama lp:generic
     useful tokens                   +1.105 ms    12.4 %
     junk tokens                     +1.105 ms    12.4 %
     filler tokens                   +1.105 ms    12.4 %
-  idle row-steps (row finished)     +3.315 ms    37.1 %
+  steps on finished rows            +3.315 ms    37.1 %
   forward: launch-bound (GPU idle)  -450.0 µs    -5.0 %
   processor, per step               +2.750 ms    30.8 %
     GPU busy                        +1.650 ms    18.5 %
     launch-bound (GPU idle)         +550.0 µs     6.2 %
-    waiting, GPU idle               +550.0 µs     6.2 %
+    host sync (GPU idle)            +550.0 µs     6.2 %
   in no part                          +777 ns     0.0 %
   all                               +8.932 ms   100.0 %
 
   time 1.908x = tokens 1.429x × steps per token 1.225x × time per step 1.091x
-  GPU busy, launch-bound and waiting: unprofiled time of the phase, divided as in the recorded
+  GPU busy, launch-bound and host sync: unprofiled time of the phase, divided as in the recorded
     window
   percent: share of the whole difference; a part below 0 % works against it
   beside all this: first pass (compiling, first use) minus median: llama lp:generic +5.000 ms, slow

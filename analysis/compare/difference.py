@@ -1,18 +1,19 @@
-"""Where the difference in wall time between two runs lies: named parts that add up to it (docs/comparing.md)."""
+"""The difference in wall time between two runs, as parts that add up to it (docs/comparing.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 
 from molprof.analysis.compare.attribution import Factor, attribute, rounded
-from molprof.analysis.compare.model import Basis, Difference
+from molprof.analysis.compare.model import Basis, Difference, TraceDifference
 from molprof.analysis.compare.parts import BOUNDS, HOST, in_order
-from molprof.analysis.compare.step_costs import StepCosts, step_costs
+from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run
 from molprof.common.phases import STEP_PHASES
 
-# Phases that are a part each: how much time they took is all that is known of them.
+# Phases that are one part each.
 _PHASE_PARTS = {
     "setup.template": "template",
     "setup.tokenize": "tokenize",
@@ -24,6 +25,24 @@ _BATCHING = "steps.batching"
 _FORCED = "steps.forced"
 
 Term = tuple[Factor, ...]
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Costs of one run's steps.
+
+    Attributes:
+        steps, batches: 0 in a run without rows.
+        cost_ns: mean unprofiled time of each phase per step that has it; None if no step has.
+        bound_ns: the same by what bounded it (keys `BOUNDS`); None if the trace does not record that.
+        gpu_beyond_ns: GPU time of the recorded steps, extended to the whole run, that does not fit in unprofiled time.
+    """
+
+    steps: int
+    batches: int
+    cost_ns: dict[str, Fraction | None]
+    bound_ns: dict[str, dict[str, Fraction]] | None
+    gpu_beyond_ns: int
 
 
 def difference(first: Run | None, other: Run | None) -> Difference | None:
@@ -55,7 +74,7 @@ def _basis(part: str) -> Basis:
 
 def _phase_terms(first: Run, other: Run) -> Iterator[Term]:
     for part, phase in _PHASE_PARTS.items():
-        # A phase that a run does not have (no templates without a processor) took no time.
+        # A phase that a run lacks (templates without a processor) took no time.
         yield (_factor(part, first.phases[phase].wall_ns or 0, other.phases[phase].wall_ns or 0),)
 
 
@@ -82,7 +101,7 @@ def _costs(phase: str, a: StepCosts, b: StepCosts) -> Iterator[Factor]:
     if a.bound_ns is None or b.bound_ns is None:
         yield _known_factor(f"{phase}.{HOST}", a.cost_ns[phase], b.cost_ns[phase])
         return
-    # A run none of whose steps has the phase says nothing of its cost.
+    # Without a step that has the phase, its cost is unknown.
     known = [item.bound_ns if item.cost_ns[phase] is not None else None for item in (a, b)]
     for bound in BOUNDS:
         values = [None if item is None else item[phase][bound] for item in known]
@@ -94,7 +113,7 @@ def _useful(run: Run) -> int:
 
 
 def _row_steps_per_token(run: Run) -> Fraction | None:
-    """1 where a step makes one token per row; less where forced runs are appended at once."""
+    """1 where a step generates one token per row; less with forced runs."""
     busy = run.row_steps - run.idle_row_steps
     return Fraction(busy, run.generated_tokens) if run.generated_tokens else None
 
@@ -108,7 +127,7 @@ def _factor(part: str, first: int, other: int) -> Factor:
 
 
 def _known_factor(part: str, first: Fraction | None, other: Fraction | None) -> Factor:
-    """A factor that one run may not have: then it did not change, and the run's number of steps, 0, says it all."""
+    """A factor that one run may lack. Then it did not change: the run has 0 steps."""
     known = [value for value in (first, other) if value is not None] or [Fraction(0)]
     return Factor(part, known[0] if first is None else first, known[0] if other is None else other)
 
@@ -125,3 +144,68 @@ def _factors(
         "time_per_step": (first_ns / first.steps, other_ns / other.steps),
     }
     return {name: pair[1] / pair[0] for name, pair in values.items()}, values
+
+
+def step_costs(run: Run) -> StepCosts:
+    """The costs of `run`. Every step has each phase but `forward`, which step 0 of a batch does as `prefill`."""
+    steps = run.steps if run.row_steps > 0 else 0
+    batches = min(run.batches, steps)
+    counts = {phase: steps - batches if phase == "forward" else steps for phase in STEP_PHASES}
+    walls = {phase: (run.phases[phase].wall_ns or 0) if counts[phase] else 0 for phase in STEP_PHASES}
+    cost_ns = {phase: Fraction(walls[phase], counts[phase]) if counts[phase] else None for phase in STEP_PHASES}
+    if any(walls[phase] and run.phases[phase].bound is None for phase in STEP_PHASES) or not any(walls.values()):
+        return StepCosts(steps, batches, cost_ns, None, 0)
+    bound_ns, over = _bounds(run, walls, counts)
+    return StepCosts(steps, batches, cost_ns, bound_ns, round(over))
+
+
+def _bounds(run: Run, walls: dict[str, int], counts: dict[str, int]) -> tuple[dict[str, dict[str, Fraction]], Fraction]:
+    """Unprofiled time per step by phase and bound, and the GPU time of the run that does not fit in.
+
+    The profiler slows the CPU, not the kernels. So GPU time and host syncs per step stay as recorded, and launching is
+    the rest of unprofiled time. Without the profiler the CPU runs ahead of the GPU, which then finishes the work of a
+    phase during the next ones.
+    """
+    bounds = {}
+    over = Fraction(0)
+    for phase in STEP_PHASES:
+        recorded, count = run.phases[phase].bound, counts[phase]
+        if recorded is None or not count:
+            bounds[phase] = dict.fromkeys(BOUNDS, Fraction(0))
+            continue
+        room = Fraction(walls[phase])
+        over += Fraction(recorded.gpu_busy_ns * count, recorded.count)
+        gpu = min(over, room)
+        over -= gpu
+        sync = min(Fraction(recorded.sync_idle_ns * count, recorded.count), room - gpu)
+        bounds[phase] = {"gpu": gpu / count, "launch": (room - gpu - sync) / count, "sync": sync / count}
+    return bounds, over
+
+
+def trace_difference(first: Report, other: Report) -> TraceDifference | None:
+    """`other` minus `first`, of the devices' recorded spans; None where either records no GPU work."""
+    if not first.devices or not other.devices:
+        return None
+    before, after = _recorded_parts(first), _recorded_parts(other)
+    span_ns = _span_ns(other) - _span_ns(first)
+    # Busy first, then the causes by name.
+    parts = {part: after.get(part, 0) - before.get(part, 0) for part in sorted(before.keys() | after.keys())}
+    return TraceDifference(
+        span_ns=span_ns,
+        parts=parts,
+        residual_ns=span_ns - sum(parts.values()),
+        devices=(len(first.devices), len(other.devices)),
+    )
+
+
+def _span_ns(report: Report) -> int:
+    return sum(device.span_ns for device in report.devices.values())
+
+
+def _recorded_parts(report: Report) -> dict[str, int]:
+    parts = {"busy": sum(device.busy_ns for device in report.devices.values())}
+    for row in report.table("idle_causes").to_json():
+        part, time_ns = f"idle.{row['cause']}", row["time_ns"]
+        assert isinstance(time_ns, int)
+        parts[part] = parts.get(part, 0) + time_ns
+    return parts

@@ -1,4 +1,4 @@
-"""Names of the parts that a difference in wall time is split into, in the order in which they are shown.
+"""Names of the parts of a difference in wall time, in the order in which they are shown.
 
 An id is `group` or `group.part`: a contract of the JSON. docs/comparing.md says what each part means.
 """
@@ -10,7 +10,7 @@ from itertools import groupby
 
 from molprof.common.phases import STEP_PHASES
 
-# A phase of the steps has these three where both windows recorded GPU work, else `HOST` alone.
+# A phase of steps has these three if both runs recorded GPU work, else `HOST` alone.
 BOUNDS = ("gpu", "launch", "sync")
 HOST = "host"
 
@@ -18,12 +18,12 @@ GROUPS = {
     "setup": "set-up",
     "prefill": "prefill",
     "tokens": "tokens",
-    "steps": "rows of a step",
+    "steps": "rows and batching",
     "forward": "forward, per step",
     "processor": "processor, per step",
     "sampling": "sampling, per step",
     "bookkeeping": "bookkeeping, per step",
-    "text": "text",
+    "text": "decoding text",
 }
 
 PART_LABELS = {
@@ -34,8 +34,8 @@ PART_LABELS = {
     "tokens.useful": "useful tokens",
     "tokens.junk": "junk tokens",
     "tokens.filler": "filler tokens",
-    "steps.forced": "forced runs (tokens per row-step)",
-    "steps.idle": "idle row-steps (row finished)",
+    "steps.forced": "forced runs (tokens per row and step)",
+    "steps.idle": "steps on finished rows",
     "steps.batching": "batching (rows per step)",
     **{
         f"{phase}.{bound}": f"{phase}: {label}"
@@ -43,7 +43,7 @@ PART_LABELS = {
         for bound, label in (
             ("gpu", "GPU busy"),
             ("launch", "launch-bound (GPU idle)"),
-            ("sync", "waiting, GPU idle"),
+            ("sync", "host sync (GPU idle)"),
             (HOST, "host time"),
         )
     },
@@ -57,11 +57,7 @@ def group_of(part: str) -> str:
 
 
 def part_label(part: str) -> str:
-    """What a part is called; it says its group too.
-
-    Raises:
-        KeyError: no such part.
-    """
+    """The name of a part, complete without its group. Raises KeyError."""
     return PART_LABELS[part]
 
 

@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from molprof.analysis.compare.rows import ROW_OF, Row
 from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval, median_interval, ratio_interval
-from molprof.analysis.figures import Report
+from molprof.analysis.figures.catalog import METRICS
+from molprof.analysis.figures.figure import Figure
+from molprof.analysis.figures.model import Report
 from molprof.common.errors import UsageError
 from molprof.common.values import by_unit
 
@@ -33,16 +34,16 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Threshold:
-    """A bound that must not be broken.
+    """A bound that fails the command if broken.
 
     Attributes:
-        text: as it was given.
-        operator: the one that holds where it is broken.
-        bound: a factor on the first run's figure where `relative`, else a value in the row's unit.
+        text: as given.
+        operator: holds where the bound is broken.
+        bound: a factor on the first run's figure where `relative`, else a value in the metric's unit.
     """
 
     text: str
-    row: Row
+    metric: Figure
     operator: str
     bound: float
     relative: bool
@@ -52,17 +53,17 @@ class Threshold:
         return _OPERATORS[self.operator](value, self.bound)
 
     def surely(self, interval: Interval) -> bool:
-        """Whether all of an interval is."""
+        """Whether all of an interval is beyond the bound."""
         return self.exceeded(interval.low if self.operator.startswith(">") else interval.high)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of all thresholds, one line each.
+    """Results of all thresholds, one line each.
 
     Attributes:
-        broken: those that are.
-        untold: those that nothing can be said about: not recorded, or too few repeats.
+        broken: beyond the bound.
+        untold: not recorded, or too few timed passes.
         notes: beyond the bound, but within noise.
     """
 
@@ -75,49 +76,50 @@ def parse_threshold(text: str, relative: bool = True) -> Threshold:
     """A threshold as the command line gives it.
 
     Args:
-        relative: a change against another run can be meant.
+        relative: changes against another run are allowed.
 
     Raises:
-        UsageError: not of the form, no such metric, or a unit that does not fit it.
+        UsageError: wrong form, unknown metric, or a unit that does not fit.
     """
     match = _FORM.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} is not a threshold", hint=_FORMS)
-    row = ROW_OF.get(match["metric"])
-    if row is None or row.unit == "text":
+    metric = METRICS.get(match["metric"])
+    if metric is None:
         raise UsageError(f"{text!r}: no metric {match['metric']!r}", hint=near_metrics(match["metric"]))
     unit, sign, number = match["unit"], match["sign"], float(match["number"])
     if sign:
         if unit != "%":
-            raise UsageError(f"{text!r}: a change is given in percent", hint=_FORMS)
+            raise UsageError(f"{text!r}: a change must be in percent", hint=_FORMS)
         if not relative:
             raise UsageError(f"{text!r} is a change, and there is no other run", hint="molprof compare BEFORE AFTER")
-        return Threshold(text, row, match["operator"], 1 + float(f"{sign}{number}") / 100, True)
-    return Threshold(text, row, match["operator"], _value(text, row, unit, number), False)
+        return Threshold(text, metric, match["operator"], 1 + float(f"{sign}{number}") / 100, True)
+    return Threshold(text, metric, match["operator"], _value(text, metric, unit, number), False)
 
 
-def _value(text: str, row: Row, unit: str | None, number: float) -> float:
-    """A value in the row's unit."""
-    if row.unit == "ns":
+def _value(text: str, metric: Figure, unit: str | None, number: float) -> float:
+    """A value in the metric's unit."""
+    if metric.unit == "ns":
         if unit in _NS:
             return number * _NS[unit]
         if unit is None and number == 0:
             return 0.0
-        raise UsageError(f"{text!r}: {row.id} is a time", hint="give it a unit (ns us ms s), or a change such as +5%")
-    if row.unit == "ratio" and unit == "%":
+        raise UsageError(
+            f"{text!r}: {metric.id} is a time", hint="give it a unit (ns us ms s), or a change such as +5%"
+        )
+    if metric.unit == "ratio" and unit == "%":
         return number / 100
     if unit is not None:
         hint = f"a change has a sign: +{number:g}%" if unit == "%" else "give a number without unit"
-        raise UsageError(f"{text!r}: {row.id} has no unit {unit}", hint=hint)
+        raise UsageError(f"{text!r}: {metric.id} has no unit {unit}", hint=hint)
     return number
 
 
 def near_metrics(name: str) -> str:
     """A hint that names metrics like `name`, or all of them."""
-    known = [row.id for row in ROW_OF.values() if row.unit != "text"]
-    near = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
-    near += [item for item in known if name.lower() in item and item not in near]
-    return f"did you mean {', '.join(near[:5])}?" if near else f"metrics: {', '.join(known)}"
+    near = difflib.get_close_matches(name, METRICS, n=4, cutoff=0.5)
+    near += [item for item in METRICS if name.lower() in item and item not in near]
+    return f"did you mean {', '.join(near[:5])}?" if near else f"metrics: {', '.join(METRICS)}"
 
 
 def judge_report(report: Report, thresholds: Sequence[Threshold]) -> Outcome:
@@ -126,7 +128,7 @@ def judge_report(report: Report, thresholds: Sequence[Threshold]) -> Outcome:
 
 
 def judge_comparison(labels: Sequence[str], reports: Sequence[Report], thresholds: Sequence[Threshold]) -> Outcome:
-    """Every report but the first: changes against the first, and values of their own."""
+    """All reports but the first: their values, and their changes against the first."""
     verdicts = []
     for threshold in thresholds:
         for label, report in zip(labels[1:], reports[1:], strict=True):
@@ -137,7 +139,7 @@ def judge_comparison(labels: Sequence[str], reports: Sequence[Report], threshold
     return _outcome(verdicts)
 
 
-# broken, untold, notes or nothing, and the line
+# Field of Outcome, or nothing, and the line.
 _Verdict = tuple[str, str]
 
 
@@ -147,41 +149,40 @@ def _outcome(verdicts: Sequence[_Verdict]) -> Outcome:
 
 
 def _absolute(threshold: Threshold, report: Report, where: str) -> _Verdict:
-    row = threshold.row
-    value = row.value(report)
-    head = f"{threshold.text}: {where}{row.id}"
+    metric = threshold.metric
+    value = metric.value(report)
+    head = f"{threshold.text}: {where}{metric.id}"
     if value is None or isinstance(value, str):
         return "untold", f"{head} is not recorded{_why(report)}"
-    line = f"{head} is {by_unit(row.unit, value)}"
-    if row.noise != "repeats":
-        return ("broken" if threshold.exceeded(value) else ""), line
-    return _timed(threshold, line, threshold.exceeded(value), median_interval(row.samples(report)), row.unit)
+    line = f"{head} is {by_unit(metric.unit, value)}"
+    interval = median_interval(metric.samples(report))
+    return _verdict(threshold, line, value, interval, lambda bound: by_unit(metric.unit, bound))
 
 
 def _relative(threshold: Threshold, report: Report, label: str, first: Report, first_label: str) -> _Verdict:
-    row = threshold.row
-    value, base = row.value(report), row.value(first)
-    head = f"{threshold.text}: {label}: {row.id}"
+    metric = threshold.metric
+    value, base = metric.value(report), metric.value(first)
+    head = f"{threshold.text}: {label}: {metric.id}"
     for name, item, source in ((label, value, report), (first_label, base, first)):
         if item is None or isinstance(item, str):
             return "untold", f"{head} is not recorded in {name}{_why(source)}"
     assert isinstance(value, (int, float))
     assert isinstance(base, (int, float))
     ratio = value / base if base else (1.0 if value == base else math.copysign(math.inf, value))
-    line = f"{head} is {by_unit(row.unit, value)}, {by_unit(row.unit, base)} in {first_label}"
+    line = f"{head} is {by_unit(metric.unit, value)}, {by_unit(metric.unit, base)} in {first_label}"
     line += f": {_change(ratio)}" if math.isfinite(ratio) else ""
-    if row.noise != "repeats":
-        return ("broken" if threshold.exceeded(ratio) else ""), line
-    return _timed(threshold, line, threshold.exceeded(ratio), ratio_interval(row.samples(report), row.samples(first)))
+    return _verdict(threshold, line, ratio, ratio_interval(metric.samples(report), metric.samples(first)), _change)
 
 
-def _timed(
-    threshold: Threshold, line: str, exceeded: bool, interval: Interval | None, unit: str | None = None
+def _verdict(
+    threshold: Threshold, line: str, value: float, interval: Interval | None, show: Callable[[float], str]
 ) -> _Verdict:
-    """A time is beyond its bound where all of its interval is; `unit` of None: the interval is of a ratio."""
+    """A time breaks a bound if its whole interval is beyond it, any other figure if its value is."""
+    exceeded = threshold.exceeded(value)
+    if threshold.metric.noise != "repeats":
+        return ("broken" if exceeded else ""), line
     if interval is None:
-        return "untold", f"{line}; fewer than {LEAST_REPEATS} repeats tell nothing of noise (capture --repeats)"
-    show = _change if unit is None else lambda value: by_unit(unit, value)
+        return "untold", f"{line}; noise is unknown with fewer than {LEAST_REPEATS} timed passes (capture --repeats)"
     line += f" (between {show(interval.low)} and {show(interval.high)} at {100 * interval.level:.0f} %)"
     if threshold.surely(interval):
         return "broken", line

@@ -24,7 +24,7 @@ def comparison_document(comparison: Comparison) -> Document:
     sections = [Section("", notes=comparison_verdict(comparison))]
     shown = [row for row in comparison.rows if any(value is not None for value in row.values)]
     for chunk in chunks:
-        for group, rows in groupby(shown, key=lambda row: row.group):
+        for group, rows in groupby(shown, key=lambda row: row.figure.group):
             sections.append(_group(comparison, group, list(rows), chunk))
     sections.extend(_missing(comparison.rows))
     sections.extend(difference_sections(comparison))
@@ -37,9 +37,9 @@ def comparison_document(comparison: Comparison) -> Document:
 def _missing(rows: Iterable[ComparedRow]) -> list[Section]:
     """One line on what no trace records, a group of which nothing is recorded as one."""
     names = []
-    for group, items in groupby(rows, key=lambda row: row.group):
+    for group, items in groupby(rows, key=lambda row: row.figure.group):
         found = list(items)
-        missing = [row.label.strip() for row in found if all(value is None for value in row.values)]
+        missing = [row.figure.label.strip() for row in found if all(value is None for value in row.values)]
         if len(missing) == len(found):
             names.append(group)
         elif missing:
@@ -52,9 +52,9 @@ def _group(comparison: Comparison, group: str, rows: list[ComparedRow], chunk: r
     columns = (Column("", "left"), Column(labels[0]), *(Column(labels[index]) for index in chunk))
     cells = [
         [
-            row.label,
-            by_unit(row.unit, row.values[0]),
-            *(by_unit(row.unit, row.values[index]) for index in chunk),
+            row.figure.label,
+            by_unit(row.figure.unit, row.values[0]),
+            *(by_unit(row.figure.unit, row.values[index]) for index in chunk),
         ]
         for row in rows
     ]
@@ -63,7 +63,7 @@ def _group(comparison: Comparison, group: str, rows: list[ComparedRow], chunk: r
         size = max(len(ratio) for ratio in ratios)
         for row, line, ratio in zip(rows, cells, ratios, strict=True):
             # A ratio stands in the run's own cell, at its right edge, so that values stay aligned.
-            if line[place] != NOT_RECORDED and row.unit != "text":
+            if line[place] != NOT_RECORDED and row.figure.unit != "text":
                 line[place] = f"{line[place]} {ratio:>{size}}" if size else line[place]
     return Section(group, columns, tuple(tuple(line) for line in cells))
 
@@ -105,7 +105,7 @@ def _prediction(item: Prediction) -> tuple[str, ...]:
 
 def _certainty(comparison: Comparison) -> list[Section]:
     """What is known of noise, and what else to keep in mind."""
-    row = next(row for row in comparison.rows if row.id == "wall_ns")
+    row = next(row for row in comparison.rows if row.figure.id == "wall_ns")
     lines = []
     for label, interval in zip(comparison.labels, row.intervals, strict=True):
         if interval is not None:

@@ -107,7 +107,7 @@ def _notes(comparison: Comparison, known: list[Known]) -> list[str]:
     )
     if any(basis == "window" for _, item in known for basis in item.basis.values()):
         notes.append(
-            "GPU busy, launch-bound and waiting: unprofiled time of the phase, divided as in the recorded window"
+            "GPU busy, launch-bound and host sync: unprofiled time of the phase, divided as in the recorded window"
         )
     for label, item in known:
         if item.gpu_beyond_ns is not None and any(item.gpu_beyond_ns):

@@ -9,6 +9,7 @@ from molprof.analysis.documents.findings import findings_sections
 from molprof.analysis.documents.run import run_sections
 from molprof.analysis.documents.verdict import report_verdict
 from molprof.analysis.figures import Report
+from molprof.analysis.figures.catalog import shown_tables
 from molprof.analysis.figures.model import STACK_CATEGORY, Check, Table
 from molprof.common.document import PAIR, Column, Document, Section
 from molprof.common.values import (
@@ -39,7 +40,7 @@ def report_document(report: Report) -> Document:
         _counts(report),
     ]
     sections.extend(_memory_and_devices(report))
-    sections.extend(_table(table) for table in report.tables if table.rows)
+    sections.extend(_table(table) for table in shown_tables(report))
     sections.append(_checks(report.checks))
     return Document(f"molprof report: {report.trace.path}", tuple(sections))
 

@@ -31,7 +31,7 @@ def comparison_to_csv(comparison: Comparison) -> str:
     """One line per compared figure, one column per run, then each run's ratio to the first."""
     header = ("id", "unit", *comparison.labels, *(f"{label} ratio" for label in comparison.labels[1:]))
     lines: list[tuple[Any, ...]] = [header]
-    lines.extend((row.id, row.unit, *row.values, *row.ratios[1:]) for row in comparison.rows)
+    lines.extend((row.figure.id, row.figure.unit, *row.values, *row.ratios[1:]) for row in comparison.rows)
     return _csv(lines)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from molprof.analysis.engine.package import query_rows
+from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.recorded_steps import RecordedStep, read_recorded_steps
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.analysis.reader.open import open_trace
@@ -90,7 +90,7 @@ def _annotated(found: Scan, path: Path) -> tuple[list[RecordedStep], list[tuple[
         with open_trace(annotations, all_args=False) as (engine, info):
             engine.register_package(PACKAGE, modules())
             steps = read_recorded_steps(engine)
-            _, phases = query_rows(engine, "phases", "SELECT ts, ts + dur, phase FROM molprof_phase ORDER BY ts")
+            _, phases = query_rows(engine, Query("phases", "SELECT ts, ts + dur, phase FROM molprof_phase ORDER BY ts"))
             origin = info.origin_ns
     placed = [RecordedStep(step.start_ns + origin, step.dur_ns, step.number, step.batch) for step in steps]
     return placed, [(start + origin, end + origin, name) for start, end, name in phases]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import datetime
 import unicodedata
 from collections.abc import Callable
+from typing import Literal
 
 NOT_RECORDED = "not recorded"
 
 # A value of a table; None: not recorded.
 Cell = str | int | float | None
+# ns: time; bytes; ratio: 1 is all; count: integer; number: with decimals; text.
+Unit = Literal["ns", "bytes", "ratio", "count", "number", "text"]
 
 _NS_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _BYTE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
@@ -107,11 +110,12 @@ def text(value: str | None) -> str:
 
 
 def by_unit(unit: str, value: Cell) -> str:
-    """A value of a compared row."""
+    """A figure's value in its unit."""
     if isinstance(value, str):
         return value
     formats: dict[str, Callable[[float | None], str]] = {
         "ns": time_text,
+        "bytes": bytes_text,
         "ratio": percent_text,
         "count": count_text,
         "number": number_text,

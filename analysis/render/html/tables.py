@@ -11,6 +11,7 @@ from molprof.analysis.compare.parts import GROUPS, group_of, in_order, part_labe
 from molprof.analysis.documents.difference import factors_text
 from molprof.analysis.drift.model import JunkExample
 from molprof.analysis.figures import Report
+from molprof.analysis.figures.catalog import shown_tables
 from molprof.analysis.figures.model import Check, Table
 from molprof.common.values import (
     NOT_RECORDED,
@@ -71,12 +72,12 @@ def figures_table(labels: Sequence[str], rows: Iterable[ComparedRow]) -> PageTab
         if all(value is None for value in row.values):
             missing += 1
             continue
-        values = [PageCell(by_unit(row.unit, value), value) for value in row.values]
+        values = [PageCell(by_unit(row.figure.unit, value), value) for value in row.values]
         ratios = [
             PageCell("~" if row.within_noise(index) else ratio_text(ratio), ratio)
             for index, ratio in enumerate(row.ratios[1:], 1)
         ]
-        lines.append((_text(row.group), _text(row.label.strip()), *values, *ratios))
+        lines.append((_text(row.figure.group), _text(row.figure.label.strip()), *values, *ratios))
     notes = (f"{missing} figures are not recorded here and left out",) if missing else ()
     return _limited("Figures side by side" if others else "Figures", columns, lines, notes)
 
@@ -114,12 +115,10 @@ def _part_cells(values: Sequence[int | None], known: Sequence[tuple[str, Differe
 def metric_tables(labels: Sequence[str], reports: Sequence[Report]) -> list[PageTable]:
     """Every metric that has rows; of several reports in one table, whose row it is in the first column."""
     tables = []
-    for name in dict.fromkeys(table.name for report in reports for table in report.tables):
+    shown = {table.name for report in reports for table in shown_tables(report)}
+    for name in dict.fromkeys(table.name for report in reports for table in report.tables if table.name in shown):
         found = [
-            (label, table)
-            for label, report in zip(labels, reports, strict=True)
-            for table in report.tables
-            if table.name == name and table.rows
+            (label, table) for label, report in zip(labels, reports, strict=True) if (table := report.table(name)).rows
         ]
         # Reports of one program have the same columns.
         tables.extend(_metric(found[:1]) if len({table.columns for _, table in found}) > 1 else _metric(found))

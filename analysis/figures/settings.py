@@ -1,0 +1,94 @@
+"""What ran, and the trace of it: the page's table of settings. Some are rows of comparisons too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from molprof.analysis.figures.figure import Figure, Role, of_run
+from molprof.analysis.figures.model import Report
+from molprof.analysis.figures.run_model import Run, Setup
+from molprof.common.values import Cell, Unit, count_text, number_text
+
+
+def _of_run(
+    name: str, label: str, role: Role, value: Callable[[Run], Cell], unit: Unit = "text", compared: bool = False
+) -> Figure:
+    return Figure(name, "Setup", label, unit, of_run(value), role=role, compared=compared)
+
+
+def _of_setup(name: str, label: str, role: Role, value: Callable[[Setup], Cell], unit: Unit = "text") -> Figure:
+    return _of_run(name, label, role, lambda run: value(run.setup), unit)
+
+
+def _of_trace(name: str, label: str, role: Role, value: Callable[[Report], Cell], unit: Unit = "text") -> Figure:
+    return Figure(name, "Trace", label, unit, value, role=role, compared=False)
+
+
+def _model(setup: Setup) -> str:
+    return f"{setup.model} ({setup.family})"
+
+
+def _parameters(setup: Setup) -> str:
+    return f"{number_text(setup.parameters / 1e6)} M"
+
+
+def _tokenizer(setup: Setup) -> str:
+    return f"{setup.tokenizer}, {count_text(setup.vocabulary)} tokens"
+
+
+def _sampling_parameters(setup: Setup) -> str:
+    return ", ".join(f"{name} {value}" for name, value in sorted(setup.sampling_parameters.items())) or "none"
+
+
+def _recorded(run: Run) -> str:
+    window = run.window
+    return "all steps" if window.full else f"steps {window.first_step} to {window.last_step} of batch {window.batch}"
+
+
+def _devices(report: Report) -> str | None:
+    """Each name once, with the number of devices that have it."""
+    counts = Counter(report.trace.device_names).items()
+    return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts) or None
+
+
+def _events(report: Report) -> int:
+    return sum(report.trace.events_by_category.values())
+
+
+def _whole(report: Report) -> str:
+    return "yes" if report.trace.complete else f"no: {report.trace.problem or 'unknown'}"
+
+
+SETTINGS = (
+    _of_setup("model", "model", "subject", _model),
+    _of_setup("size", "model size", "setting", lambda setup: setup.size or "its own"),
+    _of_setup("weights", "weights", "subject", lambda setup: setup.weights),
+    _of_setup("parameters", "parameters", "subject", _parameters),
+    _of_setup("dtype", "dtype", "setting", lambda setup: setup.dtype),
+    _of_setup("tokenizer", "tokenizer", "subject", _tokenizer),
+    _of_setup("logits_width", "logits width", "subject", lambda setup: setup.logits_width, "count"),
+    _of_setup("processor", "logits processor", "subject", lambda setup: setup.processor or "none"),
+    _of_setup("placeholder", "placeholder", "subject", lambda setup: setup.placeholder or "none"),
+    _of_run("device", "device", "setting", lambda run: run.setup.gpu or run.setup.device, compared=True),
+    _of_run("sampling", "sampling", "work", lambda run: run.setup.sampling, compared=True),
+    _of_setup("sampling_parameters", "sampling parameters", "work", _sampling_parameters),
+    _of_run("loop", "decoding", "subject", lambda run: run.setup.loop, compared=True),
+    _of_setup("cache", "KV cache", "setting", lambda setup: setup.cache),
+    _of_setup("attention", "attention", "setting", lambda setup: setup.attention),
+    _of_run("batch_size", "batch size", "setting", lambda run: run.setup.batch_size, "count", compared=True),
+    _of_run("molecules", "molecules", "work", lambda run: run.molecules, "count", compared=True),
+    _of_run("valid_molecules", "valid molecules", "measure", lambda run: run.valid_molecules, "count", compared=True),
+    _of_setup("max_new_tokens", "token limit (max_new_tokens)", "subject", lambda setup: setup.max_new_tokens, "count"),
+    _of_setup("seed", "seed", "subject", lambda setup: str(setup.seed)),
+    _of_setup("torch", "torch", "setting", lambda setup: setup.torch),
+    _of_setup("transformers", "transformers", "setting", lambda setup: setup.transformers),
+    _of_run("repeats", "timed passes", "subject", lambda run: run.wall_ns.repeats, "count"),
+    _of_run("recorded_steps", "recorded steps", "subject", _recorded),
+    _of_trace("trace", "trace file", "measure", lambda report: report.trace.path),
+    _of_trace("trace_bytes", "trace size", "measure", lambda report: report.trace.bytes, "bytes"),
+    _of_trace("devices", "devices in the trace", "subject", _devices),
+    _of_trace("events", "events in the trace", "measure", _events, "count"),
+    _of_trace("lost_events", "events lost while reading", "subject", lambda report: report.trace.lost_events, "count"),
+    _of_trace("whole", "trace complete", "subject", _whole),
+)

@@ -1,0 +1,71 @@
+"""Unprofiled times: of a whole pass, per molecule and token, and by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from molprof.analysis.figures.figure import Figure, of_run
+from molprof.analysis.figures.run_model import RepeatFigures, Run
+from molprof.common.phases import SETUP_PHASES
+from molprof.common.values import Unit, per
+
+_GROUP = "Unprofiled time"
+
+
+def _total(name: str, label: str, divisor: Callable[[Run], int]) -> Figure:
+    """Time of a pass over a number of the run."""
+    return _timed(
+        name,
+        label,
+        lambda run: per(run.wall_ns.median, divisor(run)),
+        lambda run, repeat: per(repeat.wall_ns, divisor(run)),
+    )
+
+
+def _phase(name: str, label: str, steps: Callable[[Run], int]) -> Figure:
+    """Time of a phase per step that has it."""
+    return _timed(
+        f"{name}_ns",
+        label,
+        lambda run: per(run.phases[name].wall_ns, steps(run)),
+        lambda run, repeat: per(repeat.phases_ns.get(name), steps(run)),
+    )
+
+
+def _timed(
+    name: str,
+    label: str,
+    median: Callable[[Run], float | None],
+    repeat: Callable[[Run, RepeatFigures], float | None],
+) -> Figure:
+    return Figure(name, _GROUP, label, "ns", of_run(median), repeat=repeat)
+
+
+def _once(name: str, label: str, value: Callable[[Run], float | None], unit: Unit = "ns") -> Figure:
+    return Figure(name, _GROUP, label, unit, of_run(value), once=True)
+
+
+def _setup_ns(run: Run) -> int | None:
+    known = [wall_ns for name in SETUP_PHASES if (wall_ns := run.phases[name].wall_ns) is not None]
+    return sum(known) if known else None
+
+
+def _setup_of_repeat(run: Run, repeat: RepeatFigures) -> int | None:
+    known = [repeat.phases_ns[name] for name in SETUP_PHASES if name in repeat.phases_ns]
+    return sum(known) if known else None
+
+
+TIMES = (
+    _timed("wall_ns", "total time (median)", lambda run: run.wall_ns.median, lambda run, repeat: repeat.wall_ns),
+    _once("wall_low_ns", "total time, lowest", lambda run: run.wall_ns.low),
+    _once("wall_high_ns", "total time, highest", lambda run: run.wall_ns.high),
+    _total("ns_per_molecule", "time per molecule", lambda run: run.molecules),
+    _total("ns_per_token", "time per generated token", lambda run: run.generated_tokens),
+    _timed("setup_ns", "set-up time", _setup_ns, _setup_of_repeat),
+    _phase("prefill", "prefill time per batch", lambda run: run.batches),
+    _phase("forward", "forward time per decode step", lambda run: run.decode_steps),
+    _phase("processor", "processor time per step", lambda run: run.steps),
+    _phase("sampling", "sampling time per step", lambda run: run.steps),
+    _phase("bookkeeping", "bookkeeping time per step", lambda run: run.steps),
+    _once("profiled_ratio", "profiled / unprofiled step time", lambda run: run.profiled_ratio, "number"),
+)
