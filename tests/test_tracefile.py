@@ -74,7 +74,7 @@ def test_steps_are_read_in_ns_from_any_spacing(raw: Path, chunk: int, monkeypatc
 
 def test_a_step_that_is_there_twice_is_refused(raw: Path) -> None:
     raw.write_text(RAW.replace("step=21", "step=20"))
-    with pytest.raises(RunError, match="batch 0, step 20 twice"):
+    with pytest.raises(RunError, match="step 20 of batch 0 twice"):
         read_steps(raw)
 
 
