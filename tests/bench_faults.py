@@ -10,8 +10,8 @@ import sys
 import time
 from typing import Any
 
-from molprof.profiler.bench.answers import FACTS, Answer, UnsupportedError
-from molprof.profiler.bench.worker import serve
+from molprof.profiler.bench.facts import FACTS, UnsupportedError
+from molprof.profiler.bench.worker import Answer, serve
 
 ROW_BYTES = 40_000_000
 ENVIRONMENT = {"cpu": "a test", "torch": "0", "cores": 1, "threads": 1}

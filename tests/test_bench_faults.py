@@ -14,11 +14,12 @@ from pathlib import Path
 import bench_faults
 import pytest
 
+from molprof.common.bench_records import environment_id
 from molprof.common.errors import RunError, UsageError
 from molprof.profiler.bench.cases import Case, GenerateCase, case_id, to_json
 from molprof.profiler.bench.facts import Facts
 from molprof.profiler.bench.isolate import Ended, Limits, innermost, run_isolated
-from molprof.profiler.bench.records import Results, environment_id
+from molprof.profiler.bench.results_file import ResultsFile
 from molprof.profiler.bench.schedule import Plan, Step, order, read_machine, run_plan
 
 WORKER = "bench_faults"
@@ -63,7 +64,7 @@ def run(fault: str, limits: Limits = LONG) -> Ended:
 def run_all(path: Path, *cases: Case, **options: object) -> list[Step]:
     steps: list[Step] = []
     settings: dict[str, object] = {"repeats": 1, "seed": 0, "limits": LONG, "worker": WORKER, **options}
-    results = Results(path)
+    results = ResultsFile(path)
     try:
         run_plan(Plan(cases=cases, **settings), FACTS, results, steps.append)  # type: ignore[arg-type]
     finally:
@@ -247,7 +248,7 @@ def test_another_file_is_not_added_to(tmp_path: Path, content: str) -> None:
     path = tmp_path / "other.txt"
     path.write_text(content)
     with pytest.raises(UsageError, match=r"other\.txt"):
-        Results(path)
+        ResultsFile(path)
     assert path.read_text() == content
 
 
@@ -328,10 +329,15 @@ def test_a_benchmark_without_a_figure_has_failed(tmp_path: Path, names: tuple[st
 def test_results_of_another_environment_are_told_and_not_counted(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     other = {**bench_faults.ENVIRONMENT, "torch": "1.0\x1b"}
-    results = Results(path)
+    results = ResultsFile(path)
     name = case_id(GenerateCase(model="ok"))
     where = results.environment(other)
-    results.write({"record": "result", "case": name, "environment": where, "repeat": 0, "status": "ok"})
+    results.write(
+        {
+            "record": "result", "case": name, "label": "ok", "settings": {}, "environment": where, "repeat": 0,
+            "status": "ok",
+        }
+    )  # fmt: skip
     results.close()
     with start(path, 100, "--resume", "--only", "ok") as process:
         assert process.stderr is not None

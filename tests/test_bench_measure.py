@@ -18,8 +18,8 @@ from transformers import DynamicCache
 
 from molprof.common.errors import UsageError
 from molprof.profiler.bench import generation
-from molprof.profiler.bench.answers import UnsupportedError
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
+from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.bench.generation import filled, measure_generation, padded
 from molprof.profiler.bench.memory import held_bytes
 from molprof.profiler.bench.sdpa import flops, least_bytes, measure_sdpa, padding_mask

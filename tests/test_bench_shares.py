@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 from conftest import Cli
 
+from molprof.common.bench_records import environment_id
 from molprof.common.errors import UsageError
-from molprof.profiler.bench.records import Results, collected, environment_id
+from molprof.profiler.bench.results_file import ResultsFile, collected
 from molprof.profiler.cluster.status import JobStatus
 
 MACHINE = {"gpu": "one"}
@@ -19,12 +20,12 @@ OTHER = {"gpu": "another"}
 
 
 def written(path: Path, machine: dict[str, Any], *cases: tuple[str, int, str]) -> Path:
-    results = Results(path)
+    results = ResultsFile(path)
     for case, repeat, status in cases:
         results.write(
             {
-                "record": "result", "case": case, "environment": results.environment(machine), "repeat": repeat,
-                "status": status,
+                "record": "result", "case": case, "label": case, "settings": {},
+                "environment": results.environment(machine), "repeat": repeat, "status": status,
             }
         )  # fmt: skip
     results.close()
@@ -133,7 +134,7 @@ def test_no_task_is_without_a_case(molprof: Cli, tmp_path: Path, arguments: tupl
 def test_another_file_is_refused(tmp_path: Path) -> None:
     part = tmp_path / "1.jsonl"
     part.write_text('{"no": "result"}\n')
-    with pytest.raises(UsageError, match="line 1 is not a benchmark result"):
+    with pytest.raises(UsageError, match="line 1 is not a benchmark record: missing field `schema`"):
         collected(ended(tmp_path / "all.jsonl", part))
 
 

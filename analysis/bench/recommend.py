@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from molprof.analysis.bench.results import OK, Results
-from molprof.analysis.bench.summary import GENERATE, Measured, short_message, summed
+from molprof.analysis.bench.summary import Measured, short_message, summed
 from molprof.analysis.compare.statistics import Interval, ratio_interval, significant
+from molprof.common.bench_records import GENERATE, OK, Results
 from molprof.common.errors import TraceError
 
 # What may be changed without changing what is generated, and what molprof capture takes where nothing is said.

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from molprof.analysis.bench.results import (
-    OK,
-    GenerationFigures,
-    Result,
-    Results,
-    SdpaFigures,
-    generation_figures,
-    sdpa_figures,
-)
 from molprof.analysis.compare.statistics import Interval, median_interval
+from molprof.common.bench_records import GENERATE, OK, SDPA, GenerationFigures, Result, Results, SdpaFigures
 
-GENERATE, SDPA = "generate", "sdpa"
 # Of a message in a table or a list; JSON has it whole.
 _SHORT_CHARACTERS = 150
+# What a setting is called where its value alone does not say it.
+_NAMES: dict[str, Callable[[Any], str]] = {
+    "processor": lambda value: "no LP" if value is None else str(value),
+    "batch_size": lambda value: f"b{value}",
+    "batch": lambda value: f"b{value}",
+    "compile": lambda value: f"compile {value}",
+    "tf32": lambda value: "tf32" if value else "no tf32",
+    "cudnn_benchmark": lambda value: "cudnn bench" if value else "no cudnn bench",
+    "padding_multiple": lambda value: f"pad {value}",
+    "count": lambda value: f"n{value}",
+    "heads": lambda value: f"h{value}",
+    "kv_heads": lambda value: f"kv{value}",
+    "head_dim": lambda value: f"d{value}",
+    "queries": lambda value: f"q{value}",
+    "keys": lambda value: f"k{value}",
+}
 
 
 @dataclass(frozen=True)
@@ -135,8 +142,8 @@ def _measured(runs: Sequence[Result]) -> Measured:
     bad = [run for run in runs if run.status != OK]
     good = [run for run in runs if run.status == OK]
     shown = bad[-1] if bad else last
-    generation = tuple(map(generation_figures, good)) if last.kind == GENERATE else ()
-    sdpa = tuple(map(sdpa_figures, good)) if last.kind == SDPA else ()
+    generation = tuple(run.read_figures(GenerationFigures) for run in good) if last.kind == GENERATE else ()
+    sdpa = tuple(run.read_figures(SdpaFigures) for run in good) if last.kind == SDPA else ()
     times = [_pass_ns(item) / item.tokens for item in generation]
     times += [float(statistics.median(item.times_ns)) for item in sdpa]
     return Measured(
@@ -177,6 +184,17 @@ def varying(items: Iterable[Measured]) -> list[str]:
     cases = list(items)
     names = dict.fromkeys(name for item in cases for name in item.settings if name != "kind")
     return [name for name in names if len({repr(item.settings.get(name)) for item in cases}) > 1]
+
+
+def short(item: Measured, names: Sequence[str]) -> str:
+    """A case by the settings that tell it from the others."""
+    parts = [_NAMES.get(name, str)(item.settings.get(name)) for name in names]
+    return " ".join(parts) or item.label
+
+
+def sdpa_key(item: Measured) -> tuple[Any, ...]:
+    """What cases of one table share: all settings but the backend."""
+    return tuple((name, repr(value)) for name, value in item.settings.items() if name != "backend")
 
 
 def _pass_ns(figures: GenerationFigures) -> float:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from molprof.analysis.bench.results import OK, Results
-from molprof.analysis.bench.summary import GENERATE, SDPA, Measured, environment_text, short_message, summed, varying
+from molprof.analysis.bench.summary import Measured, environment_text, sdpa_key, short, short_message, summed, varying
+from molprof.common.bench_records import GENERATE, OK, SDPA, Results
 from molprof.common.document import Column, Document, Section
 from molprof.common.values import (
     bytes_text,
@@ -21,22 +21,6 @@ from molprof.common.values import (
 _BATCH = "batch_size"
 _PHASES = ("prefill", "forward", "processor", "sampling", "bookkeeping")
 _NONE = "-"
-# What a setting is called where its value alone does not say it.
-_NAMES: dict[str, Callable[[Any], str]] = {
-    "processor": lambda value: "no LP" if value is None else str(value),
-    "batch_size": lambda value: f"b{value}",
-    "batch": lambda value: f"b{value}",
-    "compile": lambda value: f"compile {value}",
-    "tf32": lambda value: "tf32" if value else "no tf32",
-    "cudnn_benchmark": lambda value: "cudnn bench" if value else "no cudnn bench",
-    "padding_multiple": lambda value: f"pad {value}",
-    "count": lambda value: f"n{value}",
-    "heads": lambda value: f"h{value}",
-    "kv_heads": lambda value: f"kv{value}",
-    "head_dim": lambda value: f"d{value}",
-    "queries": lambda value: f"q{value}",
-    "keys": lambda value: f"k{value}",
-}
 
 
 def bench_document(results: Results, title: str) -> Document:
@@ -94,12 +78,6 @@ def bench_rows(results: Results) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def short(item: Measured, names: Sequence[str]) -> str:
-    """A case by the settings that tell it from the others."""
-    parts = [_NAMES.get(name, str)(item.settings.get(name)) for name in names]
-    return " ".join(parts) or item.label
 
 
 def _busy(results: Results, environment: str) -> tuple[str, ...]:
@@ -234,11 +212,6 @@ def _sdpa(items: Sequence[Measured]) -> list[Section]:
         title = f"Attention kernel, {phase}, {shape}, mask {first.get('mask')}, {first.get('dtype')}"
         sections.append(Section(title, columns, rows))
     return sections
-
-
-def sdpa_key(item: Measured) -> tuple[Any, ...]:
-    """What cases of one table share: all settings but the backend."""
-    return tuple((name, repr(value)) for name, value in item.settings.items() if name != "backend")
 
 
 def _not_ok(items: Sequence[Measured]) -> list[Section]:

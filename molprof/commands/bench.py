@@ -72,7 +72,7 @@ def _check(running: Running) -> None:
         return
     if running.output is None:
         raise click.UsageError("Missing option '-o'; --dry-run shows the cases without it.")
-    from molprof.profiler.bench.records import check_results
+    from molprof.profiler.bench.results_file import check_results
 
     check_results(running.output)
 

@@ -15,6 +15,7 @@ import click
 
 from molprof.commands.options import deliver, note
 from molprof.commands.submission import check_submission, own_arguments, run_on_cluster
+from molprof.common.bench_records import FAILED, HUNG, NO_MEMORY, OK, STATUSES
 from molprof.common.errors import RunError, UsageError
 from molprof.common.text import escaped
 
@@ -111,10 +112,9 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
         RunError: cases failed, hung or had no memory, and no other one of them has figures in the file.
     """
     from molprof.common.values import counted
-    from molprof.profiler.bench.answers import FAILED, HUNG, NO_MEMORY, OK, STATUSES
     from molprof.profiler.bench.cases import case_id
     from molprof.profiler.bench.isolate import WORKER, Limits
-    from molprof.profiler.bench.records import Results
+    from molprof.profiler.bench.results_file import ResultsFile
     from molprof.profiler.bench.schedule import Plan, default_memory, run_plan
 
     if running.share is not None:
@@ -124,11 +124,12 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
         deliver(listed(cases, facts, running.repeats), None)
         return 0
     assert running.output is not None
-    results = Results(running.output)
-    if results.done.results and not running.resume:
-        note(f"adding to the {results.done.results} results in {running.output}; --resume leaves out what is done")
+    results = ResultsFile(running.output)
+    if results.before.results and not running.resume:
+        count = len(results.before.results)
+        note(f"adding to the {count} results in {running.output}; --resume leaves out what is done")
     if running.resume:
-        for count, how in results.done.elsewhere(set(map(case_id, cases)), facts.environment).values():
+        for count, how in results.elsewhere(set(map(case_id, cases)), facts.environment).values():
             found_there = f"{counted(count, 'result')} of these cases in {running.output}"
             note(f"{found_there}: not counted, for their environment was another one: {escaped(how)}")
     plan = Plan(
@@ -155,7 +156,7 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
         note(f"nothing left to run: {running.output} has it all")
     note(f"next: molprof bench show {shlex.quote(str(running.output))}")
     bad = sum(lines.statuses[status] for status in (FAILED, HUNG, NO_MEMORY))
-    if bad and not lines.statuses[OK] and not results.done.good(map(case_id, cases)):
+    if bad and not lines.statuses[OK] and not results.has_figures(set(map(case_id, cases))):
         raise RunError(
             f"none of the cases has figures: {lines.last_problem}", hint="the file has all messages and stacks"
         )

@@ -46,7 +46,7 @@ def show(file: Path, kind: str | None, style: str, output: Path | None, force: b
         if suffix not in _FIGURE_FORMATS:
             raise click.UsageError(f"--plot {kind} needs -o OUT that ends in .png, .svg or .pdf")
     check_result(output, force)
-    from molprof.analysis.bench.results import read_results
+    from molprof.common.bench_records import read_results
 
     results = read_results(file)
     if kind is not None:

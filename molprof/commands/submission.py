@@ -26,7 +26,7 @@ _ARGUMENTS = "molprof.arguments"
 _OPTIONS = {"--submit": 1, "--slurm": 1, "--detach": 0, "--tasks": 1}
 # Of commands whose results are not whole when their tasks have ended: what makes them so.
 _FINISH = {
-    "bench": "molprof.profiler.bench.records:collected",
+    "bench": "molprof.profiler.bench.results_file:collected",
     "sweep": "molprof.profiler.sweep.index:collected",
 }
 

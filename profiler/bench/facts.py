@@ -9,9 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from molprof.common.errors import UsageError
 from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase
 from molprof.profiler.settings import AUTO
 
+# The kind of a request to a worker for the machine's facts.
+FACTS = "facts"
 # Import name -> what pip calls it.
 _PACKAGES = {
     "flash_attn": "flash-attn",
@@ -28,6 +31,10 @@ _ATTENTION_PACKAGES = {
     "flash-attn-3": "flash_attn_interface",
 }
 _GPU_KERNELS = ("efficient", "cudnn")
+
+
+class UnsupportedError(UsageError):
+    """The case cannot run here, which is no failure."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from molprof.profiler.bench.answers import NO_MEMORY, OK
+from molprof.common.bench_records import NO_MEMORY, OK
 from molprof.profiler.bench.cases import Case, GenerateCase
 from molprof.profiler.bench.isolate import Ended
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from molprof.common.errors import RunError, UsageError
-from molprof.profiler.bench.answers import Answer, UnsupportedError
 from molprof.profiler.bench.cases import GenerateCase
+from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.bench.memory import CacheSize, Peak
 from molprof.profiler.capture.account import molecule_runs
 from molprof.profiler.decoding.batches import BatchPlan
@@ -30,7 +30,7 @@ from molprof.profiler.settings import AUTO, Decoding, Loop
 _DIGEST_LETTERS = 12
 
 
-def measure_generation(case: GenerateCase) -> Answer:
+def measure_generation(case: GenerateCase) -> dict[str, Any]:
     """The figures of one case, and its environment.
 
     Raises:

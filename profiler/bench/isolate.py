@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from molprof.common.bench_records import FAILED, HUNG, NO_MEMORY, STATUSES
 from molprof.profiler.bench import processes
-from molprof.profiler.bench.answers import FAILED, HUNG, NO_MEMORY, STATUSES
 
 WORKER = "molprof.profiler.bench.worker"
 # The process imports what this one would. `-m` by itself looks into the working directory first, where a checkout has

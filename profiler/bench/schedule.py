@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from molprof.common.bench_records import NO_MEMORY, OK, UNSUPPORTED
 from molprof.common.errors import RunError, UsageError
-from molprof.profiler.bench.answers import FACTS, NO_MEMORY, OK, UNSUPPORTED
 from molprof.profiler.bench.cases import Case, GenerateCase, case_id, to_json
-from molprof.profiler.bench.facts import Facts, facts_from, named, unsupported
+from molprof.profiler.bench.facts import FACTS, Facts, facts_from, named, unsupported
 from molprof.profiler.bench.fit import largest_fit
 from molprof.profiler.bench.isolate import WORKER, Ended, Limits, run_isolated
 from molprof.profiler.bench.processes import available_bytes
-from molprof.profiler.bench.records import Results
+from molprof.profiler.bench.results_file import ResultsFile
 
 # Of the memory that is there when the benchmark begins.
 MEMORY_SHARE = 0.8
@@ -107,7 +107,7 @@ def order(plan: Plan) -> Iterator[tuple[int, Case]]:
 def run_plan(
     plan: Plan,
     facts: Facts,
-    results: Results,
+    results: ResultsFile,
     report: Callable[[Step], None],
     begin: Callable[[Case, int, int], None] = lambda case, number, of: None,
 ) -> None:
@@ -134,7 +134,7 @@ def run_plan(
             *((0, case) for case in plan.cases if reasons[case] is not None),
             *((repeat, case) for repeat, case in order(plan) if reasons[case] is None),
         ]
-        if not (plan.resume and results.done.has(names[case], environment, repeat, plan.retry))
+        if not (plan.resume and results.has(names[case], environment, repeat, plan.retry))
     ]
     took: dict[Case, list[float]] = {}
     fits: dict[str, int] = {}

@@ -20,8 +20,8 @@ import torch.nn.functional as functional
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from molprof.profiler.bench.answers import Answer, UnsupportedError
 from molprof.profiler.bench.cases import SdpaCase
+from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.decoding.compiles import compiles_so_far
 from molprof.profiler.decoding.runner import NO_KERNEL
 from molprof.profiler.environment import environment
@@ -41,7 +41,7 @@ _FLUSH_BYTES = 256 << 20
 _MOST_SCORES = 1 << 28
 
 
-def measure_sdpa(case: SdpaCase) -> Answer:
+def measure_sdpa(case: SdpaCase) -> dict[str, Any]:
     """The figures of one case, and its environment.
 
     Raises:

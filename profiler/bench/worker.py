@@ -25,9 +25,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from molprof.common.bench_records import FAILED, NO_MEMORY, OK, UNSUPPORTED
 from molprof.common.errors import MissingExtraError, MolprofError, UsageError
 from molprof.profiler.bench import processes
-from molprof.profiler.bench.answers import FACTS, FAILED, NO_MEMORY, OK, UNSUPPORTED, Answer, UnsupportedError
+from molprof.profiler.bench.facts import FACTS, UnsupportedError
+
+# `status`, `message` and `stack`; `figures` and `environment` of a case that is ok.
+Answer = dict[str, Any]
 
 _MEMORY = (
     "out of memory",
