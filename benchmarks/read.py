@@ -26,7 +26,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from molprof.analysis.reader.memory import available_bytes
+from molprof.common.memory import available_bytes
 
 _FLOOR = """
 import sys

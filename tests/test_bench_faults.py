@@ -22,7 +22,7 @@ from molprof.profiler.bench.isolate import Ended, Limits, innermost, run_isolate
 from molprof.profiler.bench.results_file import ResultsFile
 from molprof.profiler.bench.schedule import Plan, Step, order, read_machine, run_plan
 
-WORKER = "bench_faults"
+WORKER = "bench_faults:main"
 MARK = "MOLPROF_TEST_MARK"
 FACTS = Facts("cpu", None, False, (), bench_faults.ENVIRONMENT)
 LONG = Limits(60.0)
@@ -255,7 +255,7 @@ def test_another_file_is_not_added_to(tmp_path: Path, content: str) -> None:
 def test_the_machine_is_read_by_a_process_of_its_own() -> None:
     assert read_machine("auto", None, worker=WORKER) == FACTS
     with pytest.raises(RunError, match="cannot find out what this machine can run: ended with code 1"):
-        read_machine("auto", None, worker="no_such_module")
+        read_machine("auto", None, worker="no_such_module:main")
 
 
 SCRIPT = """
@@ -270,7 +270,7 @@ facts = Facts("cpu", None, False, (), bench_faults.ENVIRONMENT)
 resume = "--resume" in sys.argv
 limit = float(sys.argv[2])
 sys.exit(run(cases, facts, Running(__import__("pathlib").Path(sys.argv[1]), resume, False, False, 1, 1, limit, None,
-                                   True, "cpu", None), "bench_faults"))
+                                   True, "cpu", None), "bench_faults:main"))
 """
 
 

@@ -16,9 +16,10 @@ import click
 import pytest
 
 from molprof.commands.submission import Submittable, own_arguments, submit_options
+from molprof.common import process
 from molprof.common.errors import RunError, UsageError
-from molprof.profiler.cluster import child, scheduler, status
-from molprof.profiler.cluster.child import run_child
+from molprof.common.process import run_child
+from molprof.profiler.cluster import scheduler, status
 from molprof.profiler.cluster.follow import LogTail
 from molprof.profiler.cluster.job import Attempt, Job, Task, all_jobs, find_job, new_job_folder, read_job, write_json
 from molprof.profiler.cluster.scheduler import SchedulerError, Sighting
@@ -268,15 +269,15 @@ def test_a_child_that_hangs_is_stopped_at_its_limit(tmp_path: Path) -> None:
 
 def test_a_child_that_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)\n"
-    monkeypatch.setattr(child, "command_line", lambda arguments: [sys.executable, "-c", f"{deaf}time.sleep(60)"])
-    monkeypatch.setattr(child, "GRACE_S", 0.5)
+    monkeypatch.setattr(process, "command_line", lambda arguments: [sys.executable, "-c", f"{deaf}time.sleep(60)"])
+    monkeypatch.setattr(process, "GRACE_S", 0.5)
     ending = run_child([], tmp_path, log := io.BytesIO(), limit_s=3.0)
     assert (ending.state, ending.exit_code, log.getvalue()) == ("timed out", -9, b"deaf\n")
 
 
 def test_a_child_that_left_a_chatterer_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = "import subprocess; subprocess.Popen(['yes', 'still here']); print('done', flush=True)"
-    monkeypatch.setattr(child, "command_line", lambda arguments: [sys.executable, "-c", script])
+    monkeypatch.setattr(process, "command_line", lambda arguments: [sys.executable, "-c", script])
     ending = run_child([], tmp_path, log := io.BytesIO(), limit_s=60.0)
     assert (ending.state, ending.exit_code) == ("ok", 0)
     assert b"done" in log.getvalue()
@@ -334,7 +335,7 @@ def test_a_child_killed_by_a_signal_names_it(tmp_path: Path) -> None:
     killer.join()
     assert len(found) == 1
     assert (ending.state, ending.exit_code) == ("failed", -9)
-    assert ending.message == "killed by SIGKILL, as the system does where memory runs out"
+    assert ending.message == "killed by SIGKILL, as the system does when memory runs out"
 
 
 def test_a_logs_new_lines(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from conftest import Cli
 
 from molprof.profiler.doctor import checks
 from molprof.profiler.doctor.checks import ABSENT, BROKEN, MISSING, OK, Check
-from molprof.profiler.doctor.probe import Answer, ask
-from molprof.profiler.doctor.trials import attention, preset, torch_build
+from molprof.profiler.doctor.trials import Answer, ask, attention, preset, torch_build
 
 TRIALS = """
 import os, time, warnings
@@ -53,7 +52,7 @@ def not_installed(name: str) -> str:
     ("function", "answer"),
     [
         ("fine", Answer({"got": "x"}, warnings=("and warns",))),
-        ("crashes", Answer(problem="crashed: SIGABRT")),
+        ("crashes", Answer(problem="killed by SIGABRT")),
         ("leaves", Answer(problem="ended with code 4")),
         ("raises", Answer(problem="ValueError: two lines")),
         ("lacks", Answer(problem="No module named 'no_such_module'", missing="no_such_module")),
@@ -87,7 +86,7 @@ def test_flash_attn_for_another_torch_is_named(packages: Path) -> None:
     [
         (Answer({"version": "2.8"}), "2.8", OK),
         (Answer(problem="No module named 'flash_attn'", missing="flash_attn"), "not installed", ABSENT),
-        (Answer(problem="crashed: SIGSEGV"), "crashed: SIGSEGV", BROKEN),
+        (Answer(problem="killed by SIGSEGV"), "killed by SIGSEGV", BROKEN),
         (
             Answer(problem="ImportError: libcudart.so.11.0: cannot open shared object file: No such file"),
             "was built for another torch than the installed torch"

@@ -15,7 +15,8 @@ from molprof.analysis.figures.model import Report
 from molprof.analysis.reports.cache import decode_report, encode_report
 from molprof.analysis.reports.load import ReportOptions, kept_report, load_report
 from molprof.common import errors
-from molprof.common.process import call_line, processors
+from molprof.common.memory import processors
+from molprof.common.process import call_line, why_failed
 
 _OK, _FAILED = b"+", b"-"
 
@@ -42,16 +43,16 @@ def _remote(path: Path, options: ReportOptions) -> Report:
     if str(path) == "-":  # only this process has the input
         return load_report(path, options)
     request = msgspec.json.encode([str(path), asdict(options)])
-    process = subprocess.run(call_line(serve), input=request, capture_output=True, check=False)
+    process = subprocess.run(call_line(f"{__name__}:serve"), input=request, capture_output=True, check=False)
     if process.returncode == 0 and process.stdout[:1] == _OK:
         return decode_report(process.stdout[1:])
     if process.returncode == 0 and process.stdout[:1] == _FAILED:
         kind, message, hint = msgspec.json.decode(process.stdout[1:])
         raise getattr(errors, kind)(message, hint=hint)
-    last = process.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no message"]
+    reason = why_failed(process.returncode, process.stderr.decode("utf-8", "replace"))
     raise errors.EngineError(
-        f"the process that read {path} ended with code {process.returncode}: {last[0]}",
-        hint="it may have run out of memory: read the traces one by one with molprof report",
+        f"the process that read {path} failed: {reason}",
+        hint="if memory ran out, read the traces one by one with molprof report",
     )
 
 

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -18,15 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from molprof.common.bench_records import FAILED, HUNG, NO_MEMORY, STATUSES
-from molprof.profiler.bench import processes
+from molprof.common.memory import oom_kills, proportional_bytes, resident_bytes
+from molprof.common.process import COOKIE, call_line, end, members
 
-WORKER = "molprof.profiler.bench.worker"
-# The process imports what this one would. `-m` by itself looks into the working directory first, where a checkout has
-# a folder `molprof` that is only a part of the package.
-_START = (
-    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
-    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
-)
+WORKER = "molprof.profiler.bench.worker:main"
 _POLL_S = 0.1
 # Looking for new processes reads all of /proc, which would cost a core that is being measured: often only in the
 # beginning, while nothing is timed yet.
@@ -72,7 +66,7 @@ class Ended:
 
 
 def run_isolated(request: Mapping[str, Any], limits: Limits, worker: str = WORKER) -> Ended:
-    """Runs the module `worker` on a request and waits for its end; whatever happens, none of its processes is left.
+    """Calls `worker` (`module:function`) with a request and waits for its end; none of its processes is ever left.
 
     An interrupt (or any other exception) ends them too, and goes on.
     """
@@ -83,24 +77,23 @@ def run_isolated(request: Mapping[str, Any], limits: Limits, worker: str = WORKE
         files = [stack.enter_context(open(place / name, mode)) for name, mode in _STREAMS]
         lifeline, held = os.pipe()
         stack.callback(os.close, held)
-        kills = processes.oom_kills()
+        kills = oom_kills()
         began = time.monotonic()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", _START, json.dumps(sys.path), worker,
-                 "--lifeline", str(lifeline), "--stacks", str(place / "stacks")],
+                # Not bound: when this process dies, the lifeline lets it kill all that it started.
+                call_line(worker, "--lifeline", str(lifeline), "--stacks", str(place / "stacks"), bound=False),
                 stdin=files[0], stdout=files[1], stderr=files[2], pass_fds=[lifeline], start_new_session=True,
-                env={**os.environ, processes.COOKIE: cookie},
+                env={**os.environ, COOKIE: cookie},
             )  # fmt: skip
         finally:
             os.close(lifeline)
         try:
             killed = _watch(process, limits, place / "stacks", began)
         finally:
-            clean = processes.end(process.pid, cookie)
-            process.wait()
+            clean = end(process, cookie)
         wall_s = time.monotonic() - began
-        if killed is None and process.returncode == -signal.SIGKILL and processes.oom_kills() > kills:
+        if killed is None and process.returncode == -signal.SIGKILL and oom_kills() > kills:
             killed = NO_MEMORY, "killed by the kernel, which had no memory left"
         return _ended(place, process.returncode, killed, wall_s, not clean)
 
@@ -119,10 +112,10 @@ def _watch(process: subprocess.Popen[bytes], limits: Limits, stacks: Path, began
             return HUNG, f"killed at the limit of {limits.seconds:g} s"
         if limits.memory_bytes is not None:
             if now - looked > _LOOK_S or now - began < _STARTING_S:
-                found, looked = processes.members(process.pid), now
-            if processes.resident_bytes(found) > limits.memory_bytes:
-                found = processes.members(process.pid)
-                used = processes.proportional_bytes(found)
+                found, looked = members(process.pid), now
+            if resident_bytes(found) > limits.memory_bytes:
+                found = members(process.pid)
+                used = proportional_bytes(found)
                 if used > limits.memory_bytes:
                     text = f"killed at {used / _GB:.1f} GB resident, the limit is {limits.memory_bytes / _GB:.1f} GB"
                     return NO_MEMORY, text

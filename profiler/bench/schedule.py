@@ -13,11 +13,11 @@ from typing import Any
 
 from molprof.common.bench_records import NO_MEMORY, OK, UNSUPPORTED
 from molprof.common.errors import RunError, UsageError
+from molprof.common.memory import available_bytes
 from molprof.profiler.bench.cases import Case, GenerateCase, case_id, to_json
 from molprof.profiler.bench.facts import FACTS, Facts, facts_from, named, unsupported
 from molprof.profiler.bench.fit import largest_fit
 from molprof.profiler.bench.isolate import WORKER, Ended, Limits, run_isolated
-from molprof.profiler.bench.processes import available_bytes
 from molprof.profiler.bench.results_file import ResultsFile
 
 # Of the memory that is there when the benchmark begins.

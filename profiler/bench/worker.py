@@ -27,7 +27,7 @@ from typing import Any
 
 from molprof.common.bench_records import FAILED, NO_MEMORY, OK, UNSUPPORTED
 from molprof.common.errors import MissingExtraError, MolprofError, UsageError
-from molprof.profiler.bench import processes
+from molprof.common.process import COOKIE, end_members
 from molprof.profiler.bench.facts import FACTS, UnsupportedError
 
 # `status`, `message` and `stack`; `figures` and `environment` of a case that is ok.
@@ -143,7 +143,7 @@ def _guard(lifeline: int) -> None:
             while os.read(lifeline, 1):
                 pass
         ending.set()
-        processes.end(os.getpid(), os.environ.get(processes.COOKIE, ""), spared=os.getpid())
+        end_members(os.getpid(), os.environ.get(COOKIE, ""), spared=os.getpid())
         os.killpg(0, signal.SIGKILL)
 
     signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(child, number))
@@ -169,5 +169,10 @@ def _private_output() -> Iterator[Any]:
         yield output
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run a case of molprof's own benchmarks."""
     serve(run_case)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from molprof.profiler.cluster.child import run_child
+from molprof.common.process import run_child
 from molprof.profiler.cluster.job import read_job, write_json
 from molprof.profiler.cluster.scheduler import job_fields
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from molprof.common.errors import MolprofError
 from molprof.profiler.cluster.scheduler import SchedulerError, available, check_reachable
-from molprof.profiler.doctor.probe import Answer, ask
+from molprof.profiler.doctor.trials import Answer, ask
 from molprof.profiler.hardware import driver_version, gpu_names
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.project import NAME, find_project

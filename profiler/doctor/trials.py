@@ -1,8 +1,75 @@
-"""What the doctor tries, each in a process of its own: imports that may crash, kernels that may not run."""
+"""What the doctor tries, each in a process with a time limit: what crashes or hangs there harms nobody here."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
+
+from molprof.common.process import call_line, why_failed
+
+# Before the answer, on the last line; libraries print before it as they like.
+_MARK = "molprof-trial:"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a trial.
+
+    Attributes:
+        value: what it returned; None if it failed.
+        problem: why it failed, on one line; None if it did not.
+        missing: the module that is not installed, if that is why.
+        warnings: what libraries warned of.
+    """
+
+    value: dict[str, Any] | None = None
+    problem: str | None = None
+    missing: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def ask(target: str, *arguments: str, limit_s: float) -> Answer:
+    """Call a function in another process.
+
+    Args:
+        target: `package.module:function`; it takes texts and returns what JSON can hold.
+        limit_s: seconds until the other process is killed.
+    """
+    command = call_line(f"{__name__}:answer", target, *arguments)
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(problem=f"no answer within {limit_s:g} s")
+    last = done.stdout.rpartition("\n")[2]
+    if not last.startswith(_MARK):
+        return Answer(problem=why_failed(done.returncode, done.stderr))
+    found = json.loads(last.removeprefix(_MARK))
+    return Answer(**{**found, "warnings": tuple(found["warnings"])})
+
+
+def answer() -> None:
+    """Make the call in the other process, and print what comes of it."""
+    target, *arguments = sys.argv[1:]
+    module, _, function = target.partition(":")
+    found: dict[str, Any] = {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            found["value"] = getattr(import_module(module), function)(*arguments)
+        except ModuleNotFoundError as error:
+            found |= {"problem": str(error), "missing": error.name}
+        except BaseException as error:
+            found["problem"] = " ".join(f"{type(error).__name__}: {error}".split())
+    found["warnings"] = [str(item.message) for item in caught]
+    sys.stdout.write(f"\n{_MARK}{json.dumps(found)}")
+    sys.stdout.flush()
 
 
 def torch_build() -> dict[str, Any]:
@@ -21,9 +88,7 @@ def torch_build() -> dict[str, Any]:
 
 def imported(module: str) -> dict[str, Any]:
     """A module that is there and loads, with all its compiled parts; its own version where it has one."""
-    import importlib
-
-    found = importlib.import_module(module)
+    found = import_module(module)
     return {"version": getattr(found, "__version__", None)}
 
 

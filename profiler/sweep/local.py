@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from molprof.profiler.cluster.child import run_child
+from molprof.common.process import run_child
 from molprof.profiler.sweep.index import Entry, write_index
 
 LOGS = "logs"
