@@ -11,7 +11,7 @@ import pytest
 from molprof.common.errors import UsageError
 from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id, from_json, to_json
 from molprof.profiler.bench.facts import Facts, unsupported
-from molprof.profiler.bench.grids import BENCHMARKS, PLAIN, generation_cases, read_shape, sdpa_cases
+from molprof.profiler.bench.grids import BENCHMARKS, Benchmark, generation_cases, read_shape, sdpa_cases, values_of
 
 CPU = Facts("cpu", None, True, (), {})
 H100 = Facts("cuda:0", (9, 0), True, ("flash_attn", "flash_attn_interface", "triton", "optimum.quanto"), {})
@@ -92,8 +92,8 @@ def test_what_cannot_run_is_known_before(case: Case, facts: Facts, reason: str |
 
 
 def test_a_grid_has_every_combination_that_is_another_run_once() -> None:
-    values = {**PLAIN, "kv_caches": ("dynamic", "static"), "compiles": ("off", "default"), "batch_sizes": (3, 4)}
-    cases = generation_cases(values, {"count": 7})
+    grid = {"kv_cache": ("dynamic", "static"), "compile": ("off", "default"), "batch_size": (3, 4)}
+    cases = generation_cases({**values_of(Benchmark("", grid)), "count": 7})
     assert [(case.batch_size, case.kv_cache, case.compile, case.count) for case in cases] == [
         (3, "dynamic", "off", 9), (3, "static", "off", 9), (3, "static", "default", 9),
         (4, "dynamic", "off", 8), (4, "static", "off", 8), (4, "static", "default", 8),
@@ -101,21 +101,20 @@ def test_a_grid_has_every_combination_that_is_another_run_once() -> None:
 
 
 def test_batches_are_full_where_no_number_is_asked_for() -> None:
-    cases = generation_cases({**PLAIN, "batch_sizes": (1, 2, 8)}, {"count": None})
+    cases = generation_cases({**values_of(Benchmark("", {"batch_size": (1, 2, 8)})), "count": None})
     assert [(case.batch_size, case.count) for case in cases] == [(1, 8), (2, 8), (8, 8)]
     with pytest.raises(UsageError, match="batch size 0 is below 1"):
-        generation_cases({**PLAIN, "batch_sizes": (0, 2)}, {})
+        generation_cases(values_of(Benchmark("", {"batch_size": (0, 2)})))
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_the_grids_are_of_cases_that_exist(name: str) -> None:
-    cases = generation_cases({**PLAIN, **BENCHMARKS[name].defaults}, {})
+    cases = generation_cases(values_of(BENCHMARKS[name]))
     assert len(set(map(case_id, cases))) == len(cases) > 1
 
 
 def test_a_prefill_without_mask_is_causal_and_a_decode_step_asks_once() -> None:
-    cases = sdpa_cases((read_shape("2x4x2x16x8"),), ("math",), ("prefill", "decode"), ("none", "padding"), ("auto",),
-                       "cpu", None)  # fmt: skip
+    cases = sdpa_cases((read_shape("2x4x2x16x8"),), ("math",), ("prefill", "decode"), ("none", "padding"))
     assert [(case.queries, case.keys, case.mask) for case in cases] == [
         (16, 16, "causal"), (16, 16, "padding"), (1, 16, "none"), (1, 16, "padding"),
     ]  # fmt: skip

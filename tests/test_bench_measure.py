@@ -260,11 +260,11 @@ def test_a_models_short_name_stands_for_its_table(molprof: Cli, tmp_path: Path) 
         (("sdpa", "--shape", "1x2", "-o", "x"), "is no shape"),
         (("sdpa", "--backend", "magic", "-o", "x"), "'magic' is not one of auto, math"),
         (("matrix", "--attention", "sdpa,magic", "-o", "x"), "'magic' is not one of eager"),
-        (("matrix", "--batch-size", "a", "-o", "x"), "'a' is not whole numbers"),
+        (("matrix", "--batch-size", "a", "-o", "x"), "'a' is not a list of whole numbers"),
         (("matrix", "--batch-size", "0", "-o", "x"), "batch size 0 is below 1"),
         (("processors", "--processor", "nope", "-o", "x"), "no processor 'nope'"),
         (("matrix", "--memory-limit", "much", "-o", "x"), "'much' is not a size such as 12G"),
-        (("matrix", "--prompts", "absent.txt", "-o", "x"), "no file absent.txt"),
+        (("matrix", "--prompts", "absent.txt", "-o", "x"), "File 'absent.txt' does not exist"),
         (("nothing",), "No such command 'nothing'"),
     ],
 )

@@ -89,8 +89,8 @@ def test_a_second_job_of_the_same_cases_adds_its_own_results(tmp_path: Path) -> 
         (("-o", "no/x.jsonl"), "the directory no does not exist"),
         (("-o", "."), ". is not a regular file"),
         (("-o", "note.txt"), "note.txt is not a file of benchmark results"),
-        (("-o", "x.jsonl", "--retry"), "--retry says what --resume runs again; give both"),
-        (("-o", "x.jsonl", "--share", "1/2"), "--share is for a part that runs here; on a cluster: --tasks N"),
+        (("-o", "x.jsonl", "--retry"), "--retry requires --resume"),
+        (("-o", "x.jsonl", "--share", "1/2"), "--share selects cases to run here; on a cluster, use --tasks N"),
     ],
 )
 def test_what_cannot_be_is_refused_before_it_is_submitted(
@@ -157,4 +157,4 @@ def test_a_share_is_one_of_so_many(molprof: Cli, share: str) -> None:
 def test_tasks_are_of_a_submission(molprof: Cli) -> None:
     result = molprof("bench", "sdpa", "-o", "x.jsonl", "--tasks", "2")
     assert result.returncode == 2
-    assert "--tasks is of use with --submit NAME only" in result.stderr
+    assert "--tasks requires --submit NAME" in result.stderr

@@ -66,7 +66,7 @@ def submitted(running: Running, cases: int) -> bool:
     check_submission(running.cluster, running.overrides, running.detach)
     if running.cluster is None or running.dry_run:
         if running.tasks is not None and running.cluster is None:
-            raise click.UsageError("--tasks is of use with --submit NAME only")
+            raise click.UsageError("--tasks requires --submit NAME")
         return False
     from molprof.common.values import counted
     from molprof.profiler.cluster.job import Task

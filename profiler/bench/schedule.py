@@ -16,7 +16,6 @@ from molprof.common.errors import RunError, UsageError
 from molprof.common.memory import available_bytes
 from molprof.profiler.bench.cases import Case, GenerateCase, case_id, to_json
 from molprof.profiler.bench.facts import FACTS, Facts, facts_from, named, unsupported
-from molprof.profiler.bench.fit import largest_fit
 from molprof.profiler.bench.isolate import WORKER, Ended, Limits, run_isolated
 from molprof.profiler.bench.results_file import ResultsFile
 
@@ -111,12 +110,12 @@ def run_plan(
     report: Callable[[Step], None],
     begin: Callable[[Case, int, int], None] = lambda case, number, of: None,
 ) -> None:
-    """Runs what is to be run; a result is in the file before `report` hears of it.
-
-    Args:
-        begin: hears of every case before it runs: its number, and how many there are.
+    """Run the cases of a plan; each result is in the file before `report` is called.
 
     A case that was not ok is not repeated. An interrupt ends the running case, of which nothing is kept.
+
+    Args:
+        begin: called before each case with its number and how many there are.
     """
     environment = results.environment(facts.environment)
     results.write(
@@ -128,12 +127,11 @@ def run_plan(
     )  # fmt: skip
     names = {case: case_id(case) for case in plan.cases}
     reasons = {case: unsupported(case, facts) for case in plan.cases}
+    ordered = [(0, case) for case in plan.cases if reasons[case] is not None]
+    ordered += [(repeat, case) for repeat, case in order(plan) if reasons[case] is None]
     waiting = [
         (repeat, case)
-        for repeat, case in [
-            *((0, case) for case in plan.cases if reasons[case] is not None),
-            *((repeat, case) for repeat, case in order(plan) if reasons[case] is None),
-        ]
+        for repeat, case in ordered
         if not (plan.resume and results.has(names[case], environment, repeat, plan.retry))
     ]
     took: dict[Case, list[float]] = {}
@@ -144,7 +142,7 @@ def run_plan(
         number += 1
         load = os.getloadavg()[0]
         begin(case, number, number + len(waiting))
-        ended, extra = _one(case, plan, reasons[case], fits)
+        ended, fit = _one(case, plan, reasons[case], fits)
         if ended.status != OK:
             waiting = [item for item in waiting if item[1] != case]
         elif (key := _without_batch(case)) is not None:
@@ -159,36 +157,52 @@ def run_plan(
                 "status": ended.status, "message": ended.message,
                 "stack": None if ended.stack is None else list(ended.stack),
                 "ended": _now(), "load": round(load, 1),
-                "wall_s": round(ended.wall_s, 3), "figures": ended.answer.get("figures"), **extra,
+                "wall_s": round(ended.wall_s, 3), "figures": ended.answer.get("figures"), **fit,
             }
         )  # fmt: skip
         message = ended.message
-        if "largest_batch" in extra:
-            message = f"{message}; {'the' if extra['fit_exact'] else 'a'} largest batch that fits: " \
-                      f"{extra['largest_batch']}"  # fmt: skip
-        report(
-            Step(case, repeat, number, number + len(waiting), ended.status, message, ended.wall_s, _rest(took, waiting))
-        )
+        if fit:
+            message = f"{message}; {'the' if fit['fit_exact'] else 'a'} largest batch that fits: {fit['largest_batch']}"
+        of = number + len(waiting)
+        report(Step(case, repeat, number, of, ended.status, message, ended.wall_s, _rest(took, waiting)))
 
 
 def _one(case: Case, plan: Plan, reason: str | None, fits: dict[str, int]) -> tuple[Ended, dict[str, Any]]:
+    """What became of a case, and the largest batch that fits if it was out of memory."""
     if reason is not None:
         return Ended(UNSUPPORTED, reason, None, {}, 0.0), {}
     ended = run_isolated(to_json(case), plan.limits, plan.worker)
     if ended.status != NO_MEMORY or not plan.bisect or case.rows == 1:
         return ended, {}
-    began = time.monotonic()
     known = fits.get(_without_batch(case) or "", 0)
-    fit = largest_fit(
-        case, lambda smaller: run_isolated(to_json(smaller), plan.limits, plan.worker),
-        known if known < case.rows else 0,
-    )  # fmt: skip
-    extra = {
-        "largest_batch": fit.largest_batch, "fit_exact": fit.exact,
-        "fit_tries": [{"batch": size, "status": status} for size, status in fit.tries],
-        "fit_s": round(time.monotonic() - began, 3),
+    return ended, _largest_fit(case, plan, known if known < case.rows else 0)
+
+
+def _largest_fit(case: Case, plan: Plan, low: int) -> dict[str, Any]:
+    """Bisects between `low` rows, which fit, and the case's own, which do not; each try is one process.
+
+    `fit_exact` is false if a try was neither ok nor out of memory, so that a larger batch may fit.
+    """
+    began = time.monotonic()
+    high, exact, tries = case.rows, True, []
+    while high - low > 1:
+        size = (low + high) // 2
+        # An untimed pass of one batch takes the memory that a timed one takes.
+        smaller = (
+            replace(case, batch_size=size, count=size, warmup=1, passes=1)
+            if isinstance(case, GenerateCase)
+            else replace(case, batch=size)
+        )
+        status = run_isolated(to_json(smaller), plan.limits, plan.worker).status
+        tries.append({"batch": size, "status": status})
+        if status == OK:
+            low = size
+        else:
+            high = size
+            exact = exact and status == NO_MEMORY
+    return {
+        "largest_batch": low, "fit_exact": exact, "fit_tries": tries, "fit_s": round(time.monotonic() - began, 3),
     }  # fmt: skip
-    return ended, extra
 
 
 def _without_batch(case: Case) -> str | None:
