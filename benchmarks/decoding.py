@@ -20,27 +20,28 @@ from pathlib import Path
 import torch
 
 from molprof.common.files import replacing
+from molprof.common.settings import AUTO, CaptureSettings
 from molprof.profiler.decoding.batches import BatchPlan
-from molprof.profiler.decoding.runner import PassResult, Runner
+from molprof.profiler.decoding.results import PassResult
+from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, short_molecules
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import prompt_text
 from molprof.profiler.processors import make_processor
-from molprof.profiler.settings import Decoding, Loop
 
 PAGE = Path(__file__).parent.parent / "docs" / "decoding.md"
 BEGIN, END = "<!-- benchmarks/decoding.py -->", "<!-- end -->"
 
 BASE = "no LP"
 LOOPS = {
-    "step by step": Loop(sort=False),
-    "sorted": Loop(sort=True),
-    "finished rows dropped": Loop(sort=False, drop_finished=True),
-    "forced runs": Loop(sort=False, forced_runs=True),
-    "forced runs, sorted": Loop(sort=True, forced_runs=True),
-    "forced runs, finished rows dropped": Loop(sort=False, forced_runs=True, drop_finished=True),
+    "step by step": {"sort": False},
+    "sorted": {"sort": True},
+    "finished rows dropped": {"sort": False, "drop_finished": True},
+    "forced runs": {"sort": False, "forced_runs": True},
+    "forced runs, sorted": {"sort": True, "forced_runs": True},
+    "forced runs, finished rows dropped": {"sort": False, "forced_runs": True, "drop_finished": True},
 }
 
 
@@ -60,7 +61,7 @@ class Way:
 
 def ways(arguments: argparse.Namespace, model: str) -> list[Way]:
     """Every way, with the same loaded model and molecules. The first is what all others are compared with."""
-    loaded = load(model, device=arguments.device, dtype=arguments.dtype)
+    loaded = load(CaptureSettings(model, device=arguments.device, dtype=arguments.dtype))
     # Longest and shortest in turn, so that unsorted batches are as uneven as a real list.
     by_size = sorted(short_molecules(arguments.count), key=len)
     mixed = [by_size.pop(-1 if place % 2 else 0) for place in range(len(by_size))]
@@ -68,13 +69,14 @@ def ways(arguments: argparse.Namespace, model: str) -> list[Way]:
         Prompt(line, "", prompt_text(read.smiles), read) for line, read in enumerate(map(molecule, mixed), start=1)
     ]
     made = []
-    for name in (None, *(item if item != "lp" else loaded.default_processor for item in arguments.processors)):
+    for name in (None, *(item if item != "lp" else AUTO for item in arguments.processors)):
         processor = None if name is None else make_processor(name, loaded.target)
         for kind, loop in LOOPS.items():
             if name is None and kind not in ("step by step", "finished rows dropped"):
                 continue  # lengths and forced tokens are known under a constraint only
-            runner = Runner(loaded, processor, Decoding(), kv_cache=arguments.kv_cache, loop=loop)
-            made.append(Way(name, kind, runner, runner.plan(prompts, arguments.batch_size)))
+            settings = CaptureSettings(model, kv_cache=arguments.kv_cache, batch_size=arguments.batch_size, **loop)
+            runner = Runner(loaded, processor, settings)
+            made.append(Way(None if processor is None else processor.name, kind, runner, runner.plan(prompts)))
     return made
 
 

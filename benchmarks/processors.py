@@ -26,14 +26,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from molprof.common.errors import MolprofError
 from molprof.common.files import replacing
+from molprof.common.phases import STEP_PHASES
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.account import molecule_runs
-from molprof.profiler.decoding.marks import STEP_PHASES, HostMarks
+from molprof.profiler.decoding.marks import HostMarks
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.molecules.prompts import Prompt, read_prompts
 from molprof.profiler.processors import PROCESSORS, make_processor
-from molprof.profiler.settings import Decoding
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "processors.md"
 BEGIN, END = "<!-- benchmarks/processors.py writes from here -->", "<!-- to here -->"
@@ -125,7 +126,7 @@ def main() -> None:
     wanted = options.only.split(",") if options.only else list(PROCESSORS)
     sections = []
     for name in options.models.split(","):
-        loaded = load(name, device=options.device, dtype=options.dtype)
+        loaded = load(CaptureSettings(name, device=options.device, dtype=options.dtype))
         results = measure(loaded, [item for item in wanted if item != "none"], options)
         sections.append(f"### {name}\n\n{table(results)}")
     where = environment(loaded.target.device)
@@ -167,14 +168,15 @@ def measure(loaded: LoadedModel, names: list[str], options: argparse.Namespace) 
 def count_operators(loaded: LoadedModel, processor: Any, prompts: tuple[Prompt, ...]) -> float:
     """Operators per step, over the first steps of one batch, untimed; this also warms the processor up."""
     counted = Counted(processor)
-    runner = Runner(loaded, counted, Decoding())
-    runner.run(runner.plan(prompts, len(prompts), COUNTED_STEPS), None)
+    settings = CaptureSettings(loaded.name, batch_size=len(prompts), max_new_tokens=COUNTED_STEPS)
+    runner = Runner(loaded, counted, settings)
+    runner.run(runner.plan(prompts), None)
     return counted.operators / counted.calls
 
 
 def one_pass(loaded: LoadedModel, processor: Any, prompts: tuple[Prompt, ...], size: int, result: Result) -> None:
-    runner = Runner(loaded, processor, Decoding())
-    plans = runner.plan(prompts, size)
+    runner = Runner(loaded, processor, CaptureSettings(loaded.name, batch_size=size))
+    plans = runner.plan(prompts)
     now = clock(loaded, runner)
     marks = HostMarks(now=now)
     began = now()

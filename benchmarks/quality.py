@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from molprof.common.files import replacing
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.account import molecule_runs
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.load import LoadedModel, load
@@ -24,7 +25,6 @@ from molprof.profiler.molecules.conformers import reference_conformers
 from molprof.profiler.molecules.prompts import Prompt, read_prompts
 from molprof.profiler.molecules.quality import bond_errors, read_positions
 from molprof.profiler.processors import make_processor
-from molprof.profiler.settings import Decoding
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "processors.md"
 BEGIN, END = "<!-- benchmarks/quality.py writes from here -->", "<!-- to there -->"
@@ -53,7 +53,7 @@ def main() -> None:
     prompts = read_prompts(None, options.n).prompts
     sections = []
     for model in options.models.split(","):
-        loaded = load(model, device=options.device)
+        loaded = load(CaptureSettings(model, device=options.device))
         texts = {}
         for name in (None, *options.processors.split(",")):
             print(f"{model}, {name or 'none'}", file=sys.stderr, flush=True)
@@ -67,8 +67,9 @@ def main() -> None:
 
 def generated(loaded: LoadedModel, name: str | None, prompts: Sequence[Prompt], size: int) -> list[str]:
     """One text per molecule, in their order."""
-    runner = Runner(loaded, None if name is None else make_processor(name, loaded.target), Decoding())
-    plans = runner.plan(prompts, size)
+    processor = None if name is None else make_processor(name, loaded.target)
+    runner = Runner(loaded, processor, CaptureSettings(loaded.name, batch_size=size))
+    plans = runner.plan(prompts)
     runs = molecule_runs(runner, plans, runner.run(plans, None))[0]
     return [run.text for run in sorted(runs, key=lambda run: run.sequence)]
 

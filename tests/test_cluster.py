@@ -25,7 +25,6 @@ from molprof.profiler.cluster.job import Attempt, Job, Task, all_jobs, find_job,
 from molprof.profiler.cluster.scheduler import SchedulerError, Sighting
 from molprof.profiler.cluster.settings import SlurmSettings
 from molprof.profiler.cluster.status import TaskStatus, job_status
-from molprof.profiler.cluster.submit import recovered
 
 WHEN = "2026-01-01T00:00:00+00:00"
 
@@ -136,7 +135,7 @@ def test_a_damaged_job_is_one_line(tmp_path: Path) -> None:
     raw = json.loads((job.folder / "job.json").read_text())
     raw["tasks"][0]["name"] = None
     write_json(job.folder / "job.json", raw)
-    with pytest.raises(RunError, match="is not a whole job: the task None is no text"):
+    with pytest.raises(RunError, match=r"job\.json: tasks: \[0\]\.name: expected `str`, got `null`"):
         read_job(job.folder)
 
 
@@ -169,10 +168,10 @@ def test_another_attempt_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_submission_that_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_in(tmp_path, slurm_id=None)
     say(monkeypatch, {})
-    assert job_status(recovered(job)).tasks[0].state == "lost"
+    assert job_status(read_job(job.folder)).tasks[0].state == "lost"
     job.attempt_folder(0).mkdir()
     (job.attempt_folder(0) / "31_submission.sh").touch()
-    assert recovered(job).slurm_task_id(0) == "31"
+    assert read_job(job.folder).slurm_task_id(0) == "31"
 
 
 def test_a_jobs_file_comes_back_whole(tmp_path: Path) -> None:
@@ -184,7 +183,11 @@ def test_a_jobs_file_comes_back_whole(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no job '3'") as raised:
         find_job(tmp_path, "3")
     assert raised.value.hint == "the latest: report-1, report-2"
-    for damage, message in (("{", "cannot be read"), ('{"schema": 9}', "schema 9"), ('{"schema": 1}', "not a whole")):
+    for damage, message in (
+        ("{", "cannot be read"),
+        ('{"schema": 9}', "schema 9"),
+        ('{"schema": 1}', "kind: expected `str`"),
+    ):
         (first.folder / "job.json").write_text(damage)
         with pytest.raises(RunError, match=message):
             read_job(first.folder)
@@ -239,14 +242,28 @@ def test_a_command_line_without_its_submission() -> None:
     @click.command(cls=Submittable)
     @submit_options
     @click.option("-n")
+    @click.option("-o", "--output")
+    @click.option("--on/--off", default=None)
+    @click.option("--fail", multiple=True)
+    @click.option("--no-cache", "cached", flag_value=False, default=True)
     @click.pass_context
     def command(context: click.Context, /, **options: object) -> None:
-        click.echo(json.dumps(own_arguments(context)))
+        click.echo(json.dumps(own_arguments(context, "output")))
 
     from click.testing import CliRunner
 
-    arguments = ["-n", "3", "--submit", "h100", "--slurm=time=5", "--slurm", "cpus=1", "--detach", "-n", "4"]
-    assert json.loads(CliRunner().invoke(command, arguments).output) == ["-n", "3", "-n", "4"]
+    arguments = ["-n", "3", "--submit", "h100", "--no-cache", "--slurm=time=5", "--slurm", "cpus=1", "--detach", "-n4"]
+    arguments += ["--off", "--on", "--fail", "a", "--fail=b", "-o", "x"]
+    assert json.loads(CliRunner().invoke(command, arguments).output) == [
+        "-n",
+        "4",
+        "--no-cache",
+        "--on",
+        "--fail",
+        "a",
+        "--fail",
+        "b",
+    ]
 
 
 def test_a_childs_end_is_told(tmp_path: Path) -> None:

@@ -60,18 +60,17 @@ def _imports(path: Path) -> set[str]:
     return names
 
 
-def test_analysis_and_profiler_share_the_manifest_alone() -> None:
+def test_analysis_and_profiler_share_the_ground_alone() -> None:
     for path in _modules("analysis"):
-        outside = {name for name in _imports(path) if name.startswith("molprof.profiler")}
-        assert outside <= {"molprof.common.manifest"}, path
+        assert not {name for name in _imports(path) if name.startswith("molprof.profiler")}, path
         assert not _imports(path) & {"torch", "transformers", "rdkit"}, path
     for path in _modules("profiler"):
         assert not {name for name in _imports(path) if name.startswith("molprof.analysis")}, path
 
 
-def test_the_manifest_needs_the_standard_library_only() -> None:
+def test_the_lowest_ground_needs_the_standard_library_only() -> None:
     allowed = sys.stdlib_module_names | {"molprof"}
-    for path in (ROOT / "molprof/common/manifest.py", ROOT / "profiler/__init__.py", ROOT / "molprof/common/errors.py"):
+    for path in (ROOT / "molprof/common/phases.py", ROOT / "profiler/__init__.py", ROOT / "molprof/common/errors.py"):
         assert {name.split(".")[0] for name in _imports(path)} <= allowed, path
 
 

@@ -10,6 +10,7 @@ from conftest import Cli
 
 from molprof.common.errors import UsageError
 from molprof.common.toml_file import read_toml
+from molprof.common.typed_json import read_typed
 from molprof.profiler.cluster.settings import SlurmSettings, overridden
 from molprof.profiler.project import ModelAlias, Project, find_project, read_project
 
@@ -83,7 +84,7 @@ def test_slurm_settings_are_submitits_parameters_and_come_back_from_json(project
         "srun_args": ["--cpus-per-task=8"],
     }
     assert SlurmSettings().parameters() == {"time": None}
-    assert SlurmSettings.from_json(settings.to_json()) == settings
+    assert read_typed(settings.to_json(), SlurmSettings, "job") == settings
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,12 @@ from molprof.commands.bench_options import RUNNING_OPTIONS, SDPA_OPTIONS, genera
 from molprof.commands.bench_run import Running, run, submitted
 from molprof.commands.bench_show import show
 from molprof.commands.submission import Submittable
+from molprof.common.settings import AUTO
 from molprof.profiler.bench.cases import Case, GenerateCase
 from molprof.profiler.bench.grids import BENCHMARKS, SHAPES, generation_cases, read_shape, sdpa_cases
+from molprof.profiler.models.names import check_folder
 from molprof.profiler.processors import PROCESSORS, find_factory
-from molprof.profiler.project import Project, check_folder, find_project
-from molprof.profiler.settings import AUTO
-
-# The cases of a benchmark, by whether they run on a GPU.
-_Cases = Callable[[bool], Sequence[Case]]
+from molprof.profiler.project import Project
 
 
 class _BenchGroup(click.Group):
@@ -48,14 +46,17 @@ def command() -> None:
 
 
 def _benchmark(
-    name: str, text: str, options: Sequence[Callable[..., Any]], cases_of: Callable[[dict[str, Any]], _Cases]
+    name: str,
+    text: str,
+    options: Sequence[Callable[..., Any]],
+    cases_of: Callable[[Running, dict[str, Any]], Callable[[bool], Sequence[Case]]],
 ) -> click.Command:
-    """The command of a benchmark; `cases_of` makes its cases of the values of `options`, `device` and `threads`."""
+    """The command of a benchmark; `cases_of` returns its cases, by whether they run on a GPU."""
 
     def invoke(**given: Any) -> int:
         running = Running(**{item.name: given.pop(item.name) for item in fields(Running)})
         _check(running)
-        cases = cases_of({**given, "device": running.device, "threads": running.threads})
+        cases = cases_of(running, given)
         if submitted(running, len(cases(True))):
             return 0
         from molprof.profiler.bench.schedule import read_machine
@@ -69,7 +70,7 @@ def _benchmark(
 def _check(running: Running) -> None:
     if running.retry and not running.resume:
         raise click.UsageError("--retry requires --resume")
-    if running.share is not None and running.cluster is not None:
+    if running.share is not None and running.submission.cluster is not None:
         raise click.UsageError("--share selects cases to run here; on a cluster, use --tasks N")
     if running.dry_run:
         return
@@ -89,9 +90,10 @@ Examples:
 """
 
 
-def _sdpa_cases(given: dict[str, Any]) -> _Cases:
+def _sdpa_cases(running: Running, given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
     shapes = given.pop("shapes")
-    return lambda gpu: sdpa_cases(shapes or tuple(map(read_shape, SHAPES[gpu])), **given)
+    common = {"device": running.device, "threads": running.threads}
+    return lambda gpu: sdpa_cases(shapes or tuple(map(read_shape, SHAPES[gpu])), **given, **common)
 
 
 _GENERATION = """{line}
@@ -106,10 +108,9 @@ Examples:
 """
 
 
-def _generation_cases(given: dict[str, Any]) -> _Cases:
-    if given["prompts"] is not None and given["smiles"] is not None:
-        raise click.UsageError("--smiles and --prompts exclude each other")
-    cases = resolved(generation_cases(given), find_project(click.get_current_context().params["config"]))
+def _generation_cases(running: Running, given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
+    common = {"device": running.device, "threads": running.threads}
+    cases = resolved(generation_cases({**given, **common}), running.submission.project)
     for name in dict.fromkeys(case.processor for case in cases):
         if name is not None and name != AUTO and name not in PROCESSORS:
             find_factory(name)

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import click
 
 from molprof.commands.options import Seconds
-from molprof.commands.submission import config_option, submit_options
+from molprof.commands.submission import submit_options
+from molprof.common.settings import AUTO, DTYPES
 from molprof.profiler.bench.cases import BACKENDS, MASKS
 from molprof.profiler.bench.grids import DIMENSIONS, PHASES, Benchmark, read_shape, values_of
-from molprof.profiler.settings import AUTO, DTYPES
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 ALL = "all"
@@ -129,7 +129,6 @@ RUNNING_OPTIONS = (
     click.option("--device", default=AUTO, show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N."),
     click.option("--threads", type=_AT_LEAST_1, metavar="N", help="CPU threads for torch.  [default: one per core]"),
     click.option("--share", type=Share(), metavar="K/N", help="Run every N-th case, from the K-th on."),
-    config_option,
     submit_options,
     click.option("--tasks", type=_AT_LEAST_1, metavar="N",
                  help="With --submit: split the cases into N tasks of a job array.  [default: 1]"),

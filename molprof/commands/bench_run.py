@@ -7,14 +7,14 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from molprof.commands.options import deliver, note
-from molprof.commands.submission import check_submission, own_arguments, run_on_cluster
+from molprof.commands.submission import Submission, own_arguments, submit_command
 from molprof.common.bench_records import FAILED, HUNG, NO_MEMORY, OK, STATUSES
 from molprof.common.errors import RunError, UsageError
 from molprof.common.text import escaped
@@ -46,15 +46,14 @@ class Running:
     threads: int | None
     share: tuple[int, int] | None = None
     tasks: int | None = None
-    config: Path | None = None
-    cluster: str | None = None
-    overrides: tuple[str, ...] = ()
-    detach: bool = False
+    submission: Submission = field(default_factory=Submission)
 
 
 def submitted(running: Running, cases: int) -> bool:
-    """Hands the benchmark to a cluster where that is asked for: each task runs a share of the cases into a file of its
-    own, for several nodes cannot add to one, and collecting puts them together. Whether it was asked for.
+    """Submit the benchmark if that is asked for, and return whether it was.
+
+    Each task runs a share of the cases into a file of its own, because several nodes cannot append to one file.
+    Collecting puts the files together.
 
     Args:
         cases: how many there are to share out.
@@ -63,14 +62,13 @@ def submitted(running: Running, cases: int) -> bool:
         UsageError: an earlier submission has left such files, and `--resume` is not given; or more tasks than cases.
         RunError: a task did not end well.
     """
-    check_submission(running.cluster, running.overrides, running.detach)
-    if running.cluster is None or running.dry_run:
-        if running.tasks is not None and running.cluster is None:
-            raise click.UsageError("--tasks requires --submit NAME")
+    submission = running.submission
+    if running.tasks is not None and submission.cluster is None:
+        raise click.UsageError("--tasks requires --submit NAME")
+    if submission.cluster is None or running.dry_run:
         return False
     from molprof.common.values import counted
     from molprof.profiler.cluster.job import Task
-    from molprof.profiler.project import find_project
 
     assert running.output is not None
     output, count = running.output.absolute(), running.tasks or 1
@@ -88,19 +86,13 @@ def submitted(running: Running, cases: int) -> bool:
             shutil.copyfile(output, part)
     context = click.get_current_context()
     # A task that is requeued goes on where it was stopped.
-    own = [*own_arguments(context), *([] if running.resume else ["--resume"])]
+    own = ["bench", str(context.info_name), *own_arguments(context, "tasks", "output", "resume"), "--resume"]
     tasks = [
-        Task(
-            f"share-{number}",
-            ("bench", str(context.info_name), *own, "--share", f"{number}/{count}", "-o", str(part)),
-            str(part),
-        )
+        Task(f"share-{number}", (*own, "--share", f"{number}/{count}", "-o", str(part)), str(part))
         for number, part in enumerate(parts, start=1)
     ]
-    data = {"output": str(output), "parts": [str(part) for part in parts]}
-    project = find_project(running.config)
-    run_on_cluster(project, "bench", tasks, running.cluster, running.overrides, running.detach, data)
-    if not running.detach:
+    submit_command(submission, "bench", tasks, {"output": str(output), "parts": [str(part) for part in parts]})
+    if not submission.detach:
         note(f"next: molprof bench show {shlex.quote(str(running.output))}")
     return True
 

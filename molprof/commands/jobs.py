@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from molprof.commands.options import deliver, note
-from molprof.commands.submission import config_option, task_table
+from molprof.commands.submission import config_option, project_jobs, task_table
 from molprof.common.errors import UsageError
 from molprof.common.text import aligned, escaped_json
 
@@ -40,16 +40,14 @@ def command(name: str | None, again: bool, stop: bool, style: str, config: Path 
         raise click.UsageError("--requeue and --cancel need the ID of a job; molprof jobs lists them")
     if again and stop:
         raise click.UsageError("--requeue and --cancel exclude each other")
-    from molprof.profiler.cluster.job import all_jobs, find_job, jobs_folder
+    from molprof.profiler.cluster.job import all_jobs, find_job
     from molprof.profiler.cluster.status import job_statuses
-    from molprof.profiler.cluster.submit import recovered
-    from molprof.profiler.project import find_project
 
-    folder = jobs_folder(find_project(config).folder)
+    folder = project_jobs(config)
     jobs, problems = all_jobs(folder) if name is None else ([find_job(folder, name)], [])
     for problem in problems:
         note(problem)
-    statuses = job_statuses([recovered(job) for job in jobs])
+    statuses = job_statuses(jobs)
     for problem in {status.problem for status in statuses if status.problem}:
         note(f"Slurm cannot be asked, so what the tasks wrote is all that is known: {problem}")
     if again:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +14,26 @@ import click
 from molprof.commands.capture import capture_settings, check_sampling
 from molprof.commands.capture import command as capture
 from molprof.commands.options import Seconds, deliver, note
-from molprof.commands.submission import attend, check_submission, config_option, hand_over, submit_options
+from molprof.commands.submission import Submission, submit_command, submit_options, words
 from molprof.common.errors import MolprofError, RunError, UsageError
 from molprof.common.text import escaped
 
 if TYPE_CHECKING:
     from molprof.profiler.project import Project
-    from molprof.profiler.sweep.grid import Option, Sweep
+    from molprof.profiler.sweep.grid import Case, Sweep
     from molprof.profiler.sweep.index import Entry
 
-# Options of capture that are the sweep's own business.
+# Parameters of capture that the sweep sets itself.
 _OWN = frozenset({"output", "force", "config", "cluster", "overrides", "detach"})
+# Capture's options by their names without dashes.
+_OPTIONS = {
+    name.lstrip("-"): item
+    for item in capture.params
+    if isinstance(item, click.Option) and item.name not in _OWN
+    for name in item.opts
+}
+# No processor, and the one that suits the tokenizer.
+_PROCESSORS = {"none": "--no-lp", "lp": "--lp"}
 
 
 @click.command("sweep")
@@ -40,7 +50,6 @@ _OWN = frozenset({"output", "force", "config", "cluster", "overrides", "detach"}
 @click.option("--resume", is_flag=True, help="Leave out the cases whose traces are there.")
 @click.option("--force", is_flag=True, help="Replace the traces of an earlier sweep in DIR.")
 @click.option("--limit", "limit_s", type=Seconds(), metavar="SECONDS", help="Stop a case that takes longer.")
-@config_option
 @submit_options
 def command(
     file: Path,
@@ -49,10 +58,7 @@ def command(
     resume: bool,
     force: bool,
     limit_s: float | None,
-    config: Path | None,
-    cluster: str | None,
-    overrides: tuple[str, ...],
-    detach: bool,
+    submission: Submission,
 ) -> None:
     """Captures every combination of the options that FILE lists: here, one after the other, or on a cluster.
 
@@ -79,19 +85,15 @@ def command(
       molprof sweep grid.toml --submit h100 --slurm parallel=4 -o results
       molprof compare results
     """
-    check_submission(cluster, overrides, detach)
-    if cluster is not None and limit_s is not None:
+    if submission.cluster is not None and limit_s is not None:
         raise click.UsageError("--limit is for cases that run here; on a cluster: --slurm time=0:30:00")
-    from molprof.profiler.project import find_project
     from molprof.profiler.sweep.grid import read_sweep
 
-    project = find_project(config)
-    sweep = read_sweep(file, _options())
+    sweep = read_sweep(file, {name: not option.is_flag for name, option in _OPTIONS.items()})
     folder = folder or file.with_suffix("")
     if folder == file:
         raise UsageError(f"{file} has no ending to leave out", hint="-o DIR")
-    extra = ("--config", str(config)) if config else ()
-    entries = [_entry(sweep, number, folder, project, extra) for number in range(len(sweep.cases))]
+    entries = [_entry(sweep, case, folder, submission) for case in sweep.cases]
     for entry in entries:
         if entry.state == "unsupported":
             note(f"{entry.name} is left out: {entry.message}")
@@ -101,61 +103,61 @@ def command(
         deliver("\n".join(lines), None)
         note(f"{len(lines)} cases, whose traces would be in {folder}")
         return
-    busy = {} if force else _with_cluster(folder, project)
+    busy = {} if force else _with_cluster(folder, submission.project)
+    jobs = Counter(busy.values())
     if busy and not resume:
-        first = next(iter(busy.values()))
+        first = next(iter(jobs))
         raise UsageError(
-            f"{first} still has {list(busy.values()).count(first)} cases of {folder}",
+            f"{first} still has {jobs[first]} cases of {folder}",
             hint=f"--resume leaves them to it; molprof jobs {first} --cancel ends them",
         )
     entries, chosen = _kept(folder, entries, chosen, resume, force, busy)
-    for job in sorted(set(busy.values())):
-        note(f"{job} still has {list(busy.values()).count(job)} cases, which are left to it: molprof collect {job}")
+    for job, count in sorted(jobs.items()):
+        note(f"{job} still has {count} cases, which are left to it: molprof collect {job}")
     if not chosen:
         if not busy:
             note(f"every case of {folder} is there; next: molprof compare {shlex.quote(str(folder))}")
         return
-    if cluster is None:
+    if submission.cluster is None:
         _here(folder, entries, chosen, force, limit_s)
     else:
-        _there(folder, entries, chosen, force, project, cluster, overrides, detach)
-    if not detach:
+        _there(folder, entries, chosen, force, submission)
+    if not submission.detach:
         note(f"next: molprof compare {shlex.quote(str(folder))}")
 
 
-def _options() -> dict[str, Option]:
-    """Capture's options by their names without dashes."""
-    from molprof.profiler.sweep.grid import Option
-
-    return {
-        name.lstrip("-"): Option(name, next(iter(item.secondary_opts), None), not item.is_flag)
-        for item in capture.params
-        if isinstance(item, click.Option) and item.name not in _OWN
-        for name in item.opts
-    }
+def arguments(case: Case) -> list[str]:
+    """Return a case's command line after `molprof capture`, without an output."""
+    found = []
+    for key, value in case.settings.items():
+        if key == "processor" and value in _PROCESSORS:
+            found.append(_PROCESSORS[str(value)])
+        else:
+            found += words(_OPTIONS[key], value)
+    return found
 
 
 def _command(folder: Path, entry: Entry, force: bool) -> list[str]:
     return ["capture", *entry.arguments, "-o", str(folder / entry.trace), *(["--force"] if force else [])]
 
 
-def _entry(sweep: Sweep, number: int, folder: Path, project: Project, extra: tuple[str, ...]) -> Entry:
+def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> Entry:
     """A case after the checks that capture itself makes.
 
     Raises:
         UsageError: a value that no capture takes; names the line.
     """
-    from molprof.profiler.project import check_folder
+    from molprof.profiler.models.names import check_folder
     from molprof.profiler.sweep.index import Entry
 
-    case = sweep.cases[number]
-    entry = Entry(case.name, f"{case.name}.json.gz", case.options, (*extra, *case.arguments))
-    _check_processor(sweep, entry.options.get("processor", sweep.file.content.get("options", {}).get("processor")))
+    config = ("--config", str(submission.config)) if submission.config else ()
+    entry = Entry(case.name, f"{case.name}.json.gz", case.options, (*config, *arguments(case)))
+    _check_processor(sweep, case.settings.get("processor"))
     try:
         context = capture.make_context("capture", _command(folder, entry, True)[1:])
         check_sampling(context)
         parameters: dict[str, Any] = {key: value for key, value in context.params.items() if key not in _OWN}
-        settings = capture_settings(project, output=folder / entry.trace, force=True, **parameters)
+        settings = capture_settings(submission.project, **parameters)
     except click.BadParameter as error:
         key = error.param.opts[-1].lstrip("-") if error.param else ""
         sweep.file.refuse(error.format_message(), sweep.place(key))
@@ -173,9 +175,8 @@ def _entry(sweep: Sweep, number: int, folder: Path, project: Project, extra: tup
 def _check_processor(sweep: Sweep, name: object) -> None:
     """A mistyped name is found before anything runs; a module of the user's own is left to the case."""
     from molprof.profiler.processors import find_factory
-    from molprof.profiler.sweep.grid import PROCESSORS
 
-    if not isinstance(name, str) or name in PROCESSORS or ":" in name:
+    if not isinstance(name, str) or name in _PROCESSORS or ":" in name:
         return
     try:
         find_factory(name)
@@ -187,7 +188,6 @@ def _with_cluster(folder: Path, project: Project) -> dict[str, str]:
     """The cases that a cluster has not finished yet, and the job that has them."""
     from molprof.profiler.cluster.job import find_job, jobs_folder
     from molprof.profiler.cluster.status import UNFINISHED, job_status
-    from molprof.profiler.cluster.submit import recovered
     from molprof.profiler.sweep.index import read_index
 
     found = {}
@@ -196,7 +196,7 @@ def _with_cluster(folder: Path, project: Project) -> dict[str, str]:
             job = find_job(jobs_folder(project.folder), name)
         except MolprofError:
             continue  # its folder is gone, and with it all that is known of it
-        found.update({task.name: name for task in job_status(recovered(job)).tasks if task.state in UNFINISHED})
+        found.update({task.name: name for task in job_status(job).tasks if task.state in UNFINISHED})
     return found
 
 
@@ -264,25 +264,17 @@ def _here(folder: Path, entries: list[Entry], chosen: list[int], force: bool, li
         )
 
 
-def _there(
-    folder: Path,
-    entries: list[Entry],
-    chosen: list[int],
-    force: bool,
-    project: Project,
-    cluster: str,
-    overrides: tuple[str, ...],
-    detach: bool,
-) -> None:
-    from molprof.profiler.cluster.job import Task
+def _there(folder: Path, entries: list[Entry], chosen: list[int], force: bool, submission: Submission) -> None:
+    from molprof.profiler.cluster.job import Job, Task
     from molprof.profiler.sweep.index import write_index
+
+    def submitted(job: Job) -> None:
+        for number in chosen:
+            entries[number] = replace(entries[number], state="submitted", job=job.id)
+        write_index(folder, entries)
 
     tasks = [
         Task(entry.name, tuple(_command(folder, entry, force)), str((folder / entry.trace).absolute()))
         for entry in (entries[number] for number in chosen)
     ]
-    job = hand_over(project, "sweep", tasks, cluster, overrides, {"folder": str(folder.absolute())})
-    for number in chosen:
-        entries[number] = replace(entries[number], state="submitted", job=job.id)
-    write_index(folder, entries)
-    attend(job, detach)
+    submit_command(submission, "sweep", tasks, {"folder": str(folder.absolute())}, submitted)

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from molprof.common.errors import UsageError
+from molprof.common.settings import AUTO
 from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase
-from molprof.profiler.settings import AUTO
 
 # The kind of a request to a worker for the machine's facts.
 FACTS = "facts"

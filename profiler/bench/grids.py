@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from molprof.common.errors import UsageError
+from molprof.common.settings import ATTENTION, AUTO, COMPILE, KV_CACHES, STATIC_CACHES
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
 from molprof.profiler.processors import PROCESSORS
-from molprof.profiler.settings import ATTENTION, AUTO, COMPILE, KV_CACHES, STATIC_CACHES
 
 _SWITCH = ("off", "on")
 _COMPILED = tuple(mode for mode in COMPILE if mode not in (AUTO, "eager"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import random
 import statistics
@@ -14,6 +13,7 @@ from typing import Any
 from molprof.common.bench_records import NO_MEMORY, OK, UNSUPPORTED
 from molprof.common.errors import RunError, UsageError
 from molprof.common.memory import available_bytes
+from molprof.common.values import now
 from molprof.profiler.bench.cases import Case, GenerateCase, case_id, to_json
 from molprof.profiler.bench.facts import FACTS, Facts, facts_from, named, unsupported
 from molprof.profiler.bench.isolate import WORKER, Ended, Limits, run_isolated
@@ -120,7 +120,7 @@ def run_plan(
     environment = results.environment(facts.environment)
     results.write(
         {
-            "record": "run", "started": _now(), "command": list(plan.command), "environment": environment,
+            "record": "run", "started": now(), "command": list(plan.command), "environment": environment,
             "cases": len(plan.cases), "repeats": plan.repeats, "seed": plan.seed,
             "limit_s": plan.limits.seconds, "memory_limit_bytes": plan.limits.memory_bytes,
         }
@@ -156,13 +156,13 @@ def run_plan(
                 "environment": environment if own is None else results.environment(own), "repeat": repeat,
                 "status": ended.status, "message": ended.message,
                 "stack": None if ended.stack is None else list(ended.stack),
-                "ended": _now(), "load": round(load, 1),
+                "ended": now(), "load": round(load, 1),
                 "wall_s": round(ended.wall_s, 3), "figures": ended.answer.get("figures"), **fit,
             }
         )  # fmt: skip
         message = ended.message
         if fit:
-            message = f"{message}; {'the' if fit['fit_exact'] else 'a'} largest batch that fits: {fit['largest_batch']}"
+            message = f"{message}; {'the largest' if fit['fit_exact'] else 'a'} batch that fits: {fit['largest_batch']}"
         of = number + len(waiting)
         report(Step(case, repeat, number, of, ended.status, message, ended.wall_s, _rest(took, waiting)))
 
@@ -179,30 +179,30 @@ def _one(case: Case, plan: Plan, reason: str | None, fits: dict[str, int]) -> tu
 
 
 def _largest_fit(case: Case, plan: Plan, low: int) -> dict[str, Any]:
-    """Bisects between `low` rows, which fit, and the case's own, which do not; each try is one process.
+    """Bisect between a batch of `low`, which fits, and the case's own, which does not.
 
-    `fit_exact` is false if a try was neither ok nor out of memory, so that a larger batch may fit.
+    A try is one untimed pass of one batch, which takes the memory that a timed one takes. `fit_exact` is false if a
+    try ended in another way than ok or out of memory, so that a larger batch may fit.
     """
-    began = time.monotonic()
-    high, exact, tries = case.rows, True, []
+    tries: list[dict[str, Any]] = []
+    began, high = time.monotonic(), case.rows
     while high - low > 1:
         size = (low + high) // 2
-        # An untimed pass of one batch takes the memory that a timed one takes.
-        smaller = (
-            replace(case, batch_size=size, count=size, warmup=1, passes=1)
-            if isinstance(case, GenerateCase)
-            else replace(case, batch=size)
-        )
-        status = run_isolated(to_json(smaller), plan.limits, plan.worker).status
+        status = run_isolated(to_json(_sized(case, size)), plan.limits, plan.worker).status
         tries.append({"batch": size, "status": status})
-        if status == OK:
-            low = size
-        else:
-            high = size
-            exact = exact and status == NO_MEMORY
+        low, high = (size, high) if status == OK else (low, size)
     return {
-        "largest_batch": low, "fit_exact": exact, "fit_tries": tries, "fit_s": round(time.monotonic() - began, 3),
-    }  # fmt: skip
+        "largest_batch": low,
+        "fit_exact": all(item["status"] in (OK, NO_MEMORY) for item in tries),
+        "fit_tries": tries,
+        "fit_s": round(time.monotonic() - began, 3),
+    }
+
+
+def _sized(case: Case, size: int) -> Case:
+    if isinstance(case, GenerateCase):
+        return replace(case, batch_size=size, count=size, warmup=1, passes=1)
+    return replace(case, batch=size)
 
 
 def _without_batch(case: Case) -> str | None:
@@ -220,7 +220,3 @@ def _rest(took: dict[Case, list[float]], waiting: Sequence[tuple[int, Case]]) ->
         return None
     usual = statistics.median(value for values in took.values() for value in values)
     return sum(statistics.median(took[case]) if case in took else usual for _, case in waiting)
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

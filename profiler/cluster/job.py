@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import replacing
+from molprof.common.typed_json import read_typed
 from molprof.profiler.cluster.settings import SlurmSettings
 
 SCHEMA = 1
 VARIABLE = "MOLPROF_JOBS"
 _FILE = "job.json"
 _SEEN = "seen.json"
+_SCRIPT = re.compile(r"(\d+)_submission\.sh")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,30 @@ class Task:
     name: str
     arguments: tuple[str, ...]
     output: str | None = None
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """What a task writes about itself.
+
+    Attributes:
+        state: `running` until it has ended; then how it ended.
+        started, ended: in ISO format and UTC.
+        exit_code: of its command line; below 0 the signal that killed it.
+        message: why it did not end well.
+    """
+
+    attempt: int | None
+    state: str
+    task: int | None = None
+    slurm_id: str | None = None
+    restart: int = 0
+    node: str | None = None
+    pid: int | None = None
+    started: str | None = None
+    ended: str | None = None
+    exit_code: int | None = None
+    message: str | None = None
 
 
 @dataclass(frozen=True)
@@ -190,7 +217,7 @@ def _folders(jobs: Path) -> list[Path]:
 
 
 def read_job(folder: Path) -> Job:
-    """The job that is kept in a folder.
+    """Return the job that is kept in a folder.
 
     Raises:
         RunError: its file is damaged, or of a newer molprof.
@@ -201,30 +228,25 @@ def read_job(folder: Path) -> Job:
         raise RunError(f"{path} cannot be read", hint="its Slurm job, if any, goes on; submit again for another")
     if not isinstance(content.get("schema"), int) or content["schema"] > SCHEMA:
         raise RunError(f"{path} is of schema {content.get('schema')!r}; this molprof reads up to {SCHEMA}")
-    try:
-        job = Job(
-            folder=folder,
-            kind=content["kind"],
-            cluster=content["cluster"],
-            slurm=SlurmSettings.from_json(content["slurm"]),
-            cwd=content["cwd"],
-            created=content["created"],
-            tasks=tuple(Task(item["name"], tuple(item["arguments"]), item["output"]) for item in content["tasks"]),
-            attempts=tuple(
-                Attempt(tuple(item["tasks"]), item["slurm_id"], item["submitted"]) for item in content["attempts"]
-            ),
-            data=content["data"],
-        )
-    except (KeyError, TypeError) as error:
-        raise RunError(f"{path} is not a whole job: {error}") from error
-    for task in job.tasks:
-        texts = (task.name, *task.arguments, *([] if task.output is None else [task.output]))
-        if not all(isinstance(text, str) for text in texts):
-            raise RunError(f"{path} is not a whole job: the task {task.name!r} is no text")
-    return job
+    fields = {
+        name: read_typed(content.get(name), kind, f"{path}: {name}", error=RunError)
+        for name, kind in get_type_hints(Job).items()
+        if name != "folder"
+    }
+    job = Job(folder, **fields)
+    attempts = enumerate(job.attempts)
+    return replace(job, attempts=tuple(_submitted(item, job.attempt_folder(number)) for number, item in attempts))
 
 
-def write_json(path: Path, content: Mapping[str, Any] | Sequence[Any]) -> None:
+def _submitted(attempt: Attempt, folder: Path) -> Attempt:
+    """The attempt with the Slurm id that submitit's script is named after, if its submission was cut short."""
+    if attempt.slurm_id is not None or not folder.is_dir():
+        return attempt
+    found = [match[1] for path in folder.iterdir() if (match := _SCRIPT.fullmatch(path.name))]
+    return replace(attempt, slurm_id=found[0]) if found else attempt
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a file whole."""
     with replacing(path) as part:
         part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -65,11 +65,6 @@ class SlurmSettings:
         """What is set, by name."""
         return {name: value for name, value in asdict(self).items() if value not in (None, (), {})}
 
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> SlurmSettings:
-        """What `to_json` wrote."""
-        return cls(**{**content, "setup": tuple(content.get("setup", ()))})
-
 
 class _WrongError(ValueError):
     """A value that a key cannot have; its text is what was expected."""
@@ -133,55 +128,59 @@ def _sbatch(value: object) -> dict[str, str | int | bool]:
     return {key.removeprefix("--"): item for key, item in value.items() if item is not False}
 
 
-# Key of the file -> attribute and what makes its value.
-_KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
-    "partition": ("partition", _text),
-    "account": ("account", _text),
-    "qos": ("qos", _text),
-    "constraint": ("constraint", _text),
-    "gpus": ("gpus", _gpus),
-    "cpus": ("cpus", _number),
-    "time": ("time_minutes", _time),
-    "memory": ("memory", _memory),
-    "parallel": ("parallel", _number),
-    "setup": ("setup", _setup),
-    "sbatch": ("sbatch", _sbatch),
+# Keys of the file, all but `time` named as their attributes, and what makes their values.
+_KEYS: dict[str, Callable[[object], Any]] = {
+    "partition": _text,
+    "account": _text,
+    "qos": _text,
+    "constraint": _text,
+    "gpus": _gpus,
+    "cpus": _number,
+    "time": _time,
+    "memory": _memory,
+    "parallel": _number,
+    "setup": _setup,
+    "sbatch": _sbatch,
 }
 
 
 def slurm_table(file: TomlFile, name: str) -> SlurmSettings:
-    """The table `[slurm.NAME]` of a file.
+    """Return the table `[slurm.NAME]` of a file.
 
     Raises:
-        UsageError: an unknown key or a value that cannot be; names the line.
+        UsageError: an unknown key or a wrong value; names the line.
     """
     where = ["slurm", name]
-    found = {}
+    settings = SlurmSettings()
     for key, value in file.check_keys(file.content["slurm"][name], where, _KEYS).items():
-        attribute, convert = _KEYS[key]
         try:
-            found[attribute] = convert(value)
+            settings = _changed(settings, key, value)
         except _WrongError as wrong:
-            file.refuse(f"{key} is {value!r}, expected {wrong}", [*where, key])
-    return SlurmSettings(**found)
+            file.refuse(str(wrong), [*where, key])
+    return settings
 
 
 def overridden(settings: SlurmSettings, options: Sequence[str]) -> SlurmSettings:
-    """`settings` with `KEY=VALUE` options in the place of theirs.
+    """Return `settings` with the values of `KEY=VALUE` options instead.
 
     Raises:
-        UsageError: an option that is none of the kind, names an unknown key or a value that cannot be.
+        UsageError: an option that is not KEY=VALUE, an unknown key or a wrong value.
     """
-    found = {}
     accepted = [key for key in _KEYS if key != "sbatch"]
     for option in options:
         key, equals, value = option.partition("=")
         if not equals or key not in accepted:
             problem = unknown(f"--slurm {key}", key, accepted) if equals else f"--slurm {option!r} is not KEY=VALUE"
             raise UsageError(problem, hint="e.g. --slurm partition=gpu --slurm time=2:00:00")
-        attribute, convert = _KEYS[key]
         try:
-            found[attribute] = convert(value)
+            settings = _changed(settings, key, value)
         except _WrongError as wrong:
-            raise UsageError(f"--slurm {key} is {value!r}, expected {wrong}") from wrong
-    return replace(settings, **found)
+            raise UsageError(f"--slurm {wrong}") from wrong
+    return settings
+
+
+def _changed(settings: SlurmSettings, key: str, value: object) -> SlurmSettings:
+    try:
+        return replace(settings, **{"time_minutes" if key == "time" else key: _KEYS[key](value)})
+    except _WrongError as wrong:
+        raise _WrongError(f"{key} is {value!r}, expected {wrong}") from wrong

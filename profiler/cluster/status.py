@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from molprof.profiler.cluster.job import Job, read_json
+from molprof.common.errors import TraceError
+from molprof.common.typed_json import read_typed
+from molprof.profiler.cluster.job import Job, TaskRecord, read_json
 from molprof.profiler.cluster.scheduler import SchedulerError, Sighting, sightings
 
 # In the order in which they are counted in one line.
@@ -121,26 +122,27 @@ def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
         ends = _remember(job, known, now)
         # A task that ended after its word was read and before Slurm was asked has left another one by now.
         entries = [
-            _record(job, number) if entry is None or entry["state"] == "running" else entry
+            _record(job, number) if entry is None or entry.state == "running" else entry
             for number, entry in enumerate(before)
         ]
-        tasks = [_judge(job, number, entry, ends, now, problem) for number, entry in enumerate(entries)]
+        tasks = [_task_status(job, number, entry, ends, now, problem) for number, entry in enumerate(entries)]
         found.append(JobStatus(job, tuple(tasks), problem))
     return found
 
 
-def _record(job: Job, number: int) -> dict[str, Any] | None:
+def _record(job: Job, number: int) -> TaskRecord | None:
     """What the latest attempt of a task wrote; None: nothing yet."""
-    record = read_json(job.record_path(number))
-    if record is None or record.get("attempt") != job.attempt_of(number) or record.get("state") not in STATES:
+    path = job.record_path(number)
+    try:
+        record = read_typed(read_json(path), TaskRecord, str(path))
+    except TraceError:
         return None
-    texts = (record.get(name) for name in ("message", "node", "started", "ended"))
-    return record if all(text is None or isinstance(text, str) for text in texts) else None
+    return record if record.attempt == job.attempt_of(number) and record.state in STATES else None
 
 
-def _settled(record: Mapping[str, Any] | None, seen: Mapping[str, str] | None) -> bool:
+def _settled(record: TaskRecord | None, seen: Mapping[str, str] | None) -> bool:
     """Nothing that the scheduler says could change the task's state."""
-    return seen is not None or (record is not None and record["state"] in ("ok", "failed"))
+    return seen is not None or (record is not None and record.state in ("ok", "failed"))
 
 
 def _of_task(now: Mapping[str, Sighting], slurm_id: str) -> Sighting | None:
@@ -151,7 +153,7 @@ def _of_task(now: Mapping[str, Sighting], slurm_id: str) -> Sighting | None:
 def _remember(
     job: Job, seen: dict[str, dict[str, str]], now: Mapping[str, Sighting]
 ) -> Mapping[str, Mapping[str, str]]:
-    """What the scheduler said about ends, now and before; written down where there is news."""
+    """What the scheduler said about ends, now and before; written down if there is news."""
     ends = {}
     for number in range(len(job.tasks)):
         slurm_id = job.slurm_task_id(number)
@@ -164,53 +166,54 @@ def _remember(
     return seen
 
 
-def _judge(
+def _task_status(
     job: Job,
     number: int,
-    record: Mapping[str, Any] | None,
+    record: TaskRecord | None,
     seen: Mapping[str, Mapping[str, str]],
     now: Mapping[str, Sighting],
     problem: str | None,
 ) -> TaskStatus:
-    slurm_id = job.slurm_task_id(number)
-    entry = record or {}
-
-    def status(state: str, message: str | None = None) -> TaskStatus:
-        return TaskStatus(
-            number,
-            job.tasks[number].name,
-            state,
-            message,
-            entry.get("node"),
-            entry.get("started"),
-            entry.get("ended"),
-            entry.get("exit_code"),
-            slurm_id,
-        )
-
+    slurm_id, name = job.slurm_task_id(number), job.tasks[number].name
     if slurm_id is None:
-        return status("lost", "its submission was cut short before Slurm had it")
-    own = entry.get("state")
+        state, message = "lost", "its submission was cut short before Slurm had it"
+    else:
+        end = seen.get(slurm_id, {}).get("state")
+        log = f"molprof logs {job.id} {number}"
+        state, message = _judged(record, _of_task(now, slurm_id), end, problem, log)
+    if record is None:
+        return TaskStatus(number, name, state, message, slurm_id=slurm_id)
+    return TaskStatus(
+        number, name, state, message, record.node, record.started, record.ended, record.exit_code, slurm_id
+    )
+
+
+def _judged(
+    record: TaskRecord | None, sighting: Sighting | None, end: str | None, problem: str | None, log: str
+) -> tuple[str, str | None]:
+    """A task's state, and its message, by what it wrote and what Slurm says.
+
+    Args:
+        sighting: now; end: Slurm's word for its end, once it gave one.
+        problem: why Slurm does not answer; log: the command that shows the task's log.
+    """
+    own = record.state if record else None
+    message = record.message if record else None
     if own in ("ok", "failed"):
-        return status(own, entry.get("message"))
-    sighting = _of_task(now, slurm_id)
+        return own, message
+    stopped = own is not None and own != "running"
     if sighting is not None and sighting.live:
         if sighting.state == "PENDING":
             waits = None if sighting.reason == "None" else sighting.reason
-            return status("pending", f"again, after it was {own}" if own not in (None, "running") else waits)
-        if own in (None, "running"):
-            return status("running")
-    end = seen.get(slurm_id)
-    if end is not None and (ended := _ENDS.get(end["state"])) is not None:
-        return status(ended, entry.get("message"))
-    if own not in (None, "running"):
-        return status(own, entry.get("message"))
+            return "pending", f"again, after it was {own}" if stopped else waits
+        if not stopped:
+            return "running", None
+    if end in _ENDS:
+        return _ENDS[end], message
+    if own is not None and stopped:
+        return own, message
     if end is not None:  # Slurm calls it failed, or done, and the task left no word
-        return status(
-            "failed", f"Slurm says {end['state']} and the task left no word; molprof logs {job.id} {number} may say why"
-        )
+        return "failed", f"Slurm says {end} and the task left no word; {log} may say why"
     if problem is not None:
-        return status("unknown", "running when last heard of" if own == "running" else "not started when last heard of")
-    if sighting is not None:  # live, completing
-        return status("running")
-    return status("lost", "Slurm no longer knows it, and it left no word")
+        return "unknown", "running when last heard of" if own == "running" else "not started when last heard of"
+    return "lost", "Slurm no longer knows it, and it left no word"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import io
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from molprof.common.errors import MissingExtraError, UsageError
+from molprof.common.values import now
 from molprof.profiler.cluster.job import Attempt, Job, Task, new_job_folder
 from molprof.profiler.cluster.scheduler import SchedulerError, check_reachable
 from molprof.profiler.cluster.settings import SlurmSettings
 from molprof.profiler.cluster.worker import run_task
 
-_SCRIPT = re.compile(r"(\d+)_submission\.sh")
 # What Slurm tells a job about itself; in a job that is submitted from it, srun would take that for options.
 _OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_")
 # Of these names, what says where the cluster is and who asks.
@@ -51,7 +49,7 @@ def submit(
     _check_installed()
     check_reachable()
     folder = new_job_folder(jobs, kind)
-    job = Job(folder, kind, cluster, slurm, str(Path.cwd()), _now(), tuple(tasks), data=data)
+    job = Job(folder, kind, cluster, slurm, str(Path.cwd()), now(), tuple(tasks), data=data)
     try:
         return _attempt(job, tuple(range(len(tasks))))
     except SchedulerError:
@@ -71,16 +69,6 @@ def requeue(job: Job, tasks: Sequence[int]) -> Job:
     return _attempt(job, tuple(tasks))
 
 
-def recovered(job: Job) -> Job:
-    """The job with the Slurm id of an attempt whose submission was cut short after Slurm had taken it."""
-    attempts = []
-    for number, attempt in enumerate(job.attempts):
-        scripts = [_SCRIPT.fullmatch(path.name) for path in _files(job.attempt_folder(number))]
-        found = [match[1] for match in scripts if match]
-        attempts.append(replace(attempt, slurm_id=found[0]) if attempt.slurm_id is None and found else attempt)
-    return replace(job, attempts=tuple(attempts))
-
-
 def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
     """The job with one more attempt, whose file is written before Slurm is asked and again with Slurm's id."""
     import submitit
@@ -90,7 +78,7 @@ def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
         folder.mkdir()
     except FileExistsError as error:
         raise UsageError(f"{job.id} is being requeued by another process", hint=f"molprof jobs {job.id}") from error
-    started = replace(job, attempts=(*job.attempts, Attempt(tasks, None, _now())))
+    started = replace(job, attempts=(*job.attempts, Attempt(tasks, None, now())))
     started.save()
     executor = submitit.SlurmExecutor(folder=folder)
     parameters = job.slurm.parameters()
@@ -139,11 +127,3 @@ def _check_installed() -> None:
         import submitit  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("submitit", "slurm", "submitting to Slurm") from error
-
-
-def _files(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import signal
 import socket
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NoReturn
 
 from molprof.common.process import run_child
-from molprof.profiler.cluster.job import read_job, write_json
+from molprof.common.values import now
+from molprof.profiler.cluster.job import TaskRecord, read_job, write_json
 from molprof.profiler.cluster.scheduler import job_fields
 
 # What shells return for a process that a signal ended, and what Slurm's own accounting shows as failed.
@@ -31,28 +32,25 @@ def run_task(folder: str, number: int) -> NoReturn:
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit's, for what can be resumed in the middle
     job = read_job(Path(folder))
-    record = {
-        "task": number,
-        "attempt": job.attempt_of(number),
-        "slurm_id": _slurm_id(),
-        "restart": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
-        "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
-        "pid": os.getpid(),
-        "state": "running",
-        "started": _now(),
-        "ended": None,
-        "exit_code": None,
-        "message": None,
-    }
+    record = TaskRecord(
+        job.attempt_of(number),
+        "running",
+        number,
+        _slurm_id(),
+        int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+        os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        os.getpid(),
+        now(),
+    )
     path = job.record_path(number)
-    write_json(path, record)
+    write_json(path, asdict(record))
     try:
         ending = run_child(job.tasks[number].arguments, job.cwd, sys.stdout.buffer)
         state, code, message = ending.state, ending.exit_code, ending.message
     except _StoppedError:
         state, message = _why_stopped()
         code = _STOPPED_CODE
-    write_json(path, record | {"state": state, "ended": _now(), "exit_code": code, "message": message})
+    write_json(path, asdict(replace(record, state=state, ended=now(), exit_code=code, message=message)))
     sys.exit(code if code >= 0 else 128 - code)
 
 
@@ -77,7 +75,3 @@ def _slurm_id() -> str:
     """As squeue names the task."""
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
     return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ.get("SLURM_JOB_ID", "")
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import re
 from collections.abc import Callable, Iterable
@@ -14,7 +13,7 @@ from typing import Any
 from molprof.common.errors import MolprofError
 from molprof.profiler.cluster.scheduler import SchedulerError, available, check_reachable
 from molprof.profiler.doctor.trials import Answer, ask
-from molprof.profiler.hardware import driver_version, gpu_names
+from molprof.profiler.environment import driver_version, gpu_names, installed_version
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.project import NAME, find_project
 
@@ -166,7 +165,7 @@ def _package(name: str, answer: Answer, extra: str, needed_for: str | None) -> C
         needed_for: the command that does not work without it; None: of use, and no more.
     """
     if answer.problem is None:
-        return Check(name, _version(name) or (answer.value or {}).get("version"), OK)
+        return Check(name, installed_version(name) or (answer.value or {}).get("version"), OK)
     fix = f"pip install 'molprof[{extra}]'"
     if answer.missing == name:
         value = f"not installed; molprof {needed_for} needs it" if needed_for else "not installed"
@@ -188,7 +187,7 @@ def _backend(name: str, answer: Answer, torch: Answer) -> Check:
 
 def _flash(answer: Answer, torch: Answer) -> Check:
     """The package flash-attn: absent is no fault; one that was built for another torch is named as that."""
-    version = _version(_FLASH) or (answer.value or {}).get("version")
+    version = installed_version(_FLASH) or (answer.value or {}).get("version")
     if answer.problem is None:
         return Check(_FLASH, version, OK)
     again = "pip uninstall -y flash-attn && pip install --no-cache-dir --no-build-isolation flash-attn"
@@ -228,10 +227,3 @@ def _slurm() -> Check:
     except SchedulerError as error:
         return Check("slurm", str(error), BROKEN, error.hint)
     return Check("slurm", "its controller answers", OK)
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -10,7 +10,7 @@ from pathlib import Path
 from rdkit import Chem
 
 from molprof.common.errors import UsageError
-from molprof.common.manifest import Skipped
+from molprof.common.molecule_records import Skipped
 from molprof.profiler.molecules.conformers import reference_conformers
 from molprof.profiler.molecules.sample import sample_of
 from molprof.profiler.molecules.smiles import Molecule, quiet, split_atoms

@@ -10,26 +10,24 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import RunError, UsageError
-from molprof.common.files import replacing
-from molprof.profiler.models.architecture import ARCHITECTURES, Architecture, Shape, build, build_empty, config
-from molprof.profiler.models.sizes import RANDOM, TRAINED
+from molprof.common.settings import RANDOM, CaptureSettings
+from molprof.profiler.models.architecture import ARCHITECTURES, Shape, build, build_empty, config
+from molprof.profiler.models.sizes import sized
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
     from molprof.profiler.models.widening import Report
-    from training.encode import CompactVocabulary
 
-_METADATA = "molprof"
-_EMBEDDING = "model.embed_tokens.weight"
-_OUTPUT = "lm_head.weight"
+METADATA = "molprof"
+OUTPUT = "lm_head.weight"
 _HEADER_BYTES = 100_000_000  # the format's own bound
 _REINSTALL = "reinstall molprof"
 
@@ -50,33 +48,6 @@ class Header:
     eos: int
     pad: int
     record: dict[str, Any]
-
-
-def save(
-    path: Path, model: PreTrainedModel, vocabulary: CompactVocabulary, preset: str, record: dict[str, Any]
-) -> None:
-    """Writes a trained compact model, float16, with everything needed to expand it.
-
-    Args:
-        model: tied embeddings with `vocabulary.rows` rows; its config's eos and pad are compact ids.
-        record: JSON-ready account of the training.
-    """
-    import torch
-    from safetensors.torch import save_file
-
-    if vocabulary.full_size != ARCHITECTURES[preset].logits_width:
-        raise ValueError(f"{vocabulary.full_size} columns; {preset} has {ARCHITECTURES[preset].logits_width}")
-    tensors = {
-        name: tensor.detach().to("cpu", torch.float16).contiguous()
-        for name, tensor in model.state_dict().items()
-        if name != _OUTPUT  # tied to the embedding
-    }
-    if tensors[_EMBEDDING].shape[0] != vocabulary.rows:
-        raise ValueError(f"{tensors[_EMBEDDING].shape[0]} embedding rows for {vocabulary.rows} compact ids")
-    eos, pad = vocabulary.ids[model.config.eos_token_id], vocabulary.ids[model.config.pad_token_id]
-    header = Header(preset, vocabulary.ids, eos, pad, record)
-    with replacing(path) as part:
-        save_file(tensors, str(part), metadata={"format": "pt", _METADATA: json.dumps(asdict(header))})
 
 
 def checkpoint_path(preset: str) -> Path:
@@ -104,44 +75,45 @@ def read_header(path: Path) -> Header:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(min(length, _HEADER_BYTES)))
-        raw = json.loads(header["__metadata__"][_METADATA])
+        raw = json.loads(header["__metadata__"][METADATA])
         return Header(raw["preset"], tuple(raw["ids"]), raw["eos"], raw["pad"], raw["record"])
     except (struct.error, KeyError, TypeError, ValueError, OSError) as problem:
         raise RunError(f"{path} is not a molprof checkpoint ({problem})", hint=_REINSTALL) from problem
 
 
+def implementation(attention: str) -> str:
+    """transformers' `attn_implementation` for an attention of `settings.ATTENTION`."""
+    return "sdpa" if attention.startswith("sdpa") else attention
+
+
 def load_preset(
-    preset: str,
+    settings: CaptureSettings,
     dtype: torch.dtype,
     device: torch.device,
-    attention: str = "sdpa",
-    path: Path | None = None,
-    size: Architecture | None = None,
-    weights: str = TRAINED,
     report: Report = lambda layer, layers: None,
+    path: Path | None = None,
 ) -> PreTrainedModel:
-    """A preset's full-vocabulary model, in evaluation mode.
+    """The full-vocabulary model of a preset, in evaluation mode.
 
     Args:
-        attention: transformers' `attn_implementation`.
-        path: another checkpoint of the same preset, instead of the packaged one.
-        size: the preset at another size, from `sizes.sized`; None: its own.
-        weights: `trained` or `random`.
+        settings: its model, size, weights and attention.
         report: called after each layer with its number, from 1, and their number.
+        path: another checkpoint of the same preset, instead of the packaged one.
 
     Raises:
-        UsageError: no such preset.
+        UsageError: no such preset, or no such size of it.
         RunError: the checkpoint is missing or damaged, or the device has no memory for the model.
     """
+    preset, size = settings.model, settings.size
     file = path or checkpoint_path(preset)
     header = read_header(file)
     if header.preset != preset:
         raise RunError(f"{file} holds the preset {header.preset!r}, not {preset!r}", hint=_REINSTALL)
-    wide = size or ARCHITECTURES[preset]
-    settings = config(wide, wide.logits_width, header.eos, header.pad)
-    settings._attn_implementation = attention
-    model = build_empty(settings, dtype, device)
-    if weights == RANDOM:
+    wide = ARCHITECTURES[preset] if size is None else sized(preset, size, settings.weights)
+    configuration = config(wide, wide.logits_width, header.eos, header.pad)
+    configuration._attn_implementation = implementation(settings.attention)
+    model = build_empty(configuration, dtype, device)
+    if settings.weights == RANDOM:
         from molprof.profiler.models.widening import randomize
 
         randomize(model, report)
@@ -181,7 +153,7 @@ def _fill(
     own = ARCHITECTURES[header.preset]
     with torch.device("meta"):
         narrow = build(config(own, len(header.ids) + 1, 0, 0)).state_dict()
-    wanted = {name: tensor.shape for name, tensor in narrow.items() if name != _OUTPUT}  # tied to the embedding
+    wanted = {name: tensor.shape for name, tensor in narrow.items() if name != OUTPUT}  # tied to the embedding
     found = {name: tensor.shape for name, tensor in tensors.items()}
     if found != wanted:
         unlike = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from molprof.profiler.models.target import Target
 from molprof.profiler.models.tokenizers import TAGS
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
-from molprof.profiler.processors.base import BatchProcessor, Target
+from molprof.profiler.processors.base import BatchProcessor
 from molprof.profiler.processors.rows import Action, Block, Force, RowProcessor
 
 

@@ -7,9 +7,9 @@ filled with junk: here as few as hold every coordinate of the packaged conformer
 
 from __future__ import annotations
 
+from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.conformers import reference_conformers
 from molprof.profiler.molecules.placeholders import best_placeholder
-from molprof.profiler.processors.base import Target
 from molprof.profiler.processors.vectorized import Vectorized
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from molprof.common.errors import UsageError
+from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.template import Template
-from molprof.profiler.processors.base import BatchProcessor, Target
+from molprof.profiler.processors.base import BatchProcessor
 from molprof.profiler.processors.rows import Action, Allow, Force, RowProcessor
 
 DIGITS = tuple("0123456789")

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from molprof.common.errors import MissingExtraError
-from molprof.profiler.processors.base import Target
+from molprof.profiler.models.target import Target
 from molprof.profiler.processors.constraint import Constraint, Engine, EngineProcessor
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import TraceError, UsageError
+from molprof.common.typed_json import read_typed
 from molprof.profiler.cluster.job import read_json, write_json
 
 if TYPE_CHECKING:
@@ -62,14 +63,11 @@ def read_index(folder: Path) -> tuple[Entry, ...] | None:
         return None
     if not isinstance(content.get("schema"), int) or content["schema"] > SCHEMA:
         raise TraceError(f"{path} is of schema {content.get('schema')!r}; this molprof reads up to {SCHEMA}")
-    try:
-        entries = [Entry(**{**item, "arguments": tuple(item["arguments"])}) for item in content["cases"]]
-    except (KeyError, TypeError) as error:
-        raise TraceError(f"{path} is not a whole index: {error}", hint="molprof sweep FILE --resume") from error
+    entries = read_typed(content.get("cases"), tuple[Entry, ...], f"{path}: cases", "molprof sweep FILE --resume")
     for entry in entries:
-        if not isinstance(entry.trace, str) or Path(entry.trace).name != entry.trace:
+        if Path(entry.trace).name != entry.trace:
             raise TraceError(f"{path} names a trace outside its folder: {entry.trace!r}")
-    return tuple(entries)
+    return entries
 
 
 def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
