@@ -300,7 +300,8 @@ def test_an_interrupt_keeps_what_is_done_ends_what_runs_and_says_how_to_go_on(tm
         said = process.stderr.read()
     assert process.returncode == 130
     assert "Traceback" not in said
-    assert f"are in {path}; go on with:\n  molprof " in said
+    assert f"interrupted; {path} has the results so far (" in said
+    assert " of this run); continue with:\n  molprof " in said
     assert said.rstrip().endswith("--resume")
     assert strays(mark) == []
     assert lines(path) == before
@@ -342,7 +343,7 @@ def test_results_of_another_environment_are_told_and_not_counted(tmp_path: Path)
     with start(path, 100, "--resume", "--only", "ok") as process:
         assert process.stderr is not None
         said = process.stderr.read()
-    told = f"1 result of these cases in {path}: not counted, for their environment was another one: "
+    told = f"1 result of these cases in {path}: not counted, because their environment differs: "
     assert f"{told}torch 1.0\\x1b, here {bench_faults.ENVIRONMENT['torch']}\n" in said
     assert "results: 1 ok" in said
 

@@ -119,7 +119,7 @@ def test_prompts_come_again_where_there_are_too_few() -> None:
 def test_padding_beyond_the_context_is_refused() -> None:
     plan = BatchPlan((), (), max_new_tokens=10, prompt_width=17)
     assert [item.prompt_width for item in padded([plan], 8, 34)] == [24]
-    with pytest.raises(UsageError, match="more than 33"):
+    with pytest.raises(UsageError, match="exceed the context of 33"):
         padded([plan], 8, 33)
 
 

@@ -127,7 +127,9 @@ def test_a_job_whose_tasks_left_nothing_makes_no_file(tmp_path: Path) -> None:
 def test_no_task_is_without_a_case(molprof: Cli, tmp_path: Path, arguments: tuple[str, ...], cases: int) -> None:
     result = molprof("bench", *arguments, "-o", "x.jsonl", "--submit", "slurm", "--tasks", str(cases + 1))
     assert result.returncode == 2
-    assert f"--tasks {cases + 1} for {cases} cases: some would have none\n  --tasks {cases} at most" in result.stderr
+    assert (
+        f"--tasks {cases + 1} for {cases} cases: some would have none\n  use at most --tasks {cases}" in result.stderr
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -331,7 +331,7 @@ def test_a_benchmark_runs_in_shares_whose_results_are_put_together(here: Path, m
     (here / "b.1-of-1.jsonl").touch()
     other = molprof("bench", "sdpa", *grid, "--submit", "node", "-o", "b.jsonl")
     assert other.returncode == 2
-    assert "b.1-of-1.jsonl is of an earlier submission" in other.stderr
+    assert "b.1-of-1.jsonl exists from an earlier submission" in other.stderr
 
 
 def test_what_a_cluster_still_has_is_not_submitted_again(here: Path, molprof: Cli) -> None:

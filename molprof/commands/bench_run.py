@@ -1,4 +1,4 @@
-"""Running a benchmark's cases: the list, a line for each as it ends, and what is said when it is interrupted."""
+"""Run the cases of a benchmark, list them, or submit them to a cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MINUTE, _HOUR = 90.0, 5400.0
 
 @dataclass(frozen=True)
 class Running:
-    """What `running_options` gave."""
+    """The values of `RUNNING_OPTIONS`."""
 
     output: Path | None
     resume: bool
@@ -56,11 +56,11 @@ def submitted(running: Running, cases: int) -> bool:
     Collecting puts the files together.
 
     Args:
-        cases: how many there are to share out.
+        cases: how many there are.
 
     Raises:
-        UsageError: an earlier submission has left such files, and `--resume` is not given; or more tasks than cases.
-        RunError: a task did not end well.
+        UsageError: such files exist without `--resume`, or there are more tasks than cases.
+        RunError: a task failed.
     """
     submission = running.submission
     if running.tasks is not None and submission.cluster is None:
@@ -74,18 +74,19 @@ def submitted(running: Running, cases: int) -> bool:
     output, count = running.output.absolute(), running.tasks or 1
     if count > cases:
         raise UsageError(
-            f"--tasks {count} for {counted(cases, 'case')}: some would have none", f"--tasks {cases} at most"
+            f"--tasks {count} for {counted(cases, 'case')}: some would have none", f"use at most --tasks {cases}"
         )
     parts = [output.with_name(f"{output.stem}.{number}-of-{count}{output.suffix}") for number in range(1, count + 1)]
     if not running.resume and (left := [part for part in parts if part.exists()]):
         raise UsageError(
-            f"{left[0]} is of an earlier submission", hint="--resume goes on with it; else remove it or name another -o"
+            f"{left[0]} exists from an earlier submission",
+            hint="--resume continues it; else delete it or use another -o",
         )
     for part in parts if running.resume and output.exists() else ():
-        if not part.exists():  # was collected: what is done is in the results
+        if not part.exists():  # collected and deleted: its results are in the output
             shutil.copyfile(output, part)
     context = click.get_current_context()
-    # A task that is requeued goes on where it was stopped.
+    # A task that is requeued continues where it was stopped.
     own = ["bench", str(context.info_name), *own_arguments(context, "tasks", "output", "resume"), "--resume"]
     tasks = [
         Task(f"share-{number}", (*own, "--share", f"{number}/{count}", "-o", str(part)), str(part))
@@ -98,10 +99,10 @@ def submitted(running: Running, cases: int) -> bool:
 
 
 def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | None = None) -> int:
-    """Runs the cases, or lists them; the exit code. `worker`: another module than molprof's own that runs a case.
+    """Run the cases, or list them; return the exit code. `worker` replaces molprof's own.
 
     Raises:
-        RunError: cases failed, hung or had no memory, and no other one of them has figures in the file.
+        RunError: a case was not ok, and no case has figures in the file.
     """
     from molprof.common.values import counted
     from molprof.profiler.bench.cases import case_id
@@ -119,11 +120,11 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
     results = ResultsFile(running.output)
     if results.before.results and not running.resume:
         count = len(results.before.results)
-        note(f"adding to the {count} results in {running.output}; --resume leaves out what is done")
+        note(f"adding to {counted(count, 'result')} in {running.output}; --resume leaves out what is done")
     if running.resume:
         for count, how in results.elsewhere(set(map(case_id, cases)), facts.environment).values():
-            found_there = f"{counted(count, 'result')} of these cases in {running.output}"
-            note(f"{found_there}: not counted, for their environment was another one: {escaped(how)}")
+            found = f"{counted(count, 'result')} of these cases in {running.output}"
+            note(f"{found}: not counted, because their environment differs: {escaped(how)}")
     plan = Plan(
         cases=tuple(cases), repeats=running.repeats, seed=running.seed,
         limits=Limits(running.limit, running.memory_limit or default_memory()), resume=running.resume,
@@ -136,16 +137,16 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
     except KeyboardInterrupt:
         lines.clear()
         argument = [] if running.resume else ["--resume"]
-        note(f"interrupted; results so far ({lines.done} of this run) are in {running.output}; go on with:")
+        note(f"interrupted; {running.output} has the results so far ({lines.done} of this run); continue with:")
         note(f"  {shlex.join(['molprof', *sys.argv[1:], *argument])}")
         return INTERRUPTED
     finally:
         results.close()
     if lines.done:
-        found = (f"{lines.statuses[status]} {status}" for status in STATUSES if lines.statuses[status])
-        note(f"results: {', '.join(found)}")
+        ended = (f"{lines.statuses[status]} {status}" for status in STATUSES if lines.statuses[status])
+        note(f"results: {', '.join(ended)}")
     else:
-        note(f"nothing left to run: {running.output} has it all")
+        note(f"nothing left to run: {running.output} has all results")
     note(f"next: molprof bench show {shlex.quote(str(running.output))}")
     bad = sum(lines.statuses[status] for status in (FAILED, HUNG, NO_MEMORY))
     if bad and not lines.statuses[OK] and not results.has_figures(set(map(case_id, cases))):
@@ -156,7 +157,7 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
 
 
 def listed(cases: Sequence[Case], facts: Facts, repeats: int) -> str:
-    """The cases as a table, with the reasons of those that cannot run here."""
+    """Return the cases as a table, with the reasons of those that cannot run here."""
     from molprof.analysis.render.table import to_table
     from molprof.common.document import Column, Document, Section
     from molprof.profiler.bench.cases import case_id
@@ -175,7 +176,7 @@ def listed(cases: Sequence[Case], facts: Facts, repeats: int) -> str:
 
 
 class Lines:
-    """A line on stderr for each case that has ended, and on a terminal one for the case that runs."""
+    """A line on stderr for each case that has ended; on a terminal, one for the running case too."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -185,17 +186,17 @@ class Lines:
 
     @property
     def done(self) -> int:
-        """Results so far."""
+        """How many cases have ended."""
         return self.statuses.total()
 
     def begin(self, case: Case, number: int, of: int) -> None:
-        """A case is about to run."""
+        """Show the case that is about to run."""
         if self._live:
             self._stream.write(f"\r\x1b[2K[{number}/{of}] running {escaped(case.label())}")
             self._stream.flush()
 
     def clear(self) -> None:
-        """Takes away the line of the running case."""
+        """Delete the line of the running case."""
         if self._live:
             self._stream.write("\r\x1b[2K")
 
@@ -215,7 +216,7 @@ class Lines:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that suits."""
+    """Return seconds as text, in a suitable unit."""
     if seconds < _MINUTE:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < _HOUR else f"{seconds / 3600:.1f} h"

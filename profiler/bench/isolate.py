@@ -1,4 +1,4 @@
-"""One case in a process of its own, in a session of its own: a time limit, a memory limit, and nothing left behind."""
+"""Run one case in a process and session of its own, within limits of time and memory, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from molprof.common.process import COOKIE, call_line, end, members
 
 WORKER = "molprof.profiler.bench.worker:main"
 _POLL_S = 0.1
-# Looking for new processes reads all of /proc, which would cost a core that is being measured: often only in the
-# beginning, while nothing is timed yet.
+# Finding new processes reads all of /proc, which takes a core from the case: often only at first, before timed passes.
 _LOOK_S, _STARTING_S = 1.0, 3.0
 _STACK_S = 3.0
 _STACK_LINES = 200
@@ -33,12 +32,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+)(?:,)? in (?P<na
 
 @dataclass(frozen=True)
 class Limits:
-    """What a case may take.
-
-    Attributes:
-        seconds: from start to end, loading and compiling included.
-        memory_bytes: resident, of all its processes; None: no bound.
-    """
+    """Limits of a case: seconds, including loading and compiling, and resident memory of all its processes."""
 
     seconds: float
     memory_bytes: int | None = None
@@ -46,15 +40,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Ended:
-    """What came of a case.
+    """How a case ended.
 
     Attributes:
         status: one of `STATUSES`.
-        message: why it is not ok; None where it is.
-        stack: where it was when it failed, crashed or hung, outermost or innermost first as Python prints it.
-        answer: the worker's, without status, message and stack; empty where it gave none.
-        wall_s: from start to end.
-        left: False where a process of it could not be killed.
+        message: why it is not ok; None if it is.
+        stack: where it failed, crashed or hung, as Python prints it.
+        answer: the worker's, without status, message and stack; empty without an answer.
+        left: a process of it could not be killed.
     """
 
     status: str
@@ -66,10 +59,7 @@ class Ended:
 
 
 def run_isolated(request: Mapping[str, Any], limits: Limits, worker: str = WORKER) -> Ended:
-    """Calls `worker` (`module:function`) with a request and waits for its end; none of its processes is ever left.
-
-    An interrupt (or any other exception) ends them too, and goes on.
-    """
+    """Call `worker` (`module:function`) with a request and wait for its end; an exception ends its processes too."""
     cookie = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="molprof-bench-") as folder, contextlib.ExitStack() as stack:
         place = Path(folder)
@@ -102,7 +92,7 @@ _STREAMS = (("request", "rb"), ("answer", "wb"), ("errors", "wb"))
 
 
 def _watch(process: subprocess.Popen[bytes], limits: Limits, stacks: Path, began: float) -> tuple[str, str] | None:
-    """Waits for the end; status and message where a limit is reached first."""
+    """Wait for the end; return status and message if a limit is reached first."""
     found: set[int] = set()
     looked = float("-inf")
     while process.poll() is None:
@@ -124,7 +114,7 @@ def _watch(process: subprocess.Popen[bytes], limits: Limits, stacks: Path, began
 
 
 def _dump(pid: int, stacks: Path) -> None:
-    """Has the worker write where its threads are, and waits until it has."""
+    """Make the worker write its stacks, and wait until it has."""
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGUSR1)
         until, size = time.monotonic() + _STACK_S, -1
@@ -142,7 +132,7 @@ def _ended(place: Path, code: int, killed: tuple[str, str] | None, wall_s: float
         status, message = killed
         if status == HUNG:
             where = innermost(stack)
-            message += f", in {where}" if where else "; it did not say where it was"
+            message += f", in {where}" if where else "; its stack is unknown"
         return Ended(status, message, tuple(stack) if stack and status == HUNG else None, {}, wall_s, left)
     answer = _answer(place / "answer")
     if code == 0 and answer is not None:
@@ -163,7 +153,7 @@ def _ended(place: Path, code: int, killed: tuple[str, str] | None, wall_s: float
 
 
 def innermost(stack: list[str]) -> str | None:
-    """The function that the main thread was in, of what `faulthandler` wrote: `name (file.py:12)`."""
+    """Return the main thread's function from what `faulthandler` wrote, as `name (file.py:12)`."""
     # The thread that Python started with comes last, unless it is the one that got the signal.
     blocks: list[list[str]] = []
     for line in stack:

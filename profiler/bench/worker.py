@@ -1,12 +1,8 @@
-"""The process that runs one case: its JSON on standard input, one JSON answer on standard output.
+"""The process that runs one case: JSON on standard input, a JSON answer on standard output.
 
     echo '{"kind": "generate", "model": "qwen"}' | python -m molprof.profiler.bench.worker
 
-Everything that libraries print goes to standard error. The answer has `status` (`ok`, `unsupported`, `out of memory`,
-`failed`), `message`, `stack`, `figures` and `environment`. A case that hangs or crashes gives none: whoever started
-the process sees to that (isolate.py). With `--lifeline FD` it ends, and all that it started, when the other end of
-that pipe is closed: no case outlives the one who asked for it. With `--stacks FILE` a crash, and SIGUSR1, write there
-where every thread is.
+What libraries print goes to standard error. A case that hangs or crashes gives no answer; isolate.py handles that.
 """
 
 from __future__ import annotations
@@ -46,14 +42,14 @@ _STACK_LINES, _LINE_CHARACTERS = 40, 400
 
 
 def serve(run: Callable[[dict[str, Any]], Answer]) -> None:
-    """Reads a request, runs it in this process and writes its answer.
+    """Read a request, run it in this process and write its answer.
 
     Args:
-        run: gives the answer's `figures` and `environment`; what it raises becomes the answer's status.
+        run: returns the answer's `figures` and `environment`; what it raises becomes the answer's status.
     """
-    parser = argparse.ArgumentParser(description="Runs one benchmark case: JSON in, JSON out.")
-    parser.add_argument("--lifeline", type=int, metavar="FD", help="end when this pipe's other end is closed")
-    parser.add_argument("--stacks", metavar="FILE", help="write Python stacks there on a crash and on SIGUSR1")
+    parser = argparse.ArgumentParser(description="Run one benchmark case: JSON in, JSON out.")
+    parser.add_argument("--lifeline", type=int, metavar="FD", help="end the case when this pipe is closed")
+    parser.add_argument("--stacks", metavar="FILE", help="write all stacks to FILE on a crash or SIGUSR1")
     arguments = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if arguments.lifeline is not None:
@@ -63,7 +59,7 @@ def serve(run: Callable[[dict[str, Any]], Answer]) -> None:
         faulthandler.enable(stacks)
         faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
     with contextlib.suppress(OSError):
-        # When the kernel runs out of memory it should take this process, not the one who watches it.
+        # Without memory, the kernel should kill this process, not the one that started it.
         Path("/proc/self/oom_score_adj").write_text("1000")
     with _private_output() as output:
         answer = answered(run, json.loads(sys.stdin.read()))
@@ -71,7 +67,7 @@ def serve(run: Callable[[dict[str, Any]], Answer]) -> None:
 
 
 def answered(run: Callable[[dict[str, Any]], Answer], request: dict[str, Any]) -> Answer:
-    """The answer to a request, whatever comes of it."""
+    """Return the answer to a request; exceptions become a status."""
     try:
         return {"status": OK, "message": None, "stack": None, **run(request)}
     except (UnsupportedError, MissingExtraError) as problem:
@@ -85,7 +81,7 @@ def answered(run: Callable[[dict[str, Any]], Answer], request: dict[str, Any]) -
 
 
 def out_of_memory(problem: BaseException | None) -> bool:
-    """Whether it, or what it came from, is an allocation that failed: on a GPU, in torch's or Python's own memory."""
+    """Whether an exception, or one of its causes, is a failed allocation: on a GPU, of torch or of Python."""
     while problem is not None:
         if isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError":
             return True
@@ -96,22 +92,21 @@ def out_of_memory(problem: BaseException | None) -> bool:
 
 
 def _failed(status: str, message: str, problem: BaseException | None) -> Answer:
-    """`message` as a few words; the whole of it stands at the end of the stack."""
+    """An answer with a short message; the stack ends with the whole message."""
     lines = None
     if problem is not None:
         text = "".join(traceback.format_exception(problem))
         lines = [line[:_LINE_CHARACTERS] for line in text.splitlines()][-_STACK_LINES:]
-    # Compilers say in the first paragraph what is wrong, and then a whole command.
+    # Compilers print the error in the first paragraph, then a whole command.
     said = " ".join(message.strip().split("\n\n")[0].split())
     if len(said) > _MESSAGE_CHARACTERS:
         said = said[:_MESSAGE_CHARACTERS] + "..."
-    # A mistake of the user's, which the one who asked may tell as such.
     hint = {"hint": problem.hint} if isinstance(problem, UsageError) else {}
     return {"status": status, "message": said, "stack": lines, "figures": None, **hint}
 
 
 def run_case(request: dict[str, Any]) -> Answer:
-    """Runs one case of `cases.py`, or gives the machine's facts, in this process."""
+    """Run one case of `cases.py`, or read the machine's facts, in this process."""
     from molprof.profiler.bench.cases import SdpaCase, from_json
 
     if request.get("kind") == FACTS:
@@ -129,8 +124,8 @@ def run_case(request: dict[str, Any]) -> Answer:
 
 
 def _guard(lifeline: int) -> None:
-    """Forks; returns in the child, which runs the case. The parent waits, does nothing that can hang, and kills all
-    processes of the case when the pipe is closed. It passes on SIGUSR1 to the child, and the child's end to its own."""
+    """Fork, and return in the child, which runs the case. The parent does nothing that can hang: it kills all processes
+    of the case when the pipe is closed, forwards SIGUSR1, and ends as the child ends."""
     child = os.fork()
     if not child:
         os.close(lifeline)
@@ -161,7 +156,7 @@ def _guard(lifeline: int) -> None:
 
 @contextlib.contextmanager
 def _private_output() -> Iterator[Any]:
-    """What was standard output, for the answer alone; whatever else is printed goes to standard error."""
+    """Standard output for the answer alone; everything else that is printed goes to standard error."""
     sys.stdout.flush()
     private = os.dup(1)
     os.dup2(2, 1)
