@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from molprof.commands.options import deliver, note
+from molprof.commands.progress import duration
 from molprof.commands.submission import Submission, own_arguments, submit_command
 from molprof.common.bench_records import FAILED, HUNG, NO_MEMORY, OK, STATUSES
 from molprof.common.errors import RunError, UsageError
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 _LABEL_LENGTH = 52
-_MINUTE, _HOUR = 90.0, 5400.0
 
 
 @dataclass(frozen=True)
@@ -213,10 +213,3 @@ class Lines:
             text += f"\n{' ' * (2 * width + 4)}{escaped(step.message)}"
         self._stream.write(text + "\n")
         self._stream.flush()
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as text, in a suitable unit."""
-    if seconds < _MINUTE:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < _HOUR else f"{seconds / 3600:.1f} h"
