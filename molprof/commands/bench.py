@@ -92,8 +92,8 @@ Examples:
 
 def _sdpa_cases(running: Running, given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
     shapes = given.pop("shapes")
-    common = {"device": running.device, "threads": running.threads}
-    return lambda gpu: sdpa_cases(shapes or tuple(map(read_shape, SHAPES[gpu])), **given, **common)
+    given |= {"device": running.device, "threads": running.threads}
+    return lambda gpu: sdpa_cases(shapes or tuple(map(read_shape, SHAPES[gpu])), **given)
 
 
 _GENERATION = """{line}
@@ -109,8 +109,8 @@ Examples:
 
 
 def _generation_cases(running: Running, given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
-    common = {"device": running.device, "threads": running.threads}
-    cases = resolved(generation_cases({**given, **common}), running.submission.project)
+    given |= {"device": running.device, "threads": running.threads}
+    cases = resolved(generation_cases(given), running.submission.project)
     for name in dict.fromkeys(case.processor for case in cases):
         if name is not None and name != AUTO and name not in PROCESSORS:
             find_factory(name)
