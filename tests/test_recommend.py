@@ -93,7 +93,7 @@ def test_compiling_and_its_cache_are_one_change(tmp_path: Path) -> None:
 
 
 def test_nothing_measured_is_said(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no whole generation that ran"):
+    with pytest.raises(TraceError, match="no case of whole generation in the file is ok"):
         advise(tmp_path, result(PLAIN, 0, "failed", None))
 
 
