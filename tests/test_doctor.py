@@ -126,7 +126,7 @@ def test_an_attention_kernel_that_does_not_run_says_torchs_reason() -> None:
     )
     assert checks._backend("sdpa-flash", refused, Answer({"gpus": []})).state == ABSENT
     assert checks._backend("sdpa-flash", Answer({"device": "cuda"}), on_gpu).value == "runs on cuda"
-    assert checks._backend("sdpa-flash", Answer(problem="x"), Answer(problem="y")).value == "needs torch"
+    assert checks._backend("sdpa-flash", Answer(problem="x"), Answer(problem="y")).value == "requires torch"
 
 
 def test_trials_that_work() -> None:
@@ -161,7 +161,7 @@ def test_without_torch_traces_can_be_analysed(packages: Path, molprof: Cli, tmp_
     found = {check["name"]: check for check in told["checks"]}
     assert found["torch"] == {
         "name": "torch",
-        "value": "not installed; molprof capture needs it",
+        "value": "not installed; molprof capture requires it",
         "state": "missing",
         "fix": "pip install 'molprof[capture]'",
     }

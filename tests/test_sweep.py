@@ -141,8 +141,8 @@ def test_a_dry_run_prints_commands_and_leaves_out_what_cannot_be(molprof: Cli, t
         f"{start} static --compile eager -o 'my traces/kv-cache-static-compile-eager.json.gz'",
     ]
     assert done.stderr.splitlines() == [
-        "kv-cache-dynamic-compile-eager is left out: compile 'eager' needs a cache of fixed shape, not 'dynamic'",
-        "3 cases, whose traces would be in my traces",
+        "skipped kv-cache-dynamic-compile-eager: compile 'eager' needs a cache of fixed shape, not 'dynamic'",
+        "3 cases, to be captured into my traces",
     ]
     assert not (tmp_path / "my traces").exists()
 
@@ -175,8 +175,8 @@ def test_a_case_whose_option_would_do_nothing_is_left_out(molprof: Cli, tmp_path
         "molprof capture --model qwen --temperature 0.8 --sampling sample -o grid/sampling-sample.json.gz"
     ]
     assert done.stderr.splitlines() == [
-        "sampling-greedy is left out: --temperature does nothing with --sampling greedy",
-        "1 cases, whose traces would be in grid",
+        "skipped sampling-greedy: --temperature does nothing with --sampling greedy",
+        "1 case, to be captured into grid",
     ]
 
 
@@ -323,7 +323,8 @@ def test_what_is_there_is_kept_and_what_has_changed_is_not(molprof: Cli, tmp_pat
     first = molprof("sweep", "grid.toml")
     assert (first.returncode, "grid/n-1.json.gz already exists" in first.stderr) == (2, True)
     assert (
-        molprof("sweep", "grid.toml", "--resume").stderr == "every case of grid is there; next: molprof compare grid\n"
+        molprof("sweep", "grid.toml", "--resume").stderr
+        == "grid has the trace of every case; next: molprof compare grid\n"
     )
     assert [entry.state for entry in read_index(folder) or ()] == ["ok", "ok"]
     (tmp_path / "grid.toml").write_text("[options]\nseed = 1\n[grid]\nmodel = ['qwen']\nn = [1, 2]\n")

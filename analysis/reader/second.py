@@ -1,4 +1,4 @@
-"""A second process that reads pieces of a trace's text while this one reads others."""
+"""A second process, which reads pieces of a trace's text while this one reads others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several traces at once: each report is made by a process of its own, which hands it back as JSON."""
+"""Reports of several traces at once, each made in a separate process."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _OK, _FAILED = b"+", b"-"
 
 
 def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
-    """The reports of `paths`, in their order; as many at a time as there are processors.
+    """Return the reports of `paths` in their order; as many at a time as there are processors.
 
-    A path given twice is read once. Raises what `load_report` raises, for the first path that has something wrong.
+    A path given twice is read once. Raises what `load_report` raises, for the first path that fails.
     """
     reports = {path: kept_report(path, options) for path in paths}
     missing = [path for path, report in reports.items() if report is None]
@@ -40,7 +40,7 @@ def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
 
 
 def _remote(path: Path, options: ReportOptions) -> Report:
-    if str(path) == "-":  # only this process has the input
+    if str(path) == "-":  # only this process has standard input
         return load_report(path, options)
     request = msgspec.json.encode([str(path), asdict(options)])
     process = subprocess.run(call_line(f"{__name__}:serve"), input=request, capture_output=True, check=False)
@@ -57,7 +57,7 @@ def _remote(path: Path, options: ReportOptions) -> Report:
 
 
 def serve() -> None:
-    """The other end: one request on standard input, one answer on standard output."""
+    """In the other process: read a request on standard input, write its answer to standard output."""
     path, options = msgspec.json.decode(sys.stdin.buffer.read())
     try:
         answer = _OK + encode_report(load_report(Path(path), ReportOptions(**options)))

@@ -1,4 +1,4 @@
-"""`molprof logs`: what the tasks of a job printed."""
+"""`molprof logs`: the output of a job's tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("task", metavar="[TASK]", required=False)
 @config_option
 def command(name: str, task: str | None, config: Path | None) -> None:
-    """Prints the log of the job ID, of one TASK (its number or name) or of all, as far as they have come.
+    """Prints the output so far of all tasks of the job ID, or of one TASK, by number or name.
 
     \b
     Examples:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from molprof.profiler.project import Project
 
 _Command = Callable[..., Any]
-# Results that are named one by one.
+# Results to list one by one.
 _SHOWN = 10
 _GIVEN = "molprof.given"
 # Parameters of a command that make its `Submission`.
-_NAMES = ("config", "cluster", "overrides", "detach")
+PARAMETERS = ("config", "cluster", "overrides", "detach")
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,13 @@ class Submittable(click.Command):
 
 
 def own_arguments(context: click.Context, *without: str) -> list[str]:
-    """Return the options that a `Submittable` was given, as words of a command line, without those of submission.
+    """Return the options that a `Submittable` was given as words of a command line, with `--config`, without the
+    other options of submission.
 
     Args:
-        without: names of parameters to leave out too.
+        without: names of other parameters to leave out.
     """
-    left_out = {"cluster", "overrides", "detach", *without}
+    left_out = {*PARAMETERS[1:], *without}
     given = dict(context.meta[_GIVEN])
     for item in context.command.params:
         if context.get_parameter_source(item.name or "") is ParameterSource.ENVIRONMENT:
@@ -87,7 +88,7 @@ def config_option(command: _Command) -> _Command:
         "--config",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Models and clusters by name.  [default: the nearest molprof.toml here or above]",
+        help="File of models and clusters.  [default: molprof.toml here or in the nearest folder above]",
     )(command)
 
 
@@ -96,7 +97,7 @@ def submit_options(command: _Command) -> _Command:
 
     @functools.wraps(command)
     def with_submission(*arguments: Any, **options: Any) -> Any:
-        found = Submission(**{name: options.pop(name) for name in _NAMES})
+        found = Submission(**{name: options.pop(name) for name in PARAMETERS})
         if found.cluster is None and (found.overrides or found.detach):
             raise click.UsageError(f"{'--detach' if found.detach else '--slurm'} requires --submit NAME")
         return command(*arguments, submission=found, **options)
@@ -173,7 +174,7 @@ def follow(job: Job) -> JobStatus:
         for status in watch(job):
             if status.problem != problem:
                 problem = status.problem
-                note(f"{job.id} goes on, unseen: {problem}" if problem else "Slurm answers again")
+                note(f"{job.id} goes on, but Slurm does not answer: {problem}" if problem else "Slurm answers again")
             for line in tail.new_lines(job.log(0)) if len(job.tasks) == 1 else ():
                 note(f"  {line}")
             for task in status.tasks:
@@ -183,7 +184,7 @@ def follow(job: Job) -> JobStatus:
                 where = f" on {task.node}" if task.state == "running" and task.node else ""
                 note(f"{task.name}: {task.state}{where}" + (f": {task.message}" if task.message else ""))
     except KeyboardInterrupt:
-        note(f"{job.id} goes on; its results: molprof collect {job.id}; its end: molprof jobs {job.id} --cancel")
+        note(f"{job.id} goes on; its results: molprof collect {job.id}; to cancel it: molprof jobs {job.id} --cancel")
         raise
     return status
 
@@ -216,7 +217,7 @@ def settle(status: JobStatus) -> None:
 
 
 def _finish(status: JobStatus) -> None:
-    """Put the results of tasks together, of the commands for which ended tasks are not all."""
+    """Put together what the tasks of a benchmark or a sweep left."""
     if status.job.kind == "bench":
         from molprof.profiler.bench.results_file import collected as finish
     elif status.job.kind == "sweep":
@@ -227,7 +228,7 @@ def _finish(status: JobStatus) -> None:
 
 
 def task_table(status: JobStatus) -> str:
-    """The tasks of a job, one line each."""
+    """Return the tasks of a job, one line each."""
     rows = [("TASK", "NAME", "STATE", "SLURM", "NODE", "")]
     for task in status.tasks:
         rows.append(

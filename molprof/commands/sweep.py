@@ -1,4 +1,4 @@
-"""`molprof sweep`: captures over a grid of options."""
+"""`molprof sweep`: capture every combination of a grid of options."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import click
 from molprof.commands.capture import capture_settings, check_sampling
 from molprof.commands.capture import command as capture
 from molprof.commands.options import Seconds, deliver, note
-from molprof.commands.submission import Submission, submit_command, submit_options, words
+from molprof.commands.submission import PARAMETERS, Submission, submit_command, submit_options, words
 from molprof.common.errors import MolprofError, RunError, UsageError
 from molprof.common.text import escaped
+from molprof.common.values import counted
 
 if TYPE_CHECKING:
     from molprof.profiler.project import Project
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from molprof.profiler.sweep.index import Entry
 
 # Parameters of capture that the sweep sets itself.
-_OWN = frozenset({"output", "force", "config", "cluster", "overrides", "detach"})
+_OWN = frozenset({"output", "force", *PARAMETERS})
 # Capture's options by their names without dashes.
 _OPTIONS = {
     name.lstrip("-"): item
@@ -44,12 +45,12 @@ _PROCESSORS = {"none": "--no-lp", "lp": "--lp"}
     "folder",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the traces go.  [default: FILE without its ending]",
+    help="Folder for the traces.  [default: FILE without its ending]",
 )
 @click.option("--dry-run", is_flag=True, help="Print the command of every case, and run none.")
-@click.option("--resume", is_flag=True, help="Leave out the cases whose traces are there.")
-@click.option("--force", is_flag=True, help="Replace the traces of an earlier sweep in DIR.")
-@click.option("--limit", "limit_s", type=Seconds(), metavar="SECONDS", help="Stop a case that takes longer.")
+@click.option("--resume", is_flag=True, help="Skip cases whose traces exist.")
+@click.option("--force", is_flag=True, help="Replace existing traces in DIR.")
+@click.option("--limit", "limit_s", type=Seconds(), metavar="SECONDS", help="Stop each case after this time.")
 @submit_options
 def command(
     file: Path,
@@ -60,10 +61,10 @@ def command(
     limit_s: float | None,
     submission: Submission,
 ) -> None:
-    """Captures every combination of the options that FILE lists: here, one after the other, or on a cluster.
+    """Captures every combination of the options in FILE, one after the other here, or on a cluster.
 
-    Each case runs in a process of its own; one that fails does not stop the rest, and Ctrl-C keeps what is done. DIR
-    gets an index: molprof report and molprof compare take DIR for its traces.
+    Each case runs in a separate process. If one fails, the others still run; Ctrl-C keeps what is done. molprof report
+    and molprof compare accept DIR in place of its traces.
 
     \b
     FILE:
@@ -86,37 +87,37 @@ def command(
       molprof compare results
     """
     if submission.cluster is not None and limit_s is not None:
-        raise click.UsageError("--limit is for cases that run here; on a cluster: --slurm time=0:30:00")
+        raise click.UsageError("--limit is for cases that run here; on a cluster, use --slurm time=0:30:00")
     from molprof.profiler.sweep.grid import read_sweep
 
     sweep = read_sweep(file, {name: not option.is_flag for name, option in _OPTIONS.items()})
     folder = folder or file.with_suffix("")
     if folder == file:
-        raise UsageError(f"{file} has no ending to leave out", hint="-o DIR")
+        raise UsageError(f"{file} has no ending to name the folder after", hint="-o DIR")
     entries = [_entry(sweep, case, folder, submission) for case in sweep.cases]
     for entry in entries:
         if entry.state == "unsupported":
-            note(f"{entry.name} is left out: {entry.message}")
+            note(f"skipped {entry.name}: {entry.message}")
     chosen = [number for number, entry in enumerate(entries) if entry.state != "unsupported"]
     if dry_run:
         lines = [escaped(shlex.join(["molprof", *_command(folder, entries[number], force)])) for number in chosen]
         deliver("\n".join(lines), None)
-        note(f"{len(lines)} cases, whose traces would be in {folder}")
+        note(f"{counted(len(lines), 'case')}, to be captured into {folder}")
         return
     busy = {} if force else _with_cluster(folder, submission.project)
     jobs = Counter(busy.values())
     if busy and not resume:
         first = next(iter(jobs))
         raise UsageError(
-            f"{first} still has {jobs[first]} cases of {folder}",
-            hint=f"--resume leaves them to it; molprof jobs {first} --cancel ends them",
+            f"{first} has not finished {counted(jobs[first], 'case')} of {folder}",
+            hint=f"--resume skips them; molprof jobs {first} --cancel cancels them",
         )
     entries, chosen = _kept(folder, entries, chosen, resume, force, busy)
     for job, count in sorted(jobs.items()):
-        note(f"{job} still has {count} cases, which are left to it: molprof collect {job}")
+        note(f"skipped {counted(count, 'case')} that {job} has not finished: molprof collect {job}")
     if not chosen:
         if not busy:
-            note(f"every case of {folder} is there; next: molprof compare {shlex.quote(str(folder))}")
+            note(f"{folder} has the trace of every case; next: molprof compare {shlex.quote(str(folder))}")
         return
     if submission.cluster is None:
         _here(folder, entries, chosen, force, limit_s)
@@ -142,17 +143,17 @@ def _command(folder: Path, entry: Entry, force: bool) -> list[str]:
 
 
 def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> Entry:
-    """A case after the checks that capture itself makes.
+    """Return a case, checked as capture checks its options.
 
     Raises:
-        UsageError: a value that no capture takes; names the line.
+        UsageError: a value that no capture accepts; names the line.
     """
     from molprof.profiler.models.names import check_folder
+    from molprof.profiler.processors import find_factory
     from molprof.profiler.sweep.index import Entry
 
     config = ("--config", str(submission.config)) if submission.config else ()
     entry = Entry(case.name, f"{case.name}.json.gz", case.options, (*config, *arguments(case)))
-    _check_processor(sweep, case.settings.get("processor"))
     try:
         context = capture.make_context("capture", _command(folder, entry, True)[1:])
         check_sampling(context)
@@ -164,28 +165,20 @@ def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> En
     except (MolprofError, click.UsageError) as error:
         message = error.format_message() if isinstance(error, click.UsageError) else str(error)
         return replace(entry, state="unsupported", message=message)
-    for key, name in (("model", settings.model), ("tokenizer", settings.tokenizer)):
-        try:
+    key, processor = "processor", case.settings.get("processor")
+    try:
+        # A module of the user's own is left to its case.
+        if isinstance(processor, str) and processor not in _PROCESSORS and ":" not in processor:
+            find_factory(processor)
+        for key, name in (("model", settings.model), ("tokenizer", settings.tokenizer)):
             check_folder(key, name)
-        except UsageError as error:
-            sweep.file.refuse(str(error), sweep.place(key), error.hint)
+    except UsageError as error:
+        sweep.file.refuse(str(error), sweep.place(key), error.hint)
     return entry
 
 
-def _check_processor(sweep: Sweep, name: object) -> None:
-    """A mistyped name is found before anything runs; a module of the user's own is left to the case."""
-    from molprof.profiler.processors import find_factory
-
-    if not isinstance(name, str) or name in _PROCESSORS or ":" in name:
-        return
-    try:
-        find_factory(name)
-    except UsageError as error:
-        sweep.file.refuse(str(error), sweep.place("processor"), error.hint)
-
-
 def _with_cluster(folder: Path, project: Project) -> dict[str, str]:
-    """The cases that a cluster has not finished yet, and the job that has them."""
+    """Return the cases that a cluster has not finished yet, each with its job."""
     from molprof.profiler.cluster.job import find_job, jobs_folder
     from molprof.profiler.cluster.status import UNFINISHED, job_status
     from molprof.profiler.sweep.index import read_index
@@ -195,7 +188,7 @@ def _with_cluster(folder: Path, project: Project) -> dict[str, str]:
         try:
             job = find_job(jobs_folder(project.folder), name)
         except MolprofError:
-            continue  # its folder is gone, and with it all that is known of it
+            continue  # its folder was deleted
         found.update({task.name: name for task in job_status(job).tasks if task.state in UNFINISHED})
     return found
 
@@ -203,17 +196,17 @@ def _with_cluster(folder: Path, project: Project) -> dict[str, str]:
 def _kept(
     folder: Path, entries: list[Entry], chosen: list[int], resume: bool, force: bool, busy: Mapping[str, str]
 ) -> tuple[list[Entry], list[int]]:
-    """Entries with what an earlier sweep left in the folder, and the cases that are still to be captured.
+    """Return the entries with what an earlier sweep left in the folder, and the cases that remain to be captured.
 
     Raises:
-        UsageError: the folder cannot be used, or holds traces that neither --resume nor --force allow for.
+        UsageError: the folder cannot be used, or has traces, and neither --resume nor --force is given.
     """
     from molprof.profiler.sweep.index import read_index, write_index
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot make {folder}: {error.strerror}", hint="-o DIR names another") from error
+        raise UsageError(f"cannot make {folder}: {error.strerror}", hint="name another with -o DIR") from error
     earlier = {entry.name: entry for entry in read_index(folder) or ()}
     for number in list(chosen):
         entry, before = entries[number], earlier.get(entries[number].name)
@@ -224,13 +217,11 @@ def _kept(
         if force or not (folder / entry.trace).exists():
             continue
         if not resume:
-            raise UsageError(
-                f"{folder / entry.trace} already exists", hint="--resume to go on with the rest, --force to replace it"
-            )
+            raise UsageError(f"{folder / entry.trace} already exists", hint="--resume keeps it, --force replaces it")
         if before is None or before.arguments != entry.arguments:
             raise UsageError(
                 f"{folder / entry.trace} was captured with other options than {entry.name} has now",
-                hint="-o another DIR, or --force to capture all again",
+                hint="name another folder with -o DIR, or capture all again with --force",
             )
         entries[number] = replace(before, state="ok", message=None)
         chosen.remove(number)
@@ -254,13 +245,13 @@ def _here(folder: Path, entries: list[Entry], chosen: list[int], force: bool, li
     try:
         result = run_cases(folder, entries, chosen, lambda entry: _command(folder, entry, force), limit_s, report)
     except KeyboardInterrupt:
-        note(f"{len(done)} of {len(chosen)} cases are done and kept; the rest: the same command with --resume")
+        note(f"{len(done)} of {len(chosen)} cases are done; for the others, repeat the command with --resume")
         raise
     bad = [result[number] for number in chosen if result[number].state != "ok"]
     if bad:
         raise RunError(
             f"{len(bad)} of {len(chosen)} cases did not end well, first {bad[0].name}: {bad[0].message}",
-            hint=f"{folder / LOGS / f'{bad[0].name}.log'} has its output; --resume tries them again",
+            hint=f"its output is in {folder / LOGS / f'{bad[0].name}.log'}; --resume runs them again",
         )
 
 

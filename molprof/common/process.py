@@ -28,6 +28,7 @@ COOKIE = "MOLPROF_BENCH_CASE"
 # Time to clean up after SIGTERM; Slurm's own default is 30 s until it kills.
 GRACE_S = 10.0
 _GONE_S = 10.0
+_DRAIN_S = 5.0
 _POLL_S = 0.01
 _TAIL_BYTES = 8192
 _ERROR = "molprof: error: "
@@ -174,7 +175,7 @@ def run_child(
         start_new_session=True,
     )
     tail, done = bytearray(), threading.Event()
-    # A grandchild may hold the pipe open for ever, so the copy has a thread of its own, which is left behind then.
+    # A grandchild with a session of its own may hold the pipe open for ever; the thread is left behind then.
     copy = threading.Thread(target=_copy, args=(process, log, tail, done), daemon=True)
     copy.start()
     timed_out = False
@@ -188,7 +189,7 @@ def run_child(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE_S)
         end(process)
-        copy.join(_GONE_S)
+        copy.join(_DRAIN_S)
         done.set()
     code = process.returncode
     if timed_out:

@@ -64,18 +64,23 @@ def run_isolated(request: Mapping[str, Any], limits: Limits, worker: str = WORKE
     with tempfile.TemporaryDirectory(prefix="molprof-bench-") as folder, contextlib.ExitStack() as stack:
         place = Path(folder)
         (place / "request").write_text(json.dumps(request))
-        files = [stack.enter_context(open(place / name, mode)) for name, mode in _STREAMS]
+        streams = {"stdin": ("request", "rb"), "stdout": ("answer", "wb"), "stderr": ("errors", "wb")}
+        files: dict[str, Any] = {
+            stream: stack.enter_context(open(place / name, mode)) for stream, (name, mode) in streams.items()
+        }
         lifeline, held = os.pipe()
         stack.callback(os.close, held)
         kills = oom_kills()
         began = time.monotonic()
         try:
-            process = subprocess.Popen(
+            process: subprocess.Popen[bytes] = subprocess.Popen(
                 # Not bound: when this process dies, the lifeline lets it kill all that it started.
                 call_line(worker, "--lifeline", str(lifeline), "--stacks", str(place / "stacks"), bound=False),
-                stdin=files[0], stdout=files[1], stderr=files[2], pass_fds=[lifeline], start_new_session=True,
+                pass_fds=[lifeline],
+                start_new_session=True,
                 env={**os.environ, COOKIE: cookie},
-            )  # fmt: skip
+                **files,
+            )
         finally:
             os.close(lifeline)
         try:
@@ -86,9 +91,6 @@ def run_isolated(request: Mapping[str, Any], limits: Limits, worker: str = WORKE
         if killed is None and process.returncode == -signal.SIGKILL and oom_kills() > kills:
             killed = NO_MEMORY, "killed by the kernel, which had no memory left"
         return _ended(place, process.returncode, killed, wall_s, not clean)
-
-
-_STREAMS = (("request", "rb"), ("answer", "wb"), ("errors", "wb"))
 
 
 def _watch(process: subprocess.Popen[bytes], limits: Limits, stacks: Path, began: float) -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""How the tasks of a job stand: what each wrote about itself, and what the scheduler says, put together."""
+"""The state of a job's tasks, from what each wrote and what Slurm says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from molprof.common.typed_json import read_typed
 from molprof.profiler.cluster.job import Job, TaskRecord, read_json
 from molprof.profiler.cluster.scheduler import SchedulerError, Sighting, sightings
 
-# In the order in which they are counted in one line.
+# In the order of a job's summary.
 STATES = (
     "ok",
     "failed",
@@ -39,16 +39,15 @@ _ENDS = {
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """How one task stands.
+    """State of a task.
 
     Attributes:
         number: its place in the job.
-        state: one of `STATES`. `lost`: Slurm no longer knows it and it left no word; `stopped`: Slurm ended it and
-            nobody knows why; `unknown`: the scheduler does not answer.
-        message: the error, or why it waits; None where there is nothing to say.
-        node: where it ran, None if it has not.
-        started, ended: when, in ISO format and UTC; None where it has not or left no word.
-        slurm_id: what squeue calls it.
+        state: one of `STATES`. `lost`: Slurm no longer knows it, and it did not write that it ended; `stopped`: Slurm
+            ended it for an unknown reason; `unknown`: Slurm does not answer.
+        message: the error, or why it waits.
+        started, ended: in ISO format and UTC; None if it has not, or did not write it.
+        slurm_id: its id in squeue.
     """
 
     number: int
@@ -64,10 +63,10 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """How a job stands.
+    """State of a job.
 
     Attributes:
-        problem: why the scheduler could not be asked; None where it answered.
+        problem: why Slurm did not answer; None if it did.
     """
 
     job: Job
@@ -76,7 +75,7 @@ class JobStatus:
 
     @property
     def finished(self) -> bool:
-        """Every task has come to its end, well or not."""
+        """Every task has ended, well or not."""
         return not any(task.state in UNFINISHED for task in self.tasks)
 
     @property
@@ -91,17 +90,17 @@ class JobStatus:
         return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
 
     def failed(self) -> tuple[int, ...]:
-        """The tasks that ended otherwise than well."""
+        """The tasks that did not end well."""
         return tuple(task.number for task in self.tasks if task.state not in UNFINISHED | {"ok"})
 
 
 def job_status(job: Job) -> JobStatus:
-    """How a job stands now. Never waits longer than the scheduler's time limit, and works without a scheduler."""
+    """Return the state of a job now. Waits for Slurm no longer than its time limit, and works without it."""
     return job_statuses([job])[0]
 
 
 def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
-    """The same of many jobs, with one question to the scheduler about all whose end is not known yet."""
+    """Return the state of several jobs, with one question to Slurm about all tasks whose end is not known yet."""
     records = [[_record(job, number) for number in range(len(job.tasks))] for job in jobs]
     seen = [job.seen() for job in jobs]
     asked = {
@@ -120,7 +119,7 @@ def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
     found = []
     for job, known, before in zip(jobs, seen, records, strict=True):
         ends = _remember(job, known, now)
-        # A task that ended after its word was read and before Slurm was asked has left another one by now.
+        # A task may have ended after its record was read and before Slurm was asked.
         entries = [
             _record(job, number) if entry is None or entry.state == "running" else entry
             for number, entry in enumerate(before)
@@ -131,7 +130,7 @@ def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
 
 
 def _record(job: Job, number: int) -> TaskRecord | None:
-    """What the latest attempt of a task wrote; None: nothing yet."""
+    """What the latest attempt of a task wrote; None if nothing yet."""
     path = job.record_path(number)
     try:
         record = read_typed(read_json(path), TaskRecord, str(path))
@@ -141,19 +140,19 @@ def _record(job: Job, number: int) -> TaskRecord | None:
 
 
 def _settled(record: TaskRecord | None, seen: Mapping[str, str] | None) -> bool:
-    """Nothing that the scheduler says could change the task's state."""
+    """Whether nothing that Slurm says could change the task's state."""
     return seen is not None or (record is not None and record.state in ("ok", "failed"))
 
 
 def _of_task(now: Mapping[str, Sighting], slurm_id: str) -> Sighting | None:
-    """What is said of a task: by its own id, or by the array's, as Slurm lists tasks that were cancelled unstarted."""
+    """What Slurm says of a task, by its id or by the array's: so it lists tasks that were cancelled before they ran."""
     return now.get(slurm_id) or now.get(slurm_id.partition("_")[0])
 
 
 def _remember(
     job: Job, seen: dict[str, dict[str, str]], now: Mapping[str, Sighting]
 ) -> Mapping[str, Mapping[str, str]]:
-    """What the scheduler said about ends, now and before; written down if there is news."""
+    """What Slurm said of ended tasks, now and before; kept in the job's folder."""
     ends = {}
     for number in range(len(job.tasks)):
         slurm_id = job.slurm_task_id(number)
@@ -175,9 +174,9 @@ def _task_status(
     problem: str | None,
 ) -> TaskStatus:
     slurm_id, name = job.slurm_task_id(number), job.tasks[number].name
-    if slurm_id is None:
-        state, message = "lost", "its submission was cut short before Slurm had it"
-    else:
+    state: str = "lost"
+    message: str | None = "its submission was interrupted before Slurm had it"
+    if slurm_id is not None:
         end = seen.get(slurm_id, {}).get("state")
         log = f"molprof logs {job.id} {number}"
         state, message = _judged(record, _of_task(now, slurm_id), end, problem, log)
@@ -205,15 +204,15 @@ def _judged(
     if sighting is not None and sighting.live:
         if sighting.state == "PENDING":
             waits = None if sighting.reason == "None" else sighting.reason
-            return "pending", f"again, after it was {own}" if stopped else waits
+            return "pending", f"requeued after it was {own}" if stopped else waits
         if not stopped:
             return "running", None
     if end in _ENDS:
         return _ENDS[end], message
     if own is not None and stopped:
         return own, message
-    if end is not None:  # Slurm calls it failed, or done, and the task left no word
-        return "failed", f"Slurm says {end} and the task left no word; {log} may say why"
+    if end is not None:  # failed or done for Slurm, and the task did not write it
+        return "failed", f"Slurm says {end}, and the task wrote no reason; see {log}"
     if problem is not None:
-        return "unknown", "running when last heard of" if own == "running" else "not started when last heard of"
-    return "lost", "Slurm no longer knows it, and it left no word"
+        return "unknown", "it was running" if own == "running" else "it had not started"
+    return "lost", "Slurm no longer knows it, and it did not write that it ended"

@@ -1,4 +1,4 @@
-"""The cluster's end of a task: runs its command line, and writes how it stands and how it ended beside the job."""
+"""A task on the cluster: run its command line, and write its state beside the job."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from molprof.common.values import now
 from molprof.profiler.cluster.job import TaskRecord, read_job, write_json
 from molprof.profiler.cluster.scheduler import job_fields
 
-# What shells return for a process that a signal ended, and what Slurm's own accounting shows as failed.
+# The exit code of shells after SIGTERM; Slurm's accounting shows the task as failed.
 _STOPPED_CODE = 128 + signal.SIGTERM
 
 
 class _StoppedError(BaseException):
-    """Slurm ends the task: its time is up, it was cancelled, or another needs its place."""
+    """Slurm ends the task: its time is up, it was cancelled or preempted."""
 
 
 def run_task(folder: str, number: int) -> NoReturn:
-    """Runs task `number` of the job that is kept in `folder`, and ends the process with its exit code.
+    """Run task `number` of the job in `folder`, and exit with its exit code.
 
-    The record says `running` from the first moment on, so that a task that was killed without a word can be told from
-    one that never started. Slurm's SIGTERM, which comes before its SIGKILL, is what it says about the reason.
+    The record says `running` from the beginning, which tells a task that was killed from one that never started. After
+    Slurm's SIGTERM, which comes before its SIGKILL, the task asks Slurm for the reason.
     """
     signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit's, for what can be resumed in the middle
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit's, for tasks that can be resumed
     job = read_job(Path(folder))
     record = TaskRecord(
         job.attempt_of(number),
@@ -55,15 +55,15 @@ def run_task(folder: str, number: int) -> NoReturn:
 
 
 def _stop(number: int, frame: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough, and writing the record must not be cut short
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing may interrupt the writing of the record
     raise _StoppedError
 
 
 def _why_stopped() -> tuple[str, str | None]:
-    """`timed out`, `preempted` or `cancelled`; `stopped` where the scheduler does not say."""
+    """`timed out`, `preempted` or `cancelled`; `stopped` if Slurm does not say."""
     fields = job_fields(os.environ.get("SLURM_JOB_ID", ""))
     if fields is None:
-        return "stopped", "ended by Slurm, which did not say why"
+        return "stopped", "stopped by Slurm for an unknown reason"
     if fields.get("Reason") == "TimeLimit":
         return "timed out", f"the limit was {fields.get('TimeLimit', 'reached')}"
     if fields.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"):

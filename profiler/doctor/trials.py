@@ -73,7 +73,7 @@ def answer() -> None:
 
 
 def torch_build() -> dict[str, Any]:
-    """torch's version and what it was built for; the GPUs that it sees."""
+    """Return torch's version, what it was built for, and the GPUs that it sees."""
     import torch
 
     seen = torch.cuda.is_available()
@@ -87,19 +87,19 @@ def torch_build() -> dict[str, Any]:
 
 
 def imported(module: str) -> dict[str, Any]:
-    """A module that is there and loads, with all its compiled parts; its own version where it has one."""
+    """Import a module with its compiled parts, and return its own version, if it has one."""
     found = import_module(module)
     return {"version": getattr(found, "__version__", None)}
 
 
 def attention(backend: str) -> dict[str, Any]:
-    """Runs one of torch's attention kernels, on the first GPU, or where there is none on the CPU.
+    """Run one of torch's attention kernels, on the first GPU, else on the CPU.
 
     Args:
         backend: name of a `torch.nn.attention.SDPBackend`.
 
     Raises:
-        RuntimeError: torch has no kernel of this kind for the device; the warnings say why.
+        RuntimeError: torch has no such kernel for the device; its warnings say why.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -109,14 +109,14 @@ def attention(backend: str) -> dict[str, Any]:
     query = torch.ones(1, 4, 16, 64, device=device, dtype=dtype)  # batch, heads, positions, head size
     with sdpa_kernel(getattr(SDPBackend, backend)):
         result = torch.nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True)
-    # Every value is one, so that any weighted mean is.
+    # Every value is one, and so is any weighted mean of them.
     if not torch.allclose(result.float().cpu(), torch.ones(1, 4, 16, 64), atol=1e-2):
         raise RuntimeError("its results are wrong")
     return {"device": device}
 
 
 def preset(name: str) -> dict[str, Any]:
-    """A preset's checkpoint and its tokenizer, without torch.
+    """Read a preset's checkpoint and its tokenizer, without torch.
 
     Raises:
         MolprofError: the checkpoint is damaged, or the vocabulary's package is not installed.

@@ -1,4 +1,4 @@
-"""The cases of a sweep: every combination of a grid of capture options, from a TOML file."""
+"""Cases of a sweep: every combination of a grid of capture options, from a TOML file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ batch-size = [1, 8, 32]
 [[exclude]]          # but not these
 model = "llama"
 batch-size = 32"""
-# Of a case's name: a path of 255 characters is as long as file systems take, endings included.
+# Of a case's name: file systems take 255 characters, endings included.
 _NAME_CHARACTERS = 150
 _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 Value = str | int | float | bool
@@ -34,9 +34,9 @@ class Case:
     """One capture of a sweep.
 
     Attributes:
-        name: of its trace, without ending.
-        options: the grid's choice.
-        settings: all options of the capture by name, those that every case has first.
+        name: file name of its trace, without ending.
+        options: the values that it takes from the grid.
+        settings: those of all its options, by name.
     """
 
     name: str
@@ -46,13 +46,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A file and its cases, in the order of the file: the last key of the grid changes fastest."""
+    """A file and its cases; the last key of the grid changes fastest."""
 
     file: TomlFile
     cases: tuple[Case, ...]
 
     def place(self, key: str) -> list[str]:
-        """Where a capture option is set, for messages."""
+        """Return where a capture option is set, for messages."""
         return ["grid" if key in self.file.content["grid"] else "options", key]
 
 
@@ -63,7 +63,7 @@ def read_sweep(path: Path, known: Mapping[str, bool]) -> Sweep:
         known: for each of capture's options, by name without dashes, whether it takes a value.
 
     Raises:
-        UsageError: it cannot be read, names an unknown option, or describes no case; names the line.
+        UsageError: it cannot be read, has an unknown option or no case; names the line.
     """
     file = read_toml(path, EXAMPLE)
     content = file.check_keys(file.content, [], ("options", "grid", "exclude"))
@@ -93,7 +93,7 @@ def read_sweep(path: Path, known: Mapping[str, bool]) -> Sweep:
         if any(all(chosen[key] == value for key, value in rule.items()) for rule in excluded):
             continue
         name = _name(chosen, grid)
-        while name in cases:  # paths that end alike
+        while name in cases:  # such as those of two folders with the same name
             name += "_"
         cases[name] = Case(name, chosen, {**common, **chosen})
     if not cases:
@@ -124,7 +124,7 @@ def _check(file: TomlFile, where: list[str], takes_value: bool, value: object) -
 
 
 def _name(chosen: Mapping[str, Value], grid: Mapping[str, list[Value]]) -> str:
-    """A file's name of the values that differ between cases; models and processors speak for themselves."""
+    """Return a file name from the values that differ between cases; of models and processors without the key."""
     parts = []
     for key in [key for key in chosen if len(grid[key]) > 1] or chosen:
         value = chosen[key]
