@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from molprof.common.bench_records import environment_id
 from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id, to_json
-from molprof.profiler.bench.records import environment_id
 
 ENVIRONMENT = {
     "gpu": None, "cpu": "A CPU", "cores": 4, "threads": 2, "torch": "2.9", "transformers": "5.0", "cuda": None,

@@ -10,12 +10,18 @@ import sys
 import time
 from typing import Any
 
-from molprof.profiler.bench.answers import FACTS, Answer, UnsupportedError
-from molprof.profiler.bench.worker import serve
+from molprof.profiler.bench.cases import GenerateCase
+from molprof.profiler.bench.facts import FACTS, UnsupportedError
+from molprof.profiler.bench.worker import Answer, serve
 
+WORKER = "bench_faults:main"
 ROW_BYTES = 40_000_000
 ENVIRONMENT = {"cpu": "a test", "torch": "0", "cores": 1, "threads": 1}
 FIGURES: dict[str, Any] = {"wall_ns": [2_000_000], "phases_ns": [{"forward": 1_500_000}], "tokens": 10, "steps": 5}
+
+
+def case(fault: str, rows: int = 1) -> GenerateCase:
+    return GenerateCase(model=fault, batch_size=rows, count=rows)
 
 
 class OutOfMemoryError(RuntimeError):

@@ -1,11 +1,22 @@
-"""Processes that a test started and that still live, found by a mark in their environment."""
+"""Processes that a test leaves behind, found by a mark in their environment."""
 
 from __future__ import annotations
 
 import os
+import uuid
 from pathlib import Path
 
+import pytest
+
 MARK = "MOLPROF_TEST_MARK"
+
+
+@pytest.fixture(autouse=True)
+def mark(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every process that a test starts, and those that they start, carry this."""
+    value = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, value)
+    return value
 
 
 def strays(mark: str) -> list[str]:

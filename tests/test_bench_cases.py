@@ -11,7 +11,7 @@ import pytest
 from molprof.common.errors import UsageError
 from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id, from_json, to_json
 from molprof.profiler.bench.facts import Facts, unsupported
-from molprof.profiler.bench.grids import BENCHMARKS, PLAIN, generation_cases, read_shape, sdpa_cases
+from molprof.profiler.bench.grids import BENCHMARKS, Benchmark, generation_cases, read_shape, sdpa_cases, values_of
 
 CPU = Facts("cpu", None, True, (), {})
 H100 = Facts("cuda:0", (9, 0), True, ("flash_attn", "flash_attn_interface", "triton", "optimum.quanto"), {})
@@ -59,17 +59,17 @@ def test_what_is_no_case_is_refused(raw: dict[str, object], message: str) -> Non
         (replace(RUN, attention="sdpa-cudnn"), CPU, "on GPUs only"),
         (replace(RUN, attention="sdpa-cudnn"), H100, None),
         (replace(RUN, attention="flash_attention_2"), CPU, "runs on GPUs only"),
-        (replace(RUN, attention="flash_attention_2"), OLD, "needs the package flash-attn"),
+        (replace(RUN, attention="flash_attention_2"), OLD, "requires the package flash-attn"),
         (replace(RUN, attention="flash_attention_2"), H100, None),
         (replace(RUN, attention="flash_attention_2", dtype="float32"), H100, "16-bit numbers only"),
         (replace(RUN, attention="flash_attention_3"), replace(H100, capability=(8, 0)), "compute capability 9.0"),
         (replace(RUN, attention="flex_attention"), CPU, None),
-        (replace(RUN, attention="flex_attention"), replace(CPU, compiler=False), "needs a C.. compiler"),
-        (replace(RUN, kv_cache="offloaded"), CPU, "lies in the host's memory"),
+        (replace(RUN, attention="flex_attention"), replace(CPU, compiler=False), "requires a C.. compiler"),
+        (replace(RUN, kv_cache="offloaded"), CPU, "requires a GPU"),
         (replace(RUN, kv_cache="offloaded"), H100, None),
         (replace(RUN, kv_cache="quantized"), CPU, "optimum-quanto"),
         (replace(RUN, kv_cache="quantized"), H100, None),
-        (replace(RUN, kv_cache="static", compile="default"), OLD, "needs the package triton"),
+        (replace(RUN, kv_cache="static", compile="default"), OLD, "requires the package triton"),
         (replace(RUN, kv_cache="static", compile="eager"), OLD, None),
         (replace(RUN, tf32=True), CPU, "compute capability 8.0"),
         (replace(RUN, tf32=True), OLD, "compute capability 8.0"),
@@ -77,8 +77,8 @@ def test_what_is_no_case_is_refused(raw: dict[str, object], message: str) -> Non
         (replace(RUN, cudnn_benchmark=True), CPU, "cuDNN runs on GPUs only"),
         (replace(RUN, processor="xgrammar"), CPU, "pip install 'molprof.xgrammar.'"),
         (replace(KERNEL, backend="flash-attn"), CPU, "runs on GPUs only"),
-        (replace(KERNEL, backend="flash-attn", mask="padding"), H100, "no mask but the causal one"),
-        (replace(KERNEL, backend="flex"), replace(CPU, compiler=False), "needs a C.. compiler"),
+        (replace(KERNEL, backend="flash-attn", mask="padding"), H100, "accepts no mask but the causal one"),
+        (replace(KERNEL, backend="flex"), replace(CPU, compiler=False), "requires a C.. compiler"),
         (replace(KERNEL, backend="cudnn"), CPU, None),  # torch says itself why not
     ],
 )
@@ -92,8 +92,8 @@ def test_what_cannot_run_is_known_before(case: Case, facts: Facts, reason: str |
 
 
 def test_a_grid_has_every_combination_that_is_another_run_once() -> None:
-    values = {**PLAIN, "kv_caches": ("dynamic", "static"), "compiles": ("off", "default"), "batch_sizes": (3, 4)}
-    cases = generation_cases(values, {"count": 7})
+    grid = {"kv_cache": ("dynamic", "static"), "compile": ("off", "default"), "batch_size": (3, 4)}
+    cases = generation_cases({**values_of(Benchmark("", grid)), "count": 7})
     assert [(case.batch_size, case.kv_cache, case.compile, case.count) for case in cases] == [
         (3, "dynamic", "off", 9), (3, "static", "off", 9), (3, "static", "default", 9),
         (4, "dynamic", "off", 8), (4, "static", "off", 8), (4, "static", "default", 8),
@@ -101,21 +101,20 @@ def test_a_grid_has_every_combination_that_is_another_run_once() -> None:
 
 
 def test_batches_are_full_where_no_number_is_asked_for() -> None:
-    cases = generation_cases({**PLAIN, "batch_sizes": (1, 2, 8)}, {"count": None})
+    cases = generation_cases({**values_of(Benchmark("", {"batch_size": (1, 2, 8)})), "count": None})
     assert [(case.batch_size, case.count) for case in cases] == [(1, 8), (2, 8), (8, 8)]
     with pytest.raises(UsageError, match="batch size 0 is below 1"):
-        generation_cases({**PLAIN, "batch_sizes": (0, 2)}, {})
+        generation_cases(values_of(Benchmark("", {"batch_size": (0, 2)})))
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_the_grids_are_of_cases_that_exist(name: str) -> None:
-    cases = generation_cases({**PLAIN, **BENCHMARKS[name].defaults}, {})
+    cases = generation_cases(values_of(BENCHMARKS[name]))
     assert len(set(map(case_id, cases))) == len(cases) > 1
 
 
 def test_a_prefill_without_mask_is_causal_and_a_decode_step_asks_once() -> None:
-    cases = sdpa_cases((read_shape("2x4x2x16x8"),), ("math",), ("prefill", "decode"), ("none", "padding"), ("auto",),
-                       "cpu", None)  # fmt: skip
+    cases = sdpa_cases((read_shape("2x4x2x16x8"),), ("math",), ("prefill", "decode"), ("none", "padding"))
     assert [(case.queries, case.keys, case.mask) for case in cases] == [
         (16, 16, "causal"), (16, 16, "padding"), (1, 16, "none"), (1, 16, "padding"),
     ]  # fmt: skip

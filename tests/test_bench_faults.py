@@ -1,38 +1,22 @@
-"""What becomes of cases that go wrong: a status for each, nothing lost, and no process left."""
+"""Cases that go wrong: a status and a message for each, and no process left."""
 
 from __future__ import annotations
 
 import os
-import uuid
 
 import bench_faults
 import pytest
-from strays import MARK, strays
+from bench_faults import WORKER, case
+from strays import mark as mark
+from strays import strays
 
-from molprof.common.errors import RunError
-from molprof.profiler.bench.cases import GenerateCase, to_json
-from molprof.profiler.bench.facts import Facts
+from molprof.profiler.bench.cases import to_json
 from molprof.profiler.bench.isolate import Ended, Limits, innermost, run_isolated
-from molprof.profiler.bench.schedule import read_machine
 
-WORKER = "bench_faults:main"
-FACTS = Facts("cpu", None, False, (), bench_faults.ENVIRONMENT)
 LONG = Limits(60.0)
 GB = 10**9
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc on this system")
-
-
-@pytest.fixture(autouse=True)
-def mark(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every process that a test starts, and those that they start, carry this."""
-    value = uuid.uuid4().hex
-    monkeypatch.setenv(MARK, value)
-    return value
-
-
-def case(fault: str, rows: int = 1) -> GenerateCase:
-    return GenerateCase(model=fault, batch_size=rows, count=rows)
 
 
 def run(fault: str, limits: Limits = LONG) -> Ended:
@@ -128,9 +112,3 @@ def test_allocating_without_end_is_out_of_memory_and_not_a_dead_machine(mark: st
 )  # fmt: skip
 def test_innermost(stack: list[str], place: str | None) -> None:
     assert innermost(stack) == place
-
-
-def test_the_machine_is_read_by_a_process_of_its_own() -> None:
-    assert read_machine("auto", None, worker=WORKER) == FACTS
-    with pytest.raises(RunError, match="cannot find out what this machine can run: ended with code 1"):
-        read_machine("auto", None, worker="no_such_module:main")

@@ -18,8 +18,8 @@ from transformers import DynamicCache
 
 from molprof.common.errors import UsageError
 from molprof.profiler.bench import generation
-from molprof.profiler.bench.answers import UnsupportedError
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
+from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.bench.generation import filled, measure_generation, padded
 from molprof.profiler.bench.memory import held_bytes
 from molprof.profiler.bench.sdpa import flops, least_bytes, measure_sdpa, padding_mask
@@ -119,7 +119,7 @@ def test_prompts_come_again_where_there_are_too_few() -> None:
 def test_padding_beyond_the_context_is_refused() -> None:
     plan = BatchPlan((), (), max_new_tokens=10, prompt_width=17)
     assert [item.prompt_width for item in padded([plan], 8, 34)] == [24]
-    with pytest.raises(UsageError, match="more than 33"):
+    with pytest.raises(UsageError, match="exceed the context of 33"):
         padded([plan], 8, 33)
 
 
@@ -260,11 +260,11 @@ def test_a_models_short_name_stands_for_its_table(molprof: Cli, tmp_path: Path) 
         (("sdpa", "--shape", "1x2", "-o", "x"), "is no shape"),
         (("sdpa", "--backend", "magic", "-o", "x"), "'magic' is not one of auto, math"),
         (("matrix", "--attention", "sdpa,magic", "-o", "x"), "'magic' is not one of eager"),
-        (("matrix", "--batch-size", "a", "-o", "x"), "'a' is not whole numbers"),
+        (("matrix", "--batch-size", "a", "-o", "x"), "'a' is not a list of whole numbers"),
         (("matrix", "--batch-size", "0", "-o", "x"), "batch size 0 is below 1"),
         (("processors", "--processor", "nope", "-o", "x"), "no processor 'nope'"),
         (("matrix", "--memory-limit", "much", "-o", "x"), "'much' is not a size such as 12G"),
-        (("matrix", "--prompts", "absent.txt", "-o", "x"), "no file absent.txt"),
+        (("matrix", "--prompts", "absent.txt", "-o", "x"), "File 'absent.txt' does not exist"),
         (("nothing",), "No such command 'nothing'"),
     ],
 )

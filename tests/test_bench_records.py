@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +14,11 @@ from pathlib import Path
 import pytest
 from bench_data import ran, write
 
-from molprof.analysis.bench.results import generation_figures, read_results
+from molprof.common.bench_records import GenerationFigures, read_results
 from molprof.common.errors import RunError, TraceError, UsageError
-from molprof.profiler.bench import records
+from molprof.profiler.bench import results_file
 from molprof.profiler.bench.cases import GenerateCase
-from molprof.profiler.bench.records import Results
+from molprof.profiler.bench.results_file import ResultsFile
 
 RUN = {"record": "run", "text": "a" * 100}
 
@@ -35,7 +36,7 @@ def largest_file(size_bytes: int) -> Iterator[None]:
 
 def test_a_line_that_the_disk_has_no_room_for_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    results = Results(path)
+    results = ResultsFile(path)
     results.write(RUN)
     whole = path.read_bytes()
     with largest_file(len(whole) + 50), pytest.raises(RunError, match=r"cannot write .*: File too large"):
@@ -59,15 +60,15 @@ def test_a_line_that_another_process_is_writing_is_not_taken_for_one_that_was_cu
         if operation == fcntl.LOCK_EX and path.stat().st_size == len(line) + 9:
             os.write(opened, line[9:])
 
-    monkeypatch.setattr(records.fcntl, "flock", finished)
-    Results(path).close()
+    monkeypatch.setattr(results_file.fcntl, "flock", finished)
+    ResultsFile(path).close()
     os.close(opened)
     assert path.read_bytes() == 2 * line
 
 
 def test_what_a_killed_neighbour_began_is_not_glued_to_the_next_line(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    results = Results(path)
+    results = ResultsFile(path)
     results.write(RUN)
     whole = path.read_bytes()
     with path.open("ab") as file:
@@ -77,27 +78,29 @@ def test_what_a_killed_neighbour_began_is_not_glued_to_the_next_line(tmp_path: P
     assert path.read_bytes() == 2 * whole
 
 
-WRONG = [
-    b'{"schema":"1","record":"run"}',
-    b'{"schema":null,"record":"run"}',
-    b'{"record":"run"}',
-    b'{"schema":1,"record":["run"]}',
-    b'{"schema":1,"record":"environment","id":["a"],"environment":{}}',
-    b'{"schema":1,"record":"environment","environment":{}}',
-    b'{"schema":1,"record":"result","case":["a"],"environment":"b","repeat":0,"status":"ok"}',
-    b'{"schema":1,"record":"result","environment":"b","repeat":0,"status":"ok"}',
-    b"\xff\xfe{}",
-    b"[" * 100_000,
-]
+WRONG = {
+    b'{"schema":"1","record":"run"}': " is not a benchmark record: schema: expected `int`, got `str`",
+    b'{"schema":null,"record":"run"}': " is not a benchmark record: schema: expected `int`, got `null`",
+    b'{"record":"run"}': " is not a benchmark record: missing field `schema`",
+    b'{"schema":1,"record":["run"]}': " is not a benchmark record: record: expected `str`, got `array`",
+    b'{"schema":1,"record":"environment","id":["a"],"environment":{}}': ": id: expected `str`, got `array`",
+    b'{"schema":1,"record":"environment","environment":{}}': ": missing field `id`",
+    b'{"schema":1,"record":"result","case":["a"],"environment":"b","repeat":0,"status":"ok"}': ": case: expected `str`",
+    b'{"schema":1,"record":"result","environment":"b","repeat":0,"status":"ok"}': ": missing field `case`",
+    b"\xff\xfe{}": " is not JSON: ",
+    b"[" * 100_000: " is not JSON: ",
+}
 
 
 @pytest.mark.parametrize("line", WRONG, ids=lambda line: line[:70].decode("ascii", "replace"))
-def test_another_file_is_refused_and_left_as_it_is(tmp_path: Path, line: bytes) -> None:
+def test_another_file_is_refused_by_both_sides_and_left_as_it_is(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "out.jsonl"
     path.write_bytes(b'{"schema":1,"record":"run"}\n' + line + b"\n")
     before = path.read_bytes()
-    with pytest.raises(UsageError, match="line 2 is not a benchmark result"):
-        Results(path)
+    for error, code, open_it in ((UsageError, 2, ResultsFile), (TraceError, 3, read_results)):
+        with pytest.raises(error, match=re.escape(f"out.jsonl line 2{WRONG[line]}")) as raised:
+            open_it(path)
+        assert raised.value.exit_code == code
     assert path.read_bytes() == before
 
 
@@ -116,4 +119,4 @@ def test_figures_that_nothing_can_have_measured_are_refused(tmp_path: Path, figu
     made["figures"][figure] = value
     (found,) = read_results(write(tmp_path / "out.jsonl", made)).results
     with pytest.raises(TraceError, match=f"figures: .*{figure}"):
-        generation_figures(found)
+        found.read_figures(GenerationFigures)

@@ -16,14 +16,13 @@ from bench_data import ENVIRONMENT, ran, result, timed, write
 from conftest import Cli
 
 from molprof.analysis.bench.render import render_results
-from molprof.analysis.bench.results import read_results
 from molprof.analysis.bench.summary import summed
 from molprof.analysis.plots.benchmark import KINDS, bench_figure
 from molprof.analysis.plots.subject import NotRecordedError
 from molprof.commands import bench_show
+from molprof.common.bench_records import environment_id, read_results
 from molprof.common.errors import TraceError
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
-from molprof.profiler.bench.records import environment_id
 
 PLAIN = GenerateCase(model="qwen", batch_size=4, count=4)
 STATIC = replace(PLAIN, kv_cache="static")
@@ -138,9 +137,9 @@ def test_a_retried_case_is_what_it_became_and_runs_of_the_same_case_add_up(tmp_p
     [
         ("", "holds no benchmark results"),
         ("not json\n", "line 1 is not JSON"),
-        ('{"a": 1}\n', "line 1 is not a benchmark record"),
+        ('{"a": 1}\n', "line 1 is not a benchmark record: missing field `schema`"),
         ('{"schema": 9, "record": "result"}\n', "line 1 is of schema 9; this molprof reads up to 1"),
-        ('{"schema": 1, "record": "result"}\n', "line 1: Object missing required field `case`"),
+        ('{"schema": 1, "record": "result"}\n', "line 1: missing field `case`"),
     ],
 )
 def test_what_is_no_file_of_results_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -151,7 +150,7 @@ def test_what_is_no_file_of_results_is_refused(tmp_path: Path, text: str, messag
 
 def test_wrong_figures_are_refused(tmp_path: Path) -> None:
     wrong = result(PLAIN, 0, "ok", {"wall_ns": ["long"], "phases_ns": [], "tokens": 1, "steps": 1})
-    with pytest.raises(TraceError, match="figures: Expected `int`, got `str`"):
+    with pytest.raises(TraceError, match=r"figures: wall_ns\[0\]: expected `int`, got `str`"):
         summed(read_results(write(tmp_path / "x.jsonl", wrong)))
     empty = result(PLAIN, 0, "ok", {"wall_ns": [], "phases_ns": [], "tokens": 1, "steps": 1})
     with pytest.raises(TraceError, match="no timed pass"):

@@ -1,4 +1,4 @@
-"""Benchmarks of cases that go wrong: their order, what the file keeps, what --resume runs, and interrupts."""
+"""A run of a benchmark: no result lost, nothing run twice, no process left, whatever becomes of a case."""
 
 from __future__ import annotations
 
@@ -8,43 +8,32 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from pathlib import Path
 
 import bench_faults
 import pytest
-from strays import MARK, strays
+from bench_faults import WORKER, case
+from strays import mark as mark
+from strays import strays
 
-from molprof.common.errors import UsageError
+from molprof.common.bench_records import environment_id
+from molprof.common.errors import RunError, UsageError
 from molprof.profiler.bench.cases import Case, GenerateCase, case_id
 from molprof.profiler.bench.facts import Facts
 from molprof.profiler.bench.isolate import Limits
-from molprof.profiler.bench.records import Results, environment_id
-from molprof.profiler.bench.schedule import Plan, Step, order, run_plan
+from molprof.profiler.bench.results_file import ResultsFile
+from molprof.profiler.bench.schedule import Plan, Step, order, read_machine, run_plan
 
-WORKER = "bench_faults:main"
 FACTS = Facts("cpu", None, False, (), bench_faults.ENVIRONMENT)
 LONG = Limits(60.0)
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc on this system")
 
 
-@pytest.fixture(autouse=True)
-def mark(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every process that a test starts, and those that they start, carry this."""
-    value = uuid.uuid4().hex
-    monkeypatch.setenv(MARK, value)
-    return value
-
-
-def case(fault: str, rows: int = 1) -> GenerateCase:
-    return GenerateCase(model=fault, batch_size=rows, count=rows)
-
-
 def run_all(path: Path, *cases: Case, **options: object) -> list[Step]:
     steps: list[Step] = []
     settings: dict[str, object] = {"repeats": 1, "seed": 0, "limits": LONG, "worker": WORKER, **options}
-    results = Results(path)
+    results = ResultsFile(path)
     try:
         run_plan(Plan(cases=cases, **settings), FACTS, results, steps.append)  # type: ignore[arg-type]
     finally:
@@ -137,8 +126,14 @@ def test_another_file_is_not_added_to(tmp_path: Path, content: str) -> None:
     path = tmp_path / "other.txt"
     path.write_text(content)
     with pytest.raises(UsageError, match=r"other\.txt"):
-        Results(path)
+        ResultsFile(path)
     assert path.read_text() == content
+
+
+def test_the_machine_is_read_by_a_process_of_its_own() -> None:
+    assert read_machine("auto", None, worker=WORKER) == FACTS
+    with pytest.raises(RunError, match="cannot find out what this machine can run: ended with code 1"):
+        read_machine("auto", None, worker="no_such_module:main")
 
 
 SCRIPT = """
@@ -183,7 +178,8 @@ def test_an_interrupt_keeps_what_is_done_ends_what_runs_and_says_how_to_go_on(tm
         said = process.stderr.read()
     assert process.returncode == 130
     assert "Traceback" not in said
-    assert f"are in {path}; go on with:\n  molprof " in said
+    assert f"interrupted; {path} has the results so far (" in said
+    assert " of this run); continue with:\n  molprof " in said
     assert said.rstrip().endswith("--resume")
     assert strays(mark) == []
     assert lines(path) == before
@@ -212,15 +208,20 @@ def test_a_benchmark_without_a_figure_has_failed(tmp_path: Path, names: tuple[st
 def test_results_of_another_environment_are_told_and_not_counted(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     other = {**bench_faults.ENVIRONMENT, "torch": "1.0\x1b"}
-    results = Results(path)
+    results = ResultsFile(path)
     name = case_id(GenerateCase(model="ok"))
     where = results.environment(other)
-    results.write({"record": "result", "case": name, "environment": where, "repeat": 0, "status": "ok"})
+    results.write(
+        {
+            "record": "result", "case": name, "label": "ok", "settings": {}, "environment": where, "repeat": 0,
+            "status": "ok",
+        }
+    )  # fmt: skip
     results.close()
     with start(path, 100, "--resume", "--only", "ok") as process:
         assert process.stderr is not None
         said = process.stderr.read()
-    told = f"1 result of these cases in {path}, of another environment, not counted: "
+    told = f"1 result of these cases in {path}: not counted, because their environment differs: "
     assert f"{told}torch 1.0\\x1b, here {bench_faults.ENVIRONMENT['torch']}\n" in said
     assert "results: 1 ok" in said
 

@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 from conftest import Cli
 
+from molprof.common.bench_records import environment_id
 from molprof.common.errors import UsageError
-from molprof.profiler.bench.records import Results, collected, environment_id
+from molprof.profiler.bench.results_file import ResultsFile, collected
 from molprof.profiler.cluster.status import JobStatus
 
 MACHINE = {"gpu": "one"}
@@ -19,12 +20,12 @@ OTHER = {"gpu": "another"}
 
 
 def written(path: Path, machine: dict[str, Any], *cases: tuple[str, int, str]) -> Path:
-    results = Results(path)
+    results = ResultsFile(path)
     for case, repeat, status in cases:
         results.write(
             {
-                "record": "result", "case": case, "environment": results.environment(machine), "repeat": repeat,
-                "status": status,
+                "record": "result", "case": case, "label": case, "settings": {},
+                "environment": results.environment(machine), "repeat": repeat, "status": status,
             }
         )  # fmt: skip
     results.close()
@@ -88,8 +89,8 @@ def test_a_second_job_of_the_same_cases_adds_its_own_results(tmp_path: Path) -> 
         (("-o", "no/x.jsonl"), "the directory no does not exist"),
         (("-o", "."), ". is not a regular file"),
         (("-o", "note.txt"), "note.txt is not a file of benchmark results"),
-        (("-o", "x.jsonl", "--retry"), "--retry says what --resume runs again; give both"),
-        (("-o", "x.jsonl", "--share", "1/2"), "--share is for a part that runs here; on a cluster: --tasks N"),
+        (("-o", "x.jsonl", "--retry"), "--retry requires --resume"),
+        (("-o", "x.jsonl", "--share", "1/2"), "--share selects cases to run here; on a cluster, use --tasks N"),
     ],
 )
 def test_what_cannot_be_is_refused_before_it_is_submitted(
@@ -126,14 +127,16 @@ def test_a_job_whose_tasks_left_nothing_makes_no_file(tmp_path: Path) -> None:
 def test_no_task_is_without_a_case(molprof: Cli, tmp_path: Path, arguments: tuple[str, ...], cases: int) -> None:
     result = molprof("bench", *arguments, "-o", "x.jsonl", "--submit", "slurm", "--tasks", str(cases + 1))
     assert result.returncode == 2
-    assert f"--tasks {cases + 1} for {cases} cases: some would have none\n  --tasks {cases} at most" in result.stderr
+    assert (
+        f"--tasks {cases + 1} for {cases} cases: some would have none\n  use at most --tasks {cases}" in result.stderr
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
     part = tmp_path / "1.jsonl"
     part.write_text('{"no": "result"}\n')
-    with pytest.raises(UsageError, match="line 1 is not a benchmark result"):
+    with pytest.raises(UsageError, match="line 1 is not a benchmark record: missing field `schema`"):
         collected(ended(tmp_path / "all.jsonl", part))
 
 

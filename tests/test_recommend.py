@@ -13,8 +13,8 @@ from conftest import Cli
 
 from molprof.analysis.bench.bounds import read_bounds
 from molprof.analysis.bench.recommend import Advice, recommend
-from molprof.analysis.bench.results import read_results
 from molprof.analysis.reports.load import load_report
+from molprof.common.bench_records import read_results
 from molprof.common.errors import TraceError
 from molprof.common.phases import STEP_PHASES
 from molprof.profiler.bench.cases import GenerateCase
@@ -93,7 +93,7 @@ def test_compiling_and_its_cache_are_one_change(tmp_path: Path) -> None:
 
 
 def test_nothing_measured_is_said(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no whole generation that ran"):
+    with pytest.raises(TraceError, match="no case of whole generation in the file is ok"):
         advise(tmp_path, result(PLAIN, 0, "failed", None))
 
 

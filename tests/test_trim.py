@@ -298,12 +298,12 @@ def test_the_command_says_what_it_did(molprof: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param([], "say what to keep", id="nothing"),
+        pytest.param([], "nothing to keep: give --steps", id="nothing"),
         pytest.param(["--steps", "3-4"], "is not A:B", id="steps"),
         pytest.param(["--steps", "4:3"], "ends before it begins", id="backwards"),
         pytest.param(["--from", "12"], "is not a time with its unit", id="unit"),
         pytest.param(["--from", "2ms", "--to", "1ms"], "--to is not after --from", id="times"),
-        pytest.param(["--phases", "forward", "--batch", "1"], "--batch says whose --steps", id="batch"),
+        pytest.param(["--phases", "forward", "--batch", "1"], "--batch requires --steps", id="batch"),
     ],
 )
 def test_wrong_use_is_one_line(molprof: Cli, arguments: list[str], message: str) -> None:

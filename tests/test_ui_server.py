@@ -111,8 +111,8 @@ def test_the_command_prints_the_address_and_ends_with_a_signal(tmp_path: Path, n
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param(["-"], "name a file, not standard input", id="stdin"),
-        pytest.param(["a.json", "--step", "1", "--token", "2"], "name two places", id="two-places"),
+        pytest.param(["-"], "standard input (-) can be read once only: name a file", id="stdin"),
+        pytest.param(["a.json", "--step", "1", "--token", "2"], "exclude each other", id="two-places"),
         pytest.param(["a.json"], "cannot read a.json", id="missing"),
     ],
 )

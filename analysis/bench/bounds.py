@@ -1,4 +1,4 @@
-"""The most that each lever of a configuration can gain, from a trace: Amdahl's bound of the part that it acts on."""
+"""The most that each lever of a configuration can gain, by Amdahl's law, from the phases and kernels of a trace."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Bound:
     """Amdahl's bound of one lever.
 
     Attributes:
-        gain_ratio: share of the time that a perfect value of the lever could save; None where the trace does not tell.
-        why: what part of the time it acts on.
+        gain_ratio: share of the time that the lever acts on, the most that it can save; None: not recorded.
+        why: which part of the time that is.
     """
 
     lever: str
@@ -31,10 +31,10 @@ class Bound:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a trace says about levers, and what it is a trace of.
+    """The bounds of levers in one trace.
 
     Attributes:
-        settings: model, processor, batch size, attention and cache of the run; empty for a trace of other origin.
+        settings: model, processor, batch size, attention and cache of the run; empty for a foreign trace.
     """
 
     trace: str
@@ -42,29 +42,29 @@ class Bounds:
     bounds: tuple[Bound, ...]
 
     def same_work(self, model: object, constrained: bool) -> bool:
-        """Whether the trace is of that model, with a logits processor or without; a trace that does not say is."""
+        """Whether the trace is of that model, with or without a logits processor, or a foreign trace."""
         if not self.settings:
             return True
         return self.settings["model"] == model and (self.settings["processor"] is not None) == constrained
 
     def of(self, lever: str) -> Bound | None:
-        """The bound of a lever, None where there is none."""
+        """Return the bound of a lever, None if there is none."""
         return next((bound for bound in self.bounds if bound.lever == lever), None)
 
 
 def read_bounds(path: str | os.PathLike[str], native_path: str | None = None) -> Bounds:
-    """The bounds that the trace at `path` gives.
+    """Return the bounds that a trace gives.
 
     Raises:
         TraceError: the file cannot be read or trusted.
-        EngineError: the trace processor cannot be had, or failed.
+        EngineError: the trace processor is missing or failed.
     """
     with open_trace(path, native_path=native_path, stacks=False, all_args=False) as (engine, info):
         try:
             report = build_report(engine, info)
             scope = read_scope(engine, report)
             if scope is None:
-                raise TraceError(f"{path} records no time", hint="molprof capture makes a trace")
+                raise TraceError(f"{path} records no time", hint="molprof capture records one")
             return Bounds(str(path), _settings(report.run), _bounds(engine, report, scope))
         except QueryError as problem:
             raise TraceError(f"{path}: {problem}") from problem
@@ -77,10 +77,8 @@ def _bounds(engine: Engine, report: Report, scope: Scope) -> tuple[Bound, ...]:
     found.append(Bound("kv_cache", cache, "copying the dynamic cache for each token"))
     if report.run is not None:
         run = report.run
-        found.append(
-            Bound("compile", _phases(run, ("forward",)), "share of decode steps' forward, all that is compiled")
-        )
-        processor = _phases(run, ("processor",)) if run.setup.processor is not None else None
+        found.append(Bound("compile", _phase(run, "forward"), "share of decode steps' forward, all that is compiled"))
+        processor = _phase(run, "processor") if run.setup.processor is not None else None
         found.append(Bound("processor", processor, "share of the logits processor; its tokens are counted apart"))
         if run.window.classes is not None and run.window.steps:
             matmul = run.window.classes.get("matmul")
@@ -92,11 +90,11 @@ def _bounds(engine: Engine, report: Report, scope: Scope) -> tuple[Bound, ...]:
     return tuple(found)
 
 
-def _phases(run: Run, names: tuple[str, ...]) -> float | None:
+def _phase(run: Run, name: str) -> float | None:
     wall_ns = run.wall_ns.median
     if not wall_ns:
         return None
-    return min(1.0, sum(run.phases[name].wall_ns or 0 for name in names if name in run.phases) / wall_ns)
+    return min(1.0, (run.phases[name].wall_ns or 0) / wall_ns) if name in run.phases else 0.0
 
 
 def _settings(run: Run | None) -> dict[str, str | int | None]:

@@ -1,4 +1,4 @@
-"""Advice from measurement: the fastest valid configuration for each batch size, how sure, and what it gains."""
+"""The fastest valid configuration of each batch size, its gain over the default, and the confidence."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from molprof.analysis.bench.results import OK, Results
-from molprof.analysis.bench.summary import GENERATE, Measured, short_message, summed
+from molprof.analysis.bench.summary import Measured, short_message, summed
 from molprof.analysis.compare.statistics import Interval, ratio_interval, significant
+from molprof.common.bench_records import GENERATE, OK, Results
 from molprof.common.errors import TraceError
 
-# What may be changed without changing what is generated, and what molprof capture takes where nothing is said.
+# Settings that do not change what is generated, and their defaults.
 DEFAULTS: dict[str, Any] = {
     "attention": "sdpa",
     "kv_cache": "dynamic",
@@ -25,24 +25,20 @@ _HOW_MEASURED = ("warmup", "passes", "kind")
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time per token of a configuration over that of another one.
-
-    Attributes:
-        interval: None with too few repeats of either.
-    """
+    """Time per token of a configuration over that of another; `interval` is None with too few repeats of either."""
 
     value: float
     interval: Interval | None
 
     @property
     def certain(self) -> bool | None:
-        """Whether they certainly differ; None with too few repeats."""
+        """Whether they differ significantly; None with too few repeats."""
         return significant(self.interval)
 
 
 @dataclass(frozen=True)
 class Lever:
-    """One setting changed and all else as it is by default."""
+    """A configuration that differs from the default in one setting."""
 
     name: str
     value: Any
@@ -51,7 +47,7 @@ class Lever:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A configuration that is no candidate, and why."""
+    """A configuration that is not valid, and why."""
 
     settings: dict[str, Any]
     reason: str
@@ -59,16 +55,16 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Advice:
-    """What is fastest for one model, processor and batch size in one environment.
+    """The fastest configuration for one model, processor and batch size in one environment.
 
     Attributes:
-        shared: the settings that all candidates have in common.
-        best: its settings of `DEFAULTS`; tokens_per_s, peak_memory_bytes: of it.
-        default_tokens_per_s: None where the default was not measured, or did not run.
+        shared: the settings that all configurations share.
+        best: its settings of `DEFAULTS`; tokens_per_s, peak_memory_bytes: its figures.
+        default_tokens_per_s: None if the default was not measured or not ok.
         over_default: time per token of the best over that of the default; None as above.
-        alike: settings of configurations that cannot be told from the best, the fastest first.
+        alike: configurations that do not differ significantly from the best, the fastest first.
         levers: single changes from the default, the largest gain first.
-        candidates: configurations that were compared.
+        candidates: how many configurations are valid.
     """
 
     environment: str
@@ -86,27 +82,28 @@ class Advice:
 
 
 def recommend(results: Results) -> tuple[Advice, ...]:
-    """Advice for every environment, model, processor and batch size that was measured.
+    """Return advice for every environment, model, processor and batch size that was measured.
 
-    A configuration is valid where each of its processes was ok and where it wrote at least as many valid molecules as
-    the default. The fastest has the least median time per token.
+    A configuration is valid if all its processes were ok and it generated at least as many valid molecules as the
+    default. The fastest has the least median time per token.
 
     Raises:
-        TraceError: no whole generation was measured, or figures are not what they should be.
+        TraceError: no whole generation was measured, or a figure is wrong.
     """
     measured = [item for item in summed(results) if item.kind == GENERATE]
     if not any(item.status == OK for item in measured):
         raise TraceError(
-            "the file holds no whole generation that ran", hint="molprof bench matrix -o FILE, or attention, cache, ..."
+            "no case of whole generation in the file is ok", hint="molprof bench matrix -o FILE measures some"
         )
     groups: dict[str, list[Measured]] = {}
     for item in measured:
         groups.setdefault(repr((item.environment, sorted(_shared(item).items(), key=str))), []).append(item)
-    found = [advice for items in groups.values() if (advice := _advice(items)) is not None]
-    return tuple(
-        sorted(found, key=lambda item: (item.environment, _text(item.shared, "model"), _text(item.shared, "processor"),
-                                        item.batch_size))
-    )  # fmt: skip
+    return tuple(sorted((found for items in groups.values() if (found := _advice(items)) is not None), key=_place))
+
+
+def _place(item: Advice) -> tuple[str, str, str, int]:
+    model, processor = (str(item.shared.get(name) or "") for name in ("model", "processor"))
+    return item.environment, model, processor, item.batch_size
 
 
 def _advice(items: Sequence[Measured]) -> Advice | None:
@@ -121,15 +118,13 @@ def _advice(items: Sequence[Measured]) -> Advice | None:
             rejected.append(Rejected(_levers(item), reason))
     if not valid:
         return None
-    ordered = sorted(valid, key=lambda item: (item.median_ns or 0.0, item.case))
-    best, *others = ordered
+    best, *others = sorted(valid, key=lambda item: (item.median_ns or 0.0, item.case))
     if default is not None and not default.times_ns:
         default = None
-    first = ordered[0]
     return Advice(
-        environment=first.environment,
-        shared=_shared(first),
-        batch_size=int(first.settings.get("batch_size") or 0),
+        environment=best.environment,
+        shared=_shared(best),
+        batch_size=int(best.settings.get("batch_size") or 0),
         best=_levers(best),
         tokens_per_s=best.tokens_per_s or 0.0,
         peak_memory_bytes=best.median("peak_memory_bytes"),
@@ -156,7 +151,7 @@ def _single_changes(valid: Sequence[Measured], default: Measured) -> tuple[Lever
     found = []
     for item in valid:
         changed = {name: value for name, value in _levers(item).items() if value != DEFAULTS[name]}
-        # A forward is compiled with a static cache only, so that these two change together.
+        # Only a static cache is compiled, so that these two change together.
         if len(changed) == 1:
             (name,) = changed
             found.append(Lever(name, changed[name], _ratio(item, default)))
@@ -177,7 +172,3 @@ def _levers(item: Measured) -> dict[str, Any]:
 def _shared(item: Measured) -> dict[str, Any]:
     left_out = {*DEFAULTS, *_HOW_MEASURED}
     return {name: value for name, value in item.settings.items() if name not in left_out}
-
-
-def _text(settings: dict[str, Any], name: str) -> str:
-    return str(settings.get(name) or "")

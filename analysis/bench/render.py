@@ -8,10 +8,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from molprof.analysis.bench.results import SCHEMA, Results
 from molprof.analysis.documents.benchmark import bench_document, bench_rows
 from molprof.analysis.render.markdown import to_markdown
 from molprof.analysis.render.table import to_table
+from molprof.common.bench_records import SCHEMA, Results
 from molprof.common.text import escaped, escaped_json
 
 

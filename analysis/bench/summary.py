@@ -1,4 +1,4 @@
-"""Results summed up by case: the repeats of a case in one environment, their median and its interval."""
+"""Results by case and environment: the median over repeats, its interval, and names of cases."""
 
 from __future__ import annotations
 
@@ -7,21 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from molprof.analysis.bench.results import (
-    OK,
-    GenerationFigures,
-    Result,
-    Results,
-    SdpaFigures,
-    generation_figures,
-    sdpa_figures,
-)
 from molprof.analysis.compare.statistics import Interval, median_interval
+from molprof.common.bench_records import GENERATE, OK, SDPA, GenerationFigures, Result, Results, SdpaFigures
 
-GENERATE, SDPA = "generate", "sdpa"
-# Of a message in a table or a list; JSON has it whole.
+# Longest message in a table; JSON has it whole.
 _SHORT_CHARACTERS = 150
-# What a setting is called where its value alone does not say it.
+# How a setting is shown if its value alone is unclear.
 _NAMES: dict[str, Callable[[Any], str]] = {
     "processor": lambda value: "no LP" if value is None else str(value),
     "batch_size": lambda value: f"b{value}",
@@ -44,10 +35,9 @@ class Measured:
     """A case in one environment.
 
     Attributes:
-        status: ok only where every process of it was; else that of the last one that was not.
-        largest_batch: the largest that fits, where it was out of memory and looked for.
-        times_ns: one per process that was ok: of whole generation the time per token of its median pass, of an
-            attention kernel that of its median call.
+        status: ok if every process was; else that of the last one that was not.
+        largest_batch: the largest that fits, if the case was out of memory.
+        times_ns: one per process that was ok: the time per token of its median pass, or of its median call.
         generation, sdpa: the figures of those processes.
     """
 
@@ -71,52 +61,49 @@ class Measured:
 
     @property
     def median_ns(self) -> float | None:
-        """The median of `times_ns`; None where no process was ok."""
+        """The median of `times_ns`; None if no process was ok."""
         return statistics.median(self.times_ns) if self.times_ns else None
 
     @property
     def interval(self) -> Interval | None:
-        """Of that median; None with too few repeats."""
+        """The confidence interval of `median_ns`; None with too few repeats."""
         return median_interval(self.times_ns)
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of whole generation."""
+        """The speed of whole generation."""
         return 1e9 / self.median_ns if self.median_ns and self.kind == GENERATE else None
 
     def median(self, name: str) -> float | None:
-        """The median over processes of a figure that is one number; None where it is not recorded."""
+        """Return the median over processes of a figure that is one number; None: not recorded."""
         figures: Sequence[Any] = self.generation or self.sdpa
         values = [value for item in figures if (value := getattr(item, name)) is not None]
         return statistics.median(values) if values else None
 
     def wall_ns(self) -> float | None:
-        """Median over processes of the median pass."""
+        """Return the time of the median pass, median over processes."""
         return statistics.median(map(_pass_ns, self.generation)) if self.generation else None
 
     def first_extra_ns(self) -> float | None:
-        """What the first warm-up pass took beyond a timed one, compiling and all; median over processes."""
+        """Return what the first warm-up pass took beyond a timed one, median over processes."""
         extra = [item.warmup_ns[0] - _pass_ns(item) for item in self.generation if item.warmup_ns]
         return statistics.median(extra) if extra else None
 
     def compile_ns(self) -> float | None:
-        """In torch.compile before the timed passes; median over processes. None where torch does not tell."""
-        sums = [_sum(item.warmup_compile_ns) for item in self.generation]
-        known = [value for value in sums if value is not None]
-        return statistics.median(known) if known else None
+        """Return the time in torch.compile before the timed passes, median over processes; None: not recorded."""
+        return _median_sum(item.warmup_compile_ns for item in self.generation)
 
     def first_compiles(self) -> float | None:
-        """Frames compiled before the timed passes; median over processes. None where torch does not tell."""
-        known = [value for item in self.generation if (value := _sum(item.warmup_compiles)) is not None]
-        return statistics.median(known) if known else None
+        """Return the frames compiled before the timed passes, median over processes; None: not recorded."""
+        return _median_sum(item.warmup_compiles for item in self.generation)
 
     def recompiles(self) -> int | None:
-        """Frames compiled in timed passes, of all processes: each is time that is not steady state."""
+        """Return the frames compiled in timed passes of all processes; anything but 0 is no steady state."""
         sums = [_sum(item.compiles) for item in self.generation]
         return None if any(value is None for value in sums) else sum(value or 0 for value in sums)
 
     def phase_ratios(self) -> dict[str, float]:
-        """Share of wall time by phase, over all timed passes of all processes."""
+        """Return the share of wall time by phase, over all timed passes of all processes."""
         wall = sum(sum(item.wall_ns) for item in self.generation)
         totals: dict[str, int] = {}
         for item in self.generation:
@@ -127,17 +114,17 @@ class Measured:
 
 
 def summed(results: Results) -> tuple[Measured, ...]:
-    """Every case of every environment, in the order in which they stand in the file first.
+    """Return every case of every environment, in the order of their first results.
 
-    Of a repeat that ran several times the last one counts, so that a retried case is what it became.
+    After a case was retried, its last result counts.
 
     Raises:
-        TraceError: the figures of a result are not what they should be.
+        TraceError: the figures of a result are wrong.
     """
     groups: dict[tuple[str, str], dict[tuple[int, int], Result]] = {}
     for result in results.results:
         repeats = groups.setdefault((result.environment, result.case), {})
-        # Several runs of the same case add their repeats; after one that was not ok the next one stands in for it.
+        # Repeats of several runs add up; a result that is ok replaces those that were not.
         if result.status == OK:
             for key in [key for key, old in repeats.items() if old.status != OK]:
                 del repeats[key]
@@ -151,8 +138,8 @@ def _measured(runs: Sequence[Result]) -> Measured:
     bad = [run for run in runs if run.status != OK]
     good = [run for run in runs if run.status == OK]
     shown = bad[-1] if bad else last
-    generation = tuple(map(generation_figures, good)) if last.kind == GENERATE else ()
-    sdpa = tuple(map(sdpa_figures, good)) if last.kind == SDPA else ()
+    generation = tuple(run.read_figures(GenerationFigures) for run in good) if last.kind == GENERATE else ()
+    sdpa = tuple(run.read_figures(SdpaFigures) for run in good) if last.kind == SDPA else ()
     times = [_pass_ns(item) / item.tokens for item in generation]
     times += [float(statistics.median(item.times_ns)) for item in sdpa]
     return Measured(
@@ -172,13 +159,13 @@ def _measured(runs: Sequence[Result]) -> Measured:
 
 
 def short_message(text: str | None) -> str:
-    """A message as far as a list has room for it."""
+    """Return a message as short as a table needs it."""
     found = text or ""
     return found if len(found) <= _SHORT_CHARACTERS else f"{found[:_SHORT_CHARACTERS]}..."
 
 
 def environment_text(environment: dict[str, Any] | None) -> str:
-    """Hardware and versions that matter most, in a line."""
+    """Return the most important hardware and versions, in a line."""
     if environment is None:
         return "an environment that the file does not describe"
     known = {name: str(value) for name, value in environment.items() if value is not None}
@@ -189,14 +176,30 @@ def environment_text(environment: dict[str, Any] | None) -> str:
 
 
 def varying(items: Iterable[Measured]) -> list[str]:
-    """The settings in which they differ, in the order in which cases have them."""
+    """Return the settings in which cases differ, in the order of a case."""
     cases = list(items)
     names = dict.fromkeys(name for item in cases for name in item.settings if name != "kind")
     return [name for name in names if len({repr(item.settings.get(name)) for item in cases}) > 1]
 
 
+def short(item: Measured, names: Sequence[str]) -> str:
+    """Return the name of a case, by the settings `names` in which cases differ."""
+    parts = [_NAMES.get(name, str)(item.settings.get(name)) for name in names]
+    return " ".join(parts) or item.label
+
+
+def sdpa_key(item: Measured) -> tuple[Any, ...]:
+    """Return what cases of one table share: all settings but the backend."""
+    return tuple((name, repr(value)) for name, value in item.settings.items() if name != "backend")
+
+
 def _pass_ns(figures: GenerationFigures) -> float:
     return statistics.median(figures.wall_ns)
+
+
+def _median_sum(lists: Iterable[Sequence[int | None]]) -> float | None:
+    known = [value for values in lists if (value := _sum(values)) is not None]
+    return statistics.median(known) if known else None
 
 
 def _sum(values: Sequence[int | None]) -> int | None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from molprof.analysis.bench.bounds import Bound, Bounds
 from molprof.analysis.bench.recommend import DEFAULTS, Advice, Ratio
-from molprof.analysis.bench.results import SCHEMA, Results
 from molprof.analysis.bench.summary import environment_text
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS
+from molprof.common.bench_records import SCHEMA, Results
 from molprof.common.document import Column, Document, Section
 from molprof.common.values import counted, percent_text, ratio_text, speed_text
 

@@ -6,18 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from molprof.analysis.bench.results import OK, Results
-from molprof.analysis.bench.summary import (
-    GENERATE,
-    SDPA,
-    Measured,
-    environment_text,
-    sdpa_key,
-    short,
-    short_message,
-    summed,
-    varying,
-)
+from molprof.analysis.bench.summary import Measured, environment_text, sdpa_key, short, short_message, summed, varying
+from molprof.common.bench_records import GENERATE, OK, SDPA, Results
 from molprof.common.document import Column, Document, Section
 from molprof.common.phases import STEP_PHASES
 from molprof.common.values import (

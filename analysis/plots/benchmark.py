@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from molprof.analysis.bench.results import Results
-from molprof.analysis.bench.summary import GENERATE, SDPA, Measured, sdpa_key, short, summed, varying
+from molprof.analysis.bench.summary import Measured, sdpa_key, short, summed, varying
 from molprof.analysis.plots.output import figure_bytes
 from molprof.analysis.plots.style import (
     INK,
@@ -22,6 +21,7 @@ from molprof.analysis.plots.style import (
     write_behind,
 )
 from molprof.analysis.plots.subject import NotRecordedError
+from molprof.common.bench_records import GENERATE, SDPA, Results
 from molprof.common.values import speed_text, time_text
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Options of the benchmarks: lists of values, and what all of them take."""
+"""Options of the benchmarks: those of a grid, and those that every benchmark has."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import click
 from molprof.commands.options import Seconds
 from molprof.commands.submission import submit_options
 from molprof.common.settings import AUTO, DTYPES
-from molprof.profiler.bench.grids import ALL, NO_PROCESSOR
+from molprof.profiler.bench.cases import BACKENDS, MASKS
+from molprof.profiler.bench.grids import DIMENSIONS, PHASES, Benchmark, read_shape, values_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+ALL = "all"
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 class Values(click.ParamType):  # type: ignore[type-arg]  # generic in click's stubs only since 8.5
-    """Values with commas between them; `all` for every one where they are of a fixed choice."""
+    """Values with commas between them; `all` stands for all `choices`."""
 
-    def __init__(self, accepted: Sequence[str] | None = None, read: Callable[[str], Any] = str, name: str = "") -> None:
-        self._accepted, self._read = accepted, read
-        self.name = name or "A,B,..."
+    def __init__(self, choices: Sequence[str] | None = None, read: Callable[[str], Any] = str) -> None:
+        self._choices, self._read = choices, read
+        self.name = "N,M,..." if read is int else "A,B,..."
 
     def convert(
         self, value: str | tuple[Any, ...], param: click.Parameter | None, ctx: click.Context | None
@@ -32,16 +34,15 @@ class Values(click.ParamType):  # type: ignore[type-arg]  # generic in click's s
         items = [item.strip() for item in value.split(",") if item.strip()]
         if not items:
             self.fail("names no value", param, ctx)
-        if self._accepted is not None:
-            if items == [ALL]:
-                return tuple(map(self._read, self._accepted))
+        if self._choices is not None:
+            items = list(self._choices) if items == [ALL] else items
             for item in items:
-                if item not in self._accepted:
-                    self.fail(f"{item!r} is not one of {', '.join(self._accepted)}, {ALL}", param, ctx)
+                if item not in self._choices:
+                    self.fail(f"{item!r} is not one of {', '.join(self._choices)}, {ALL}", param, ctx)
         try:
             return tuple(dict.fromkeys(map(self._read, items)))
         except ValueError:
-            self.fail(f"{value!r} is not {self.name}", param, ctx)
+            self.fail(f"{value!r} is not a list of whole numbers", param, ctx)
 
 
 class Bytes(click.ParamType):  # type: ignore[type-arg]
@@ -79,47 +80,83 @@ class Share(click.ParamType):  # type: ignore[type-arg]
         return int(first), int(last)
 
 
-def on_off(text: str) -> bool:
-    """`on` or `off`."""
-    return {"on": True, "off": False}[text]
+def _listed(option: str, name: str, choices: Sequence[str], default: str, text: str) -> Callable[[_F], _F]:
+    return click.option(option, name, type=Values(choices), default=default, show_default=True, help=text)
 
 
-def processor(text: str) -> str | None:
-    """A processor's name; `none` as None."""
-    return None if text == NO_PROCESSOR else text
+_AT_LEAST_1 = click.IntRange(1)
+_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
+_DTYPE = click.option("--dtype", type=click.Choice(DTYPES), default=AUTO, show_default=True)
+SDPA_OPTIONS = (
+    click.option("--shape", "shapes", type=Values(read=read_shape), metavar="BxHxKxSxD,...",
+                 help="Batch, heads, KV heads, sequence, head size, e.g. 4x16x16x2048x64.  [default: by device]"),
+    _listed("--backend", "backends", BACKENDS, ",".join(BACKENDS), "Kernels; auto leaves the choice to torch."),
+    _listed("--phase", "phases", PHASES, ",".join(PHASES), "prefill: as many queries as keys, decode: one query."),
+    _listed("--mask", "masks", MASKS, "none,padding",
+            "none (a prefill is causal then), causal, or padding: a tensor as of a padded batch."),
+    _DTYPE,
+)  # fmt: skip
+_GENERATION_OPTIONS = (
+    click.option("--tokenizer", metavar="NAME", help="Tokenizer of all models.  [default: the model's own]"),
+    click.option("-n", "count", type=_AT_LEAST_1, metavar="N",
+                 help="Generate at least N molecules, rounded up to full batches.  [default: the largest batch]"),
+    click.option("--smiles", type=_FILE, metavar="FILE", help="One SMILES per line."),
+    click.option("--prompts", type=_FILE, metavar="FILE", help="One plain-text prompt per line: no molecules."),
+    click.option("--max-new-tokens", type=_AT_LEAST_1, metavar="N", help="Generate at most N tokens per sequence."),
+    click.option("--warmup", type=_AT_LEAST_1, default=1, show_default=True, metavar="N",
+                 help="Warm-up passes of a process."),
+    click.option("--passes", type=_AT_LEAST_1, default=1, show_default=True, metavar="N",
+                 help="Timed passes of a process."),
+    click.option("--trust-remote-code", is_flag=True, help="Run code that comes with a model from the hub."),
+    _DTYPE,
+)  # fmt: skip
+# Of every benchmark; the fields of `bench_run.Running`.
+RUNNING_OPTIONS = (
+    click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path),
+                 help="Add results to FILE, one JSON line each (.jsonl)."),
+    click.option("--resume", is_flag=True, help="Leave out cases that FILE has of this machine."),
+    click.option("--retry", is_flag=True, help="With --resume: run cases again that were not ok."),
+    click.option("--dry-run", "--list", "dry_run", is_flag=True, help="List the cases and run none."),
+    click.option("--repeats", type=_AT_LEAST_1, default=3, show_default=True, metavar="N",
+                 help="Processes per case, interleaved with those of the other cases."),
+    click.option("--seed", default=0, show_default=True, help="Seed for the random order of cases."),
+    click.option("--limit", type=Seconds(), default=600.0, show_default=True, metavar="SECONDS",
+                 help="Kill a case that takes longer; it has timed out."),
+    click.option("--memory-limit", type=Bytes(), metavar="SIZE",
+                 help="Kill a case that has more resident memory, such as 12G.  [default: 80 % of what is free]"),
+    click.option("--no-bisect", "bisect", flag_value=False, default=True,
+                 help="Do not search for the largest batch that fits if a case is out of memory."),
+    click.option("--device", default=AUTO, show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N."),
+    click.option("--threads", type=_AT_LEAST_1, metavar="N", help="CPU threads for torch.  [default: one per core]"),
+    click.option("--share", type=Share(), metavar="K/N", help="Run every N-th case, from the K-th on."),
+    submit_options,
+    click.option("--tasks", type=_AT_LEAST_1, metavar="N",
+                 help="With --submit: split the cases into N tasks of a job array.  [default: 1]"),
+)  # fmt: skip
 
 
-def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What every benchmark takes: where results go, repeats, limits, what to do with earlier results."""
-    for option in reversed(
-        [
-            click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path),
-                         help="Results are added to FILE, one JSON line each (.jsonl)."),
-            click.option("--resume", is_flag=True, help="Leave out what FILE has of this machine already."),
-            click.option("--retry", is_flag=True, help="With --resume: run again what was not ok."),
-            click.option("--dry-run", "--list", "dry_run", is_flag=True, help="Show the cases and run none."),
-            click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, metavar="N",
-                         help="Processes per case, interleaved with those of the other cases."),
-            click.option("--seed", default=0, show_default=True, help="Of the order in which cases run."),
-            click.option("--limit", type=Seconds(), default=600.0, show_default=True,
-                         metavar="SECONDS", help="A case that takes longer is killed, and counts as hung."),
-            click.option("--memory-limit", type=Bytes(), metavar="SIZE",
-                         help="Resident memory of a case, such as 12G.  [default: 80 % of what is free]"),
-            click.option("--no-bisect", "bisect", flag_value=False, default=True,
-                         help="Do not look for the largest batch where a case is out of memory."),
-            click.option("--device", default=AUTO, show_default=True, metavar="NAME",
-                         help="auto, cpu, cuda or cuda:N."),
-            click.option("--threads", type=click.IntRange(1), metavar="N",
-                         help="CPU threads for torch.  [default: one per core]"),
-            click.option("--share", type=Share(), metavar="K/N", help="Every N-th case, from the K-th."),
-            click.option("--tasks", type=click.IntRange(1), metavar="N",
-                         help="With --submit: as a job array of so many shares.  [default: 1]"),
-        ]
-    ):  # fmt: skip
-        command = option(command)
-    return submit_options(command)
+def generation_options(benchmark: Benchmark) -> tuple[Callable[[_F], _F], ...]:
+    """Return the options of a benchmark of whole generation: its grid, and what all its cases share."""
+    values = values_of(benchmark)
+    grid = (
+        click.option(
+            item.option, item.setting, type=Values(item.choices, item.read), help=item.help, show_default=True,
+            default=",".join(map(_text, values[item.setting])),
+        )
+        for item in DIMENSIONS
+    )  # fmt: skip
+    return *grid, *_GENERATION_OPTIONS
 
 
-def dtype_option(command: _F) -> _F:
-    """`--dtype`."""
-    return click.option("--dtype", type=click.Choice(DTYPES), default=AUTO, show_default=True)(command)
+def _text(value: object) -> str:
+    """As it is given on the command line."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)
+
+
+def with_options(function: _F, *options: Callable[[_F], _F]) -> _F:
+    """Return the function with options, which its help lists in this order."""
+    for option in reversed(options):
+        function = option(function)
+    return function

@@ -1,4 +1,4 @@
-"""Run a benchmark's cases: their list, a line for each that has ended, and what to do after an interrupt."""
+"""Run the cases of a benchmark, list them, or submit them to a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from molprof.commands.options import deliver, note
+from molprof.commands.progress import duration
 from molprof.commands.submission import Submission, own_arguments, submit_command
+from molprof.common.bench_records import FAILED, HUNG, NO_MEMORY, OK, STATUSES
 from molprof.common.errors import RunError, UsageError
 from molprof.common.text import escaped
 
@@ -25,12 +27,11 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 _LABEL_LENGTH = 52
-_MINUTE, _HOUR = 90.0, 5400.0
 
 
 @dataclass(frozen=True)
 class Running:
-    """The values of `running_options`."""
+    """The values of `RUNNING_OPTIONS`."""
 
     output: Path | None
     resume: bool
@@ -55,11 +56,11 @@ def submitted(running: Running, cases: int) -> bool:
     Collecting puts the files together.
 
     Args:
-        cases: how many there are to share out.
+        cases: how many there are.
 
     Raises:
-        UsageError: an earlier submission has left such files, and `--resume` is not given; or more tasks than cases.
-        RunError: a task did not end well.
+        UsageError: such files exist without `--resume`, or there are more tasks than cases.
+        RunError: a task failed.
     """
     submission = running.submission
     if running.tasks is not None and submission.cluster is None:
@@ -73,19 +74,19 @@ def submitted(running: Running, cases: int) -> bool:
     output, count = running.output.absolute(), running.tasks or 1
     if count > cases:
         raise UsageError(
-            f"--tasks {count} for {counted(cases, 'case')}: some would have none", f"--tasks {cases} at most"
+            f"--tasks {count} for {counted(cases, 'case')}: some would have none", f"use at most --tasks {cases}"
         )
     parts = [output.with_name(f"{output.stem}.{number}-of-{count}{output.suffix}") for number in range(1, count + 1)]
     if not running.resume and (left := [part for part in parts if part.exists()]):
         raise UsageError(
             f"{left[0]} exists from an earlier submission",
-            hint="--resume continues it; or delete it, or name another -o",
+            hint="--resume continues it; else delete it or use another -o",
         )
     for part in parts if running.resume and output.exists() else ():
-        if not part.exists():  # was collected: what is done is in the results
+        if not part.exists():  # collected and deleted: its results are in the output
             shutil.copyfile(output, part)
     context = click.get_current_context()
-    # A task that is requeued goes on where it was stopped.
+    # A task that is requeued continues where it was stopped.
     own = ["bench", str(context.info_name), *own_arguments(context, "tasks", "output", "resume"), "--resume"]
     tasks = [
         Task(f"share-{number}", (*own, "--share", f"{number}/{count}", "-o", str(part)), str(part))
@@ -98,19 +99,15 @@ def submitted(running: Running, cases: int) -> bool:
 
 
 def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | None = None) -> int:
-    """Run the cases, or list them, and return the exit code.
-
-    Args:
-        worker: another function than molprof's own that runs a case.
+    """Run the cases, or list them; return the exit code. `worker` replaces molprof's own.
 
     Raises:
-        RunError: cases failed, timed out or had no memory, and the file has figures of none of the cases.
+        RunError: a case was not ok, and no case has figures in the file.
     """
     from molprof.common.values import counted
-    from molprof.profiler.bench.answers import FAILED, HUNG, NO_MEMORY, OK, STATUSES
     from molprof.profiler.bench.cases import case_id
     from molprof.profiler.bench.isolate import WORKER, Limits
-    from molprof.profiler.bench.records import Results
+    from molprof.profiler.bench.results_file import ResultsFile
     from molprof.profiler.bench.schedule import Plan, default_memory, run_plan
 
     if running.share is not None:
@@ -120,13 +117,14 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
         deliver(listed(cases, facts, running.repeats), None)
         return 0
     assert running.output is not None
-    results = Results(running.output)
-    if results.done.results and not running.resume:
-        note(f"adding to the {results.done.results} results in {running.output}; --resume skips finished cases")
+    results = ResultsFile(running.output)
+    if results.before.results and not running.resume:
+        count = len(results.before.results)
+        note(f"adding to {counted(count, 'result')} in {running.output}; --resume leaves out what is done")
     if running.resume:
-        for count, how in results.done.elsewhere(set(map(case_id, cases)), facts.environment).values():
-            found_there = f"{counted(count, 'result')} of these cases in {running.output}"
-            note(f"{found_there}, of another environment, not counted: {escaped(how)}")
+        for count, how in results.elsewhere(set(map(case_id, cases)), facts.environment).values():
+            found = f"{counted(count, 'result')} of these cases in {running.output}"
+            note(f"{found}: not counted, because their environment differs: {escaped(how)}")
     plan = Plan(
         cases=tuple(cases), repeats=running.repeats, seed=running.seed,
         limits=Limits(running.limit, running.memory_limit or default_memory()), resume=running.resume,
@@ -139,19 +137,19 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
     except KeyboardInterrupt:
         lines.clear()
         argument = [] if running.resume else ["--resume"]
-        note(f"interrupted; results so far ({lines.done} of this run) are in {running.output}; go on with:")
+        note(f"interrupted; {running.output} has the results so far ({lines.done} of this run); continue with:")
         note(f"  {shlex.join(['molprof', *sys.argv[1:], *argument])}")
         return INTERRUPTED
     finally:
         results.close()
     if lines.done:
-        found = (f"{lines.statuses[status]} {status}" for status in STATUSES if lines.statuses[status])
-        note(f"results: {', '.join(found)}")
+        ended = (f"{lines.statuses[status]} {status}" for status in STATUSES if lines.statuses[status])
+        note(f"results: {', '.join(ended)}")
     else:
         note(f"nothing left to run: {running.output} has all results")
     note(f"next: molprof bench show {shlex.quote(str(running.output))}")
     bad = sum(lines.statuses[status] for status in (FAILED, HUNG, NO_MEMORY))
-    if bad and not lines.statuses[OK] and not results.done.good(map(case_id, cases)):
+    if bad and not lines.statuses[OK] and not results.has_figures(set(map(case_id, cases))):
         raise RunError(
             f"none of the cases has figures: {lines.last_problem}", hint="the file has all messages and stacks"
         )
@@ -159,7 +157,7 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
 
 
 def listed(cases: Sequence[Case], facts: Facts, repeats: int) -> str:
-    """Return the cases as a table, and why those that cannot run here cannot."""
+    """Return the cases as a table, with the reasons of those that cannot run here."""
     from molprof.analysis.render.table import to_table
     from molprof.common.document import Column, Document, Section
     from molprof.profiler.bench.cases import case_id
@@ -178,7 +176,7 @@ def listed(cases: Sequence[Case], facts: Facts, repeats: int) -> str:
 
 
 class Lines:
-    """Prints a line on stderr for each case that has ended, and on a terminal one for the running case."""
+    """A line on stderr for each case that has ended; on a terminal, one for the running case too."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -188,7 +186,7 @@ class Lines:
 
     @property
     def done(self) -> int:
-        """How many results there are."""
+        """How many cases have ended."""
         return self.statuses.total()
 
     def begin(self, case: Case, number: int, of: int) -> None:
@@ -198,7 +196,7 @@ class Lines:
             self._stream.flush()
 
     def clear(self) -> None:
-        """Remove the line of the running case."""
+        """Delete the line of the running case."""
         if self._live:
             self._stream.write("\r\x1b[2K")
 
@@ -215,10 +213,3 @@ class Lines:
             text += f"\n{' ' * (2 * width + 4)}{escaped(step.message)}"
         self._stream.write(text + "\n")
         self._stream.flush()
-
-
-def duration(seconds: float) -> str:
-    """Return a time in seconds, minutes or hours."""
-    if seconds < _MINUTE:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < _HOUR else f"{seconds / 3600:.1f} h"

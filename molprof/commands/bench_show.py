@@ -1,4 +1,4 @@
-"""`molprof bench show`: what a file of results holds, as tables or as a figure."""
+"""`molprof bench show`: the results in a file, as tables or as a plot."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import check_result, deliver, note, result_options
+from molprof.commands.options import (
+    PLOT_FORMATS,
+    PlotCommand,
+    check_result,
+    deliver,
+    note,
+    plot_format,
+    result_options,
+)
 
-_FIGURE_FORMATS = ("png", "svg", "pdf")
-# Kinds and what they show; a test holds them against the figures that there are.
+# As in molprof.analysis.plots.benchmark, which takes long to import.
 KINDS = {
     "batch": "Speed by batch size, a line for each configuration.",
     "cache": "Static against dynamic KV cache, first pass and steady state.",
@@ -18,19 +25,12 @@ KINDS = {
 }
 
 
-@click.command("show")
+@click.command("show", cls=PlotCommand, kinds=KINDS)
 @click.argument("file", type=click.Path(path_type=Path, readable=False))
-@click.option("--plot", "kind", type=click.Choice(list(KINDS)), help="A figure instead of tables, into -o OUT.")
+@click.option("--plot", "kind", type=click.Choice(list(KINDS)), help="Write this plot to -o OUT instead of tables.")
 @result_options("table", "markdown", "json", "csv")
 def show(file: Path, kind: str | None, style: str, output: Path | None, force: bool) -> None:
-    """What the results in FILE are: tables, or a figure.
-
-    \b
-    Figures (--plot):
-      batch  speed by batch size, a line for each configuration
-      cache  static against dynamic KV cache, first pass and steady state
-      heat   speed of every configuration at every batch size
-      sdpa   time of the attention kernel by backend
+    """Show the results in FILE as tables, or as a plot.
 
     \b
     Examples:
@@ -40,19 +40,17 @@ def show(file: Path, kind: str | None, style: str, output: Path | None, force: b
     """
     context = click.get_current_context()
     if kind is not None and context.get_parameter_source("style") is click.core.ParameterSource.COMMANDLINE:
-        raise click.UsageError("--format is of tables; the ending of OUT says the format of a figure")
-    if kind is not None:
-        suffix = "" if output is None else output.suffix.removeprefix(".").lower()
-        if suffix not in _FIGURE_FORMATS:
-            raise click.UsageError(f"--plot {kind} needs -o OUT that ends in .png, .svg or .pdf")
+        raise click.UsageError("--format is for tables; the ending of OUT selects the format of a plot")
+    if kind is not None and plot_format(output) not in PLOT_FORMATS:
+        raise click.UsageError(f"--plot {kind} requires -o OUT that ends in .png, .svg or .pdf")
     check_result(output, force)
-    from molprof.analysis.bench.results import read_results
+    from molprof.common.bench_records import read_results
 
     results = read_results(file)
     if kind is not None:
         from molprof.analysis.plots.benchmark import bench_figure
 
-        deliver(bench_figure(kind, results, suffix), output)
+        deliver(bench_figure(kind, results, plot_format(output)), output)
         return
     from molprof.analysis.bench.render import render_results
 

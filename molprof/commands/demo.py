@@ -1,4 +1,4 @@
-"""`molprof demo`: the founding question, on this machine."""
+"""`molprof demo`: both presets with and without the logits processor, compared on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from molprof.commands.options import deliver, engine_options, note
-from molprof.commands.progress import Progress
+from molprof.commands.progress import Progress, duration
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing
 
@@ -37,16 +37,16 @@ RUNS = {
     type=click.Path(path_type=Path),
     default=Path("molprof-demo"),
     show_default=True,
-    help="Where the traces go.",
+    help="Folder for the traces.",
 )
 @click.option("-n", "count", default=8, show_default=True, metavar="N", help="Molecules per run.")
 @click.option("--repeats", default=3, show_default=True, metavar="N", help="Timed passes per run.")
 @click.option("--force", is_flag=True, help="Replace traces of an earlier demo in DIR.")
 @engine_options
 def command(folder: Path, count: int, repeats: int, force: bool, trace_processor: str | None) -> None:
-    """Captures both presets with and without the LP, and prints the four-way comparison.
+    """Capture both presets with and without a logits processor (LP), and compare the four runs.
 
-    Takes a few minutes on two CPU cores; uses the GPU where there is one. The traces stay in DIR.
+    Takes a few minutes on two CPU cores; uses a GPU if there is one. The traces stay in DIR.
 
     \b
     Examples:
@@ -69,8 +69,8 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     from molprof.profiler.capture.tracefile import OutputFile
     from molprof.profiler.molecules.prompts import short_molecules
 
-    # One core stays free: torch's threads wait for each other at every operator, so that one that has to share its core
-    # with another program slows all of them down, tenfold on two cores.
+    # One core stays free: torch's threads wait for each other at every operator, so one that shares its core with
+    # another program slows all of them down.
     threads = max(1, (os.cpu_count() or 2) - 1)
     molecules = folder / "molecules.smi"
     with replacing(molecules) as part:
@@ -113,11 +113,8 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
 
 
 def _left(elapsed_s: float, done: int) -> str:
-    """How long the runs that are left will take, where those before them tell it: as long each."""
-    if done == 0:
-        return ""
-    left_s = elapsed_s / done * (len(RUNS) - done)
-    return f", about {left_s / 60:.0f} min left" if left_s >= 90 else f", about {left_s:.0f} s left"
+    """An estimate of the time for the other runs, once one is done."""
+    return f", about {duration(elapsed_s / done * (len(RUNS) - done))} left" if done else ""
 
 
 def _valid(report: Report) -> str:

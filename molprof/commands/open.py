@@ -12,23 +12,21 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import TRACE, engine_options, note
+from molprof.commands.options import TRACE, engine_options, note, partial_option
 from molprof.common.text import escaped
 
 
 @click.command("open")
 @click.argument("trace", type=TRACE)
 @click.argument("other", type=TRACE, required=False)
-@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Zoom to this step, not to a typical one.")
-@click.option("--molecule", type=click.IntRange(min=0), metavar="N", help="Zoom to this sequence, its track first.")
-@click.option(
-    "--token", type=click.IntRange(min=0), metavar="N", help="Zoom to this token of the molecule, by position."
-)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="[default: any that is free]")
-@click.option("--no-browser", is_flag=True, help="Print the address; open no browser.")
-@click.option("--remote", is_flag=True, help="Let molprof hold the trace, not the browser: for traces of gigabytes.")
-@click.option("--no-stacks", is_flag=True, help="Leave out Python stacks, often most of a trace's events.")
-@click.option("--partial", is_flag=True, help="Of a damaged trace, take what is whole.")
+@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Zoom to step N, not to a typical one.")
+@click.option("--molecule", type=click.IntRange(min=0), metavar="N", help="Zoom to molecule N; show its track first.")
+@click.option("--token", type=click.IntRange(min=0), metavar="N", help="Zoom to the token at position N.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="[default: any free port]")
+@click.option("--no-browser", is_flag=True, help="Print the address without opening a browser.")
+@click.option("--remote", is_flag=True, help="Keep the trace in molprof, not in the browser: for gigabytes.")
+@click.option("--no-stacks", is_flag=True, help="Leave out Python stacks, often most events of a trace.")
+@partial_option
 @engine_options
 def command(
     trace: Path,
@@ -43,11 +41,10 @@ def command(
     partial: bool,
     trace_processor: str | None,
 ) -> None:
-    """Shows TRACE in the Perfetto UI, which runs in your browser and is served from this machine alone.
+    """Show TRACE in the Perfetto UI, in your browser. It is served from this machine; nothing is sent to another one.
 
     Steps, phases, tokens, GPU streams, idle time and host syncs are pinned on top, zoomed to a typical step. With
-    OTHER, both stand in one timeline, their first steps at the same time. Nothing is sent to any other machine. Ends
-    with Ctrl-C.
+    OTHER, one timeline shows both traces, aligned at their first steps. Ctrl-C ends the server.
 
     \b
     Examples:
@@ -60,9 +57,9 @@ def command(
     """
     paths = [path for path in (trace, other) if path is not None]
     if any(str(path) == "-" for path in paths):
-        raise click.UsageError("the trace is read more than once: name a file, not standard input (-)")
+        raise click.UsageError("standard input (-) can be read once only: name a file")
     if token is not None and step is not None:
-        raise click.UsageError("--token and --step name two places: give one of them")
+        raise click.UsageError("--token and --step exclude each other")
     from molprof.analysis.ui.contents import Place
     from molprof.analysis.ui.prepare import Settings, load_for_remote, prepare
     from molprof.analysis.ui.server import UiServer
@@ -75,7 +72,7 @@ def command(
             note(line)
         engine = None
         if remote:
-            note("loading it for the browser to ask")
+            note("loading the trace for the browser")
             engine = stack.enter_context(load_for_remote(prepared, trace_processor))
         with UiServer(prepared, port, engine) as server:
             click.echo(escaped(server.address))
@@ -83,21 +80,21 @@ def command(
             if connection := os.environ.get("SSH_CONNECTION"):
                 note(f"on your own machine: {_forwarding(connection, server.port)}, then open the address there")
             elif not no_browser and not _opened(server.address):
-                note("no browser could be started here: open the address in one")
+                note("no browser could be started: open the address in one")
             note("Ctrl-C ends it")
             try:
                 server.serve_forever()
             except KeyboardInterrupt:
                 if engine is not None and engine.is_relaying:
-                    note("a query of the page is still running: waiting for it; Ctrl-C again does not")
+                    note("waiting for a query of the page; Ctrl-C again ends it")
                 note("ended")
 
 
 def _forwarding(connection: str, port: int) -> str:
-    """The command that brings the port to the machine that the user sits at.
+    """Return the command that forwards the port to the user's machine.
 
     Args:
-        connection: the variable SSH_CONNECTION: address and port of the client, then of the server.
+        connection: SSH_CONNECTION: address and port of the client, then of the server.
     """
     parts = connection.split()
     host = parts[2] if len(parts) > 2 else "HOST"
@@ -105,7 +102,7 @@ def _forwarding(connection: str, port: int) -> str:
 
 
 def _opened(address: str) -> bool:
-    """Whether a browser with windows was started; one for terminals would take this one away."""
+    """Whether a browser was started; not one for terminals, which would take over this one."""
     import webbrowser
 
     has_display = sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,7 +22,30 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 # Whether it can be read is for the reader to find out, whose error has its own exit code.
 TRACE = click.Path(path_type=Path, readable=False)
+PLOT_FORMATS = ("png", "svg", "pdf")
 _ELSEWHERE = "send it to a file: > FILE, or -o OUT where the command has it"
+
+
+class PlotCommand(click.Command):
+    """A command whose help lists the kinds of plots that it draws.
+
+    Args:
+        kinds: names, and a line about each.
+    """
+
+    def __init__(self, *arguments: Any, kinds: Mapping[str, str], **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._kinds = kinds
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Plots"):
+            formatter.write_dl(list(self._kinds.items()))
+        super().format_options(ctx, formatter)
+
+
+def plot_format(output: Path | None) -> str:
+    """Return the format that the ending of a path selects."""
+    return "" if output is None else output.suffix.removeprefix(".").lower()
 
 
 class Seconds(click.FloatRange):
@@ -51,13 +74,18 @@ def engine_options(command: _F) -> _F:
     )(command)
 
 
+def partial_option(command: _F) -> _F:
+    """`--partial`: read a damaged trace as far as it goes."""
+    return click.option("--partial", is_flag=True, help="Read the intact part of a damaged trace.")(command)
+
+
 def reading_options(command: _F) -> _F:
     """`--partial`, `--no-cache` and `--trace-processor`: how traces are read for reports."""
     command = engine_options(command)
     command = click.option(
         "--no-cache", "cached", flag_value=False, default=True, help="Read the trace anew; keep nothing."
     )(command)
-    return click.option("--partial", is_flag=True, help="Of a damaged trace, take what is whole.")(command)
+    return partial_option(command)
 
 
 def result_options(*formats: str) -> Callable[[_F], _F]:

@@ -1,4 +1,4 @@
-"""`molprof plot`: one figure of one trace or several."""
+"""`molprof plot`: one plot of one trace or several."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import TRACE, deliver, file_option, reading_options, sweeps_expanded
+from molprof.commands.options import (
+    PLOT_FORMATS,
+    TRACE,
+    PlotCommand,
+    deliver,
+    file_option,
+    plot_format,
+    reading_options,
+    sweeps_expanded,
+)
 from molprof.common.files import check_output
 
-_FORMATS = ("png", "svg", "pdf")
-# Kinds and what they show; a test holds them against the figures that there are.
+# As in molprof.analysis.plots, which takes long to import.
 KINDS = {
     "waterfall": "Where the difference in time to the first run lies, part by part.",
     "timeline": "What ran when in a typical step: phases, launches, GPU work.",
@@ -22,20 +30,11 @@ KINDS = {
 }
 
 
-class _PlotCommand(click.Command):
-    """A command whose help lists the kinds of figures."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Kinds"):
-            formatter.write_dl(list(KINDS.items()))
-        super().format_options(ctx, formatter)
-
-
-@click.command("plot", cls=_PlotCommand)
+@click.command("plot", cls=PlotCommand, kinds=KINDS)
 @click.argument("kind", type=click.Choice(list(KINDS)), metavar="KIND")
 @click.argument("traces", type=TRACE, nargs=-1, required=True)
-@file_option(*(f".{form}" for form in _FORMATS))
-@click.option("--anyway", is_flag=True, help="Compare runs of other molecules or other sampling too.")
+@file_option(*(f".{form}" for form in PLOT_FORMATS))
+@click.option("--anyway", is_flag=True, help="Compare runs of different molecules or sampling too.")
 @reading_options
 def command(
     kind: str,
@@ -47,9 +46,9 @@ def command(
     cached: bool,
     trace_processor: str | None,
 ) -> None:
-    """Draws the figure KIND of TRACES; the page that --format html makes has all of them.
+    """Draw the plot KIND of TRACES. Pages of molprof report and compare --format html have all plots.
 
-    A trace may be a stored report or the folder of a sweep instead, as for molprof compare.
+    Instead of a trace, give a stored report or the folder of a sweep, as for molprof compare.
 
     \b
     Examples:
@@ -65,4 +64,4 @@ def command(
     from molprof.analysis.reports.stored import load_compared
 
     reports = load_compared(traces, ReportOptions(trace_processor, partial=partial, cached=cached))
-    deliver(plot_file(kind, subject_of(reports, anyway), output.suffix.removeprefix(".").lower()), output)
+    deliver(plot_file(kind, subject_of(reports, anyway), plot_format(output)), output)

@@ -1,4 +1,4 @@
-"""Progress of a capture on stderr: one line that renews itself on a terminal, one line per pass elsewhere."""
+"""Progress of a capture on stderr: on a terminal one line that is redrawn, elsewhere one line per pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _STAGES = {
     "load": "loading the model",
-    "weights": "making the weights, layer",
+    "weights": "making weights, layer",
     "verify": "checking pass",
     "warmup": "warm-up",
     "repeat": "timed pass",
@@ -27,16 +27,23 @@ _STAGES = {
 _REDRAW_S = 0.1
 
 
+def duration(seconds: float) -> str:
+    """Return seconds as text, from 90 s on in minutes, from 90 min on in hours."""
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 class Progress:
-    """Prints what a capture reports; a context manager, so that an error begins on a line of its own.
+    """Prints the progress of a capture; a context manager, so that an error begins on a line of its own.
 
     Args:
-        label: put before every line, to tell several captures apart.
+        label: starts every line, to distinguish several captures.
     """
 
     def __init__(self, label: str = "", stream: TextIO | None = None) -> None:
         self._label = f"{label}: " if label else ""
-        self._stream = stream or sys.stderr or io.StringIO()  # there is none where the process has it closed
+        self._stream = stream or sys.stderr or io.StringIO()  # None if stderr is closed
         self._live = self._stream.isatty()
         self._drawn = 0.0
         self._pass: tuple[str, int] = ("", 0)

@@ -9,9 +9,9 @@ from molprof.commands.options import deliver
 
 @click.command("queries")
 @click.argument("name", required=False)
-@click.option("--sql", is_flag=True, help="Print SQL alone, with all that NAME includes, to paste into Perfetto.")
+@click.option("--sql", is_flag=True, help="Print only the SQL, with all that NAME includes, to paste into Perfetto.")
 def command(name: str | None, sql: bool) -> None:
-    """Lists the modules of the SQL package, or shows what NAME offers: columns, units, an example, its SQL.
+    """List the modules of the SQL package, or show the columns, units, example and SQL of NAME.
 
     NAME is a module, or a table, view or function of one.
 
@@ -27,7 +27,7 @@ def command(name: str | None, sql: bool) -> None:
     known = catalog()
     if name is None:
         if sql:
-            raise click.UsageError("--sql needs the NAME of a module")
+            raise click.UsageError("--sql requires NAME")
         deliver(module_list(known), None)
         return
     module = find_module(name, known)

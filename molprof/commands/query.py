@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import TRACE, check_result, deliver, engine_options, note, result_options
+from molprof.commands.options import TRACE, check_result, deliver, engine_options, note, partial_option, result_options
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -31,10 +31,10 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
     multiple=True,
     metavar="KEY=VALUE",
     callback=_pairs,
-    help="A value for $KEY in the query: a number, or text. May be given several times.",
+    help="Value of $KEY in the query: a number or text. Repeatable.",
 )
 @click.option("--stacks", is_flag=True, help="Read Python stacks too (category python_function).")
-@click.option("--partial", is_flag=True, help="Of a damaged trace, take what is whole.")
+@partial_option
 @engine_options
 @result_options("table", "csv", "json", "markdown", "parquet")
 def command(
@@ -48,11 +48,11 @@ def command(
     output: Path | None,
     force: bool,
 ) -> None:
-    """Runs QUERY over each of TRACES.
+    """Run QUERY over each of TRACES.
 
     QUERY is the name of a module or table that molprof queries lists, a .sql file, or SQL in quotes. SQL may use the
-    names of all modules without including them. With several traces, a first column `trace` says whose row it is.
-    The results of several statements follow each other; csv, json and parquet hold one.
+    names of all modules without including them. With several traces, a first column `trace` names the trace of each
+    row. Results of several statements follow each other; csv, json and parquet hold one result only.
 
     \b
     Examples:
@@ -69,7 +69,7 @@ def command(
 
     if style == "parquet":
         if output is None:
-            raise click.UsageError("parquet is not text: name a file with -o OUT")
+            raise click.UsageError("--format parquet requires -o OUT")
         check_parquet()
     statement = find_statement(query, parameters)
     result = run_statement(statement, traces, native_path=trace_processor, stacks=stacks, partial=partial)

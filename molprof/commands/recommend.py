@@ -32,10 +32,10 @@ def command(
     from molprof.analysis.bench.bounds import read_bounds
     from molprof.analysis.bench.recommend import recommend
     from molprof.analysis.bench.render import json_text
-    from molprof.analysis.bench.results import read_results
     from molprof.analysis.documents.advice import advice_document, advice_json
     from molprof.analysis.render.markdown import to_markdown
     from molprof.analysis.render.table import to_table
+    from molprof.common.bench_records import read_results
 
     results = read_results(file)
     for line in results.notes:

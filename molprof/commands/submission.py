@@ -219,7 +219,7 @@ def settle(status: JobStatus) -> None:
 def _finish(status: JobStatus) -> None:
     """Put together what the tasks of a benchmark or a sweep left."""
     if status.job.kind == "bench":
-        from molprof.profiler.bench.records import collected as finish
+        from molprof.profiler.bench.results_file import collected as finish
     elif status.job.kind == "sweep":
         from molprof.profiler.sweep.index import collected as finish
     else:

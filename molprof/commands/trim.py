@@ -1,4 +1,4 @@
-"""`molprof trim`: a smaller trace out of a larger one."""
+"""`molprof trim`: write a part of a trace."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def _names(context: click.Context, parameter: click.Parameter, value: str | None
 
 @click.command("trim")
 @click.argument("trace", type=TRACE)
-@click.option("--steps", metavar="A:B", callback=_steps, help="Keep the steps A to B, both included.")
-@click.option("--batch", type=click.IntRange(min=0), metavar="N", help="Steps of this batch.  [default: the first]")
-@click.option("--phases", metavar="NAMES", callback=_names, help="Keep what starts in these: forward,processor")
-@click.option("--categories", metavar="NAMES", callback=_names, help="Keep events of these: kernel,cpu_op")
-@click.option("--without", metavar="NAMES", callback=_names, help="Leave out events of these: python_function")
-@click.option("--from", "start_ns", metavar="TIME", callback=_time, help="Keep what starts then or later: 12ms")
-@click.option("--to", "end_ns", metavar="TIME", callback=_time, help="Keep what starts before that.")
+@click.option("--steps", metavar="A:B", callback=_steps, help="Keep steps A to B, both included.")
+@click.option("--batch", type=click.IntRange(min=0), metavar="N", help="Batch of --steps.  [default: the first]")
+@click.option("--phases", metavar="A,B", callback=_names, help="Keep events that start in these phases.")
+@click.option("--categories", metavar="A,B", callback=_names, help="Keep events of these categories.")
+@click.option("--without", metavar="A,B", callback=_names, help="Leave out events of these categories.")
+@click.option("--from", "start_ns", metavar="TIME", callback=_time, help="Keep events that start at TIME or later.")
+@click.option("--to", "end_ns", metavar="TIME", callback=_time, help="Keep events that start before TIME: 12.5ms, 3s.")
 @file_option(".json", ".json.gz")
 def command(
     trace: Path,
@@ -60,11 +60,11 @@ def command(
     output: Path,
     force: bool,
 ) -> None:
-    """Writes a part of TRACE to OUT, as a trace of its own.
+    """Write a part of TRACE to OUT, as a trace of its own.
 
-    An event belongs to the moment in which it starts, GPU work to that of the call which started it. What is asked for
-    together holds together. Times count from the earliest event, as in the Perfetto UI. Names of tracks, flows with
-    both ends, molprof's annotations, token tracks and manifest are kept.
+    An event is kept or left out by its start, GPU work by that of the call that launched it. All options given must
+    hold. Times count from the earliest event, as in the Perfetto UI. Names of tracks, flows with both ends, molprof's
+    annotations, token tracks and manifest are kept.
 
     \b
     Examples:
@@ -74,19 +74,19 @@ def command(
       molprof trim trace.json.gz --steps 10:12 --phases processor -o processor.json.gz
     """
     if str(trace) == "-":
-        raise click.UsageError("the trace is read twice: name a file, not standard input (-)")
+        raise click.UsageError("standard input (-) can be read once only: name a file")
     if output.exists() and trace.exists() and output.samefile(trace):
-        raise click.UsageError(f"{output} is the trace itself, of which only the part would be left: name another file")
+        raise click.UsageError(f"{output} is TRACE itself, which would be lost: name another file")
     if steps is None and start_ns is None and end_ns is None and not (phases or categories or without):
-        raise click.UsageError("say what to keep, with --steps, --phases, --categories, --without, --from or --to")
+        raise click.UsageError("nothing to keep: give --steps, --phases, --categories, --without, --from or --to")
     if start_ns is not None and end_ns is not None and end_ns <= start_ns:
         raise click.UsageError("--to is not after --from")
     if batch is not None and steps is None:
-        raise click.UsageError("--batch says whose --steps are meant: give these too")
+        raise click.UsageError("--batch requires --steps")
     check_output(output, force)
     from molprof.analysis.trim import Wish, trim
 
     outcome = trim(trace, output, Wish(steps, batch, phases, categories, without, start_ns, end_ns))
     note(f"wrote {output}: {outcome.after:,} of {outcome.before:,} events, {output.stat().st_size / 1e6:.1f} MB")
     if outcome.unplaced:
-        note(f"{outcome.unplaced:,} events with a separate begin and end were kept whatever their time")
+        note(f"{outcome.unplaced:,} events with separate begin and end were kept regardless of time")

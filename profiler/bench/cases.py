@@ -1,4 +1,4 @@
-"""The cases of a benchmark: settings, their JSON, and an id made of them. Imports no torch."""
+"""Cases of a benchmark: their settings, as JSON too, and the id made of them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ID_LETTERS = 12
 
 @dataclass(frozen=True)
 class SdpaCase:
-    """The attention kernel alone.
+    """A case of the attention kernel alone.
 
     Attributes:
-        backend: one of `BACKENDS`; `auto`: torch chooses.
-        queries: per row, the sequence in a prefill, 1 in a decode step; keys: tokens that a query attends to.
-        mask: `causal`: by the kernel's own argument; `padding`: a boolean tensor (batch, 1, queries, keys), as a
-            left-padded batch has one.
-        threads: CPU threads for torch; None: torch chooses.
+        backend: one of `BACKENDS`; `auto` leaves the choice to torch.
+        queries: query tokens per row: the sequence in a prefill, 1 in a decode step; keys: key tokens per row.
+        mask: `causal`: the kernel's own argument; `padding`: a boolean tensor (batch, 1, queries, keys), as of a
+            left-padded batch.
+        threads: CPU threads for torch; None: torch's own choice.
     """
 
     kind: ClassVar[str] = "sdpa"
@@ -53,7 +53,7 @@ class SdpaCase:
         if self.mask == "causal" and self.queries != self.keys:
             raise UsageError(
                 f"a causal mask of {self.queries} queries over {self.keys} keys has no agreed meaning",
-                hint="as many queries as keys, or mask 'none' for a decode step",
+                hint="use as many queries as keys, or mask 'none' for a decode step",
             )
 
     @property
@@ -72,9 +72,9 @@ class GenerateCase(CaptureSettings):
     """Whole generation: the settings of a capture, and what only a benchmark varies.
 
     Attributes:
-        tf32: float32 products in TF32; cudnn_benchmark: cuDNN measures its kernels and takes the fastest.
-        padding_multiple: pad prompts to a multiple of this many tokens.
-        warmup: passes before the timed ones, at least one; passes: timed ones.
+        tf32: multiply float32 matrices in TF32; cudnn_benchmark: let cuDNN try out its kernels.
+        padding_multiple: pad prompts to a multiple of N tokens.
+        warmup: warm-up passes, at least one; passes: timed passes.
     """
 
     kind: ClassVar[str] = "generate"
@@ -99,7 +99,7 @@ class GenerateCase(CaptureSettings):
         return self.batch_size
 
     def label(self) -> str:
-        """The case in a few words: what differs from the plainest run."""
+        """The case in a few words, without settings that have their default."""
         parts = [self.model, self.processor or "no LP", f"b{self.batch_size}", self.attention, self.kv_cache]
         parts += [f"compile {self.compile}"] if self.compile != "off" else []
         parts += ["tf32"] if self.tf32 else []
@@ -134,10 +134,10 @@ def to_json(case: Case) -> dict[str, Any]:
 
 
 def from_json(raw: Mapping[str, Any]) -> Case:
-    """A case from its JSON object.
+    """Return a case from its JSON object.
 
     Raises:
-        UsageError: an unknown kind or setting, a setting that is missing, or a value that none of them takes.
+        UsageError: an unknown kind or setting, a missing setting, or a wrong value.
     """
     kind = raw.get("kind")
     if kind not in _KINDS:
@@ -153,6 +153,6 @@ def from_json(raw: Mapping[str, Any]) -> Case:
 
 
 def case_id(case: Case) -> str:
-    """Twelve hexadecimal digits of the settings: equal for equal cases."""
+    """Return twelve hexadecimal digits, equal for equal cases on any machine."""
     text = json.dumps(to_json(case), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_ID_LETTERS]

@@ -1,4 +1,4 @@
-"""What a machine can run, found out by a process of its own, and what is unsupported there before it starts."""
+"""What a machine can run, and why a case cannot run there."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from molprof.common.errors import UsageError
 from molprof.common.settings import AUTO
 from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase
 
+# The kind of a request to a worker for the machine's facts.
+FACTS = "facts"
 # Import name -> what pip calls it.
 _PACKAGES = {
     "flash_attn": "flash-attn",
@@ -30,16 +33,20 @@ _ATTENTION_PACKAGES = {
 _GPU_KERNELS = ("efficient", "cudnn")
 
 
+class UnsupportedError(UsageError):
+    """The case cannot run here, which is no failure."""
+
+
 @dataclass(frozen=True)
 class Facts:
-    """What decides whether a case can run here.
+    """What decides whether a case can run.
 
     Attributes:
-        device: as torch names it, `cpu` or `cuda:N`.
-        capability: of the GPU, major and minor; None on a CPU.
-        compiler: something is there that torch.compile can make code with.
-        packages: import names of the optional packages that are installed.
-        environment: hardware and versions, as in a capture's manifest.
+        device: `cpu` or `cuda:N`.
+        capability: compute capability, major and minor; None on a CPU.
+        compiler: torch.compile has a compiler.
+        packages: import names of the installed optional packages.
+        environment: hardware and versions, as in a manifest.
     """
 
     device: str
@@ -55,10 +62,10 @@ class Facts:
 
 
 def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
-    """`Facts` as a JSON object. Imports torch: for a process of its own.
+    """Return `Facts` as a JSON object. Imports torch, so it runs in a process of its own.
 
     Args:
-        names: of models and tokenizers that must be there: `model` or `tokenizer`, and its name.
+        names: models and tokenizers that must exist: `model` or `tokenizer`, and the name.
 
     Raises:
         UsageError: no such device, or no such model or tokenizer.
@@ -87,27 +94,27 @@ def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]
 
 
 def named(cases: Iterable[Case]) -> tuple[tuple[str, str], ...]:
-    """The models and tokenizers of cases, each once: what `read_facts` looks for."""
+    """Return the models and tokenizers of cases, each once, as `read_facts` takes them."""
     found = [("model", case.model) for case in cases if isinstance(case, GenerateCase)]
     found += [("tokenizer", case.tokenizer) for case in cases if isinstance(case, GenerateCase) and case.tokenizer]
     return tuple(dict.fromkeys(found))
 
 
 def facts_from(raw: dict[str, Any]) -> Facts:
-    """`Facts` from what `read_facts` gave, through JSON."""
+    """Return `Facts` from the JSON object of `read_facts`."""
     capability = None if raw["capability"] is None else (int(raw["capability"][0]), int(raw["capability"][1]))
     return Facts(raw["device"], capability, bool(raw["compiler"]), tuple(raw["packages"]), dict(raw["environment"]))
 
 
 def unsupported(case: Case, facts: Facts) -> str | None:
-    """Why the case cannot run here; None where nothing is known against it."""
+    """Return why the case cannot run here, or None if nothing is known against it."""
     return _sdpa(case, facts) if isinstance(case, SdpaCase) else _generate(case, facts)
 
 
 def _sdpa(case: SdpaCase, facts: Facts) -> str | None:
     if case.backend in _ATTENTION_PACKAGES:
         return _flash_attn(case.backend, case.dtype, facts) or (
-            "flash-attn takes no mask but the causal one" if case.mask == "padding" else None
+            "flash-attn accepts no mask but the causal one" if case.mask == "padding" else None
         )
     if case.backend == "flex" and not facts.compiler:
         return _no_compiler("flex attention", facts)
@@ -119,22 +126,22 @@ def _generate(case: GenerateCase, facts: Facts) -> str | None:
     if attention in _ATTENTION_PACKAGES and (reason := _flash_attn(attention, case.dtype, facts)):
         return reason
     if attention.startswith("sdpa-") and attention.removeprefix("sdpa-") in _GPU_KERNELS and not facts.gpu:
-        return f"torch has the kernel of {attention!r} on GPUs only"
+        return f"{attention!r} runs on GPUs only"
     if attention == "flex_attention" and not facts.compiler:
         return _no_compiler("flex attention", facts)
     if case.kv_cache.startswith("offloaded") and not facts.gpu:
-        return "an offloaded cache lies in the host's memory, and so does any cache without a GPU"
+        return "an offloaded cache requires a GPU: without one, every cache is in host memory"
     if case.kv_cache == "quantized" and "optimum.quanto" not in facts.packages:
-        return "a quantized cache needs the package optimum-quanto: pip install optimum-quanto"
+        return "a quantized cache requires the package optimum-quanto: pip install optimum-quanto"
     if case.compile not in ("off", "eager", AUTO) and not facts.compiler:
         return _no_compiler(f"compile {case.compile!r}", facts)
     if case.tf32 and (facts.capability is None or facts.capability < (8, 0)):
-        return "TF32 is of NVIDIA GPUs from compute capability 8.0 on"
+        return "TF32 requires an NVIDIA GPU of compute capability 8.0 or higher"
     if case.cudnn_benchmark and not facts.gpu:
         return "cuDNN runs on GPUs only"
     for package in ("xgrammar", "llguidance"):
         if case.processor == package and package not in facts.packages:
-            return f"the processor {package!r} needs the package {package}: pip install 'molprof[{package}]'"
+            return f"the processor {package!r} requires the package {package}: pip install 'molprof[{package}]'"
     return None
 
 
@@ -143,16 +150,16 @@ def _flash_attn(name: str, dtype: str, facts: Facts) -> str | None:
     if not facts.gpu:
         return f"{name} runs on GPUs only"
     if package not in facts.packages:
-        return f"{name} needs the package {_PACKAGES[package]}"
+        return f"{name} requires the package {_PACKAGES[package]}"
     if dtype == "float32":
-        return f"{name} takes 16-bit numbers only, not float32"
+        return f"{name} accepts 16-bit numbers only, not float32"
     if package == "flash_attn_interface" and facts.capability is not None and facts.capability < (9, 0):
-        return f"{name} needs compute capability 9.0, this GPU has {facts.capability[0]}.{facts.capability[1]}"
+        return f"{name} requires compute capability 9.0; this GPU has {facts.capability[0]}.{facts.capability[1]}"
     return None
 
 
 def _no_compiler(what: str, facts: Facts) -> str:
-    return f"{what} needs {'the package triton' if facts.gpu else 'a C++ compiler (g++ or $CXX)'}"
+    return f"{what} requires {'the package triton' if facts.gpu else 'a C++ compiler (g++ or $CXX)'}"
 
 
 def _installed(name: str) -> bool:

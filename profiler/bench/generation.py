@@ -1,4 +1,4 @@
-"""Whole generation: warmed, unprofiled passes over the same prompts, with everything that is not steady state apart."""
+"""Measure whole generation: unprofiled passes over the same prompts, loading and warm-up apart."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from molprof.common.errors import RunError, UsageError
-from molprof.profiler.bench.answers import Answer, UnsupportedError
 from molprof.profiler.bench.cases import GenerateCase
+from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.bench.memory import CacheSize, Peak
 from molprof.profiler.capture.account import molecule_runs
 from molprof.profiler.decoding.batches import BatchPlan
@@ -31,11 +31,11 @@ from molprof.profiler.processors import make_processor
 _DIGEST_LETTERS = 12
 
 
-def measure_generation(case: GenerateCase) -> Answer:
-    """The figures of one case, and its environment.
+def measure_generation(case: GenerateCase) -> dict[str, Any]:
+    """Return the figures of one case, and its environment.
 
     Raises:
-        UnsupportedError: the settings do not go together, or the attention has no kernel here; torch's own reason.
+        UnsupportedError: the settings exclude each other, or the attention has no kernel here (torch's reason).
         RunError: the model cannot be loaded, or the run failed.
     """
     _switches(case)
@@ -77,21 +77,22 @@ def measure_generation(case: GenerateCase) -> Answer:
 
 
 def filled(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
-    """So many prompts, from the first on again where there are fewer."""
+    """Return `count` prompts, repeating them if there are fewer."""
     return [prompts[place % len(prompts)] for place in range(count)]
 
 
 def padded(plans: Sequence[BatchPlan], multiple: int, context: int | None) -> list[BatchPlan]:
-    """The plans with their prompts padded to a multiple of so many tokens.
+    """Return the plans with prompts padded to a multiple of `multiple` tokens.
 
     Raises:
-        UsageError: prompt and answer would not fit the model's context any more.
+        UsageError: prompt and answer exceed the model's context.
     """
     wide = [replace(plan, prompt_width=-(-plan.prompt_width // multiple) * multiple) for plan in plans]
     for plan in wide:
         if context is not None and plan.prompt_width + plan.max_new_tokens > context:
             raise UsageError(
-                f"prompts padded to {plan.prompt_width} and {plan.max_new_tokens} new tokens are more than {context}"
+                f"prompts padded to {plan.prompt_width} and {plan.max_new_tokens} new tokens "
+                f"exceed the context of {context}"
             )
     return wide
 
@@ -116,7 +117,7 @@ def _prepared(case: GenerateCase, loaded: LoadedModel) -> tuple[Runner, list[Bat
 
 
 def _warmed(runner: Runner, plans: list[BatchPlan], first: bool) -> PassResult:
-    """A pass before the timed ones; the first of them tells whether the attention has a kernel."""
+    """A warm-up pass; the first one shows whether the attention has a kernel."""
     with contextlib.ExitStack() as stack:
         said: list[Any] | None = None
         if first:
@@ -138,7 +139,7 @@ def _reason(text: str) -> str:
 
 
 def _written(runner: Runner, plans: list[BatchPlan], result: PassResult) -> dict[str, Any]:
-    """What a pass wrote: tokens, steps, molecules, and a digest by which texts of two cases can be told apart."""
+    """What a pass generated; `text_digest` is equal for equal tokens."""
     molecules, _ = molecule_runs(runner, plans, result)
     checked = [run.valid for run in molecules if run.valid is not None]
     digest = hashlib.sha256(repr([run.token_ids for run in molecules]).encode()).hexdigest()
@@ -153,7 +154,7 @@ def _written(runner: Runner, plans: list[BatchPlan], result: PassResult) -> dict
 
 
 def _compiler_counts() -> dict[str, Any]:
-    """Graph breaks, and graphs that inductor took from its cache on the disk or had to compile; 0 without compiling."""
+    """Graph breaks, and graphs that inductor found in its cache on the disk or compiled; 0 without compiling."""
     import sys
 
     utilities = sys.modules.get("torch._dynamo.utils")

@@ -1,100 +1,118 @@
-"""What each benchmark compares: the cases of a grid, each once, combinations that mean the same left out."""
+"""The benchmarks: what each one varies, and the cases of its grid."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import ATTENTION, AUTO, COMPILE, KV_CACHES, STATIC_CACHES
-from molprof.profiler.bench.cases import BACKENDS, GenerateCase, SdpaCase
+from molprof.profiler.bench.cases import GenerateCase, SdpaCase
 from molprof.profiler.processors import PROCESSORS
 
-NO_PROCESSOR = "none"
-ALL = "all"
-# Dimension of a grid -> setting of a case, in the order in which they vary: the first one slowest.
-DIMENSIONS = {
-    "models": "model",
-    "processors": "processor",
-    "batch_sizes": "batch_size",
-    "attentions": "attention",
-    "kv_caches": "kv_cache",
-    "compiles": "compile",
-    "tf32s": "tf32",
-    "cudnn_benchmarks": "cudnn_benchmark",
-    "padding_multiples": "padding_multiple",
-}
+_SWITCH = ("off", "on")
 _COMPILED = tuple(mode for mode in COMPILE if mode not in (AUTO, "eager"))
 
 
 @dataclass(frozen=True)
+class Dimension:
+    """A setting of `GenerateCase` that a grid can vary, and its option.
+
+    Attributes:
+        choices: all values that the option takes; None: any.
+        read: makes a value of one of its texts, or raises ValueError.
+    """
+
+    setting: str
+    option: str
+    help: str
+    choices: tuple[str, ...] | None = None
+    read: Callable[[str], Any] = str
+
+
+@dataclass(frozen=True)
 class Benchmark:
-    """A command's grid: what it compares where the user names nothing.
+    """A benchmark of whole generation.
 
     Attributes:
         line: for the help.
-        defaults: values by name of `DIMENSIONS`; a dimension that is missing has the plainest value only.
+        values: what it compares by default, by setting; a setting that is missing is not varied.
     """
 
     line: str
-    defaults: Mapping[str, tuple[Any, ...]]
+    values: Mapping[str, tuple[Any, ...]]
 
 
-PLAIN: Mapping[str, tuple[Any, ...]] = {
-    "models": ("qwen",),
-    "processors": (None,),
-    "batch_sizes": (8,),
-    "attentions": ("sdpa",),
-    "kv_caches": ("dynamic",),
-    "compiles": ("off",),
-    "tf32s": (False,),
-    "cudnn_benchmarks": (False,),
-    "padding_multiples": (1,),
-}
+def _on(text: str) -> bool:
+    return text == "on"
+
+
+# In the order in which they vary, the first one slowest.
+DIMENSIONS = (
+    Dimension("model", "--model", "Presets, folders, hub ids, or names in molprof.toml."),
+    Dimension(
+        "processor", "--processor", "Logits processors; none: unconstrained, auto: as capture --lp.",
+        read=lambda text: None if text == "none" else text,
+    ),
+    Dimension("batch_size", "--batch-size", "Molecules generated together.", read=int),
+    Dimension("attention", "--attention", f"{', '.join(ATTENTION)}.", ATTENTION),
+    Dimension("kv_cache", "--kv-cache", f"{', '.join(KV_CACHES)}.", KV_CACHES),
+    Dimension("compile", "--compile", f"{', '.join(COMPILE)}. Only static caches are compiled.", COMPILE),
+    Dimension("tf32", "--tf32", "Multiply float32 matrices in TF32.", _SWITCH, _on),
+    Dimension("cudnn_benchmark", "--cudnn-benchmark", "Let cuDNN try out its kernels.", _SWITCH, _on),
+    Dimension("padding_multiple", "--pad-multiple", "Pad prompts to a multiple of N tokens.", read=int),
+)  # fmt: skip
 BENCHMARKS = {
-    "attention": Benchmark("Generation by attention implementation.", {"attentions": ATTENTION}),
+    "attention": Benchmark("Compare attention implementations.", {"attention": ATTENTION}),
     "cache": Benchmark(
-        "Generation by KV cache, with the processor and without, compiled and not.",
-        {"processors": (None, AUTO), "kv_caches": KV_CACHES, "compiles": ("off", "reduce-overhead")},
+        "Compare KV caches, with a logits processor and without, compiled and not.",
+        {"processor": (None, AUTO), "kv_cache": KV_CACHES, "compile": ("off", "reduce-overhead")},
     ),
     "batch": Benchmark(
-        "Generation by batch size, with a dynamic and with a static cache.",
-        {"batch_sizes": (1, 2, 4, 8, 16, 32), "kv_caches": ("dynamic", "static")},
+        "Compare batch sizes, with a dynamic and a static KV cache.",
+        {"batch_size": (1, 2, 4, 8, 16, 32), "kv_cache": ("dynamic", "static")},
     ),
     "compile": Benchmark(
-        "Generation with a static cache by mode of torch.compile.", {"kv_caches": ("static",), "compiles": _COMPILED}
+        "Compare modes of torch.compile, with a static KV cache.", {"kv_cache": ("static",), "compile": _COMPILED}
     ),
     "processors": Benchmark(
-        "Generation without a logits processor and with each of molprof's.",
-        {"processors": (None, *PROCESSORS)},
+        "Compare molprof's logits processors, and no processor.", {"processor": (None, *PROCESSORS)}
     ),
     "matrix": Benchmark(
-        "Generation over attention, cache and batch size, and whatever else is named.",
-        {"attentions": ATTENTION, "kv_caches": ("dynamic", "static"), "batch_sizes": (1, 8, 32)},
+        "Compare attention, KV cache and batch size, in every combination.",
+        {"attention": ATTENTION, "kv_cache": ("dynamic", "static"), "batch_size": (1, 8, 32)},
     ),
 }
+_PLAIN = GenerateCase(model="qwen")
 
 
-def generation_cases(values: Mapping[str, Sequence[Any]], common: Mapping[str, Any]) -> tuple[GenerateCase, ...]:
-    """Every combination of the dimensions' values, but for those that are the same run.
+def values_of(benchmark: Benchmark) -> dict[str, tuple[Any, ...]]:
+    """Return what a benchmark compares by default, by setting; one value if it does not vary the setting."""
+    names = [dimension.setting for dimension in DIMENSIONS]
+    return {name: benchmark.values.get(name, (getattr(_PLAIN, name),)) for name in names}
 
-    A cache whose shape grows is never compiled, so that its cases have `compile` off.
+
+def generation_cases(values: Mapping[str, Any]) -> tuple[GenerateCase, ...]:
+    """Return every combination of values, but for those that are the same run.
+
+    A cache that grows is never compiled, so that its cases have `compile` off.
 
     Args:
-        values: by name of `DIMENSIONS`, each at least one.
-        common: settings that all cases share; `count` is what at least is generated, in full batches.
+        values: by setting; of `DIMENSIONS`, tuples of values. `count` is a least number of molecules, which full
+            batches may exceed; None: the largest batch.
 
     Raises:
         UsageError: a value that no case takes.
     """
-    common = dict(common)
-    count = common.pop("count", None) or max(values["batch_sizes"])
+    names = [dimension.setting for dimension in DIMENSIONS]
+    common = {name: value for name, value in values.items() if name not in names}
+    count = common.pop("count", None) or max(values["batch_size"])
     cases = []
-    for chosen in itertools.product(*(values[name] for name in DIMENSIONS)):
-        settings = dict(zip(DIMENSIONS.values(), chosen, strict=True))
+    for chosen in itertools.product(*(values[name] for name in names)):
+        settings = dict(zip(names, chosen, strict=True))
         if settings["kv_cache"] not in STATIC_CACHES:
             settings["compile"] = "off"
         size = settings["batch_size"]
@@ -115,13 +133,13 @@ class Shape:
     head_dim: int
 
 
-# The first is the one of which 0.119 ms (cuDNN) to 7.1 ms (math) are told of an H100, the second a small model's.
+# By whether there is a GPU.
 SHAPES = {True: ("4x16x16x2048x64", "16x16x8x1024x128"), False: ("1x16x16x512x64", "4x16x8x256x128")}
 PHASES = ("prefill", "decode")
 
 
 def read_shape(text: str) -> Shape:
-    """A shape from `4x16x16x2048x64`.
+    """Return a shape from `4x16x16x2048x64`.
 
     Raises:
         UsageError: not five whole numbers above 0.
@@ -134,23 +152,16 @@ def read_shape(text: str) -> Shape:
 
 
 def sdpa_cases(
-    shapes: Sequence[Shape], backends: Sequence[str], phases: Sequence[str], masks: Sequence[str],
-    dtypes: Sequence[str], device: str, threads: int | None,
-) -> tuple[SdpaCase, ...]:  # fmt: skip
-    """Every combination; without a mask a prefill is causal, as a batch that needs no padding is."""
+    shapes: Sequence[Shape], backends: Sequence[str], phases: Sequence[str], masks: Sequence[str], **common: Any
+) -> tuple[SdpaCase, ...]:
+    """Return every combination; a prefill without a mask is causal, as that of a batch without padding is."""
     cases = []
-    for shape, phase, mask, dtype, backend in itertools.product(shapes, phases, masks, dtypes, backends):
+    for shape, phase, mask, backend in itertools.product(shapes, phases, masks, backends):
         prefill = phase == "prefill"
         cases.append(
             SdpaCase(
                 backend, shape.batch, shape.heads, shape.kv_heads, shape.sequence if prefill else 1, shape.sequence,
-                shape.head_dim, "causal" if prefill and mask == "none" else mask, dtype, device, threads,
+                shape.head_dim, "causal" if prefill and mask == "none" else mask, **common,
             )
         )  # fmt: skip
     return tuple(dict.fromkeys(cases))
-
-
-__all__ = [
-    "ALL", "BACKENDS", "BENCHMARKS", "DIMENSIONS", "NO_PROCESSOR", "PHASES", "PLAIN", "SHAPES", "Benchmark", "Shape",
-    "generation_cases", "read_shape", "sdpa_cases",
-]  # fmt: skip

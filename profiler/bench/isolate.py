@@ -1,4 +1,4 @@
-"""Run one case in a separate process with a time limit and a memory limit, and leave no process behind."""
+"""Run one case in a process and session of its own, within limits of time and memory, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from molprof.common.bench_records import FAILED, HUNG, NO_MEMORY, STATUSES
 from molprof.common.memory import oom_kills, proportional_bytes, resident_bytes
 from molprof.common.process import COOKIE, call_line, end, members
-from molprof.profiler.bench.answers import FAILED, HUNG, NO_MEMORY, STATUSES
 
 WORKER = "molprof.profiler.bench.worker:main"
 _POLL_S = 0.1
-# Looking for new processes reads all of /proc, which disturbs a measurement: often only at the start, before timing.
+# Finding new processes reads all of /proc, which takes a core from the case: often only at first, before timed passes.
 _LOOK_S, _STARTING_S = 1.0, 3.0
 _STACK_S = 3.0
 _STACK_LINES = 200
@@ -32,12 +32,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+)(?:,)? in (?P<na
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a case.
-
-    Attributes:
-        seconds: from start to end, loading and compiling included.
-        memory_bytes: resident memory of all its processes; None: no limit.
-    """
+    """Limits of a case: seconds, including loading and compiling, and resident memory of all its processes."""
 
     seconds: float
     memory_bytes: int | None = None
@@ -49,11 +44,10 @@ class Ended:
 
     Attributes:
         status: one of `STATUSES`.
-        message: why it is not ok.
-        stack: where it failed, crashed or hung, in the order in which Python prints it.
-        answer: the worker's, without status, message and stack; empty if it gave none.
-        wall_s: from start to end.
-        left: whether a process of it could not be killed.
+        message: why it is not ok; None if it is.
+        stack: where it failed, crashed or hung, as Python prints it.
+        answer: the worker's, without status, message and stack; empty without an answer.
+        left: a process of it could not be killed.
     """
 
     status: str
@@ -65,10 +59,7 @@ class Ended:
 
 
 def run_isolated(request: Mapping[str, Any], limits: Limits, worker: str = WORKER) -> Ended:
-    """Call `worker` (`module:function`) with a request and wait for its end.
-
-    All of its processes are killed at the end, also when an exception interrupts this call.
-    """
+    """Call `worker` (`module:function`) with a request and wait for its end; an exception ends its processes too."""
     cookie = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="molprof-bench-") as folder, contextlib.ExitStack() as stack:
         place = Path(folder)
@@ -125,7 +116,7 @@ def _watch(process: subprocess.Popen[bytes], limits: Limits, stacks: Path, began
 
 
 def _dump(pid: int, stacks: Path) -> None:
-    """Let the worker write where its threads are, and wait until it has."""
+    """Make the worker write its stacks, and wait until it has."""
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGUSR1)
         until, size = time.monotonic() + _STACK_S, -1
@@ -143,7 +134,7 @@ def _ended(place: Path, code: int, killed: tuple[str, str] | None, wall_s: float
         status, message = killed
         if status == HUNG:
             where = innermost(stack)
-            message += f", in {where}" if where else ""
+            message += f", in {where}" if where else "; its stack is unknown"
         return Ended(status, message, tuple(stack) if stack and status == HUNG else None, {}, wall_s, left)
     answer = _answer(place / "answer")
     if code == 0 and answer is not None:
@@ -164,8 +155,8 @@ def _ended(place: Path, code: int, killed: tuple[str, str] | None, wall_s: float
 
 
 def innermost(stack: list[str]) -> str | None:
-    """Return the function that the main thread was in, from `faulthandler`'s text: `name (file.py:12)`."""
-    # The main thread comes last, unless it got the signal.
+    """Return the main thread's function from what `faulthandler` wrote, as `name (file.py:12)`."""
+    # The thread that Python started with comes last, unless it is the one that got the signal.
     blocks: list[list[str]] = []
     for line in stack:
         if line.startswith(("Thread ", "Current thread ")):

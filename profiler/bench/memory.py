@@ -1,4 +1,4 @@
-"""Memory of a run: the most that was taken while it was timed, and what its KV cache held."""
+"""Memory of a run: its peak in the timed passes, and the size of its KV cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RESET_PEAK = "5"  # proc(5), /proc/pid/clear_refs
 
 
 class Peak:
-    """The most memory since it was made: allocated by torch on a GPU, resident in the process on a CPU."""
+    """Peak memory since its creation: what torch allocated on a GPU, or resident memory on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -31,7 +31,7 @@ class Peak:
             self._reset = False
 
     def read(self) -> dict[str, Any]:
-        """`peak_memory_bytes`, and `peak_memory_of`: what it is of."""
+        """Return `peak_memory_bytes`, and in `peak_memory_of` which memory that is."""
         if self._device.type == "cuda":
             return {
                 "peak_memory_bytes": torch.cuda.max_memory_allocated(self._device),
@@ -50,18 +50,18 @@ def _high_water() -> int | None:
 
 
 class CacheSize:
-    """The most bytes that the KV cache of a batch held before any of its forwards.
+    """The largest KV cache of any batch, in bytes, as it was before a forward; None if no cache was seen.
 
-    A cache that grows takes one more token by the last forward. None where no cache was seen.
+    The last forward adds one more token to a cache that grows.
     """
 
     largest_bytes: int | None = None
 
     @contextlib.contextmanager
     def watch(self, model: PreTrainedModel) -> Iterator[None]:
-        """Looks at what `generate` hands to each forward; for passes whose time does not count.
+        """Measure the cache of each forward inside the block; not for timed passes.
 
-        It shadows `prepare_inputs_for_generation` on the instance, as `marks.marked` does, and keeps no reference.
+        It shadows `prepare_inputs_for_generation` on the instance, as `marks.marked` does.
         """
         original: Callable[..., Any] = model.prepare_inputs_for_generation  # type: ignore[assignment]
 
@@ -80,7 +80,7 @@ class CacheSize:
 
 
 def held_bytes(cache: Any) -> int:
-    """Bytes of all tensors of a cache's layers, each storage once; quantized ones by what they are stored in."""
+    """Return the bytes of all tensors of a cache, each storage once; quantized tensors as stored."""
     storages: dict[int, int] = {}
     for layer in getattr(cache, "layers", None) or ():
         for value in vars(layer).values():

@@ -1,4 +1,4 @@
-"""Runs cases one after the other, interleaved and repeated, and keeps what they gave as soon as it is there."""
+"""Run the cases of a benchmark one after the other, in random order, and keep each result at once."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from molprof.common.bench_records import NO_MEMORY, OK, UNSUPPORTED
 from molprof.common.errors import RunError, UsageError
 from molprof.common.memory import available_bytes
 from molprof.common.values import now
-from molprof.profiler.bench.answers import FACTS, NO_MEMORY, OK, UNSUPPORTED
 from molprof.profiler.bench.cases import Case, GenerateCase, case_id, to_json
-from molprof.profiler.bench.facts import Facts, facts_from, named, unsupported
+from molprof.profiler.bench.facts import FACTS, Facts, facts_from, named, unsupported
 from molprof.profiler.bench.isolate import WORKER, Ended, Limits, run_isolated
-from molprof.profiler.bench.records import Results
+from molprof.profiler.bench.results_file import ResultsFile
 
-# Of the memory that is there when the benchmark begins.
+# Of the memory that is free when the benchmark begins.
 MEMORY_SHARE = 0.8
 _FACTS_S = 120.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run, and how.
+    """What to run, and how.
 
     Attributes:
-        cases: each once, in the order in which they are listed.
+        cases: each once.
         repeats: processes per case.
-        seed: of the order, which is drawn anew for each repeat.
-        resume: leave out what the file has of this environment; retry: but run again what was not ok there.
-        bisect: look for the largest batch that fits where a case is out of memory.
-        worker: the module that runs a case.
+        seed: for the random order, another one for each repeat.
+        resume: leave out results that the file has of this environment; retry: only if they are ok.
+        bisect: search for the largest batch that fits if a case is out of memory.
+        worker: runs a case, `module:function`.
         command: the command line, for the record.
     """
 
@@ -54,9 +54,8 @@ class Step:
     """A case that has ended.
 
     Attributes:
-        number, of: of the cases to run, repeats counted.
-        seconds: that it took.
-        rest_s: estimated for all that is left; None where nothing tells yet.
+        number, of: its place among the cases to run, counting repeats.
+        rest_s: estimated seconds for the remaining cases; None: unknown.
     """
 
     case: Case
@@ -70,10 +69,10 @@ class Step:
 
 
 def read_machine(device: str, threads: int | None, cases: Sequence[Case] = (), worker: str = WORKER) -> Facts:
-    """What the machine can run, from a process of its own, so that this one needs no torch.
+    """Return what the machine can run. A process of its own finds out, so that this one needs no torch.
 
     Args:
-        cases: whose models and tokenizers must be there.
+        cases: their models and tokenizers must exist.
 
     Raises:
         UsageError: no such device, model or tokenizer.
@@ -85,18 +84,19 @@ def read_machine(device: str, threads: int | None, cases: Sequence[Case] = (), w
     if ended.status != OK:
         if "hint" in ended.answer:
             raise UsageError(ended.message or "no such device", hint=ended.answer["hint"])
-        raise RunError(f"cannot find out what this machine can run: {ended.message}", hint="molprof[capture] is needed")
+        text = f"cannot find out what this machine can run: {ended.message}"
+        raise RunError(text, hint="pip install 'molprof[capture]'")
     return facts_from(ended.answer["figures"])
 
 
 def default_memory() -> int | None:
-    """The memory that a case may take where nothing is asked for: a share of what is there now."""
+    """Return the default memory limit of a case: a share of what is free now."""
     available = available_bytes()
     return None if available is None else int(MEMORY_SHARE * available)
 
 
 def order(plan: Plan) -> Iterator[tuple[int, Case]]:
-    """Repeat and case: every case once, in random order, before any is repeated."""
+    """Yield repeat and case: every case once in random order, then again in another order."""
     for repeat in range(plan.repeats):
         shuffled = list(plan.cases)
         random.Random(f"{plan.seed}/{repeat}").shuffle(shuffled)
@@ -106,16 +106,16 @@ def order(plan: Plan) -> Iterator[tuple[int, Case]]:
 def run_plan(
     plan: Plan,
     facts: Facts,
-    results: Results,
+    results: ResultsFile,
     report: Callable[[Step], None],
     begin: Callable[[Case, int, int], None] = lambda case, number, of: None,
 ) -> None:
-    """Runs what is to be run; a result is in the file before `report` hears of it.
-
-    Args:
-        begin: hears of every case before it runs: its number, and how many there are.
+    """Run the cases of a plan; each result is in the file before `report` is called.
 
     A case that was not ok is not repeated. An interrupt ends the running case, of which nothing is kept.
+
+    Args:
+        begin: called before each case with its number and how many there are.
     """
     environment = results.environment(facts.environment)
     results.write(
@@ -127,13 +127,12 @@ def run_plan(
     )  # fmt: skip
     names = {case: case_id(case) for case in plan.cases}
     reasons = {case: unsupported(case, facts) for case in plan.cases}
+    ordered = [(0, case) for case in plan.cases if reasons[case] is not None]
+    ordered += [(repeat, case) for repeat, case in order(plan) if reasons[case] is None]
     waiting = [
         (repeat, case)
-        for repeat, case in [
-            *((0, case) for case in plan.cases if reasons[case] is not None),
-            *((repeat, case) for repeat, case in order(plan) if reasons[case] is None),
-        ]
-        if not (plan.resume and results.done.has(names[case], environment, repeat, plan.retry))
+        for repeat, case in ordered
+        if not (plan.resume and results.has(names[case], environment, repeat, plan.retry))
     ]
     took: dict[Case, list[float]] = {}
     fits: dict[str, int] = {}
@@ -143,7 +142,7 @@ def run_plan(
         number += 1
         load = os.getloadavg()[0]
         begin(case, number, number + len(waiting))
-        ended, extra = _one(case, plan, reasons[case], fits)
+        ended, fit = _one(case, plan, reasons[case], fits)
         if ended.status != OK:
             waiting = [item for item in waiting if item[1] != case]
         elif (key := _without_batch(case)) is not None:
@@ -158,19 +157,18 @@ def run_plan(
                 "status": ended.status, "message": ended.message,
                 "stack": None if ended.stack is None else list(ended.stack),
                 "ended": now(), "load": round(load, 1),
-                "wall_s": round(ended.wall_s, 3), "figures": ended.answer.get("figures"), **extra,
+                "wall_s": round(ended.wall_s, 3), "figures": ended.answer.get("figures"), **fit,
             }
         )  # fmt: skip
         message = ended.message
-        if "largest_batch" in extra:
-            which = "the largest batch" if extra["fit_exact"] else "a batch"
-            message = f"{message}; {which} that fits: {extra['largest_batch']}"
-        report(
-            Step(case, repeat, number, number + len(waiting), ended.status, message, ended.wall_s, _rest(took, waiting))
-        )
+        if fit:
+            message = f"{message}; {'the largest' if fit['fit_exact'] else 'a'} batch that fits: {fit['largest_batch']}"
+        of = number + len(waiting)
+        report(Step(case, repeat, number, of, ended.status, message, ended.wall_s, _rest(took, waiting)))
 
 
 def _one(case: Case, plan: Plan, reason: str | None, fits: dict[str, int]) -> tuple[Ended, dict[str, Any]]:
+    """What became of a case, and the largest batch that fits if it was out of memory."""
     if reason is not None:
         return Ended(UNSUPPORTED, reason, None, {}, 0.0), {}
     ended = run_isolated(to_json(case), plan.limits, plan.worker)
@@ -208,7 +206,7 @@ def _sized(case: Case, size: int) -> Case:
 
 
 def _without_batch(case: Case) -> str | None:
-    """What cases that differ in their batch alone have in common; None where a batch is not filled."""
+    """Equal for cases that differ in their batch alone; None if the batch is not full."""
     if isinstance(case, GenerateCase):
         if case.count < case.batch_size:
             return None
@@ -217,7 +215,7 @@ def _without_batch(case: Case) -> str | None:
 
 
 def _rest(took: dict[Case, list[float]], waiting: Sequence[tuple[int, Case]]) -> float | None:
-    """What is left takes as long as the same case took before, another one as long as the median."""
+    """Estimated seconds: as long as the same case took before, or the median of all."""
     if not took:
         return None
     usual = statistics.median(value for values in took.values() for value in values)

@@ -1,9 +1,9 @@
-"""The attention kernel alone: its time, what that is in TFLOP/s and GB/s, or torch's own reason why it cannot run.
+"""Measure the attention kernel alone, or return torch's reason why it cannot run.
 
-Floating-point operations are those of the two matrix products, 2 each for a multiplication and an addition:
-4 x batch x heads x pairs x head size, pairs of a query and a key that the mask lets through: queries x keys, of a
-causal mask n (n + 1) / 2. A padding mask is counted as if it hid nothing, for kernels compute what it hides. Bytes are
-those that must move at least: queries, keys, values and a mask read once, the result written once.
+Floating-point operations: 4 x batch x heads x pairs x head size, for two matrix products of a multiplication and an
+addition each. Pairs are queries x keys, or n (n + 1) / 2 with a causal mask; a padding mask hides none, because kernels
+compute what it hides. Bytes are the least that can move: queries, keys, values and mask read once, the result written
+once.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch.nn.functional as functional
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from molprof.profiler.bench.answers import Answer, UnsupportedError
 from molprof.profiler.bench.cases import SdpaCase
+from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.decoding.compilation import compiles_so_far
 from molprof.profiler.decoding.failures import NO_KERNEL
 from molprof.profiler.environment import environment
@@ -35,17 +35,17 @@ _KERNELS = {
 }
 _WARMUP_NS, _MEASURE_NS = 200_000_000, 1_000_000_000
 _LEAST, _MOST = 5, 200
-# Written before each timed call, so that what it reads is not in the GPU's cache: more than any has.
+# Written before each timed call, so that its input is not in the GPU's cache: more than any cache has.
 _FLUSH_BYTES = 256 << 20
 # The reference in float32 needs all scores at once.
 _MOST_SCORES = 1 << 28
 
 
-def measure_sdpa(case: SdpaCase) -> Answer:
-    """The figures of one case, and its environment.
+def measure_sdpa(case: SdpaCase) -> dict[str, Any]:
+    """Return the figures of one case, and its environment.
 
     Raises:
-        UnsupportedError: the kernel takes no such input; the reason is torch's.
+        UnsupportedError: the kernel does not accept such input; the reason is torch's.
     """
     if case.threads is not None:
         torch.set_num_threads(case.threads)
@@ -80,13 +80,13 @@ def measure_sdpa(case: SdpaCase) -> Answer:
 
 
 def flops(case: SdpaCase) -> int:
-    """Floating-point operations of one call."""
+    """Return the floating-point operations of one call."""
     pairs = case.queries * (case.queries + 1) // 2 if case.mask == "causal" else case.queries * case.keys
     return 4 * case.batch * case.heads * pairs * case.head_dim
 
 
 def least_bytes(case: SdpaCase, item_bytes: int) -> int:
-    """Bytes that one call must move at least."""
+    """Return the least bytes that one call must move."""
     queries = 2 * case.batch * case.heads * case.queries * case.head_dim
     keys = 2 * case.batch * case.kv_heads * case.keys * case.head_dim
     mask = case.batch * case.queries * case.keys if case.mask == "padding" else 0
@@ -94,12 +94,12 @@ def least_bytes(case: SdpaCase, item_bytes: int) -> int:
 
 
 def padding_mask(case: SdpaCase, device: torch.device) -> Tensor:
-    """What a batch with a quarter of its rows padded on the left brings: bool (batch, 1, queries, keys), causal."""
+    """Return a causal mask of rows with none to 3/16 padding on the left: bool (batch, 1, queries, keys)."""
     places = torch.arange(case.keys, device=device)
     padded = torch.arange(case.batch, device=device) % 4 * case.keys // 16
     own = torch.arange(case.keys - case.queries, case.keys, device=device)
     seen = (places >= padded[:, None])[:, None, None, :] & (places <= own[:, None])[None, None]
-    # A row that sees nothing at all has no result that means anything: it sees itself, as in transformers.
+    # A query that sees no key has no defined result, so each sees itself, as in transformers.
     return seen | (places == own[:, None])[None, None]
 
 
@@ -159,7 +159,7 @@ def _flex(case: SdpaCase, query: Tensor, key: Tensor, value: Tensor, mask: Tenso
 
 
 def _first(case: SdpaCase, call: Callable[[], Tensor], device: torch.device) -> Tensor:
-    """The first call, which tells whether the kernel takes the input; torch warns with its reasons before it fails."""
+    """The first call. If the kernel does not accept the input, torch warns with its reasons before it fails."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
@@ -174,7 +174,7 @@ def _first(case: SdpaCase, call: Callable[[], Tensor], device: torch.device) -> 
 
 
 def _times(call: Callable[[], Tensor], device: torch.device) -> list[int]:
-    """Time of each call, ns: between two events of the device, or two readings of the clock on a CPU."""
+    """Time of each call in ns, by device events, or by the clock on a CPU."""
     until = time.perf_counter_ns() + _WARMUP_NS
     while time.perf_counter_ns() < until:
         call()
@@ -199,7 +199,7 @@ def _times(call: Callable[[], Tensor], device: torch.device) -> list[int]:
 
 
 def _chosen(case: SdpaCase, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> str | None:
-    """What torch chose for `auto`; None where it was told, or does not say."""
+    """The kernel that torch chose for `auto`; None: not `auto`, or unknown."""
     choose = getattr(torch, "_fused_sdp_choice", None)
     if case.backend != "auto" or choose is None:
         return None
@@ -211,7 +211,7 @@ def _chosen(case: SdpaCase, query: Tensor, key: Tensor, value: Tensor, mask: Ten
 def _error(
     case: SdpaCase, result: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
 ) -> float | None:
-    """The largest difference to the math kernel in float32; None where that needs too much memory."""
+    """The largest difference to the math kernel in float32; None if that takes too much memory."""
     if case.batch * case.heads * case.queries * case.keys > _MOST_SCORES:
         return None
     with sdpa_kernel(SDPBackend.MATH):

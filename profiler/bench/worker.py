@@ -1,11 +1,8 @@
-"""The process that runs one case: its JSON on standard input, one JSON answer on standard output.
+"""The process that runs one case: JSON on standard input, a JSON answer on standard output.
 
     echo '{"kind": "generate", "model": "qwen"}' | python -m molprof.profiler.bench.worker
 
-What libraries print goes to standard error. The answer has `status` (`ok`, `unsupported`, `out of memory`, `failed`),
-`message`, `stack`, `figures` and `environment`. A case that hangs or crashes gives none; isolate.py handles that. With
-`--lifeline FD` the process and all that it started end when the other end of that pipe is closed, so that no case
-outlives its benchmark. With `--stacks FILE` a crash, or SIGUSR1, writes the stack of every thread there.
+What libraries print goes to standard error. A case that hangs or crashes gives no answer; isolate.py handles that.
 """
 
 from __future__ import annotations
@@ -24,9 +21,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from molprof.common.bench_records import FAILED, NO_MEMORY, OK, UNSUPPORTED
 from molprof.common.errors import MissingExtraError, MolprofError, UsageError
 from molprof.common.process import COOKIE, end_members
-from molprof.profiler.bench.answers import FACTS, FAILED, NO_MEMORY, OK, UNSUPPORTED, Answer, UnsupportedError
+from molprof.profiler.bench.facts import FACTS, UnsupportedError
+
+# `status`, `message` and `stack`; `figures` and `environment` of a case that is ok.
+Answer = dict[str, Any]
 
 _MEMORY = (
     "out of memory",
@@ -44,11 +45,11 @@ def serve(run: Callable[[dict[str, Any]], Answer]) -> None:
     """Read a request, run it in this process and write its answer.
 
     Args:
-        run: returns the answer's `figures` and `environment`; an error that it raises becomes the answer's status.
+        run: returns the answer's `figures` and `environment`; what it raises becomes the answer's status.
     """
-    parser = argparse.ArgumentParser(description="Runs one benchmark case: JSON in, JSON out.")
-    parser.add_argument("--lifeline", type=int, metavar="FD", help="end when this pipe's other end is closed")
-    parser.add_argument("--stacks", metavar="FILE", help="write Python stacks there on a crash and on SIGUSR1")
+    parser = argparse.ArgumentParser(description="Run one benchmark case: JSON in, JSON out.")
+    parser.add_argument("--lifeline", type=int, metavar="FD", help="end the case when this pipe is closed")
+    parser.add_argument("--stacks", metavar="FILE", help="write all stacks to FILE on a crash or SIGUSR1")
     arguments = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if arguments.lifeline is not None:
@@ -58,7 +59,7 @@ def serve(run: Callable[[dict[str, Any]], Answer]) -> None:
         faulthandler.enable(stacks)
         faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
     with contextlib.suppress(OSError):
-        # When the kernel runs out of memory it should take this process, not the one who watches it.
+        # Without memory, the kernel should kill this process, not the one that started it.
         Path("/proc/self/oom_score_adj").write_text("1000")
     with _private_output() as output:
         answer = answered(run, json.loads(sys.stdin.read()))
@@ -66,7 +67,7 @@ def serve(run: Callable[[dict[str, Any]], Answer]) -> None:
 
 
 def answered(run: Callable[[dict[str, Any]], Answer], request: dict[str, Any]) -> Answer:
-    """Return the answer to a request, also if it fails."""
+    """Return the answer to a request; exceptions become a status."""
     try:
         return {"status": OK, "message": None, "stack": None, **run(request)}
     except (UnsupportedError, MissingExtraError) as problem:
@@ -80,7 +81,7 @@ def answered(run: Callable[[dict[str, Any]], Answer], request: dict[str, Any]) -
 
 
 def out_of_memory(problem: BaseException | None) -> bool:
-    """Whether an error, or one of its causes, is a failed allocation: on a GPU, by torch or by Python."""
+    """Whether an exception, or one of its causes, is a failed allocation: on a GPU, of torch or of Python."""
     while problem is not None:
         if isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError":
             return True
@@ -91,16 +92,15 @@ def out_of_memory(problem: BaseException | None) -> bool:
 
 
 def _failed(status: str, message: str, problem: BaseException | None) -> Answer:
-    """An answer with a short `message`; the whole message is at the end of the stack."""
+    """An answer with a short message; the stack ends with the whole message."""
     lines = None
     if problem is not None:
         text = "".join(traceback.format_exception(problem))
         lines = [line[:_LINE_CHARACTERS] for line in text.splitlines()][-_STACK_LINES:]
-    # Compilers say what is wrong in the first paragraph, and then print a whole command.
+    # Compilers print the error in the first paragraph, then a whole command.
     said = " ".join(message.strip().split("\n\n")[0].split())
     if len(said) > _MESSAGE_CHARACTERS:
         said = said[:_MESSAGE_CHARACTERS] + "..."
-    # The caller may report wrong usage as such.
     hint = {"hint": problem.hint} if isinstance(problem, UsageError) else {}
     return {"status": status, "message": said, "stack": lines, "figures": None, **hint}
 
@@ -124,8 +124,8 @@ def run_case(request: dict[str, Any]) -> Answer:
 
 
 def _guard(lifeline: int) -> None:
-    """Fork, and return in the child, which runs the case. The parent kills all processes of the case when the pipe is
-    closed, and does nothing that can hang. It passes SIGUSR1 on to the child, and ends as the child ends."""
+    """Fork, and return in the child, which runs the case. The parent does nothing that can hang: it kills all processes
+    of the case when the pipe is closed, forwards SIGUSR1, and ends as the child ends."""
     child = os.fork()
     if not child:
         os.close(lifeline)
@@ -156,7 +156,7 @@ def _guard(lifeline: int) -> None:
 
 @contextlib.contextmanager
 def _private_output() -> Iterator[Any]:
-    """Keep standard output for the answer; everything else that is printed goes to standard error."""
+    """Standard output for the answer alone; everything else that is printed goes to standard error."""
     sys.stdout.flush()
     private = os.dup(1)
     os.dup2(2, 1)

@@ -10,8 +10,8 @@ from molprof.common.errors import UsageError
 from molprof.common.settings import AUTO
 
 if TYPE_CHECKING:
+    from molprof.profiler.models.target import Target
     from molprof.profiler.processors.base import Factory, Processor
-from molprof.profiler.models.target import Target
 
 
 @dataclass(frozen=True)

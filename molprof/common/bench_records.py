@@ -1,0 +1,204 @@
+"""What a file of benchmark results holds, and its one reader. Format: docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from molprof.common.errors import MolprofError, TraceError, UsageError
+from molprof.common.typed_json import read_typed
+
+SCHEMA = 1
+OK, FAILED, HUNG, NO_MEMORY, UNSUPPORTED = STATUSES = ("ok", "failed", "hung", "out of memory", "unsupported")
+GENERATE, SDPA = "generate", "sdpa"
+ID_LETTERS = 12
+_ACCEPTED = "use a file that molprof bench -o wrote"
+# Nanoseconds, bytes and counts.
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class GenerationFigures:
+    """What one process measured of whole generation; None: not recorded.
+
+    Attributes:
+        wall_ns, phases_ns, compiles, compile_ns: of each timed pass; phases in host time, compiles in frames.
+        warmup_ns, warmup_compiles, warmup_compile_ns: of each warm-up pass.
+        tokens: generated in one pass, end tokens included.
+    """
+
+    wall_ns: list[Whole]
+    phases_ns: list[dict[str, Whole]]
+    tokens: Whole
+    steps: Whole
+    load_ns: Whole | None = None
+    warmup_ns: list[Whole] = field(default_factory=list)
+    warmup_compiles: list[Whole | None] = field(default_factory=list)
+    warmup_compile_ns: list[Whole | None] = field(default_factory=list)
+    compiles: list[Whole | None] = field(default_factory=list)
+    compile_ns: list[Whole | None] = field(default_factory=list)
+    graph_breaks: Whole | None = None
+    graph_cache_hits: Whole | None = None
+    graph_cache_misses: Whole | None = None
+    row_steps: Whole | None = None
+    peak_memory_bytes: Whole | None = None
+    peak_memory_of: str | None = None
+    kv_cache_bytes: Whole | None = None
+    molecules: Whole | None = None
+    valid_molecules: Whole | None = None
+    text_digest: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.wall_ns or min(self.wall_ns) <= 0 or self.tokens <= 0:
+            raise TraceError("no timed pass, or no token")
+
+
+@dataclass(frozen=True)
+class SdpaFigures:
+    """What one process measured of the attention kernel; None: not recorded.
+
+    Attributes:
+        times_ns: of each timed call.
+        flops: floating-point operations of a call; bytes: the least that a call must move.
+        chosen: the kernel that torch chose for backend `auto`.
+        largest_error: the largest difference to the math kernel in float32.
+    """
+
+    times_ns: list[Whole]
+    flops: Whole
+    bytes: Whole
+    first_call_ns: Whole | None = None
+    chosen: str | None = None
+    largest_error: float | None = None
+    peak_memory_bytes: Whole | None = None
+    compiles: Whole | None = None
+
+    def __post_init__(self) -> None:
+        if not self.times_ns or min(self.times_ns) <= 0:
+            raise TraceError("no timed call")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One process of a case.
+
+    Attributes:
+        settings: of the case, `kind` first.
+        status: one of `STATUSES`.
+        figures: None unless the status is ok.
+        load: load average of the machine over a minute when the process began.
+        largest_batch: the largest that fits, if the case was out of memory; fit_exact: no larger one fits.
+    """
+
+    case: str
+    label: str
+    settings: dict[str, Any]
+    environment: str
+    repeat: int
+    status: str
+    message: str | None = None
+    stack: list[str] | None = None
+    wall_s: float | None = None
+    load: float | None = None
+    figures: dict[str, Any] | None = None
+    largest_batch: int | None = None
+    fit_exact: bool | None = None
+
+    @property
+    def kind(self) -> str:
+        """`sdpa` or `generate`."""
+        return str(self.settings.get("kind"))
+
+    def read_figures(self, kind: type[_T]) -> _T:
+        """Return the figures as `GenerationFigures` or `SdpaFigures`.
+
+        Raises:
+            TraceError: a figure is missing, or cannot have been measured.
+        """
+        return read_typed(self.figures, kind, f"case {self.case}: figures", _ACCEPTED)
+
+
+@dataclass(frozen=True)
+class Results:
+    """A file of results.
+
+    Attributes:
+        environments: hardware and versions by id.
+        runs: the runs that added to the file: command, seed, repeats, limits.
+        lines: the results as the file has them, with keys that `Result` does not have.
+        notes: what the reader should know about the file.
+    """
+
+    environments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    runs: tuple[dict[str, Any], ...] = ()
+    results: tuple[Result, ...] = ()
+    lines: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Head:
+    schema: int
+    record: str
+
+
+@dataclass(frozen=True)
+class _Environment:
+    id: str
+    environment: dict[str, Any]
+
+
+def environment_id(environment: Mapping[str, Any]) -> str:
+    """Return twelve hexadecimal digits, equal for equal hardware and versions."""
+    text = json.dumps(environment, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:ID_LETTERS]
+
+
+def read_results(path: Path, to_add: bool = False) -> Results:
+    """Return all records of a file, without a last line that was cut off.
+
+    Args:
+        to_add: results will be added to the file: it may be empty, and a wrong file is a wrong option.
+
+    Raises:
+        TraceError, or UsageError with `to_add`: the file cannot be read, holds something else, or has a newer schema.
+    """
+    error: type[MolprofError] = UsageError if to_add else TraceError
+    hint = f"{_ACCEPTED}, or a new one" if to_add else _ACCEPTED
+    try:
+        *lines, cut = path.read_bytes().split(b"\n")
+    except OSError as problem:
+        raise error(f"cannot read {path}: {problem.strerror}", hint) from problem
+    if cut and not lines:
+        raise error(f"{path} is not a file of benchmark results", hint)
+    environments: dict[str, dict[str, Any]] = {}
+    runs, results, raws = [], [], []
+    for number, line in enumerate(lines, start=1):
+        where = f"{path} line {number}"
+        try:
+            raw = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+            raise error(f"{where} is not JSON: {problem}", hint) from problem
+        head = read_typed(raw, _Head, f"{where} is not a benchmark record", hint, error)
+        if head.schema > SCHEMA:
+            text = f"{where} is of schema {head.schema}; this molprof reads up to {SCHEMA}"
+            raise error(text, "name a new file with -o" if to_add else "pip install --upgrade molprof")
+        if head.record == "environment":
+            described = read_typed(raw, _Environment, where, hint, error)
+            environments[described.id] = described.environment
+        elif head.record == "run":
+            runs.append(raw)
+        elif head.record == "result":
+            results.append(read_typed(raw, Result, where, hint, error))
+            raws.append(raw)
+    if not (to_add or results or environments):
+        raise error(f"{path} holds no benchmark results", hint)
+    notes = (f"{path} ends inside line {len(lines) + 1}, which is left out",) if cut else ()
+    return Results(environments, tuple(runs), tuple(results), tuple(raws), notes)

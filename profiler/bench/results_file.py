@@ -1,0 +1,177 @@
+"""Adds results to a file of JSON lines, each written whole and flushed when its case has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from molprof.common.bench_records import OK, SCHEMA, Results, environment_id, read_results
+from molprof.common.errors import RunError, UsageError
+from molprof.common.files import check_output
+
+if TYPE_CHECKING:
+    from molprof.profiler.cluster.status import JobStatus
+
+
+class ResultsFile:
+    """A file that results are added to; several processes may add to the same one.
+
+    Attributes:
+        before: what the file held when it was opened.
+
+    Raises:
+        UsageError: the file exists and holds something else, or cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.before = _before(path)
+        self._ended: dict[tuple[str, str], dict[int, str]] = {}  # (case, environment) -> repeat -> status
+        for result in self.before.results:
+            self._ended.setdefault((result.case, result.environment), {})[result.repeat] = result.status
+        self._known = set(self.before.environments)
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        except OSError as problem:
+            raise UsageError(f"cannot write {path}: {problem.strerror}", hint="name another file with -o") from problem
+        with self._locked():
+            self._cut()
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def has(self, case: str, environment: str, repeat: int, again: bool) -> bool:
+        """Whether that repeat was ok before, or another repeat of the case was not, unless `again` retries those."""
+        ended = self._ended.get((case, environment), {})
+        if ended.get(repeat) == OK:
+            return True
+        return not again and any(status != OK for status in ended.values())
+
+    def has_figures(self, cases: Collection[str]) -> bool:
+        """Whether the file had figures of any of the cases before."""
+        return any(case in cases and OK in repeats.values() for (case, _), repeats in self._ended.items())
+
+    def elsewhere(self, cases: Collection[str], environment: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+        """Results of the cases in other environments, by id: how many, and how the environment differs."""
+        here = environment_id(environment)
+        counts: dict[str, int] = {}
+        for (case, other), repeats in self._ended.items():
+            if case in cases and other != here:
+                counts[other] = counts.get(other, 0) + len(repeats)
+        found = {}
+        for other, count in counts.items():
+            known = self.before.environments.get(other, {})
+            names = [name for name in environment if name in known and known[name] != environment[name]]
+            parts = (f"{name} {known[name]}, here {environment[name]}" for name in names)
+            found[other] = count, "; ".join(parts) or "not described"
+        return found
+
+    def environment(self, environment: Mapping[str, Any]) -> str:
+        """Return the id of an environment, after describing it in the file if need be."""
+        name = environment_id(environment)
+        if name not in self._known:
+            self.write({"record": "environment", "id": name, "environment": dict(environment)})
+            self._known.add(name)
+        return name
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Add one line, which is on the disk when this returns, or not in the file at all.
+
+        Raises:
+            RunError: the disk is full, or the like.
+        """
+        text = json.dumps({"schema": SCHEMA, **record}, separators=(",", ":"), allow_nan=False)
+        rest = text.encode() + b"\n"
+        with self._locked():
+            self._cut()
+            end = os.fstat(self._file).st_size
+            try:
+                while rest:
+                    rest = rest[os.write(self._file, rest) :]
+                os.fsync(self._file)
+            except OSError as problem:
+                raise RunError(
+                    f"cannot write {self._path}: {problem.strerror}",
+                    hint="its lines are whole; make room and continue with --resume",
+                ) from problem
+            finally:
+                if rest:
+                    os.ftruncate(self._file, end)
+
+    def add(self, part: Path) -> None:
+        """Add the results of another file that this one lacks, and their environments."""
+        known = set(map(_text, read_results(self._path, to_add=True).lines))
+        more = read_results(part, to_add=True)
+        for environment in more.environments.values():
+            self.environment(environment)
+        for record in more.lines:
+            if (text := _text(record)) not in known:
+                known.add(text)
+                self.write(record)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keeps other processes from writing, and from taking a line that is being written for one that was cut."""
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _cut(self) -> None:
+        """Removes a last line that a killed process did not finish."""
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
+            os.ftruncate(self._file, self._path.read_bytes().rfind(b"\n") + 1)
+
+
+def check_results(path: Path) -> None:
+    """Refuse, before any work, a file that results cannot be added to.
+
+    Raises:
+        UsageError: it holds something else, or cannot be written.
+    """
+    _before(path)
+    check_output(path, force=True)
+
+
+def collected(status: JobStatus) -> None:
+    """Add the results of a job's tasks to the benchmark's file, each once; delete their files if all ended well.
+
+    Raises:
+        UsageError: one of the files holds something else.
+    """
+    data = status.job.data or {}
+    parts = [part for part in map(Path, data["parts"]) if part.exists()]
+    if not parts:
+        return
+    results = ResultsFile(Path(data["output"]))
+    try:
+        for part in parts:
+            results.add(part)
+    finally:
+        results.close()
+    if status.good:  # else a task that is queued again continues its file
+        for part in parts:
+            part.unlink(missing_ok=True)
+
+
+def _before(path: Path) -> Results:
+    if not path.exists():
+        return Results()
+    if not path.is_file():
+        raise UsageError(f"{path} is not a regular file", hint="name another with -o")
+    return read_results(path, to_add=True)
+
+
+def _text(record: Mapping[str, Any]) -> str:
+    """Equal for equal records."""
+    return json.dumps(record, sort_keys=True)
