@@ -205,14 +205,3 @@ def _median_sum(lists: Iterable[Sequence[int | None]]) -> float | None:
 def _sum(values: Sequence[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
-
-
-def short(item: Measured, names: Sequence[str]) -> str:
-    """A case by the settings that tell it from the others."""
-    parts = [_NAMES.get(name, str)(item.settings.get(name)) for name in names]
-    return " ".join(parts) or item.label
-
-
-def sdpa_key(item: Measured) -> tuple[Any, ...]:
-    """What cases of one table share: all settings but the backend."""
-    return tuple((name, repr(value)) for name, value in item.settings.items() if name != "backend")
