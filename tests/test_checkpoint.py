@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 from molprof.common.errors import RunError, UsageError
 from molprof.profiler.models import checkpoint
 from molprof.profiler.models.architecture import Architecture, build, config
-from molprof.profiler.models.checkpoint import checkpoint_path, load_preset, read_header, save
+from molprof.profiler.models.checkpoint import checkpoint_path, load_preset, read_header
+from training.checkpoint import save
 from training.encode import CompactVocabulary
 
 IDS = (2, 3, 5, 7, 11, 13, 900)

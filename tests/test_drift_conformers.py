@@ -10,7 +10,7 @@ from rdkit.Chem import rdDistGeom
 
 from molprof.common.errors import UsageError
 from molprof.common.manifest import Skipped
-from molprof.profiler.drift.conformers import Conformer, built_in_conformers, read_conformers
+from molprof.profiler.molecules.conformers import Conformer, built_in_conformers, read_conformers
 from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.molecules.smiles import Molecule, block
 

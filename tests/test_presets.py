@@ -9,12 +9,13 @@ import torch
 
 from molprof.common.files import cache_dir
 from molprof.profiler.models.architecture import ARCHITECTURES
-from molprof.profiler.models.checkpoint import checkpoint_path, load_compact, load_preset
+from molprof.profiler.models.checkpoint import checkpoint_path, load_preset
 from molprof.profiler.models.tokenizers import preset_tokenizer
 from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.presets import describe
 from molprof.profiler.processors import PROCESSORS
 from molprof.profiler.project import ModelAlias, Project
+from training.checkpoint import load_compact
 from training.encode import CompactVocabulary
 from training.evaluate import count_valid
 

@@ -13,9 +13,10 @@ import torch
 
 from molprof.common.files import cache_dir
 from molprof.profiler.models.architecture import ARCHITECTURES
-from molprof.profiler.models.checkpoint import checkpoint_path, load_compact, save
+from molprof.profiler.models.checkpoint import checkpoint_path
 from molprof.profiler.models.tokenizers import preset_tokenizer
-from molprof.profiler.molecules.sample import Sample
+from molprof.profiler.molecules.conformers import Sample
+from training.checkpoint import load_compact, save
 from training.dataset import build, load
 from training.evaluate import evaluate
 from training.train import Settings, record, train

@@ -11,7 +11,7 @@ from rdkit import Chem
 from rdkit.Chem import BRICS, rdDistGeom, rdMolTransforms
 
 from molprof.common.errors import UsageError
-from molprof.profiler.molecules.sample import Sample, sample_of
+from molprof.profiler.molecules.conformers import Sample, sample_of
 from molprof.profiler.molecules.smiles import molecule
 
 # Elements a mutation may write, weighted as drug-like molecules use them.

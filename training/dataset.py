@@ -9,7 +9,7 @@ from pathlib import Path
 from rdkit import rdBase
 
 from molprof.common.files import replacing
-from molprof.profiler.molecules.sample import Sample
+from molprof.profiler.molecules.conformers import Sample
 from molprof.profiler.molecules.smiles import molecule
 from training.corpus import conformer, molecules
 

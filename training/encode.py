@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rdkit import Chem
 
-from molprof.profiler.molecules.sample import Sample
+from molprof.profiler.molecules.conformers import Sample
 from molprof.profiler.molecules.smiles import block, split_atoms
 from molprof.profiler.molecules.template import conformer_text, free_flags, prompt_text
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from molprof.profiler.molecules.conformers import Sample
 from molprof.profiler.molecules.kinds import check
 from molprof.profiler.molecules.quality import bond_errors
-from molprof.profiler.molecules.sample import Sample
 from molprof.profiler.molecules.smiles import Molecule, parse_positions
 from molprof.profiler.molecules.template import prompt_text
 from training.encode import CompactVocabulary

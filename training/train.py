@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from molprof.common.files import replacing
 from molprof.profiler.models.architecture import ARCHITECTURES, build, config
-from molprof.profiler.molecules.sample import Sample
+from molprof.profiler.molecules.conformers import Sample
 from training.encode import CompactVocabulary, Example, example, occurring
 
 

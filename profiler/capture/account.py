@@ -9,7 +9,7 @@ from molprof.profiler.decoding.batches import BatchPlan
 from molprof.profiler.decoding.runner import BatchResult, PassResult, Runner
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.kinds import check, classify, plain
-from molprof.profiler.molecules.needs import needs
+from molprof.profiler.molecules.placeholders import needs
 from molprof.profiler.settings import PRESETS, CaptureSettings
 
 

@@ -24,7 +24,7 @@ from molprof.profiler.decoding.runner import PassResult, Runner, check_cache
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import LoadedModel, load, resolve_device, resolve_dtype
 from molprof.profiler.molecules.prompts import Prompts, read_prompts, read_texts, repeated
-from molprof.profiler.molecules.templates import default_threads
+from molprof.profiler.molecules.template import default_threads
 from molprof.profiler.processors import PROCESSORS, find_factory, make_processor
 from molprof.profiler.processors.checked import UserProcessor
 from molprof.profiler.settings import AUTO, CaptureSettings

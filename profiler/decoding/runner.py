@@ -24,8 +24,7 @@ from molprof.profiler.decoding.marks import Marks, NoMarks, marked
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import Molecule
-from molprof.profiler.molecules.template import PLACEHOLDER, Template
-from molprof.profiler.molecules.templates import Templates
+from molprof.profiler.molecules.template import PLACEHOLDER, Template, Templates
 from molprof.profiler.processors.base import BatchProcessor, Processor
 from molprof.profiler.settings import AUTO, STATIC_CACHES, Decoding, Loop
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from molprof.common.errors import UsageError
 from molprof.common.manifest import Skipped
 from molprof.common.text import shortened
-from molprof.profiler.drift.conformers import Conformer, Conformers
+from molprof.profiler.molecules.conformers import Conformer, Conformers
 from molprof.profiler.molecules.placeholders import (
     Placeholder,
     best_placeholder,

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import RunError, UsageError
-from molprof.common.files import replacing
 from molprof.profiler.models.architecture import ARCHITECTURES, Architecture, Shape, build, build_empty, config
 from molprof.profiler.models.sizes import RANDOM, TRAINED
 
@@ -25,10 +24,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from molprof.profiler.models.widening import Report
-    from training.encode import CompactVocabulary
 
-_METADATA = "molprof"
-_EMBEDDING = "model.embed_tokens.weight"
+METADATA = "molprof"
 _OUTPUT = "lm_head.weight"
 _HEADER_BYTES = 100_000_000  # the format's own bound
 _REINSTALL = "reinstall molprof"
@@ -50,33 +47,6 @@ class Header:
     eos: int
     pad: int
     record: dict[str, Any]
-
-
-def save(
-    path: Path, model: PreTrainedModel, vocabulary: CompactVocabulary, preset: str, record: dict[str, Any]
-) -> None:
-    """Writes a trained compact model, float16, with everything needed to expand it.
-
-    Args:
-        model: tied embeddings with `vocabulary.rows` rows; its config's eos and pad are compact ids.
-        record: JSON-ready account of the training.
-    """
-    import torch
-    from safetensors.torch import save_file
-
-    if vocabulary.full_size != ARCHITECTURES[preset].logits_width:
-        raise ValueError(f"{vocabulary.full_size} columns; {preset} has {ARCHITECTURES[preset].logits_width}")
-    tensors = {
-        name: tensor.detach().to("cpu", torch.float16).contiguous()
-        for name, tensor in model.state_dict().items()
-        if name != _OUTPUT  # tied to the embedding
-    }
-    if tensors[_EMBEDDING].shape[0] != vocabulary.rows:
-        raise ValueError(f"{tensors[_EMBEDDING].shape[0]} embedding rows for {vocabulary.rows} compact ids")
-    eos, pad = vocabulary.ids[model.config.eos_token_id], vocabulary.ids[model.config.pad_token_id]
-    header = Header(preset, vocabulary.ids, eos, pad, record)
-    with replacing(path) as part:
-        save_file(tensors, str(part), metadata={"format": "pt", _METADATA: json.dumps(asdict(header))})
 
 
 def checkpoint_path(preset: str) -> Path:
@@ -104,7 +74,7 @@ def read_header(path: Path) -> Header:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(min(length, _HEADER_BYTES)))
-        raw = json.loads(header["__metadata__"][_METADATA])
+        raw = json.loads(header["__metadata__"][METADATA])
         return Header(raw["preset"], tuple(raw["ids"]), raw["eos"], raw["pad"], raw["record"])
     except (struct.error, KeyError, TypeError, ValueError, OSError) as problem:
         raise RunError(f"{path} is not a molprof checkpoint ({problem})", hint=_REINSTALL) from problem
@@ -146,29 +116,11 @@ def load_preset(
 
         randomize(model, report)
     else:
-        _fill(model, file, header, header.ids, wide.shape, report)
+        fill(model, file, header, header.ids, wide.shape, report)
     return model
 
 
-def load_compact(path: Path) -> tuple[PreTrainedModel, Header]:
-    """The compact model itself, float32 on the CPU: compact id i is `header.ids[i]`, the last one all other tokens.
-
-    It generates what the full model does at a fraction of the work, but its probabilities lack the raised logit.
-
-    Raises:
-        RunError: the checkpoint is missing or damaged.
-    """
-    import torch
-
-    header = read_header(path)
-    eos, pad = header.ids.index(header.eos), header.ids.index(header.pad)
-    own = ARCHITECTURES[header.preset]
-    model = build_empty(config(own, len(header.ids) + 1, eos, pad), torch.float32, torch.device("cpu"))
-    _fill(model, path, header, None, own.shape, lambda layer, layers: None)
-    return model, header
-
-
-def _fill(
+def fill(
     model: PreTrainedModel, path: Path, header: Header, ids: tuple[int, ...] | None, wide: Shape, report: Report
 ) -> None:
     """Fills a model of shape `wide` with the checkpoint's weights, its embedding expanded by `ids` or as it is."""

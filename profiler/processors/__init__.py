@@ -29,8 +29,8 @@ PROCESSORS = {
     "placeholder": Entry(f"{_HERE}.placeholder:Placeholder", "vectorized, with a placeholder that fits the tokenizer"),
     "truncate": Entry(f"{_HERE}.truncate:Truncate", "position template; a coordinate ends where the model closes it"),
     "grammar": Entry(f"{_HERE}.grammar:Grammar", "three decimal numbers per block, in the tokenizer's own tokens"),
-    "xgrammar": Entry(f"{_HERE}.xgrammar_adapter:make", "the same grammar by XGrammar (extra xgrammar)"),
-    "llguidance": Entry(f"{_HERE}.llguidance_adapter:make", "the same grammar by llguidance (extra llguidance)"),
+    "xgrammar": Entry(f"{_HERE}.engines:make_xgrammar", "the same grammar by XGrammar (extra xgrammar)"),
+    "llguidance": Entry(f"{_HERE}.engines:make_llguidance", "the same grammar by llguidance (extra llguidance)"),
 }
 
 

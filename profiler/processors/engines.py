@@ -1,4 +1,4 @@
-"""`llguidance`: the molecule's grammar, enforced by the package llguidance."""
+"""`xgrammar` and `llguidance`: the molecule's grammar, enforced by the packages of these names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,43 @@ from molprof.profiler.processors.base import Target
 from molprof.profiler.processors.constraint import Constraint, Engine, EngineProcessor, tag_tokens
 
 
-def make(target: Target) -> EngineProcessor:
+def make_xgrammar(target: Target) -> EngineProcessor:
+    """The processor.
+
+    Raises:
+        MissingExtraError: the package is not installed.
+    """
+    try:
+        import xgrammar
+    except ImportError as problem:
+        raise MissingExtraError("xgrammar", "xgrammar", "the processor 'xgrammar'") from problem
+    return EngineProcessor("xgrammar", target, _XGrammar(xgrammar, target), {"version": version("xgrammar")})
+
+
+class _XGrammar(Engine):
+    def __init__(self, package: Any, target: Target) -> None:
+        self._package = package
+        vocabulary = package.TokenizerInfo.from_huggingface(target.tokenizer, vocab_size=target.logits_width)
+        # No cache between molecules: generated once each, they would never hit it, and timed passes have to pay
+        # for what they compile.
+        self._compiler = package.GrammarCompiler(vocabulary, cache_enabled=False)
+        self._filler = package.BatchGrammarMatcher()
+
+    def compile(self, constraint: Constraint) -> Any:
+        compiled = self._compiler.compile_grammar(constraint.ebnf())
+        return self._package.GrammarMatcher(compiled, override_stop_tokens=constraint.closing)
+
+    def accept(self, matcher: Any, token: int) -> None:
+        matcher.accept_token(token)
+
+    def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
+        self._filler.batch_fill_next_token_bitmask(list(matchers), mask, list(rows))
+
+    def apply(self, scores: Tensor, mask: Tensor) -> None:
+        self._package.apply_token_bitmask_inplace(scores, mask)
+
+
+def make_llguidance(target: Target) -> EngineProcessor:
     """The processor.
 
     Raises:
