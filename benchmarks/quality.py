@@ -22,7 +22,8 @@ from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.molecules.conformers import reference_conformers
 from molprof.profiler.molecules.prompts import Prompt, read_prompts
-from molprof.profiler.molecules.quality import bond_errors, read_positions
+from molprof.profiler.molecules.quality import bond_errors
+from molprof.profiler.molecules.smiles import read_positions
 from molprof.profiler.processors import make_processor
 from molprof.profiler.settings import Decoding
 

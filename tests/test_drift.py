@@ -174,7 +174,7 @@ def test_skipped_lines_are_said_and_kept(molprof: Cli, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text(f"CCO\n{TEXTS}")
     result = molprof("drift", "--tokenizer", "qwen", "--conformers", "texts.txt")
     assert result.returncode == 0
-    problem = "line 1: character 1: not an atom in brackets with a coordinate block behind it"
+    problem = "line 1: character 1: expected an atom in brackets with a coordinate block after it"
     assert result.stderr == f"{problem}; skipped\n"
     assert f"skipped    {problem}" in result.stdout
 

@@ -21,11 +21,11 @@ from training.encode import CompactVocabulary
 def save(
     path: Path, model: PreTrainedModel, vocabulary: CompactVocabulary, preset: str, record: dict[str, Any]
 ) -> None:
-    """Writes a trained compact model, float16, with everything needed to expand it.
+    """Write a trained compact model as float16, with what expanding it requires.
 
     Args:
         model: tied embeddings with `vocabulary.rows` rows; its config's eos and pad are compact ids.
-        record: JSON-ready account of the training.
+        record: account of the training, for JSON.
     """
     if vocabulary.full_size != ARCHITECTURES[preset].logits_width:
         raise ValueError(f"{vocabulary.full_size} columns; {preset} has {ARCHITECTURES[preset].logits_width}")
@@ -43,9 +43,9 @@ def save(
 
 
 def load_compact(path: Path) -> tuple[PreTrainedModel, Header]:
-    """The compact model itself, float32 on the CPU: compact id i is `header.ids[i]`, the last one all other tokens.
+    """The compact model, float32 on the CPU: compact id i is `header.ids[i]`, the last one all other tokens.
 
-    It generates what the full model does at a fraction of the work, but its probabilities lack the raised logit.
+    It generates what the full model does with less work, but its probabilities lack the raised logit.
 
     Raises:
         RunError: the checkpoint is missing or damaged.

@@ -1,4 +1,4 @@
-"""The training set on disk: JSON lines of SMILES and positions, built once by parallel workers."""
+"""The training set on disk: JSON lines of SMILES and positions."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ from pathlib import Path
 from rdkit import rdBase
 
 from molprof.common.files import replacing
-from molprof.profiler.molecules.conformers import Sample
 from molprof.profiler.molecules.smiles import molecule
-from training.corpus import conformer, molecules
+from training.corpus import Sample, conformer, molecules
 
 
 def build(path: Path, count: int, max_atoms: int, seed: int, workers: int) -> None:
-    """Writes about `count` molecules with conformers: each worker has a seed of its own, repeats are dropped."""
+    """Write about `count` different molecules with conformers; each worker has its own seed."""
     share = -(-count // workers)
     jobs = [(share, max_atoms, seed * 1000 + worker) for worker in range(workers)]
     seen: set[str] = set()
-    with (
-        replacing(path) as part,
-        part.open("w") as out,
-        multiprocessing.get_context("spawn").Pool(workers) as pool,
-    ):
+    pool = multiprocessing.get_context("spawn").Pool(workers)
+    with replacing(path) as part, part.open("w") as out, pool:
         for rows in pool.imap_unordered(_shard, jobs):
             for smiles, positions in rows:
                 if smiles not in seen:
@@ -40,7 +36,7 @@ def load(path: Path) -> list[Sample]:
 
 def _shard(job: tuple[int, int, int]) -> list[tuple[str, list[list[float]]]]:
     count, max_atoms, seed = job
-    rdBase.DisableLog("rdApp.*")  # ETKDG's notes on molecules that it cannot embed; those are left out
+    rdBase.DisableLog("rdApp.*")  # ETKDG's notes on molecules that it cannot embed
     rows = []
     for smiles in molecules(count, max_atoms, seed):
         sample = conformer(smiles, seed)

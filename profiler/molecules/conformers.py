@@ -13,35 +13,16 @@ from rdkit import Chem
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.manifest import Skipped
-from molprof.profiler.molecules.smiles import Molecule, block, parse_positions, quiet, split_atoms
+from molprof.profiler.molecules.smiles import TRIPLE, Molecule, Position, position_of, quiet, split_atoms
 
-# The prompt and the tags may stand around the text, as in training data.
+# Training data has the prompt and the tags around the text.
 _LINE = re.compile(r"(?:\[SMILES\].*?\[/SMILES\])?(?:\[CONFORMER\])?(.*?)(?:\[/CONFORMER\])?")
 _ATOM_BLOCK = re.compile(r"([^\[\]<>]*)(\[[^\[\]<>]+\])<([^<>]*)>")
-_DECIMAL = re.compile(r"-?[0-9]+\.[0-9]+")
 _SHOWN_CHARACTERS = 60
 _FORMATS = "SDF (.sdf, .mol), XYZ (.xyz), or one text per line: [C]<1.0,2.0,3.0>=[O]<...>"
 
-Position = tuple[float, float, float]
+# Line, text of the line, and the conformer that begins there or why there is none.
 Found = tuple[int, str, "Conformer | str"]
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A molecule with one conformer.
-
-    Attributes:
-        molecule: the prompt molecule.
-        positions: (x, y, z) in Angstrom per atom, in the order of `molecule.atoms`; centred, principal axes
-            along x, y, z.
-    """
-
-    molecule: Molecule
-    positions: tuple[tuple[float, float, float], ...]
-
-    def conformer(self, decimals: int = 4) -> str:
-        """The enriched text that a model has to write."""
-        return self.molecule.skeleton([block(position, decimals) for position in self.positions])
 
 
 @dataclass(frozen=True)
@@ -50,7 +31,7 @@ class Conformer:
 
     Attributes:
         line: where it begins in its file, from 1.
-        molecule: None where the file holds no bonds (XYZ), so that its text is not known.
+        molecule: None where the file holds no bonds (XYZ), so that its text is unknown.
         positions: (x, y, z) in Angstrom per heavy atom, in the order of the text.
     """
 
@@ -61,30 +42,19 @@ class Conformer:
 
 @dataclass(frozen=True)
 class Conformers:
-    """What was read: at least one conformer, and what gave none."""
+    """At least one conformer, and the lines that gave none."""
 
     source: str
     conformers: tuple[Conformer, ...]
     skipped: tuple[Skipped, ...]
 
 
-def sample_of(mol: Chem.Mol) -> Sample | None:
-    """A molecule's text and positions, both in the order of its SMILES; None where that leaves atoms out."""
-    text = Chem.MolToSmiles(mol)
-    order = list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
-    prompt = split_atoms(text)
-    if len(order) != len(prompt.atoms):
-        return None
-    rows = mol.GetConformer().GetPositions()[order]
-    return Sample(prompt, tuple((float(x), float(y), float(z)) for x, y, z in rows))
-
-
 @cache
 def reference_conformers() -> tuple[tuple[str, tuple[Position, ...]], ...]:
-    """Canonical SMILES, and (x, y, z) per atom in Angstrom, in its order: centred, along the principal axes.
+    """Canonical SMILES and positions (Angstrom, centred, along the principal axes) of each packaged molecule.
 
-    They are kept as RDKit's ETKDGv3 made them with seed 0, with twelve decimals: another release may make others, and
-    what is fitted to them must not change with it.
+    RDKit's ETKDGv3 made them with seed 0. They are stored with twelve decimals, since another release of RDKit may
+    make others, which would change what is fitted to them.
 
     Raises:
         RunError: the list is missing from the installation.
@@ -93,28 +63,23 @@ def reference_conformers() -> tuple[tuple[str, tuple[Position, ...]], ...]:
         lines = resources.files(__package__).joinpath("conformers.txt").read_text().splitlines()
     except OSError as problem:
         raise RunError("the built-in conformers are missing from this installation", "reinstall molprof") from problem
-    found = []
-    for line in lines:
-        smiles, text = line.split("\t")
-        positions = parse_positions(text)
-        assert positions is not None
-        found.append((smiles, tuple(positions)))
-    return tuple(found)
+    pairs = (line.split("\t") for line in lines)
+    return tuple((smiles, tuple(map(position_of, TRIPLE.finditer(text)))) for smiles, text in pairs)
 
 
 def built_in_conformers(count: int | None = None) -> Conformers:
-    """The packaged ETKDG conformers of the first `count` built-in molecules (None: all)."""
-    packaged = reference_conformers()[:count]
+    """Packaged conformers of the first `count` built-in molecules (None: all)."""
     found = (
-        Conformer(line, split_atoms(smiles), positions) for line, (smiles, positions) in enumerate(packaged, start=1)
+        Conformer(line, split_atoms(smiles), positions)
+        for line, (smiles, positions) in enumerate(reference_conformers()[:count], start=1)
     )
     return Conformers("ETKDG conformers of the built-in molecules", tuple(found), ())
 
 
 def read_conformers(path: Path, count: int | None = None) -> Conformers:
-    """The first `count` conformers of a file (None: all); by its suffix SDF, XYZ, or lines of enriched text.
+    """The first `count` conformers of a file (None: all), coordinates as they stand, without hydrogens.
 
-    Coordinates are taken as they stand, neither centred nor turned. Hydrogens are left out, as the format does.
+    The suffix decides: SDF, XYZ, or lines of enriched text.
 
     Raises:
         UsageError: the file cannot be read, or holds no conformer.
@@ -127,6 +92,18 @@ def read_conformers(path: Path, count: int | None = None) -> Conformers:
         raise UsageError(f"{path} is not UTF-8 text: {problem.reason} at byte {problem.start}", _FORMATS) from problem
     readers = {".sdf": _sdf, ".sd": _sdf, ".mol": _sdf, ".xyz": _xyz}
     return _collected(str(path), readers.get(path.suffix.lower(), _texts)(lines), count)
+
+
+def atoms_in_order(mol: Chem.Mol) -> tuple[Molecule, tuple[Position, ...]] | None:
+    """A molecule's text and its positions in the order of that text; None where the SMILES leaves atoms out."""
+    prompt = split_atoms(Chem.MolToSmiles(mol))
+    order = list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
+    return (prompt, _positions(mol, order)) if len(order) == len(prompt.atoms) else None
+
+
+def _positions(mol: Chem.Mol, atoms: list[int]) -> tuple[Position, ...]:
+    rows = mol.GetConformer().GetPositions()[atoms]
+    return tuple((float(x), float(y), float(z)) for x, y, z in rows)
 
 
 def _collected(source: str, found: Iterable[Found], count: int | None) -> Conformers:
@@ -161,17 +138,17 @@ def _of_text(line: int, text: str) -> Conformer | str:
     positions: list[Position] = []
     end = 0
     while match := _ATOM_BLOCK.match(body, end):
-        numbers = match.group(3).split(",")
-        if len(numbers) != 3 or not all(map(_DECIMAL.fullmatch, numbers)):
-            return f"block {len(atoms) + 1} is not three decimal numbers: <{match.group(3)[:_SHOWN_CHARACTERS]}>"
-        pieces.append(match.group(1))
-        atoms.append(match.group(2))
-        x, y, z = map(float, numbers)
-        positions.append((x, y, z))
+        piece, atom, inside = match.groups()
+        numbers = TRIPLE.fullmatch(inside)
+        if numbers is None:
+            return f"block {len(atoms) + 1} is not three decimal numbers: <{inside[:_SHOWN_CHARACTERS]}>"
+        pieces.append(piece)
+        atoms.append(atom)
+        positions.append(position_of(numbers))
         end = match.end()
     rest = body[end:]
     if not atoms or re.search(r"[\[\]<>]", rest):
-        return f"character {framed.start(1) + end + 1}: not an atom in brackets with a coordinate block behind it"
+        return f"character {framed.start(1) + end + 1}: expected an atom in brackets with a coordinate block after it"
     bare = "".join(piece + atom for piece, atom in zip(pieces, atoms, strict=True)) + rest
     return Conformer(line, Molecule(bare, tuple(atoms), (*pieces, rest)), tuple(positions))
 
@@ -194,10 +171,8 @@ def _of_molecule(line: int, block: str) -> Conformer | str:
         return "the record has no atoms"
     if not mol.GetNumConformers() or not mol.GetConformer().Is3D():
         return "the record has no 3D coordinates"
-    sample = sample_of(mol)
-    if sample is None:
-        return "its SMILES does not name every atom of the record"
-    return Conformer(line, sample.molecule, sample.positions)
+    found = atoms_in_order(mol)
+    return "its SMILES does not name every atom of the record" if found is None else Conformer(line, *found)
 
 
 def _xyz(lines: list[str]) -> Iterator[Found]:
@@ -208,7 +183,7 @@ def _xyz(lines: list[str]) -> Iterator[Found]:
             start += 1
             continue
         if not head.isdigit():
-            yield start + 1, head, "expected a number of atoms, which begins a frame; nothing behind it was read"
+            yield start + 1, head, "expected the number of atoms that begins a frame; nothing after it was read"
             return
         end = start + 2 + int(head)
         yield start + 1, head, _of_frame(start + 1, lines[start:end], int(head))
@@ -223,7 +198,4 @@ def _of_frame(line: int, frame: list[str], atoms: int) -> Conformer | str:
     if mol is None:
         return "RDKit cannot read the frame"
     heavy = [atom.GetIdx() for atom in mol.GetAtoms() if atom.GetAtomicNum() != 1]
-    if not heavy:
-        return "the frame has no heavy atoms"
-    rows = mol.GetConformer().GetPositions()[heavy]
-    return Conformer(line, None, tuple((float(x), float(y), float(z)) for x, y, z in rows))
+    return Conformer(line, None, _positions(mol, heavy)) if heavy else "the frame has no heavy atoms"

@@ -1,4 +1,4 @@
-"""The position template: which tokens of the answer the prompt already fixes (COPY) and which are FREE."""
+"""Position templates: which tokens of an answer the prompt fixes (COPY), and which are FREE."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class Template:
 
 
 def prompt_text(smiles: str) -> str:
-    """What the model is given."""
+    """The prompt of a molecule."""
     return f"[SMILES]{smiles}[/SMILES]"
 
 
 def conformer_text(skeleton: str) -> str:
-    """What the model has to write, without the end-of-sequence token."""
+    """The answer with this skeleton, without the end token."""
     return f"[CONFORMER]{skeleton}[/CONFORMER]"
 
 
 def build_template(molecule: Molecule, tokenizer: PreTrainedTokenizerFast, placeholder: str = PLACEHOLDER) -> Template:
-    """Tokenizes the skeleton once, with offsets, and marks the FREE positions."""
+    """The template of a molecule."""
     text = conformer_text(molecule.skeleton(placeholder))
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     offsets = encoded["offset_mapping"]
@@ -67,7 +67,7 @@ def build_template(molecule: Molecule, tokenizer: PreTrainedTokenizerFast, place
 
 
 def free_flags(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
-    """True for each token whose characters all lie between `<` and `>`, bool of length `len(offsets)`."""
+    """True for each token that lies between `<` and `>`, bool of length `len(offsets)`."""
     inside = np.zeros(len(text) + 1, dtype=np.int64)
     for match in _INSIDE.finditer(text):
         inside[match.start(1) : match.end(1)] = 1
@@ -79,7 +79,7 @@ def free_flags(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
 
 
 def default_threads() -> int:
-    """`SLURM_CPUS_PER_TASK`, else half the cores and one more; at most 8."""
+    """`SLURM_CPUS_PER_TASK`, else half the cores plus one; at most 8."""
     given = os.environ.get("SLURM_CPUS_PER_TASK", "")
     wanted = int(given) if given.isdigit() and int(given) > 0 else (os.cpu_count() or 1) // 2 + 1
     return min(wanted, MOST_THREADS)
@@ -87,11 +87,11 @@ def default_threads() -> int:
 
 @dataclass
 class Templates:
-    """Builds templates.
+    """Builds the templates of batches.
 
     Attributes:
-        threads: how many build at once.
-        cache: keep what was built until `clear`, so that a molecule that comes again costs nothing.
+        threads: number of threads.
+        cache: keep templates until `clear`, so that each molecule is built once.
     """
 
     tokenizer: PreTrainedTokenizerFast
@@ -109,14 +109,13 @@ class Templates:
         return [self._kept[molecule.smiles] for molecule in molecules]
 
     def clear(self) -> None:
-        """Forgets what was built: a pass that is timed pays for its own templates."""
+        """Drop the kept templates, so that a timed pass builds its own."""
         self._kept.clear()
 
     def _build(self, molecules: Sequence[Molecule]) -> list[Template]:
         if self.threads == 1 or len(molecules) < 2:
             return [self._one(molecule) for molecule in molecules]
-        # A tokenizer's padding is a setting of its own, changed by the first call that wants another: while other
-        # threads use the tokenizer, that call would fail.
+        # The first call may change the tokenizer's padding, which fails while other threads use the tokenizer.
         self.tokenizer("", add_special_tokens=False)
         with ThreadPoolExecutor(self.threads) as pool:
             return list(pool.map(self._one, molecules))
