@@ -155,7 +155,7 @@ def test_a_longest_that_fails() -> None:
     with pytest.raises(ProcessorError) as caught:
         processor.longest(None)  # type: ignore[attr-defined]
     assert str(caught.value) == (
-        "the processor 'users:NoLongest' failed to tell its longest answer: RuntimeError (users.py line 132)"
+        "the processor 'users:NoLongest' failed to give its longest answer: RuntimeError (users.py line 132)"
     )
 
 

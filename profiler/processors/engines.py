@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -17,24 +17,38 @@ from molprof.profiler.processors.constraint import Constraint, Engine, EnginePro
 
 
 def make_xgrammar(target: Target) -> EngineProcessor:
-    """The processor.
+    """Masks by XGrammar.
 
     Raises:
         MissingExtraError: the package is not installed.
     """
+    return EngineProcessor("xgrammar", target, _XGrammar(_package("xgrammar"), target))
+
+
+def make_llguidance(target: Target) -> EngineProcessor:
+    """Masks by llguidance.
+
+    Raises:
+        MissingExtraError: the package is not installed.
+    """
+    package = _package("llguidance", "llguidance.hf", "llguidance.torch")
+    return EngineProcessor("llguidance", target, _LLGuidance(package, target))
+
+
+def _package(name: str, *modules: str) -> Any:
     try:
-        import xgrammar
+        for module in modules:
+            importlib.import_module(module)
+        return importlib.import_module(name)
     except ImportError as problem:
-        raise MissingExtraError("xgrammar", "xgrammar", "the processor 'xgrammar'") from problem
-    return EngineProcessor("xgrammar", target, _XGrammar(xgrammar, target), {"version": version("xgrammar")})
+        raise MissingExtraError(name, name, f"the processor {name!r}") from problem
 
 
 class _XGrammar(Engine):
     def __init__(self, package: Any, target: Target) -> None:
         self._package = package
         vocabulary = package.TokenizerInfo.from_huggingface(target.tokenizer, vocab_size=target.logits_width)
-        # No cache between molecules: generated once each, they would never hit it, and timed passes have to pay
-        # for what they compile.
+        # No cache between molecules: it would never hit, and timed passes must pay for what they compile.
         self._compiler = package.GrammarCompiler(vocabulary, cache_enabled=False)
         self._filler = package.BatchGrammarMatcher()
 
@@ -50,20 +64,6 @@ class _XGrammar(Engine):
 
     def apply(self, scores: Tensor, mask: Tensor) -> None:
         self._package.apply_token_bitmask_inplace(scores, mask)
-
-
-def make_llguidance(target: Target) -> EngineProcessor:
-    """The processor.
-
-    Raises:
-        MissingExtraError: the package is not installed.
-    """
-    try:
-        import llguidance.hf
-        import llguidance.torch
-    except ImportError as problem:
-        raise MissingExtraError("llguidance", "llguidance", "the processor 'llguidance'") from problem
-    return EngineProcessor("llguidance", target, _LLGuidance(llguidance, target), {"version": version("llguidance")})
 
 
 class _LLGuidance(Engine):
@@ -90,7 +90,7 @@ class _LLGuidance(Engine):
         if scores.is_cuda:
             self._package.torch.apply_token_bitmask_inplace(scores, mask)
             return
-        # The package's own way is compiled when it first runs, which needs a C++ compiler on a CPU.
+        # On a CPU the package would compile its own way first, which requires a C++ compiler.
         bits = np.unpackbits(mask.numpy().view(np.uint8), axis=1, count=scores.shape[1], bitorder="little")
         scores.masked_fill_(torch.from_numpy(bits) == 0, -math.inf)
 
