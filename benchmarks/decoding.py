@@ -18,24 +18,25 @@ from dataclasses import dataclass
 import torch
 from shared import generation_parser, insert, progress, runner, table
 
+from molprof.common.settings import AUTO, CaptureSettings
 from molprof.profiler.decoding.batches import BatchPlan
-from molprof.profiler.decoding.runner import PassResult, Runner
+from molprof.profiler.decoding.results import PassResult
+from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, short_molecules
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import prompt_text
-from molprof.profiler.settings import Loop
 
 MARKS = "<!-- benchmarks/decoding.py -->", "<!-- end -->"
 BASE = "no LP"
 LOOPS = {
-    "step by step": Loop(sort=False),
-    "sorted": Loop(sort=True),
-    "finished rows dropped": Loop(sort=False, drop_finished=True),
-    "forced runs": Loop(sort=False, forced_runs=True),
-    "forced runs, sorted": Loop(sort=True, forced_runs=True),
-    "forced runs, finished rows dropped": Loop(sort=False, forced_runs=True, drop_finished=True),
+    "step by step": {"sort": False},
+    "sorted": {"sort": True},
+    "finished rows dropped": {"sort": False, "drop_finished": True},
+    "forced runs": {"sort": False, "forced_runs": True},
+    "forced runs, sorted": {"sort": True, "forced_runs": True},
+    "forced runs, finished rows dropped": {"sort": False, "forced_runs": True, "drop_finished": True},
 }
 HEADINGS = (
     "preset", "LP", "way", "tokens", "steps", "idle row-steps", "forced", "time over no LP", "target",
@@ -55,7 +56,7 @@ class Way:
 
 def ways(options: argparse.Namespace, model: str) -> list[Way]:
     """Every way, with the same loaded model and molecules. The first is what all others are compared with."""
-    loaded = load(model, device=options.device, dtype=options.dtype)
+    loaded = load(CaptureSettings(model, device=options.device, dtype=options.dtype))
     # Longest and shortest in turn, so that unsorted batches are as uneven as a real list.
     by_size = sorted(short_molecules(options.count), key=len)
     mixed = [by_size.pop(-1 if place % 2 else 0) for place in range(len(by_size))]
@@ -63,12 +64,12 @@ def ways(options: argparse.Namespace, model: str) -> list[Way]:
         Prompt(line, "", prompt_text(read.smiles), read) for line, read in enumerate(map(molecule, mixed), start=1)
     ]
     made = []
-    for name in (None, *(item if item != "lp" else loaded.default_processor for item in options.processors)):
+    for name in (None, *(AUTO if item == "lp" else item for item in options.processors)):
         for kind, loop in LOOPS.items():
             if name is None and kind not in ("step by step", "finished rows dropped"):
                 continue  # lengths and forced tokens are known under a constraint only
-            used = runner(loaded, name, loop, options.kv_cache)
-            made.append(Way(name or BASE, kind, used, used.plan(prompts, options.batch_size)))
+            used = runner(loaded, name, batch_size=options.batch_size, kv_cache=options.kv_cache, **loop)
+            made.append(Way(used.processor.name if used.processor else BASE, kind, used, used.plan(prompts)))
     return made
 
 

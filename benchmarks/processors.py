@@ -23,8 +23,10 @@ from shared import generation_parser, insert, progress, runner, table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from molprof.common.errors import MolprofError
+from molprof.common.phases import STEP_PHASES
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.account import molecule_runs
-from molprof.profiler.decoding.marks import STEP_PHASES, HostMarks
+from molprof.profiler.decoding.marks import HostMarks
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import LoadedModel, load
@@ -114,7 +116,7 @@ def main() -> None:
     wanted = options.only.split(",") if options.only else list(PROCESSORS)
     sections = []
     for name in options.models.split(","):
-        loaded = load(name, device=options.device, dtype=options.dtype)
+        loaded = load(CaptureSettings(name, device=options.device, dtype=options.dtype))
         results = measure(loaded, [item for item in wanted if item != "none"], options)
         rows = [row(result, results[0]) for result in results]
         sections.append(f"### {name}\n\n{table(HEADINGS, rows, left=len(HEADINGS))}")
@@ -154,15 +156,15 @@ def measure(loaded: LoadedModel, names: list[str], options: argparse.Namespace) 
 def count_operators(loaded: LoadedModel, processor: Any, prompts: tuple[Prompt, ...]) -> float:
     """Operators per step, over the first steps of one batch, untimed; this also warms the processor up."""
     counted = Counted(processor)
-    used = runner(loaded, counted)
-    used.run(used.plan(prompts, len(prompts), COUNTED_STEPS), None)
+    used = runner(loaded, counted, batch_size=len(prompts), max_new_tokens=COUNTED_STEPS)
+    used.run(used.plan(prompts), None)
     return counted.operators / counted.calls
 
 
 def one_pass(loaded: LoadedModel, processor: Any, prompts: tuple[Prompt, ...], size: int, result: Result) -> None:
     """Times one pass and adds its figures to `result`."""
-    used = runner(loaded, processor)
-    plans = used.plan(prompts, size)
+    used = runner(loaded, processor, batch_size=size)
+    plans = used.plan(prompts)
     now = clock(loaded, used)
     marks = HostMarks(now=now)
     began = now()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from shared import generation_parser, insert, progress, runner, table
 
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.account import molecule_runs
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.molecules.conformers import reference_conformers
@@ -44,7 +45,7 @@ def main() -> None:
     prompts = read_prompts(None, options.count).prompts
     sections = []
     for model in options.models.split(","):
-        loaded = load(model, device=options.device)
+        loaded = load(CaptureSettings(model, device=options.device))
         texts = {}
         for name in (None, *options.processors.split(",")):
             progress(f"{model}, {name or 'none'}")
@@ -58,8 +59,8 @@ def main() -> None:
 
 def generated(loaded: LoadedModel, name: str | None, prompts: Sequence[Prompt], size: int) -> list[str]:
     """One text per molecule, in their order."""
-    used = runner(loaded, name)
-    plans = used.plan(prompts, size)
+    used = runner(loaded, name, batch_size=size)
+    plans = used.plan(prompts)
     runs = molecule_runs(used, plans, used.run(plans, None))[0]
     return [run.text for run in sorted(runs, key=lambda run: run.sequence)]
 

@@ -13,7 +13,6 @@ from molprof.common.files import replacing
 if TYPE_CHECKING:
     from molprof.profiler.decoding.runner import Runner
     from molprof.profiler.models.load import LoadedModel
-    from molprof.profiler.settings import Loop
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -33,18 +32,19 @@ def generation_parser(description: str | None, count: int, batch_size: int) -> a
     return made
 
 
-def runner(loaded: LoadedModel, processor: Any, loop: Loop | None = None, kv_cache: str = "dynamic") -> Runner:
+def runner(loaded: LoadedModel, processor: Any, **settings: Any) -> Runner:
     """A greedy runner.
 
     Args:
         processor: its name, the processor itself, or None for no LP.
+        settings: fields of `CaptureSettings` besides the model.
     """
+    from molprof.common.settings import CaptureSettings
     from molprof.profiler.decoding.runner import Runner
     from molprof.profiler.processors import make_processor
-    from molprof.profiler.settings import Decoding, Loop
 
     made = make_processor(processor, loaded.target) if isinstance(processor, str) else processor
-    return Runner(loaded, made, Decoding(), kv_cache=kv_cache, loop=loop or Loop())
+    return Runner(loaded, made, CaptureSettings(loaded.name, **settings))
 
 
 def progress(text: str) -> None:

@@ -25,7 +25,6 @@ path = "checkpoints/mine"
 tokenizer = "qwen"
 processor = "generic\""""
 _MODEL_KEYS = ("path", "tokenizer", "processor")
-ACCEPTED = f"use a preset ({', '.join(ARCHITECTURES)}), a folder, or a model hub id"
 # `--submit slurm` needs no table: the cluster's own defaults.
 DEFAULT_CLUSTER = "slurm"
 
@@ -84,20 +83,6 @@ class Project:
             return None if of is None else of.tokenizer
         alias = self.models.get(name)
         return name if alias is None else alias.tokenizer or alias.path
-
-
-def check_folder(what: str, name: str | None) -> None:
-    """Refuses a name that can be nothing but a folder, and is none: before a job waits in a queue for it.
-
-    Args:
-        what: `model` or `tokenizer`.
-        name: preset, folder or hub id.
-
-    Raises:
-        UsageError: there is no such folder.
-    """
-    if name is not None and name.startswith(("/", ".", "~")) and not Path(name).is_dir():
-        raise UsageError(f"no folder {name} to load the {what} from", hint=ACCEPTED)
 
 
 def find_project(given: Path | None = None) -> Project:

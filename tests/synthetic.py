@@ -11,10 +11,10 @@ from typing import Any
 
 from tiny_trace import TOKENS, document, slice_, work
 
-from molprof.common.manifest import KIND_LETTERS
+from molprof.common.molecule_records import KIND_LETTERS
+from molprof.common.phases import STEP_PHASES
 
 NAMES = {letter: name for name, letter in KIND_LETTERS.items()}
-PHASES = ("forward", "processor", "sampling", "bookkeeping")
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Spec:
 
     def phases_ns(self) -> dict[str, int]:
         steps, batches = sum(self.steps), len(self.batches)
-        counts = dict.fromkeys(PHASES, steps) | {"forward": steps - batches}
+        counts = dict.fromkeys(STEP_PHASES, steps) | {"forward": steps - batches}
         return {
             **self.once_ns,
             "prefill": batches * self.prefill.ns,
-            **{phase: counts[phase] * self.costs[phase].ns for phase in PHASES},
+            **{phase: counts[phase] * self.costs[phase].ns for phase in STEP_PHASES},
         }
 
 
@@ -119,7 +119,7 @@ def _events(spec: Spec) -> list[dict[str, Any]]:
         for step in range(steps):
             start = now
             first = ("forward", spec.costs["forward"]) if step else ("prefill", spec.prefill)
-            for phase, cost in (first, *((name, spec.costs[name]) for name in PHASES[1:])):
+            for phase, cost in (first, *((name, spec.costs[name]) for name in STEP_PHASES[1:])):
                 inside = _phase(spec, cost, now)
                 duration = spec.slowdown * cost.launch + cost.sync + cost.gpu
                 name = f"molprof.{phase} batch={batch} step={step}"

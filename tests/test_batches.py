@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from tiny import loaded
+from tiny import loaded, plan
 
 from molprof.common.errors import UsageError
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.decoding.batches import Need, check_context, cut
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import prompt_text
 from molprof.profiler.processors import make_processor
-from molprof.profiler.settings import Decoding, Loop
 
 # Answers, end token included, with llama's tokens: 20, 55, 21 and 54.
 SMILES = ("C", "CC=O", "O", "CCO")
@@ -26,10 +28,10 @@ def needs(*lengths: int) -> list[Need]:
     return [Need(width, length + 1, length) for width, length in enumerate(lengths, start=5)]
 
 
-def runner(loop: Loop, processor: str | None = "generic", cache: str = "dynamic") -> Runner:
+def runner(processor: str | None = "generic", **settings: Any) -> Runner:
     model = loaded("llama")
     made = None if processor is None else make_processor(processor, model.target)
-    return Runner(model, made, Decoding(), kv_cache=cache, loop=loop)
+    return Runner(model, made, CaptureSettings("tiny", **settings))
 
 
 def test_unsorted_batches_keep_the_order_and_their_own_bounds() -> None:
@@ -89,20 +91,20 @@ def test_a_prompt_that_does_not_fit_is_told_in_short(text: str, need: Need, told
     assert (str(caught.value), caught.value.hint) == (told, hint)
 
 
-@pytest.mark.parametrize(("cache", "loop"), [("static", Loop()), ("dynamic", Loop(forced_runs=True))])
-def test_a_molecule_beyond_the_context_is_refused_before_any_work(cache: str, loop: Loop) -> None:
+@pytest.mark.parametrize("settings", [{"kv_cache": "static"}, {"forced_runs": True}])
+def test_a_molecule_beyond_the_context_is_refused_before_any_work(settings: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"needs 4 \+ 2,045 tokens \(prompt \+ answer\) of 2,048"):
-        runner(loop, cache=cache).plan(prompts("CCO", "C"), 2, max_new_tokens=2045)
+        plan(runner(**settings), prompts("CCO", "C"), 2, 2045)
 
 
 def test_what_is_sorted() -> None:
     given = prompts(*SMILES)
     plain = [Prompt(1, "", "hello", None)]
-    assert [runner(Loop(sort=ask)).sorts(given) for ask in (None, True, False)] == [True, True, False]
-    assert [runner(Loop(sort=ask), None).sorts(given) for ask in (None, True, False)] == [False, True, False]
-    assert runner(Loop()).sorts(plain) is False
+    assert [runner(sort=ask).sorts(given) for ask in (None, True, False)] == [True, True, False]
+    assert [runner(None, sort=ask).sorts(given) for ask in (None, True, False)] == [False, True, False]
+    assert runner().sorts(plain) is False
     with pytest.raises(UsageError, match="no expected length"):
-        runner(Loop(sort=True)).sorts(plain)
+        runner(sort=True).sorts(plain)
 
 
 def test_sorting_removes_idle_row_steps_and_changes_no_text() -> None:
@@ -110,11 +112,11 @@ def test_sorting_removes_idle_row_steps_and_changes_no_text() -> None:
     answers: dict[bool, list[tuple[int, ...]]] = {}
     idle = {}
     for sort in (False, True):
-        run = runner(Loop(sort=sort))
-        plans = run.plan(given, 2)
+        run = runner(sort=sort)
+        plans = plan(run, given, 2)
         result = run.run(plans, None)
         assert [batch.steps for batch in result.batches] == ([55, 21] if sort else [55, 54])
-        rows = [(plan.sequences[row], ids) for plan, batch in zip(plans, result.batches, strict=True)
+        rows = [(each.sequences[row], ids) for each, batch in zip(plans, result.batches, strict=True)
                 for row, ids in enumerate(batch.rows)]  # fmt: skip
         answers[sort] = [ids for _, ids in sorted(rows)]
         idle[sort] = sum(batch.steps * len(batch.rows) for batch in result.batches) - sum(map(len, answers[sort]))

@@ -39,7 +39,7 @@ def test_ids_stand_for_all_settings() -> None:
         ({}, "no kind of case None"),
         ({"kind": "generate", "model": "qwen", "speed": 9}, "no setting 'speed'"),
         ({"kind": "generate"}, "not a case of kind 'generate': "),
-        ({"kind": "generate", "model": "qwen", "batch_size": 0}, "batch size 0 is below 1"),
+        ({"kind": "generate", "model": "qwen", "batch_size": 0}, "--batch-size 0 is below 1"),
         ({"kind": "generate", "model": "qwen", "batch_size": "8"}, "not a case of kind 'generate': "),
         ({"kind": "generate", "model": "qwen", "attention": "magic"}, "no attention 'magic'"),
         ({**to_json(KERNEL), "kv_heads": 5}, "16 heads cannot share 5 KV heads"),

@@ -13,9 +13,10 @@ from molprof.analysis.figures import Report
 from molprof.analysis.plots import NotRecordedError, plot_svg, subject_of
 from molprof.analysis.render import render
 from molprof.analysis.reports.load import load_report
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.capture import capture
 from molprof.profiler.capture.passes import Progress
-from molprof.profiler.settings import CaptureSettings
+from molprof.profiler.capture.tracefile import OutputFile
 
 MEANINGLESS = "drift: not meaningful, the weights are random"
 WIDE = "layers=5,hidden=256,heads=8,kv_heads=4,head_dim=64"
@@ -26,10 +27,10 @@ def captured(folder: Path, name: str, size: str | None, weights: str) -> tuple[R
     molecules.write_text("C\n")
     seen: list[Progress] = []
     asked = CaptureSettings(
-        "qwen", folder / name, smiles=molecules, repeats=1, warmup=0, processor="qwen", device="cpu", size=size,
+        "qwen", smiles=str(molecules), repeats=1, warmup=0, processor="qwen", device="cpu", size=size,
         weights=weights,
     )  # fmt: skip
-    result = capture(asked, seen.append)
+    result = capture(asked, OutputFile(folder / name), seen.append)
     return load_report(result.path), result.notes, seen
 
 

@@ -11,6 +11,7 @@ from tiny import SHAPE
 from transformers import PreTrainedModel
 
 from molprof.common.errors import RunError, UsageError
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.models import checkpoint
 from molprof.profiler.models.architecture import Architecture, build, config
 from molprof.profiler.models.checkpoint import checkpoint_path, load_preset, read_header
@@ -41,7 +42,7 @@ def test_expanded_distribution_is_the_compact_one_with_the_raised_row(family: st
     model, vocabulary = compact(family)
     path = tmp_path / "model.safetensors"
     save(path, model, vocabulary, family, {"steps": 7})
-    full = load_preset(family, torch.float32, torch.device("cpu"), path=path)
+    full = load_preset(CaptureSettings(family), torch.float32, torch.device("cpu"), path=path)
     tokens = torch.tensor([[0, 3, 2, 6, 1, 4]])
     with torch.no_grad():
         small = model(input_ids=tokens).logits
@@ -62,7 +63,7 @@ def test_full_model_ends_and_pads_by_full_ids(family: str, tmp_path: Path) -> No
     model, vocabulary = compact(family)
     path = tmp_path / "model.safetensors"
     save(path, model, vocabulary, family, {"steps": 7})
-    full = load_preset(family, torch.bfloat16, torch.device("cpu"), "eager", path=path)
+    full = load_preset(CaptureSettings(family, attention="eager"), torch.bfloat16, torch.device("cpu"), path=path)
     assert (full.config.eos_token_id, full.config.pad_token_id, full.config.vocab_size) == (
         13,
         900,
@@ -93,15 +94,15 @@ def test_missing_damaged_and_foreign_files(tmp_path: Path, family: str) -> None:
     cpu = torch.device("cpu")
     path = tmp_path / "model.safetensors"
     with pytest.raises(RunError, match="is missing"):
-        load_preset(family, torch.float32, cpu, path=path)
+        load_preset(CaptureSettings(family), torch.float32, cpu, path=path)
     path.write_bytes(b"\x00" * 40)
     with pytest.raises(RunError, match="is not a molprof checkpoint"):
-        load_preset(family, torch.float32, cpu, path=path)
+        load_preset(CaptureSettings(family), torch.float32, cpu, path=path)
     model, vocabulary = compact(family)
     save(path, model, vocabulary, family, {})
     other = {"qwen": "llama", "llama": "qwen"}[family]
     with pytest.raises(RunError, match=f"holds the preset '{family}', not '{other}'"):
-        load_preset(other, torch.float32, cpu, path=path)
+        load_preset(CaptureSettings(other), torch.float32, cpu, path=path)
 
 
 def test_preset_names() -> None:

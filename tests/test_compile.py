@@ -10,22 +10,24 @@ from typing import Any
 
 import pytest
 import torch
+from captures import captured, settings
 from test_jump import prompts, rows
-from tiny import loaded
+from tiny import loaded, plan
 from torch._dynamo.utils import counters
 
 from molprof.common.errors import UsageError
-from molprof.profiler.capture.capture import capture_loaded
+from molprof.common.settings import COMPILE, CaptureSettings
 from molprof.profiler.decoding.compilation import compile_config
 from molprof.profiler.decoding.marks import HostMarks
-from molprof.profiler.decoding.runner import PassResult, Runner
+from molprof.profiler.decoding.results import PassResult
+from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts
 from molprof.profiler.processors import make_processor
-from molprof.profiler.settings import COMPILE, CaptureSettings, Decoding, Loop
 
 SMILES = ("CO", "C", "O")
-EAGER = Loop(compile="eager")
+EAGER = CaptureSettings("tiny", kv_cache="static", compile="eager")
+OFF = dataclasses.replace(EAGER, compile="off")
 
 
 @pytest.fixture
@@ -38,11 +40,13 @@ def model() -> Iterator[LoadedModel]:
     torch._dynamo.reset()
 
 
-def passes(model: LoadedModel, processor: str | None, loop: Loop, count: int, bound: int | None) -> list[PassResult]:
+def passes(
+    model: LoadedModel, processor: str | None, asked: CaptureSettings, count: int, bound: int | None
+) -> list[PassResult]:
     made = None if processor is None else make_processor(processor, model.target)
-    run = Runner(model, made, Decoding(), kv_cache="static", loop=loop)
-    plans = run.plan(prompts(*SMILES), 2, bound)
-    assert [(plan.rows, len(plan.prompts)) for plan in plans] == [(2, 2), (2, 1)] or loop.compile == "off"
+    run = Runner(model, made, asked)
+    plans = plan(run, prompts(*SMILES), 2, bound)
+    assert [(each.rows, len(each.prompts)) for each in plans] == [(2, 2), (2, 1)] or asked.compile == "off"
     return [run.run(plans, HostMarks() if number else None) for number in range(count)]
 
 
@@ -53,7 +57,7 @@ def test_the_processor_is_no_part_of_what_is_compiled(model: LoadedModel) -> Non
     constrained = passes(model, "generic", EAGER, 2, 6)
     assert [result.compiles for result in constrained] == [0, 0]
     assert dict(counters["graph_break"]) == {}
-    plain = passes(model, "generic", Loop(compile="off"), 1, 6)
+    plain = passes(model, "generic", OFF, 1, 6)
     assert rows(constrained[1].batches) == rows(plain[0].batches)
     assert [batch.masked_logits for batch in constrained[1].batches] == [
         batch.masked_logits for batch in plain[0].batches
@@ -61,8 +65,8 @@ def test_the_processor_is_no_part_of_what_is_compiled(model: LoadedModel) -> Non
 
 
 def test_a_batch_of_another_shape_is_compiled_again(model: LoadedModel) -> None:
-    run = Runner(model, None, Decoding(), kv_cache="static", loop=EAGER)
-    plans = [dataclasses.replace(plan, spare_rows=0) for plan in run.plan(prompts(*SMILES), 2, 3)]
+    run = Runner(model, None, EAGER)
+    plans = [dataclasses.replace(each, spare_rows=0) for each in plan(run, prompts(*SMILES), 2, 3)]
     assert [run.run(plans, None).compiles for _ in range(2)] == [2, 0]
 
 
@@ -71,22 +75,19 @@ def test_forced_runs_compile_once_per_width(model: LoadedModel) -> None:
     # Widths 1, and 4 between blocks: a choice and >[O]<.
     assert [result.compiles for result in found] == [2, 0]
     assert dict(counters["graph_break"]) == {}
-    plain = passes(model, "generic", Loop(compile="off", forced_runs=True), 1, None)
+    plain = passes(model, "generic", dataclasses.replace(OFF, forced_runs=True), 1, None)
     assert rows(found[1].batches) == rows(plain[0].batches)
 
 
 def test_a_capture_says_what_was_compiled_when(model: LoadedModel, tmp_path: Path) -> None:
-    asked = CaptureSettings(
-        "llama", tmp_path / "out.json", batch_size=2, count=3, processor="generic", max_new_tokens=4,
-        loop=EAGER, kv_cache="static", repeats=2, warmup=1,
-    )  # fmt: skip
+    asked = settings(processor="generic", max_new_tokens=4, kv_cache="static", compile="eager", sort=None)
     given = Prompts(tuple(prompts(*SMILES)), (), "here", 3)
-    manifest = capture_loaded(asked, model, given).manifest
+    manifest = captured(tmp_path / "out.json", asked, given, model).manifest
     timings = manifest.timings
     assert (timings.warmup_compiles, [repeat.compiles for repeat in timings.repeats]) == ([1], [0, 0])
     assert timings.warmup_compile_ns is not None
     assert 0 < timings.warmup_compile_ns[0] < timings.warmup_ns[0]
-    assert manifest.generation.compile == "eager"
+    assert manifest.settings.compile == "eager"
     assert [len(run.token_ids) for run in manifest.molecules] == [4, 4, 4]
     assert manifest.rows_per_step == [[2] * 4, [2] * 4]  # the spare row is computed, and no molecule
 
@@ -103,8 +104,8 @@ def test_modes(mode: str) -> None:
 
 
 def test_what_is_compiled() -> None:
-    def compiled(cache: str, **loop: Any) -> bool:
-        return Runner(loaded("llama"), None, Decoding(), kv_cache=cache, loop=Loop(**loop)).compiled
+    def compiled(cache: str, **more: Any) -> bool:
+        return Runner(loaded("llama"), None, CaptureSettings("tiny", kv_cache=cache, **more)).compiled
 
     assert compiled("static", compile="default") is True
     assert [compiled("static", compile=mode) for mode in ("auto", "off")] == [False, False]  # auto: this is a CPU
@@ -121,5 +122,5 @@ def test_what_is_compiled() -> None:
 )
 def test_bad_settings(cache: str, mode: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        CaptureSettings("llama", Path("out.json"), kv_cache=cache, loop=Loop(compile=mode))
+        CaptureSettings("llama", kv_cache=cache, compile=mode)
     assert str(caught.value) == message

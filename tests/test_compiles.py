@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 import torch
+from captures import captured, settings
 from tiny import loaded
 
-from molprof.profiler.capture.capture import capture_loaded
-from molprof.profiler.decoding.compiles import Compiles, compiles_so_far
+from molprof.profiler.decoding.compilation import Compiles, compiles_so_far
 from molprof.profiler.molecules.prompts import read_prompts
-from molprof.profiler.settings import CaptureSettings
 
 
 def test_first_and_again() -> None:
@@ -38,7 +37,7 @@ def test_what_torch_does_not_tell_is_not_recorded() -> None:
 
 def test_nothing_is_imported_to_count_nothing() -> None:
     code = (
-        "import sys; from molprof.profiler.decoding.compiles import compiles_so_far as count; print(count());"
+        "import sys; from molprof.profiler.decoding.compilation import compiles_so_far as count; print(count());"
         "print('torch' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -47,16 +46,14 @@ def test_nothing_is_imported_to_count_nothing() -> None:
 
 def test_timed_passes_count_their_compiles(tmp_path: Path) -> None:
     (tmp_path / "in.smi").write_text("C\nCC\n")
-    settings = CaptureSettings(
-        "llama", tmp_path / "out.json", batch_size=1, repeats=2, warmup=0, count=2, max_new_tokens=3
-    )
+    asked = settings(batch_size=1, warmup=0, count=2, max_new_tokens=3)
     prompts = read_prompts(tmp_path / "in.smi", 2)
     model = loaded("llama")
     torch._dynamo.reset()
     original = model.model.model.norm.forward
     model.model.model.norm.forward = torch.compile(original, backend="eager", dynamic=False)
     try:
-        repeats = capture_loaded(settings, model, prompts).manifest.timings.repeats
+        repeats = captured(tmp_path / "out.json", asked, prompts, model).manifest.timings.repeats
     finally:
         model.model.model.norm.forward = original
     # Two shapes of a prompt and one of a step in the first pass, none in the second.

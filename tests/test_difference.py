@@ -13,7 +13,7 @@ import pytest
 import tiny_trace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from synthetic import PHASES, Cost, Spec, captured, costs
+from synthetic import Cost, Spec, captured, costs
 
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.difference import difference
@@ -23,7 +23,7 @@ from molprof.analysis.compare.step_costs import step_costs
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import PhaseBound, PhaseFigures, Run, Spread
 from molprof.analysis.reports.load import load_report
-from molprof.common.manifest import PHASES as ALL_PHASES
+from molprof.common.phases import PHASES, STEP_PHASES
 
 Reports = Callable[[Spec], Report]
 # Steps of the plain run: one batch of rows with 4 and 3 tokens.
@@ -70,7 +70,7 @@ def test_an_extra_cost_in_one_phase_is_explained_as_that_and_nothing_else(report
     assert item.gpu_beyond_ns == (0, 0)
     assert list(item.parts) == [part for part in PART_LABELS if not part.endswith(".host")]
     assert {part for part, basis in item.basis.items() if basis == "window"} == {
-        f"{phase}.{bound}" for phase in PHASES for bound in ("gpu", "launch", "sync")
+        f"{phase}.{bound}" for phase in STEP_PHASES for bound in ("gpu", "launch", "sync")
     }
 
 
@@ -163,7 +163,7 @@ def test_two_causes_share_what_they_cause_together(report_of: Reports) -> None:
 
 def test_three_causes_at_once(report_of: Reports) -> None:
     """Rows x steps per row x cost, worked out by hand with the weights 1/3, 1/6, 1/6, 1/3."""
-    cheap = {phase: Cost(0) for phase in PHASES}
+    cheap = {phase: Cost(0) for phase in STEP_PHASES}
     first = Spec(batches=(("ce", "ce"),), costs={**cheap, "processor": Cost(60)}, once_ns={}, prefill=Cost(1))
     other = Spec(batches=(("cffffe",),), costs={**cheap, "processor": Cost(120)}, once_ns={}, prefill=Cost(1))
     # Row-steps 4 -> 6, steps per row-step 1/2 -> 1, cost 60 -> 120 µs: time 120 -> 720 µs.
@@ -285,10 +285,8 @@ BOUNDS = st.none() | st.builds(PhaseBound, st.integers(1, 20), TIMES, TIMES, TIM
 def changes(draw: st.DrawFn) -> dict[str, Any]:
     """What makes a run: any numbers, contradictory ones too."""
     tokens = draw(SMALL)
-    bounds = {phase: draw(BOUNDS) for phase in PHASES} if draw(st.booleans()) else {}
-    phases = {
-        phase: PhaseFigures(draw(st.none() | TIMES), *[None] * 7, bound=bounds.get(phase)) for phase in ALL_PHASES
-    }
+    bounds = {phase: draw(BOUNDS) for phase in STEP_PHASES} if draw(st.booleans()) else {}
+    phases = {phase: PhaseFigures(draw(st.none() | TIMES), *[None] * 7, bound=bounds.get(phase)) for phase in PHASES}
     steps, batches, idle = draw(SMALL), draw(st.integers(0, 5)), draw(SMALL)
     known_ns = sum(phase.wall_ns or 0 for phase in phases.values())
     return {

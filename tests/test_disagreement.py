@@ -10,21 +10,19 @@ from typing import Any
 
 import pytest
 import torch
+from captures import captured, inputs, settings
 from conftest import Cli
-from test_capture import inputs, settings
 from tiny import loaded
 
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import UsageError
-from molprof.common.manifest import Disagreement, MoleculeRun
+from molprof.common.molecule_records import Disagreement, MoleculeRun
 from molprof.profiler.capture import account
-from molprof.profiler.capture.capture import capture_loaded
 from molprof.profiler.capture.disagreement import Watched, disagreement_pass
 from molprof.profiler.capture.passes import Progress
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.molecules.template import build_template
 from molprof.profiler.processors import make_processor
-from molprof.profiler.settings import Decoding
 
 INF = math.inf
 
@@ -106,11 +104,11 @@ def test_a_capture_records_what_a_full_forward_says(tmp_path: Path, sampling: st
     seen: list[Progress] = []
     prompts = inputs(tmp_path)
     MOLECULES[:] = [prompt.molecule for prompt in prompts.prompts]
-    asked = settings(tmp_path, processor="generic", repeats=1, warmup=0, decoding=Decoding(sampling, top_k=5, seed=3))
-    plain = capture_loaded(asked, loaded("llama"), prompts)
+    asked = settings(processor="generic", repeats=1, warmup=0, sampling=sampling, top_k=5, seed=3)
+    plain = captured(tmp_path / "out.json", asked, prompts)
     assert [run.disagreement for run in plain.manifest.molecules] == [None] * 3
-    asked = dataclasses.replace(asked, disagreement=True, force=True)
-    result = capture_loaded(asked, loaded("llama"), prompts, seen.append)
+    asked = dataclasses.replace(asked, disagreement=True)
+    result = captured(tmp_path / "out.json", asked, prompts, report=seen.append)
     assert "another text" not in " ".join(result.notes)
     assert [item.batch for item in seen if item.stage == "disagreement"] == [0, 1, 1, 2]
 
@@ -147,8 +145,8 @@ def test_another_text_is_not_recorded(tmp_path: Path, monkeypatch: pytest.Monkey
         return original(runner, plans, result, [(changed, figures), *rest])
 
     monkeypatch.setattr("molprof.profiler.capture.capture.molecule_runs", other)
-    asked = settings(tmp_path, processor="generic", repeats=1, warmup=0, max_new_tokens=4, disagreement=True, count=2)
-    result = capture_loaded(asked, loaded("llama"), inputs(tmp_path, 2))
+    asked = settings(processor="generic", repeats=1, warmup=0, max_new_tokens=4, disagreement=True, count=2)
+    result = captured(tmp_path / "out.json", asked, inputs(tmp_path, 2))
     assert [run.disagreement is None for run in result.manifest.molecules] == [False, True]
     assert result.notes[-1] == ("the pass for disagreement wrote another text for 1 molecules: theirs is not recorded")
     report = load_report(result.path)
@@ -159,9 +157,9 @@ def test_another_text_is_not_recorded(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_needs_a_processor(tmp_path: Path, molprof: Cli) -> None:
     with pytest.raises(UsageError, match="disagreement is between the model and a logits processor"):
-        settings(tmp_path, disagreement=True)
+        settings(disagreement=True)
     with pytest.raises(UsageError, match="nothing is forbidden"):
-        disagreement_pass(Runner(loaded("llama"), None, Decoding()), [])
+        disagreement_pass(Runner(loaded("llama"), None, settings()), [])
     result = molprof("capture", "--model", "qwen", "--disagreement", "-o", "a.json")
     assert result.returncode == 2
     assert "this run has none\n  --lp or --processor NAME" in result.stderr
@@ -169,8 +167,8 @@ def test_needs_a_processor(tmp_path: Path, molprof: Cli) -> None:
 
 def test_needed_tokens_of_the_blocks_are_recorded(tmp_path: Path) -> None:
     """A random model under the generic block-list: whatever it writes, drift adds up."""
-    asked = settings(tmp_path, processor="generic", repeats=1, warmup=0)
-    result = capture_loaded(asked, loaded("llama"), inputs(tmp_path))
+    asked = settings(processor="generic", repeats=1, warmup=0)
+    result = captured(tmp_path / "out.json", asked)
     for run in result.manifest.molecules:
         assert run.template is not None
         assert run.needed_per_block is not None

@@ -19,7 +19,7 @@ from molprof.analysis.drift.texts import text_kinds
 from molprof.analysis.engine import open_engine
 from molprof.analysis.figures.drift import read_drift
 from molprof.analysis.reader import load_trace
-from molprof.common.manifest import KIND_LETTERS
+from molprof.common.molecule_records import KIND_LETTERS
 from molprof.profiler.molecules.kinds import classify
 from molprof.queries import PACKAGE, modules
 

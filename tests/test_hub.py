@@ -13,6 +13,7 @@ from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 from tiny import loaded
 
 from molprof.common.errors import UsageError
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.models.hub import only_local
 from molprof.profiler.models.load import AutoTokenizer, load
 
@@ -61,12 +62,12 @@ def test_where_the_hub_is_not_there_its_cache_is_taken(requests: list[str], monk
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", from_cache)
     with pytest.raises(UsageError) as caught:
-        load("down/absent")
+        load(CaptureSettings("down/absent"))
     assert str(caught.value) == (
         "no model or tokenizer 'down/absent': no preset and no folder, not in the model hub's cache, and the model hub"
         f" {huggingface_hub.constants.ENDPOINT} cannot be reached (Name or service not known)"
     )
-    assert load("llama", tokenizer="down/kept", device="cpu").tokenizer_name == "down/kept"
+    assert load(CaptureSettings("llama", tokenizer="down/kept", device="cpu")).tokenizer_name == "down/kept"
     assert requests == ["down/absent", "down/kept"]
     assert [item["local_files_only"] for item in options] == [True, True]
 

@@ -11,27 +11,29 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from test_marks import Log
-from tiny import Script, loaded
+from tiny import Script, loaded, plan
 from torch import Tensor
 from transformers import MistralConfig, MistralForCausalLM
 
 from molprof.common.errors import UsageError
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.decoding.loop import check_model, chooser
-from molprof.profiler.decoding.runner import BatchResult, Runner
+from molprof.profiler.decoding.results import BatchResult
+from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.load import LoadedModel, load
+from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import Template, prompt_text
 from molprof.profiler.processors import make_processor
-from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places, Processor, Target
+from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places, Processor
 from molprof.profiler.processors.rows import RowProcessor
-from molprof.profiler.settings import Decoding, Loop
 
 SMILES = ("O", "C1CC1O", "CO", "CC(C)=O", "C")
-GENERATE = Loop(sort=False)
-JUMP = Loop(sort=False, forced_runs=True)
-DROP = Loop(sort=False, drop_finished=True)
-BOTH = Loop(sort=False, forced_runs=True, drop_finished=True)
+GENERATE = CaptureSettings("tiny", sort=False)
+JUMP = dataclasses.replace(GENERATE, forced_runs=True)
+DROP = dataclasses.replace(GENERATE, drop_finished=True)
+BOTH = dataclasses.replace(JUMP, drop_finished=True)
 
 
 def prompts(*smiles: str) -> list[Prompt]:
@@ -51,15 +53,19 @@ def lively(name: str) -> LoadedModel:
 
 
 def runner(
-    loop: Loop, name: str = "llama", processor: str | None = "generic", model: LoadedModel | None = None, **more: Any
+    loop: CaptureSettings,
+    name: str = "llama",
+    processor: str | None = "generic",
+    model: LoadedModel | None = None,
+    **more: Any,
 ) -> Runner:
     used = model or lively(name)
     made = None if processor is None else make_processor(processor, used.target)
-    return Runner(used, made, more.pop("decoding", Decoding()), loop=loop, **more)
+    return Runner(used, made, dataclasses.replace(loop, **more))
 
 
 def batches(run: Runner, *smiles: str, size: int = 3, bound: int | None = None) -> tuple[BatchResult, ...]:
-    return run.run(run.plan(prompts(*smiles), size, bound), None).batches
+    return run.run(plan(run, prompts(*smiles), size, bound), None).batches
 
 
 def rows(results: Sequence[BatchResult]) -> list[tuple[int, ...]]:
@@ -84,7 +90,7 @@ def reference(name: str, processor: str) -> list[tuple[int, ...]]:
         ("llama", "placeholder"),
     ],
 )
-def test_the_text_is_that_of_generate(name: str, processor: str, loop: Loop, cache: str) -> None:
+def test_the_text_is_that_of_generate(name: str, processor: str, loop: CaptureSettings, cache: str) -> None:
     run = runner(loop, name, processor, kv_cache=cache)
     if loop is JUMP:
         batches(run, *SMILES)  # the next pass finds what this one left in the cache
@@ -99,7 +105,7 @@ def test_the_text_is_that_of_generate(name: str, processor: str, loop: Loop, cac
 
 @pytest.mark.parametrize(("name", "processor"), [("llama", "generic"), ("qwen", "qwen")])
 def test_the_text_of_the_presets(name: str, processor: str) -> None:
-    model = load(name, dtype="float32", device="cpu")
+    model = load(CaptureSettings(name, dtype="float32", device="cpu"))
     expected = batches(runner(GENERATE, processor=processor, model=model), "CO", "C")
     for loop in (JUMP, BOTH):
         assert rows(batches(runner(loop, processor=processor, model=model), "CO", "C")) == rows(expected)
@@ -151,7 +157,7 @@ class Heard(RowProcessor):
 
 def test_the_logits_are_those_of_generate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("molprof.profiler.processors.rows.RowProcessor", Heard)
-    model = load("llama", dtype="float32", device="cpu")
+    model = load(CaptureSettings("llama", dtype="float32", device="cpu"))
     seen = {}
     for each in (GENERATE, BOTH):
         monkeypatch.setattr(Heard, "seen", {})
@@ -174,7 +180,9 @@ class Reading(RowProcessor):
 
 
 @pytest.mark.parametrize("loop", [JUMP, DROP, BOTH])
-def test_a_processor_that_reads_tokens_costs_one_read_per_step(monkeypatch: pytest.MonkeyPatch, loop: Loop) -> None:
+def test_a_processor_that_reads_tokens_costs_one_read_per_step(
+    monkeypatch: pytest.MonkeyPatch, loop: CaptureSettings
+) -> None:
     monkeypatch.setattr("molprof.profiler.processors.rows.RowProcessor", Reading)
     monkeypatch.setattr(Reading, "told", [])
     found = batches(runner(loop), *SMILES[:3])
@@ -201,7 +209,7 @@ def test_unconstrained_rows_leave_when_they_end(name: str, monkeypatch: pytest.M
 def test_phases_come_in_the_order_of_generate() -> None:
     log = Log()
     run = runner(JUMP)
-    run.run(run.plan(prompts("C"), 1), log)
+    run.run(plan(run, prompts("C"), 1), log)
     steps = ["F", "P1", "P2", "S"] * 14
     assert log.heard == ["template 0", "tokenize 0", "begin 0", *steps, "end", "text 0"]
 
@@ -212,7 +220,7 @@ def test_a_run_ended_early_has_what_was_written_until_then() -> None:
             return self.heard.count("F") == 3
 
     run = runner(JUMP)
-    (batch,) = run.run(run.plan(prompts("CCO", "C"), 2), Early()).batches
+    (batch,) = run.run(plan(run, prompts("CCO", "C"), 2), Early()).batches
     assert batch.steps == 3
     whole = batches(runner(JUMP), "CCO", "C")[0]
     assert batch.rows == tuple(whole.written(row, 3) for row in (0, 1))
@@ -229,17 +237,20 @@ def test_tokens_are_sampled_from_the_same_distribution(sampling: str, monkeypatc
         return original(weights, num_samples)
 
     monkeypatch.setattr(torch, "multinomial", multinomial)
-    decoding = Decoding(sampling, 0.7, top_p=0.6, top_k=9, seed=3)
     for loop in (GENERATE, DROP):
-        batches(runner(loop, processor=None, decoding=decoding), *SMILES[:2], bound=1)
+        batches(
+            runner(loop, processor=None, sampling=sampling, temperature=0.7, top_p=0.6, top_k=9, seed=3),
+            *SMILES[:2],
+            bound=1,
+        )
     torch.testing.assert_close(handed[1], handed[0], rtol=1e-4, atol=1e-7)
 
 
 def test_sampled_passes_repeat_themselves_and_keep_forced_tokens() -> None:
-    run, few = runner(JUMP, decoding=Decoding("sample", seed=5)), SMILES[2:3] + SMILES[4:]
+    run, few = runner(JUMP, sampling="sample", seed=5), SMILES[2:3] + SMILES[4:]
     first, again = (batches(run, *few) for _ in range(2))
     assert first == again
-    other = batches(runner(JUMP, decoding=Decoding("sample", seed=6)), *few)
+    other = batches(runner(JUMP, sampling="sample", seed=6), *few)
     assert rows(other) != rows(first)
     for smiles, row in zip(few, rows(first), strict=True):
         template = run.template(molecule(smiles))
@@ -249,7 +260,7 @@ def test_sampled_passes_repeat_themselves_and_keep_forced_tokens() -> None:
 
 
 def test_greedy_takes_the_top() -> None:
-    assert chooser(Decoding())(torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]])).tolist() == [1, 0]
+    assert chooser(GENERATE)(torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]])).tolist() == [1, 0]
 
 
 class Deaf(Script):
@@ -277,7 +288,7 @@ def test_what_cannot_be_done_is_refused() -> None:
     with pytest.raises(UsageError, match="'mistral' is none"):
         check_model(dataclasses.replace(loaded("llama"), model=sliding), "sdpa")
     with pytest.raises(UsageError, match="rows that leave the batch change the shape"):
-        Loop(drop_finished=True, compile="default")
+        dataclasses.replace(DROP, compile="default")
 
 
 def test_the_protocol_is_what_the_template_processors_have() -> None:

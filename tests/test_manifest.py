@@ -11,32 +11,21 @@ import pytest
 
 from molprof.analysis.figures.checks import _of_unfinished_rows
 from molprof.common.errors import TraceError
-from molprof.common.manifest import (
-    KIND_LETTERS,
-    KINDS,
-    Disagreement,
-    Environment,
-    Generation,
-    Manifest,
-    Model,
-    MoleculeRun,
-    Repeat,
-    Skipped,
-    TemplateCounts,
-    Timings,
-    Window,
-    from_json,
-)
+from molprof.common.manifest import Environment, Manifest, Repeat, Resolved, Timings, Window, from_json
+from molprof.common.molecule_records import Disagreement, MoleculeRun, Skipped, TemplateCounts
+from molprof.common.settings import CaptureSettings
 
 MANIFEST = Manifest(
-    schema=1,
+    schema=2,
     created="2026-01-02T03:04:05+00:00",
     command=["molprof", "capture"],
     environment=Environment(
         None, None, None, None, None, "2.13.0", "5.23.0", None, "0.1", "3.11", "Linux", "CPU", 2, 1
     ),
-    model=Model("qwen", "qwen3", 10, 4, 192, 6, 3, 151_936, "qwen", 151_650, "float32", "cpu", "sdpa"),
-    generation=Generation("qwen", {"allowed_tokens": ["0"]}, "0.000", "greedy", {}, "dynamic", 32, 0, 100),
+    settings=CaptureSettings("qwen", processor="auto", window=(20, 39)),
+    resolved=Resolved(
+        "qwen3", 10, 4, 192, 6, 3, 151_936, 151_650, "float32", "cpu", 100, "qwen", {"allowed": ["0"]}, "0.0"
+    ),
     timings=Timings([5], [Repeat(9, {"forward": 4}, [[4, 5]])], 90, None, 6, 5),
     window=Window(False, 0, 20, 39),
     steps_per_batch=[2],
@@ -56,7 +45,6 @@ def raw() -> Any:
 def test_round_trip() -> None:
     read = from_json(raw())
     assert read == dataclasses.replace(MANIFEST, timings=dataclasses.replace(MANIFEST.timings, mark_ns=90.0))
-    assert tuple(KIND_LETTERS) == KINDS
 
 
 def test_optional_accounts_are_read_back() -> None:
@@ -64,6 +52,61 @@ def test_optional_accounts_are_read_back() -> None:
     molecule = dataclasses.replace(MANIFEST.molecules[0], needed_per_block=[14, None], disagreement=examined)
     written = json.loads(json.dumps(dataclasses.replace(MANIFEST, molecules=[molecule]).to_json()))
     assert from_json(written).molecules == [molecule]
+
+
+MODEL = {
+    "name": "qwen", "family": "qwen3", "parameters": 10, "layers": 4, "hidden": 192, "heads": 6, "kv_heads": 3,
+    "logits_width": 151_936, "tokenizer": "llama", "vocabulary": 151_650, "dtype": "float32", "device": "cpu",
+    "attention": "eager",
+}  # fmt: skip
+GENERATION = {
+    "processor": "generic", "processor_parameters": {"a": 1}, "placeholder": "0.0", "sampling": "sample",
+    "sampling_parameters": {"temperature": 0.5, "top_p": 0.8}, "cache": "static", "batch_size": 4, "seed": 7,
+    "max_new_tokens": 100,
+}  # fmt: skip
+
+
+def of_schema_1(model: dict[str, Any], generation: dict[str, Any]) -> Manifest:
+    rest = {key: value for key, value in raw().items() if key not in ("settings", "resolved")}
+    return from_json({**rest, "schema": 1, "model": MODEL | model, "generation": GENERATION | generation})
+
+
+def test_schema_1_has_the_same_settings_in_other_places() -> None:
+    added = {"sorted": True, "forced_runs": True, "drop_finished": False, "compile": "off", "generations": 2,
+             "host_reads": 5, "template_threads": 3, "template_cache": True}  # fmt: skip
+    manifest = of_schema_1({"size": "layers=5", "weights": "random", "mlp": 8}, added)
+    assert manifest.settings == CaptureSettings(
+        "qwen", size="layers=5", weights="random", tokenizer="llama", processor="generic", batch_size=4, generations=2,
+        sampling="top_p", temperature=0.5, top_p=0.8, seed=7, attention="eager", kv_cache="static", sort=True,
+        forced_runs=True, compile="off", dtype="float32", device="cpu", template_cache=True,
+    )  # fmt: skip
+    assert manifest.resolved == Resolved(
+        "qwen3", 10, 4, 192, 6, 3, 151_936, 151_650, "float32", "cpu", 100, "generic", {"a": 1}, "0.0", sorted=True,
+        weights="random", mlp=8, host_reads=5, template_threads=3, not_recorded=manifest.resolved.not_recorded,
+    )  # fmt: skip
+    assert manifest.setting("drop_finished") is False
+    assert {"count", "top_k", "repeats", "window"} <= set(manifest.resolved.not_recorded)
+
+
+def test_what_an_early_schema_1_lacks_is_not_recorded() -> None:
+    manifest = of_schema_1({"tokenizer": "qwen"}, {"sampling": "greedy", "sampling_parameters": {}, "processor": None})
+    assert (manifest.settings.tokenizer, manifest.settings.processor, manifest.settings.sampling) == (
+        None,
+        None,
+        "greedy",
+    )
+    missing = {"forced_runs", "drop_finished", "compile", "size", "weights", "sort", "max_new_tokens"}
+    assert missing <= set(manifest.resolved.not_recorded)
+    assert [manifest.setting(name) for name in missing] == [None] * len(missing)
+    assert not {"model", "tokenizer", "processor", "sampling", "seed"} & set(manifest.resolved.not_recorded)
+    assert (manifest.resolved.sorted, manifest.resolved.weights) == (None, None)
+
+
+def test_a_damaged_schema_1_is_refused() -> None:
+    with pytest.raises(TraceError, match=r"^manifest: resolved\.layers: expected `int`, got `str`$"):
+        of_schema_1({"layers": "4"}, {})
+    with pytest.raises(TraceError, match=r"^manifest: model: expected `object`, got `null`$"):
+        from_json(raw() | {"schema": 1})
 
 
 def test_fields_that_came_later_may_be_absent() -> None:
@@ -83,13 +126,15 @@ def test_unknown_fields_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("schema",), 2, "the trace was written with manifest schema 2; this molprof reads up to 1"),
+        (("schema",), 3, "the trace was written with manifest schema 3; this molprof reads up to 2"),
         (("schema",), "1", "the trace's 'molprof' key holds no manifest (no integer 'schema')"),
-        (("timings", "mark_ns"), "fast", "manifest: molprof.timings.mark_ns is 'fast', expected float"),
-        (("model", "layers"), True, "manifest: molprof.model.layers is True, expected int"),
-        (("molecules", 1, "kinds"), None, "manifest: molprof.molecules[1].kinds is None, expected str"),
-        (("skipped",), {}, "manifest: molprof.skipped is dict, expected a list"),
-        (("window",), [], "manifest: molprof.window is list, expected an object"),
+        (("timings", "mark_ns"), "fast", "manifest: timings.mark_ns: expected `float`, got `str`"),
+        (("resolved", "layers"), True, "manifest: resolved.layers: expected `int`, got `bool`"),
+        (("settings", "window"), [5], "manifest: settings.window: expected `array` of length 2, got 1"),
+        (("settings", "attention"), "magic", "manifest: no attention 'magic'"),
+        (("molecules", 1, "kinds"), None, "manifest: molecules[1].kinds: expected `str`, got `null`"),
+        (("skipped",), {}, "manifest: skipped: expected `array`, got `object`"),
+        (("window",), [], "manifest: window: expected `object`, got `array`"),
     ],
 )
 def test_what_is_wrong_is_named(path: tuple[Any, ...], value: Any, message: str) -> None:
@@ -106,7 +151,7 @@ def test_what_is_wrong_is_named(path: tuple[Any, ...], value: Any, message: str)
 def test_a_missing_field_is_named() -> None:
     broken = raw()
     del broken["molecules"][0]["text"], broken["molecules"][0]["row"]
-    with pytest.raises(TraceError, match=r"^manifest: molprof\.molecules\[0\] lacks row, text$"):
+    with pytest.raises(TraceError, match=r"^manifest: molecules\[0\]: missing field `row`$"):
         from_json(broken)
 
 

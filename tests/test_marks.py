@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import loaded
+from tiny import loaded, plan
 from transformers import LogitsProcessorList, TopPLogitsWarper
 
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.recording import ProfilerMarks
 from molprof.profiler.decoding.marks import HostMarks, mark_cost_ns, marked, signature_cost_ns
 from molprof.profiler.decoding.runner import Runner
@@ -20,7 +21,6 @@ from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import prompt_text
 from molprof.profiler.processors import make_processor
-from molprof.profiler.settings import Decoding
 
 
 class Log:
@@ -71,17 +71,17 @@ def prompts(*smiles: str) -> list[Prompt]:
     return [Prompt(1, "", prompt_text(text), molecule(text)) for text in smiles]
 
 
-def runner(processor: str | None = None, decoding: Decoding | None = None, cache: str = "dynamic") -> Runner:
+def runner(processor: str | None = None, **settings: Any) -> Runner:
     model = loaded("llama")
     made = None if processor is None else make_processor(processor, model.target)
-    return Runner(model, made, decoding or Decoding(), kv_cache=cache)
+    return Runner(model, made, CaptureSettings("tiny", **settings))
 
 
 @pytest.mark.parametrize("processor", [None, "generic"])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_order_of_marks(processor: str | None, cache: str) -> None:
     run, log = runner(processor, cache=cache), Log()
-    plans = run.plan(prompts("C", "CC", "O"), 2, max_new_tokens=3)
+    plans = plan(run, prompts("C", "CC", "O"), 2, 3)
     result = run.run(plans, log)
     assert [batch.steps for batch in result.batches] == [3, 3]
     setup = ["tokenize"] if processor is None else ["template", "tokenize"]
@@ -102,8 +102,8 @@ def test_warpers_of_generate_come_after_the_last_mark(monkeypatch: pytest.Monkey
         return original(self, input_ids, scores)
 
     monkeypatch.setattr(TopPLogitsWarper, "__call__", heard)
-    run = runner("generic", Decoding(sampling="top_p"))
-    run.run(run.plan(prompts("C"), 1, max_new_tokens=1), log)
+    run = runner("generic", sampling="top_p")
+    run.run(plan(run, prompts("C"), 1, 1), log)
     assert log.heard[2:] == ["begin 0", "F", "P1", "P2", "top_p", "S", "end", "text 0"]
 
 
@@ -138,7 +138,7 @@ def test_phases_and_steps_on_a_fake_clock() -> None:
 
 def test_host_marks_of_a_real_pass_add_up() -> None:
     run, marks = runner("generic"), HostMarks()
-    result = run.run(run.plan(prompts("C", "CO"), 2), marks)
+    result = run.run(plan(run, prompts("C", "CO"), 2), marks)
     phases = marks.phases_ns()
     assert sorted(phases) == sorted(
         [
@@ -190,8 +190,8 @@ def test_a_prefill_in_chunks_is_one_step() -> None:
 
 
 def test_marks_change_neither_text_nor_list_type() -> None:
-    run = runner("generic", Decoding(sampling="sample", seed=4))
-    plans = run.plan(prompts("C", "CO"), 2)
+    run = runner("generic", sampling="sample", seed=4)
+    plans = plan(run, prompts("C", "CO"), 2)
     assert run.run(plans, HostMarks()).batches == run.run(plans, None).batches
     with marked(run.loaded.model, Log(), 1, []) as (processors, criteria):
         assert type(processors) is LogitsProcessorList
@@ -213,7 +213,7 @@ def make_profile() -> torch.profiler.profile:
 def test_window_records_its_steps_and_ends_the_pass(tmp_path: Path) -> None:
     run, synchronized = runner("generic"), []
     marks = ProfilerMarks(make_profile, (0, 1, 2), lambda: synchronized.append("sync"))
-    result = run.run(run.plan(prompts("C", "CO"), 1), marks, only=0)
+    result = run.run(plan(run, prompts("C", "CO"), 1), marks, only=0)
     assert [batch.steps for batch in result.batches] == [3]
     assert synchronized == ["sync", "sync"]
     assert marks.profiler is not None
@@ -227,7 +227,7 @@ def test_window_records_its_steps_and_ends_the_pass(tmp_path: Path) -> None:
 def test_full_records_set_up_and_every_batch(tmp_path: Path) -> None:
     run = runner("generic")
     marks = ProfilerMarks(make_profile, None, lambda: None)
-    run.run(run.plan(prompts("C", "CO"), 1, max_new_tokens=2), marks)
+    run.run(plan(run, prompts("C", "CO"), 1, 2), marks)
     marks.finish()
     assert marks.profiler is not None
     expected = []

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from molprof.common.files import cache_dir
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.models.checkpoint import checkpoint_path, load_preset
 from molprof.profiler.models.tokenizers import preset_tokenizer
@@ -39,7 +40,7 @@ def test_held_out_molecules_are_written_without_constraint(preset: str) -> None:
 def test_the_full_model_is_the_compact_one(preset: str) -> None:
     """Log-probabilities of the occurring tokens: the full softmax against the compact one with its raised logit."""
     compact, header = load_compact(checkpoint_path(preset))
-    full = load_preset(preset, torch.float32, torch.device("cpu"))
+    full = load_preset(CaptureSettings(preset), torch.float32, torch.device("cpu"))
     width = ARCHITECTURES[preset].logits_width
     assert full.config.vocab_size == width
     ids = torch.tensor([[0, 5, 9, 11]])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from molprof.common.errors import UsageError
-from molprof.common.manifest import Skipped
+from molprof.common.molecule_records import Skipped
 from molprof.profiler.molecules.prompts import read_prompts, read_texts
 
 

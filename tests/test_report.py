@@ -15,7 +15,7 @@ from molprof.analysis.figures.tables import METRICS
 from molprof.analysis.render import render
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import TraceError
-from molprof.common.manifest import PHASES
+from molprof.common.phases import PHASES
 from molprof.queries import PACKAGE, modules
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
@@ -280,7 +280,7 @@ def test_a_broken_sum_is_reported(tmp_path: Path, broken: str) -> None:
     [
         ({"schema": 99}, "manifest schema 99"),
         ({"steps_per_batch": []}, "sequence 0 ran in batch 0, of 0 batches"),
-        ({"molecules": 5}, "molecules is int"),
+        ({"molecules": 5}, "molecules: expected `array`, got `int`"),
     ],
 )
 def test_a_manifest_that_cannot_be_trusted(tmp_path: Path, change: dict[str, Any], message: str) -> None:

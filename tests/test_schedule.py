@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from molprof.profiler.decoding.schedule import CHOSEN, COMPILED_WIDTHS, RUN_LIMIT, Chunk, Schedule
+from molprof.profiler.decoding.schedule import CHOSEN, COMPILED_WIDTHS, RUN_LIMIT, Chunk, Rules, Schedule
 
 END, PAD, TRASH = 99, 0, 50
 # Row 0: forced 1 2, a choice, forced 3 4, a choice, the end. Row 1: a choice, forced 5 and the end.
@@ -17,7 +17,7 @@ def forced(row: int, position: int, chosen: int | None) -> list[int]:
 
 
 def schedule(bound: int = 20, **options: object) -> Schedule:
-    return Schedule(PROMPTS, forced, frozenset({END}), bound, pad=PAD, trash=TRASH, **options)  # type: ignore[arg-type]
+    return Schedule(PROMPTS, forced, Rules(frozenset({END}), bound, TRASH, PAD, **options))  # type: ignore[arg-type]
 
 
 def shown(chunk: Chunk | None) -> tuple[list[list[int]], list[list[int]], list[list[int]], list[int], int]:
@@ -108,7 +108,7 @@ def test_a_run_ended_early_forgets_what_came_after() -> None:
 def test_long_runs_take_several_steps_and_are_followed_by_a_choice() -> None:
     run = list(range(100, 100 + RUN_LIMIT + 3))
     rows = Schedule(
-        [[7]], lambda row, position, chosen: run if position == 1 else [], frozenset({END}), 200, trash=TRASH
+        [[7]], lambda row, position, chosen: run if position == 1 else [], Rules(frozenset({END}), 200, TRASH)
     )
     widths = [rows.first().tokens.shape[1]]
     for _ in range(3):

@@ -57,54 +57,21 @@ BREAKS = {
     "analysis/render/html/tables.py imports molprof.analysis.figures",
     "analysis/render/html/tables.py imports molprof.analysis.figures.model",
     "molprof/common/process.py imports molprof.cli",
-    "profiler/bench/cases.py imports molprof.profiler.settings",
-    "profiler/bench/facts.py imports molprof.profiler.settings",
-    "profiler/bench/generation.py imports molprof.profiler.settings",
-    "profiler/bench/grids.py imports molprof.profiler.settings",
-    "profiler/capture/account.py imports molprof.profiler.settings",
-    "profiler/capture/capture.py imports molprof.profiler.settings",
-    "profiler/capture/recorded_pass.py imports molprof.profiler.settings",
-    "profiler/decoding/compilation.py imports molprof.profiler.settings",
-    "profiler/decoding/loop.py imports molprof.profiler.settings",
-    "profiler/decoding/runner.py imports molprof.profiler.settings",
     "profiler/doctor/checks.py imports molprof.profiler.hardware",
     "profiler/environment.py imports molprof.profiler.hardware",
-    "profiler/models/hub.py imports molprof.profiler.project",
-    "profiler/models/load.py imports molprof.profiler.processors",
-    "profiler/models/load.py imports molprof.profiler.processors.base",
-    "profiler/models/load.py imports molprof.profiler.project",
-    "profiler/models/load.py imports molprof.profiler.settings",
-    "profiler/settings.py imports molprof.profiler.models.architecture",
-    "profiler/settings.py imports molprof.profiler.models.sizes",
 }
 CIRCLES = [
     ["molprof.analysis.bench", "molprof.analysis.documents", "molprof.analysis.plots", "molprof.analysis.render"],
-    [
-        "molprof.profiler.models",
-        "molprof.profiler.molecules",
-        "molprof.profiler.processors",
-        "molprof.profiler.project",
-        "molprof.profiler.settings",
-    ],
 ]
 HIDDEN_CIRCLES = [
     ["molprof.analysis.bench", "molprof.analysis.documents", "molprof.analysis.plots", "molprof.analysis.render"],
     ["molprof.cli", "molprof.common"],
-    [
-        "molprof.profiler.models",
-        "molprof.profiler.molecules",
-        "molprof.profiler.processors",
-        "molprof.profiler.project",
-        "molprof.profiler.settings",
-    ],
 ]
 LONG_FILES = {
     "analysis/compare/rows.py",
     "analysis/figures/run.py",
-    "molprof/common/manifest.py",
     "profiler/decoding/runner.py",
     "tests/test_bench_faults.py",
-    "tests/test_capture.py",
     "tests/test_cli.py",
     "tests/test_cluster.py",
     "tests/test_findings.py",
@@ -113,11 +80,7 @@ LONG_FILES = {
 }
 MANY_PARAMETERS = {
     "molprof/commands/bench.py:invoke",
-    "molprof/commands/capture.py:capture_settings",
     "molprof/commands/sweep.py:_there",
-    "profiler/decoding/schedule.py:__init__",
-    "profiler/models/checkpoint.py:load_preset",
-    "profiler/models/load.py:load",
 }
 
 
@@ -136,7 +99,7 @@ def test_imports_follow_the_floors(code: Checkout) -> None:
 def test_every_room_has_a_floor(code: Checkout) -> None:
     known = {name for column in (ANALYSIS, PROFILER, COMMANDS) for names in column for name in names} | {GROUND}
     rooms = {room(name) for name in code.modules} - {"molprof", "molprof.analysis", "molprof.profiler"}
-    assert rooms - known <= {"molprof.profiler.settings", "molprof.profiler.hardware"}
+    assert rooms - known <= {"molprof.profiler.hardware"}
     assert known <= rooms
 
 
@@ -157,9 +120,9 @@ def test_analysis_needs_nothing_that_runs_a_model(code: Checkout) -> None:
             assert not _imports(code, path) & HEAVY, path
 
 
-def test_errors_and_the_manifest_need_the_standard_library_only(code: Checkout) -> None:
+def test_the_lowest_ground_needs_the_standard_library_only(code: Checkout) -> None:
     allowed = sys.stdlib_module_names | {"molprof"}
-    for path in ("molprof/common/manifest.py", "profiler/__init__.py", "molprof/common/errors.py"):
+    for path in ("molprof/common/errors.py", "molprof/common/phases.py", "molprof/common/settings.py"):
         assert _imports(code, path) <= allowed, path
 
 

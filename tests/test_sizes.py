@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 import torch
 
 from molprof.common.errors import UsageError
+from molprof.common.settings import RANDOM, TRAINED, CaptureSettings
 from molprof.profiler.models.architecture import ARCHITECTURES, Shape, build, config
-from molprof.profiler.models.sizes import NAMED, RANDOM, TRAINED, key_value_heads, sized
-from molprof.profiler.settings import CaptureSettings
+from molprof.profiler.models.sizes import NAMED, check_preset, key_value_heads, sized
 
 NUMBERS = "use 0.6b or numbers, such as layers=8,hidden=512: layers, hidden, heads, kv_heads, head_dim, mlp, tied"
 ANY = "--weights random takes any size"
@@ -107,12 +106,11 @@ def test_key_value_heads() -> None:
 
 
 def test_settings_check_sizes_before_any_work() -> None:
-    out = Path("x.json")
-    assert CaptureSettings("qwen", out).weights == TRAINED
+    assert CaptureSettings("qwen").weights == TRAINED
     with pytest.raises(UsageError, match="no size '7b' of 'qwen'"):
-        CaptureSettings("qwen", out, size="7b")
+        check_preset(CaptureSettings("qwen", size="7b"))
     with pytest.raises(UsageError, match="no weights 'good'"):
-        CaptureSettings("qwen", out, weights="good")
+        CaptureSettings("qwen", weights="good")
     with pytest.raises(UsageError, match=r"the model './m' has weights of its own"):
-        CaptureSettings("./m", out, weights=RANDOM)
-    CaptureSettings("qwen", out, size="layers=1", weights=RANDOM)
+        check_preset(CaptureSettings("./m", weights=RANDOM))
+    check_preset(CaptureSettings("qwen", size="layers=1", weights=RANDOM))

@@ -284,7 +284,7 @@ def test_a_capture_on_the_cluster_finds_its_model_by_its_short_name(here: Path, 
     collected = molprof("collect", "capture-1", "--wait")
     assert collected.returncode == 0, collected.stderr
     manifest = json.loads((here / "a.json").read_text())["molprof"]
-    assert manifest["generation"]["processor"] == "generic"
+    assert manifest["resolved"]["processor"] == "generic"
     assert manifest["command"] == ["molprof", "capture", "--model", "mine", "--lp", *options, "-o", "a.json"]
 
 

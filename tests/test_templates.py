@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from captures import captured, settings
 from tiny import loaded
 
-from molprof.profiler.capture.capture import capture_loaded
 from molprof.profiler.molecules import template as templates_module
 from molprof.profiler.molecules.conformers import reference_conformers
 from molprof.profiler.molecules.placeholders import best_placeholder
@@ -16,7 +16,6 @@ from molprof.profiler.molecules.prompts import read_prompts, repeated
 from molprof.profiler.molecules.smiles import Molecule
 from molprof.profiler.molecules.template import PLACEHOLDER, Template, Templates, build_template, default_threads
 from molprof.profiler.processors.placeholder import Placeholder
-from molprof.profiler.settings import CaptureSettings
 
 
 def packaged(count: int) -> list[Molecule]:
@@ -71,16 +70,16 @@ def test_threads_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_generations_are_recorded(tmp_path: Path) -> None:
-    asked = CaptureSettings(
-        "llama", tmp_path / "o.json", processor="vectorized", count=2, generations=3, batch_size=4, repeats=1, warmup=0,
-        template_threads=2, template_cache=True, max_new_tokens=4,
+    asked = settings(
+        processor="vectorized", count=2, generations=3, batch_size=4, repeats=1, warmup=0, template_threads=2,
+        template_cache=True, max_new_tokens=4,
     )  # fmt: skip
-    result = capture_loaded(asked, loaded("llama"), repeated(read_prompts(None, 2), 3))
+    result = captured(tmp_path / "o.json", asked, repeated(read_prompts(None, 2), 3))
     smiles = [run.smiles for run in result.manifest.molecules]
     assert smiles == [smiles[0]] * 3 + [smiles[3]] * 3
     assert smiles[0] != smiles[3]
-    generation = result.manifest.generation
-    assert (generation.generations, generation.template_threads, generation.template_cache) == (3, 2, True)
+    assert result.manifest.settings == asked
+    assert result.manifest.resolved.template_threads == 2
     assert result.notes == ()
 
 

@@ -11,7 +11,8 @@ import pytest
 from test_manifest import MANIFEST
 
 from molprof.common.errors import RunError
-from molprof.common.manifest import Disagreement, MoleculeRun, from_json
+from molprof.common.manifest import from_json
+from molprof.common.molecule_records import Disagreement, MoleculeRun
 from molprof.profiler.capture import tracefile
 from molprof.profiler.capture.tracefile import StepSpan, read_steps, token_events, write_trace
 

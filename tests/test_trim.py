@@ -258,7 +258,7 @@ def test_a_damaged_trace_is_not_trimmed_and_nothing_is_advised_that_trim_cannot_
 
 def test_a_wrong_mark_is_no_report(tmp_path: Path) -> None:
     tiny_trace.write(tmp_path / "small.json", {**tiny_trace.document(), "molprof_trimmed": {"source": 3}})
-    with pytest.raises(TraceError, match=r"molprof_trimmed lacks whole_steps"):
+    with pytest.raises(TraceError, match=r"molprof_trimmed: source: expected `str`, got `int`"):
         report(tmp_path)
 
 

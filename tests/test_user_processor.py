@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from captures import captured
 from tiny import loaded
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.reader import load_trace
 from molprof.common.errors import ProcessorError, UsageError
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture import capture as capture_module
-from molprof.profiler.capture.capture import capture, capture_loaded
-from molprof.profiler.capture.tracefile import is_incomplete
+from molprof.profiler.capture.capture import capture
+from molprof.profiler.capture.tracefile import OutputFile, is_incomplete
 from molprof.profiler.molecules.prompts import Prompts, read_prompts, read_texts
 from molprof.profiler.processors import PROCESSORS, find_factory, make_processor
-from molprof.profiler.settings import CaptureSettings, Decoding
 
 WIDTH = 128_256
 
@@ -38,9 +39,8 @@ def texts(folder: Path) -> Prompts:
     return read_texts(path, 8)
 
 
-def settings(folder: Path, processor: str, **changes: Any) -> CaptureSettings:
-    base = CaptureSettings("llama", folder / "out.json", processor=processor, batch_size=3, repeats=1, count=3)
-    return dataclasses.replace(base, **changes)
+def settings(processor: str, **changes: Any) -> CaptureSettings:
+    return CaptureSettings("llama", processor=processor, **{"batch_size": 3, "repeats": 1, "count": 3, **changes})
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def settings(folder: Path, processor: str, **changes: Any) -> CaptureSettings:
 def test_what_is_wrong_is_said_and_the_steps_before_it_are_kept(
     tmp_path: Path, engine: Engine, what: str, message: str
 ) -> None:
-    asked = settings(tmp_path, f"users:{what}", command=("molprof", "capture"))
+    asked = settings(f"users:{what}")
     with pytest.raises(ProcessorError) as caught:
-        capture_loaded(asked, loaded("llama"), molecules(tmp_path))
+        captured(tmp_path / "out.json", asked, molecules(tmp_path))
     message = f"the processor 'users:{what}' {message}"
     assert str(caught.value) == message
     assert caught.value.exit_code == 3
@@ -84,16 +84,16 @@ def test_what_is_wrong_is_said_and_the_steps_before_it_are_kept(
 
 
 def test_a_failure_in_the_recorded_pass_keeps_that_recording(tmp_path: Path) -> None:
-    asked = settings(tmp_path, "users:Late", window=(2, 9), output=tmp_path / "out.json.gz", warmup=1)
+    asked = settings("users:Late", window=(2, 9), warmup=1)
     message = r"the processor 'late' raised ValueError: no more ideas \(users\.py line 29\), at step 4"
     with pytest.raises(ProcessorError, match=message):
-        capture_loaded(asked, loaded("llama"), molecules(tmp_path))
+        captured(tmp_path / "out.json.gz", asked, molecules(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.smi", "out.incomplete.json.gz"]
 
 
 def test_a_failure_before_the_first_step_leaves_nothing_to_keep(tmp_path: Path) -> None:
     with pytest.raises(ProcessorError) as caught:
-        capture_loaded(settings(tmp_path, "users:NoStart"), loaded("llama"), molecules(tmp_path))
+        captured(tmp_path / "out.json", settings("users:NoStart"), molecules(tmp_path))
     problem = "KeyError: 'templates' (users.py line 94)"
     assert str(caught.value) == f"the processor 'users:NoStart' failed to start: {problem}, batch 0"
     assert caught.value.hint is None
@@ -105,17 +105,18 @@ def test_what_an_earlier_failure_left_is_replaced(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(capture_module, "load", lambda *arguments: loaded("llama"))
     smiles = tmp_path / "in.smi"
     smiles.write_text("C\nO\n")
-    asked = settings(tmp_path, "users:raises", output=tmp_path / f"out.{ending}", smiles=smiles, count=2)
+    asked = settings("users:raises", smiles=str(smiles), count=2)
+    output = OutputFile(tmp_path / f"out.{ending}")
     kept = tmp_path / f"out.incomplete.{ending}"
     for _ in range(2):
         with pytest.raises(ProcessorError, match="no more ideas"):
-            capture(asked)
+            capture(asked, output)
         assert is_incomplete(kept)
         os.utime(kept, ns=(0, 0))
     with pytest.raises(ProcessorError, match="no more ideas"):
-        capture(asked)
+        capture(asked, output)
     assert kept.stat().st_mtime_ns > 0
-    capture(dataclasses.replace(asked, processor=None))
+    capture(dataclasses.replace(asked, processor=None), output)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.smi", f"out.{ending}"]  # that run stands in for it
 
 
@@ -128,7 +129,7 @@ def test_a_file_of_anothers_making_is_not_replaced(tmp_path: Path, ending: str, 
     kept.write_bytes(gzip.compress(content) if ending == "json.gz" else content)
     assert not is_incomplete(kept)
     with pytest.raises(UsageError, match=r"out\.incomplete\.json(\.gz)? already exists"):
-        capture(settings(tmp_path, "users:raises", output=tmp_path / f"out.{ending}"))
+        capture(settings("users:raises"), OutputFile(tmp_path / f"out.{ending}"))
     kept.write_bytes(b"mine")  # no gzip at all
     assert not is_incomplete(kept)
 
@@ -194,8 +195,8 @@ def test_names_of_nothing(name: str) -> None:
 
 
 def test_a_processor_that_does_otherwise_in_each_pass_is_told(tmp_path: Path) -> None:
-    asked = settings(tmp_path, "users:Changes", max_new_tokens=3, warmup=0)
-    result = capture_loaded(asked, loaded("llama"), molecules(tmp_path))
+    asked = settings("users:Changes", max_new_tokens=3, warmup=0)
+    result = captured(tmp_path / "out.json", asked, molecules(tmp_path))
     assert result.notes[0] == ("the timed passes did not all write the same text: their times are not of the same work")
     assert result.notes[-1] == (
         "the timed passes did not write what the check of the processor wrote: whether it left every row a token in "
@@ -209,29 +210,29 @@ def test_a_factory_that_makes_no_processor(tmp_path: Path) -> None:
 
 
 def test_plain_prompts_and_a_plain_logits_processor(tmp_path: Path) -> None:
-    asked = settings(tmp_path, "users:Sevens", prompts=tmp_path / "ask.txt", max_new_tokens=5, generations=1)
-    result = capture_loaded(asked, loaded("llama"), texts(tmp_path))
+    asked = settings("users:Sevens", prompts=str(tmp_path / "ask.txt"), max_new_tokens=5, generations=1)
+    result = captured(tmp_path / "out.json", asked, texts(tmp_path))
     runs = result.manifest.molecules
     assert [run.prompt for run in runs] == ["How many?", "# not a comment: text  ", "And now?"]
     for run in runs:
         assert (run.text, run.kinds, run.blocks) == ("77777", "fffff", [-1] * 5)
         assert (run.smiles, run.valid, run.template, run.masked_logits) == (None, None, None, None)
-    assert result.manifest.generation.processor == "users:Sevens"
-    assert result.manifest.generation.max_new_tokens == 5
+    resolved = result.manifest.resolved
+    assert (resolved.processor, resolved.max_new_tokens) == ("users:Sevens", 5)
 
 
 @pytest.mark.parametrize("name", list(PROCESSORS))
 def test_processors_for_molecules_refuse_plain_prompts(tmp_path: Path, name: str) -> None:
-    asked = settings(tmp_path, name, prompts=tmp_path / "ask.txt", max_new_tokens=5)
+    asked = settings(name, prompts=str(tmp_path / "ask.txt"), max_new_tokens=5)
     with pytest.raises(UsageError, match=f"the processor '{name}' needs molecules: plain text has no skeleton"):
-        capture_loaded(asked, loaded("qwen"), texts(tmp_path))
+        captured(tmp_path / "out.json", asked, texts(tmp_path), loaded("qwen"))
 
 
 def test_plain_prompts_need_a_bound_and_exclude_molecules(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no template to bound"):
-        settings(tmp_path, "users:Sevens", prompts=Path("ask.txt"))
+        settings("users:Sevens", prompts="ask.txt")
     with pytest.raises(UsageError, match="exclude each other"):
-        settings(tmp_path, "users:Sevens", prompts=Path("a"), smiles=Path("b"), max_new_tokens=3)
+        settings("users:Sevens", prompts="a", smiles="b", max_new_tokens=3)
     (tmp_path / "empty.txt").write_text("\n \n")
     with pytest.raises(UsageError, match=r"empty\.txt has no prompts"):
         read_texts(tmp_path / "empty.txt", 3)
@@ -242,9 +243,8 @@ def test_the_documented_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "digits.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
-    asked = settings(tmp_path, "digits:make", prompts=tmp_path / "ask.txt", max_new_tokens=24)
-    asked = dataclasses.replace(asked, decoding=Decoding("sample", seed=3))
-    result = capture_loaded(asked, loaded("llama"), texts(tmp_path))
+    asked = settings("digits:make", prompts=str(tmp_path / "ask.txt"), max_new_tokens=24, sampling="sample", seed=3)
+    result = captured(tmp_path / "out.json", asked, texts(tmp_path))
     for run in result.manifest.molecules:
         assert re.fullmatch(r"\[\d(,\d)*(\]|,)?", run.text)
     assert any(run.text.endswith("]") for run in result.manifest.molecules)

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from molprof.common.errors import RunError
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.models import architecture
 from molprof.profiler.models.architecture import Architecture, Shape, build_empty, config
 from molprof.profiler.models.load import LoadedModel, load
@@ -175,8 +176,8 @@ def answers(loaded: LoadedModel, texts: list[str]) -> list[list[int]]:
 
 @FAMILIES
 def test_a_preset_writes_the_same_text(family: str) -> None:
-    own = load(family, dtype="float32", device="cpu")
-    wide = load(family, dtype="float32", device="cpu", size=MIDDLE[family])
+    own = load(CaptureSettings(family, dtype="float32", device="cpu"))
+    wide = load(CaptureSettings(family, dtype="float32", device="cpu", size=MIDDLE[family]))
     prompts = [prompt.text for prompt in read_prompts(None, 8).prompts]
     texts = [prompts[1], prompts[4], prompts[6]]
     ids = [own.tokenizer(text)["input_ids"] for text in texts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -9,12 +10,16 @@ from typing import Any, ClassVar
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from molprof.profiler.decoding.batches import BatchPlan
+from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.architecture import ARCHITECTURES, Architecture, Shape, build, config
 from molprof.profiler.models.load import LoadedModel, describe
+from molprof.profiler.models.target import Target
 from molprof.profiler.models.tokenizers import preset_tokenizer
 from molprof.profiler.models.vocabulary import TokenBytes, token_bytes
+from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.template import Template
-from molprof.profiler.processors.base import BatchProcessor, Target
+from molprof.profiler.processors.base import BatchProcessor
 from molprof.profiler.processors.rows import Force, RowProcessor
 
 SHAPE = Shape(layers=1, hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=32)
@@ -38,6 +43,12 @@ def loaded(name: str) -> LoadedModel:
     architecture = Architecture(name, SHAPE, ARCHITECTURES[name].logits_width)
     settings = config(architecture, architecture.logits_width, text.eos_token_id, text.pad_token_id)
     return describe(name, name, build(settings).eval(), text)
+
+
+def plan(run: Runner, prompts: Sequence[Prompt], size: int, bound: int | None = None) -> list[BatchPlan]:
+    """Batches of `size` prompts, of answers of at most `bound` tokens."""
+    settings = dataclasses.replace(run.settings, batch_size=size, max_new_tokens=bound)
+    return dataclasses.replace(run, settings=settings).plan(prompts)
 
 
 def ids(name: str, text: str) -> list[int]:

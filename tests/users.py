@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from molprof.profiler.processors.base import Target
+from molprof.profiler.models.target import Target
 
 calls = 0
 

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 
 from molprof.common.files import replacing
 from molprof.profiler.models.architecture import ARCHITECTURES, build_empty, config
-from molprof.profiler.models.checkpoint import METADATA, Header, fill, read_header
-from molprof.profiler.models.widening import EMBEDDING, OUTPUT
+from molprof.profiler.models.checkpoint import METADATA, OUTPUT, Header, fill, read_header
+from molprof.profiler.models.widening import EMBEDDING
 from training.encode import CompactVocabulary
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from molprof.analysis.compare.difference import SETUP_PHASES
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import PhaseFigures, RepeatFigures, Run
+from molprof.common.phases import SETUP_PHASES
 from molprof.common.values import Cell
 
 

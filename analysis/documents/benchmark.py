@@ -9,6 +9,7 @@ from typing import Any
 from molprof.analysis.bench.results import OK, Results
 from molprof.analysis.bench.summary import GENERATE, SDPA, Measured, environment_text, short_message, summed, varying
 from molprof.common.document import Column, Document, Section
+from molprof.common.phases import STEP_PHASES
 from molprof.common.values import (
     bytes_text,
     count_text,
@@ -19,7 +20,7 @@ from molprof.common.values import (
 )
 
 _BATCH = "batch_size"
-_PHASES = ("prefill", "forward", "processor", "sampling", "bookkeeping")
+_PHASES = ("prefill", *STEP_PHASES)
 _NONE = "-"
 # What a setting is called where its value alone does not say it.
 _NAMES: dict[str, Callable[[Any], str]] = {

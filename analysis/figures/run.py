@@ -22,7 +22,10 @@ from molprof.analysis.figures.run_model import (
 )
 from molprof.analysis.figures.step_times import step_times
 from molprof.common.errors import TraceError
-from molprof.common.manifest import MARKS_PER_STEP, PHASES, Manifest, MoleculeRun, Repeat
+from molprof.common.manifest import Manifest, Repeat
+from molprof.common.molecule_records import MoleculeRun
+from molprof.common.phases import PHASES, STEP_PHASES
+from molprof.common.settings import RANDOM
 
 # Columns of molprof_phase_summary, in the order that _read_phases takes them.
 _PHASE_SQL = """
@@ -85,8 +88,8 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         profiled_ratio=_ratio(manifest.timings.profiled_steps_ns, manifest.timings.unprofiled_steps_ns),
         marks=Marks(
             mark_ns=manifest.timings.mark_ns,
-            per_step=MARKS_PER_STEP,
-            time_ratio=_ratio(manifest.timings.mark_ns * MARKS_PER_STEP * steps, wall_ns),
+            per_step=len(STEP_PHASES),
+            time_ratio=_ratio(manifest.timings.mark_ns * len(STEP_PHASES) * steps, wall_ns),
             unmarked_wall_ns=manifest.timings.unmarked_wall_ns,
             signature_ns=manifest.timings.signature_ns,
         ),
@@ -158,14 +161,14 @@ def middle_repeats(repeats: list[Repeat]) -> list[Repeat]:
 
 def label(manifest: Manifest) -> str:
     """A short name for a run, such as `qwen lp:generic` or `qwen 0.6b random no lp`."""
-    model = manifest.model.name.rstrip("/").rsplit("/", 1)[-1]
-    if (size := manifest.model.size) is not None:
+    settings, resolved = manifest.settings, manifest.resolved
+    model = settings.model.rstrip("/").rsplit("/", 1)[-1]
+    if settings.size is not None:
         # Sizes given by numbers are long: the parameters say as much.
-        model += f" {size}" if "=" not in size else f" {manifest.model.parameters / 1e6:.0f}m"
-    if manifest.model.weights == "random":
+        model += f" {settings.size}" if "=" not in settings.size else f" {resolved.parameters / 1e6:.0f}m"
+    if resolved.weights == RANDOM:
         model += " random"
-    processor = manifest.generation.processor
-    return f"{model} lp:{processor}" if processor else f"{model} no lp"
+    return f"{model} lp:{resolved.processor}" if resolved.processor else f"{model} no lp"
 
 
 def _read_window(engine: Engine, manifest: Manifest, gpu: bool) -> tuple[WindowFigures, dict[str | None, PhaseFigures]]:
@@ -255,33 +258,33 @@ def _read_sequences(engine: Engine, manifest: Manifest) -> tuple[SequenceFigures
 
 
 def _setup(manifest: Manifest) -> Setup:
-    model, generation, environment = manifest.model, manifest.generation, manifest.environment
+    settings, resolved, environment = manifest.settings, manifest.resolved, manifest.environment
     return Setup(
         label=label(manifest),
-        model=model.name,
-        family=model.family,
-        parameters=model.parameters,
-        tokenizer=model.tokenizer,
-        vocabulary=model.vocabulary,
-        logits_width=model.logits_width,
-        processor=generation.processor,
-        placeholder=generation.placeholder,
-        sampling=generation.sampling,
-        sampling_parameters=dict(generation.sampling_parameters),
-        cache=generation.cache,
-        attention=model.attention,
-        dtype=model.dtype,
-        device=model.device,
+        model=settings.model,
+        family=resolved.family,
+        parameters=resolved.parameters,
+        tokenizer=settings.tokenizer or settings.model,
+        vocabulary=resolved.vocabulary,
+        logits_width=resolved.logits_width,
+        processor=resolved.processor,
+        placeholder=resolved.placeholder,
+        sampling="greedy" if settings.sampling == "greedy" else "sample",
+        sampling_parameters=settings.sampling_parameters,
+        cache=settings.kv_cache,
+        attention=settings.attention,
+        dtype=resolved.dtype,
+        device=resolved.device,
         gpu=environment.gpu,
-        batch_size=generation.batch_size,
-        max_new_tokens=generation.max_new_tokens,
-        seed=generation.seed,
-        sorted=generation.sorted,
-        forced_runs=generation.forced_runs,
-        drop_finished=generation.drop_finished,
-        compile=generation.compile,
-        size=model.size,
-        weights=model.weights,
+        batch_size=settings.batch_size,
+        max_new_tokens=resolved.max_new_tokens,
+        seed=settings.seed,
+        sorted=resolved.sorted,
+        forced_runs=manifest.setting("forced_runs"),
+        drop_finished=manifest.setting("drop_finished"),
+        compile=manifest.setting("compile"),
+        size=settings.size,
+        weights=resolved.weights,
         torch=environment.torch,
         transformers=environment.transformers,
     )

@@ -19,9 +19,9 @@ from molprof.analysis.engine.package import query_rows
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.intervals import Stretches, inside_ns, joined, length_ns
+from molprof.common.phases import STEP_PHASES
 from molprof.common.values import percent_text, time_text
 
-STEP_PHASES = ("forward", "processor", "sampling", "bookkeeping")
 # Less is not worth a finding.
 LEAST_GAIN = 0.01
 

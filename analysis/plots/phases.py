@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.plots.style import EDGE, PHASES, caption, legend_below, new_figure, time_unit
 from molprof.analysis.plots.subject import NotRecordedError, Subject
+from molprof.common.phases import STEP_PHASES
 from molprof.common.values import time_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_NAMES = ("forward", "processor", "sampling", "bookkeeping")
 # Narrower pieces have no room for their time.
 _WRITTEN_RATIO = 0.09
 _LABEL_LENGTH = 32
@@ -35,7 +35,7 @@ def draw_phases(subject: Subject) -> Figure:
     scale, unit = time_unit(longest)
     figure, (axis,) = new_figure(1.05 + 0.34 * len(runs))
     handles = []
-    for name in _NAMES:
+    for name in STEP_PHASES:
         fill, pattern = PHASES[name]
         starts = [_before(times, name) / scale for _, times in runs]
         values = [times.get(name, 0) / scale for _, times in runs]
@@ -61,14 +61,14 @@ def draw_phases(subject: Subject) -> Figure:
     axis.set_xlim(0, 1.14 * longest / scale)
     axis.grid(True, axis="x")
     axis.set_xlabel(f"unprofiled time per step, mean of the median repeat ({unit})")
-    legend_below(figure, handles, _NAMES)
+    legend_below(figure, handles, STEP_PHASES)
     return figure
 
 
 def phase_times(run: Run) -> dict[str, float]:
     """Unprofiled ns per step by phase; empty without repeats."""
     found = {}
-    for name in _NAMES:
+    for name in STEP_PHASES:
         wall_ns = run.phases[name].wall_ns
         steps = run.decode_steps if name == "forward" else run.steps
         if wall_ns is not None and steps:
@@ -78,4 +78,4 @@ def phase_times(run: Run) -> dict[str, float]:
 
 def _before(times: dict[str, float], name: str) -> float:
     """Where the piece `name` begins."""
-    return sum(times.get(earlier, 0) for earlier in _NAMES[: _NAMES.index(name)])
+    return sum(times.get(earlier, 0) for earlier in STEP_PHASES[: STEP_PHASES.index(name)])

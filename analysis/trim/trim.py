@@ -18,7 +18,8 @@ from molprof.analysis.trim.plan import Categories, Plan, make_plan
 from molprof.analysis.trim.scan import Scan, pass_over, scan
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import replacing_packed
-from molprof.common.manifest import KEY, TRIMMED_KEY, Trimmed, trimmed_from_json
+from molprof.common.manifest import KEY
+from molprof.common.trimmed import TRIMMED_KEY, Trimmed, trimmed_from_json
 from molprof.queries import PACKAGE, modules
 
 _PHASES = "SELECT ts, ts + dur AS ts_end, phase FROM molprof_phase ORDER BY ts, id"

@@ -19,6 +19,7 @@ from molprof.commands.bench_options import (
 from molprof.commands.bench_run import Running, run, submitted
 from molprof.commands.bench_show import show
 from molprof.commands.submission import Submittable
+from molprof.common.settings import ATTENTION, AUTO, COMPILE, KV_CACHES
 from molprof.profiler.bench.cases import BACKENDS, MASKS, GenerateCase, SdpaCase
 from molprof.profiler.bench.grids import (
     BENCHMARKS,
@@ -31,8 +32,8 @@ from molprof.profiler.bench.grids import (
     read_shape,
     sdpa_cases,
 )
-from molprof.profiler.project import Project, check_folder, find_project
-from molprof.profiler.settings import ATTENTION, AUTO, COMPILE, KV_CACHES
+from molprof.profiler.models.names import check_folder
+from molprof.profiler.project import Project, find_project
 
 _NUMBERS = Values(read=int, name="whole numbers")
 

@@ -10,8 +10,8 @@ import click
 
 from molprof.commands.options import Seconds
 from molprof.commands.submission import config_option, submit_options
+from molprof.common.settings import AUTO, DTYPES
 from molprof.profiler.bench.grids import ALL, NO_PROCESSOR
-from molprof.profiler.settings import AUTO, DTYPES
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}

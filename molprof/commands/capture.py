@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -21,21 +22,13 @@ from molprof.commands.submission import (
     submit_options,
 )
 from molprof.common.errors import UsageError
-from molprof.common.files import check_output
-from molprof.profiler.models.sizes import NAMED, TRAINED, WEIGHTS
-from molprof.profiler.project import Project, check_folder, find_project
-from molprof.profiler.settings import (
-    ATTENTION,
-    AUTO,
-    COMPILE,
-    DTYPES,
-    KV_CACHES,
-    SAMPLING,
-    CaptureSettings,
-    Decoding,
-    Loop,
-)
+from molprof.common.settings import ATTENTION, AUTO, COMPILE, DTYPES, KV_CACHES, SAMPLING, WEIGHTS, CaptureSettings
+from molprof.profiler.capture.tracefile import OutputFile
+from molprof.profiler.models.names import check_folder
+from molprof.profiler.models.sizes import NAMED, check_preset
+from molprof.profiler.project import Project, find_project
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 _SIZES = " or ".join(f"{size} ({preset})" for preset, sizes in NAMED.items() for size in sizes)
 
 
@@ -55,81 +48,97 @@ class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's s
         return int(first), int(last)
 
 
+def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
+    """An option of the same name as a field of `CaptureSettings`, whose default it shows."""
+    name = next((name for name in names if not name.startswith("-")), names[0].strip("-").replace("-", "_"))
+    default = getattr(CaptureSettings, name, None)
+    if default is not None and "is_flag" not in details:
+        details |= {"default": default, "show_default": True}
+    return click.option(*names, **details)
+
+
 @click.command("capture", cls=Submittable)
-@click.option(
+@_setting(
     "--model", required=True, metavar="NAME", help="Preset (qwen, llama), folder, hub id, or molprof.toml's name."
 )
-@click.option(
+@_setting(
     "--size",
     metavar="SIZE",
     help=f"Spread a preset over another size, the same function: {_SIZES}, or numbers, such as layers=8,hidden=512.",
 )
-@click.option(
+@_setting(
     "--weights",
     type=click.Choice(WEIGHTS),
-    default=TRAINED,
-    show_default=True,
     help="Of a preset. Random ones take any size; tokens and drift then mean nothing.",
 )
-@click.option("--tokenizer", metavar="NAME", help="Preset, folder or hub id.  [default: the model's own]")
+@_setting("--tokenizer", metavar="NAME", help="Preset, folder or hub id.  [default: the model's own]")
 @click.option(
     "--lp/--no-lp",
     default=None,
     help="Constrain with the processor that suits the tokenizer, or do not.  [default: do not]",
 )
-@click.option("--processor", metavar="NAME", help="Constrain with this processor: see molprof presets.")
-@click.option("-n", "count", default=64, show_default=True, metavar="N", help="Molecules to generate.")
-@click.option("--batch-size", default=32, show_default=True, metavar="N", help="Molecules generated together.")
-@click.option("--smiles", type=click.Path(path_type=Path), metavar="FILE", help="One SMILES per line.")
-@click.option(
+@_setting("--processor", metavar="NAME", help="Constrain with this processor: see molprof presets.")
+@_setting("-n", "count", metavar="N", help="Molecules to generate.")
+@_setting(
+    "--batch-size",
+    metavar="N",
+    help="Molecules generated together.",
+)
+@_setting("--smiles", type=click.Path(), metavar="FILE", help="One SMILES per line.")
+@_setting(
     "--prompts",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     metavar="FILE",
     help="One plain-text prompt per line: no molecules.",
 )
-@click.option("--generations", default=1, show_default=True, metavar="K", help="Generate each of them K times.")
-@click.option("--strict", is_flag=True, help="Refuse a SMILES that RDKit cannot read instead of skipping it.")
-@click.option("--sampling", type=click.Choice(SAMPLING), default="greedy", show_default=True)
-@click.option("--temperature", default=1.0, show_default=True, help="With any --sampling but greedy.")
-@click.option("--top-p", default=0.9, show_default=True, help="With --sampling top_p.")
-@click.option("--top-k", default=50, show_default=True, help="With --sampling top_k.")
-@click.option("--seed", default=0, show_default=True)
-@click.option("--attention", type=click.Choice(ATTENTION), default="sdpa", show_default=True)
-@click.option("--kv-cache", type=click.Choice(KV_CACHES), default="dynamic", show_default=True)
-@click.option(
+@_setting(
+    "--generations",
+    metavar="K",
+    help="Generate each of them K times.",
+)
+@_setting("--strict", is_flag=True, help="Refuse a SMILES that RDKit cannot read instead of skipping it.")
+@_setting("--sampling", type=click.Choice(SAMPLING))
+@_setting("--temperature", help="With any --sampling but greedy.")
+@_setting("--top-p", help="With --sampling top_p.")
+@_setting("--top-k", help="With --sampling top_k.")
+@_setting("--seed")
+@_setting("--attention", type=click.Choice(ATTENTION))
+@_setting("--kv-cache", type=click.Choice(KV_CACHES))
+@_setting(
     "--sort/--no-sort",
     default=None,
     help="Batch molecules of alike length, longest first, or in their order.  [default: sort with a processor]",
 )
-@click.option("--forced-runs", is_flag=True, help="Append forced tokens by the forward of the token before them.")
-@click.option("--drop-finished", is_flag=True, help="Let rows that have ended leave the batch.")
-@click.option(
+@_setting("--forced-runs", is_flag=True, help="Append forced tokens by the forward of the token before them.")
+@_setting("--drop-finished", is_flag=True, help="Let rows that have ended leave the batch.")
+@_setting(
     "--compile",
-    "compiled",
     type=click.Choice(COMPILE),
-    default=AUTO,
-    show_default=True,
     help="Forward of decode steps, with --kv-cache static; auto: on a GPU.",
 )
-@click.option("--dtype", type=click.Choice(DTYPES), default="auto", show_default=True)
-@click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N.")
-@click.option("--max-new-tokens", type=int, metavar="N", help="Bound per sequence.  [default: as templates need]")
-@click.option("--repeats", default=3, show_default=True, metavar="N", help="Timed passes without the profiler.")
-@click.option("--warmup", default=1, show_default=True, metavar="N", help="Passes before the timed ones.")
-@click.option("--window", type=Window(), help="Steps of the first batch to record.  [default: 20 from step 20 on]")
-@click.option("--full", is_flag=True, help="Record every step of every batch; the trace gets large.")
-@click.option(
+@_setting("--dtype", type=click.Choice(DTYPES))
+@_setting("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")
+@_setting("--max-new-tokens", type=int, metavar="N", help="Bound per sequence.  [default: as templates need]")
+@_setting(
+    "--repeats",
+    metavar="N",
+    help="Timed passes without the profiler.",
+)
+@_setting("--warmup", metavar="N", help="Passes before the timed ones.")
+@_setting("--window", type=Window(), help="Steps of the first batch to record.  [default: 20 from step 20 on]")
+@_setting("--full", is_flag=True, help="Record every step of every batch; the trace gets large.")
+@_setting(
     "--disagreement", is_flag=True, help="One more untimed pass: what the model would have chosen, token by token."
 )
-@click.option(
+@_setting(
     "--template-threads",
     type=int,
     metavar="N",
     help="Threads that build templates.  [default: SLURM_CPUS_PER_TASK, else half the cores and 1; at most 8]",
 )
-@click.option("--template-cache", is_flag=True, help="Keep the template of a molecule that comes again.")
-@click.option("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one per core]")
-@click.option("--trust-remote-code", is_flag=True, help="Let a model from the hub bring code of its own.")
+@_setting("--template-cache", is_flag=True, help="Keep the template of a molecule that comes again.")
+@_setting("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one per core]")
+@_setting("--trust-remote-code", is_flag=True, help="Let a model from the hub bring code of its own.")
 @click.option(
     "-o",
     "--output",
@@ -172,8 +181,9 @@ def command(
     check_submission(cluster, overrides, detach)
     check_sampling(context)
     project = find_project(config)
-    settings = capture_settings(project, output=output, force=force, **options)
-    check_output(output, force)
+    settings = capture_settings(project, **options)
+    trace = OutputFile(output, force, ("molprof", *sys.argv[1:]))
+    trace.check()
     if cluster is not None:
         check_folder("model", settings.model)
         check_folder("tokenizer", settings.tokenizer)
@@ -186,7 +196,7 @@ def command(
     from molprof.profiler.capture.capture import capture
 
     with Progress() as progress:
-        result = capture(settings, progress)
+        result = capture(settings, trace, progress)
     for line in result.notes:
         note(line)
     note(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB); next: molprof report {shlex.quote(str(output))}")
@@ -209,38 +219,18 @@ def check_sampling(context: click.Context) -> None:
             raise UsageError(f"{option} does nothing with --sampling {sampling}", hint=f"--sampling {needed}")
 
 
-def capture_settings(
-    project: Project,
-    *,
-    model: str,
-    tokenizer: str | None,
-    lp: bool | None,
-    processor: str | None,
-    sampling: str,
-    temperature: float,
-    top_p: float,
-    top_k: int,
-    seed: int,
-    sort: bool | None,
-    forced_runs: bool,
-    drop_finished: bool,
-    compiled: str,
-    **others: Any,
-) -> CaptureSettings:
-    """The options of the command as what a capture is asked to do; a model's short name stands for its table.
+def capture_settings(project: Project, lp: bool | None, **options: Any) -> CaptureSettings:
+    """The options of the command as settings; a model's short name in the project stands for its table.
 
     Raises:
         UsageError: options that exclude each other, or a value that cannot be.
     """
-    if processor is not None and lp is not None:
+    if options["processor"] is not None and lp is not None:
         raise click.UsageError("--lp and --no-lp decide on a processor, --processor names one; give one of them")
-    alias = project.model(model)
-    return CaptureSettings(
-        model=alias.path,
-        tokenizer=project.tokenizer(tokenizer, alias),
-        processor=((alias.processor or AUTO) if lp else None) if processor is None else processor,
-        decoding=Decoding(sampling, temperature, top_p, top_k, seed),
-        loop=Loop(sort, forced_runs, drop_finished, compiled),
-        command=("molprof", *sys.argv[1:]),
-        **others,
-    )
+    alias = project.model(options["model"])
+    if lp:
+        options["processor"] = alias.processor or AUTO
+    options |= {"model": alias.path, "tokenizer": project.tokenizer(options["tokenizer"], alias)}
+    settings = CaptureSettings(**options)
+    check_preset(settings)
+    return settings

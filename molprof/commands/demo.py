@@ -64,9 +64,10 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     from molprof.analysis.render import render
     from molprof.analysis.reports.load import ReportOptions
     from molprof.analysis.reports.parallel import load_reports
+    from molprof.common.settings import AUTO, CaptureSettings
     from molprof.profiler.capture.capture import capture
+    from molprof.profiler.capture.tracefile import OutputFile
     from molprof.profiler.molecules.prompts import short_molecules
-    from molprof.profiler.settings import AUTO, CaptureSettings
 
     # One core stays free: torch's threads wait for each other at every operator, so that one that has to share its core
     # with another program slows all of them down, tenfold on two cores.
@@ -79,18 +80,16 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
         note(f"run {number + 1} of {len(RUNS)}: {name}{_left(time.monotonic() - began, number)}")
         settings = CaptureSettings(
             model=preset,
-            output=paths[name],
             processor=AUTO if constrained else None,
-            smiles=molecules,
+            smiles=str(molecules),
             count=count,
             batch_size=count,
             repeats=repeats,
             threads=threads,
-            force=force,
-            command=("molprof", *sys.argv[1:]),
         )
+        output = OutputFile(paths[name], force, ("molprof", *sys.argv[1:]))
         with Progress(name) as progress:
-            result = capture(settings, progress)
+            result = capture(settings, output, progress)
         for line in result.notes:
             note(f"{name}: {line}")
     note("reading the four traces")

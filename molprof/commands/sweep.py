@@ -145,7 +145,7 @@ def _entry(sweep: Sweep, number: int, folder: Path, project: Project, extra: tup
     Raises:
         UsageError: a value that no capture takes; names the line.
     """
-    from molprof.profiler.project import check_folder
+    from molprof.profiler.models.names import check_folder
     from molprof.profiler.sweep.index import Entry
 
     case = sweep.cases[number]
@@ -155,7 +155,7 @@ def _entry(sweep: Sweep, number: int, folder: Path, project: Project, extra: tup
         context = capture.make_context("capture", _command(folder, entry, True)[1:])
         check_sampling(context)
         parameters: dict[str, Any] = {key: value for key, value in context.params.items() if key not in _OWN}
-        settings = capture_settings(project, output=folder / entry.trace, force=True, **parameters)
+        settings = capture_settings(project, **parameters)
     except click.BadParameter as error:
         key = error.param.opts[-1].lstrip("-") if error.param else ""
         sweep.file.refuse(error.format_message(), sweep.place(key))

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from molprof.common.errors import UsageError
-from molprof.profiler.settings import ATTENTION, COMPILE, DTYPES, KV_CACHES, at_least, one_of
+from molprof.common.settings import DTYPES, CaptureSettings, at_least, one_of
 
 BACKENDS = ("auto", "math", "flash", "efficient", "cudnn", "flash-attn", "flash-attn-3", "flex")
 MASKS = ("none", "causal", "padding")
@@ -68,49 +68,30 @@ class SdpaCase:
 
 
 @dataclass(frozen=True)
-class GenerateCase:
-    """Whole generation. Names and meanings are those of `molprof capture`, but for these.
+class GenerateCase(CaptureSettings):
+    """Whole generation: the settings of a capture, and what only a benchmark varies.
 
     Attributes:
-        processor: a name, `package.module:factory`, or None: unconstrained.
-        smiles, prompts: paths; None: the molecules that come with molprof.
         tf32: float32 products in TF32; cudnn_benchmark: cuDNN tries its kernels out.
-        padding_multiple: prompts are padded to a multiple of so many tokens.
-        warmup: passes before the timed ones, none less than 1; passes: timed ones.
+        padding_multiple: pad prompts to a multiple of this many tokens.
+        warmup: passes before the timed ones, at least one; passes: timed ones.
     """
 
     kind: ClassVar[str] = "generate"
 
-    model: str
-    tokenizer: str | None = None
-    processor: str | None = None
+    count: int = 8
     batch_size: int = 8
-    attention: str = "sdpa"
-    kv_cache: str = "dynamic"
     compile: str = "off"
+    template_threads: int | None = 1
     tf32: bool = False
     cudnn_benchmark: bool = False
     padding_multiple: int = 1
-    count: int = 8
-    smiles: str | None = None
-    prompts: str | None = None
-    max_new_tokens: int | None = None
-    dtype: str = "auto"
-    device: str = "auto"
-    warmup: int = 1
     passes: int = 1
-    threads: int | None = None
-    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        one_of("attention", self.attention, ATTENTION)
-        one_of("kv-cache", self.kv_cache, KV_CACHES)
-        one_of("compile", self.compile, COMPILE)
-        one_of("dtype", self.dtype, DTYPES)
-        for name in ("batch_size", "count", "warmup", "passes", "padding_multiple"):
+        super().__post_init__()
+        for name in ("warmup", "passes", "padding_multiple"):
             at_least(name.replace("_", " "), getattr(self, name), 1)
-        if self.prompts is not None and self.max_new_tokens is None:
-            raise UsageError("plain-text prompts have no template to bound their answers", "--max-new-tokens N")
 
     @property
     def rows(self) -> int:
@@ -131,9 +112,25 @@ Case = SdpaCase | GenerateCase
 _KINDS: dict[str, type[SdpaCase] | type[GenerateCase]] = {kind.kind: kind for kind in (SdpaCase, GenerateCase)}
 
 
+# Settings of a case that stand in its JSON, and so in its id, even where they have their default.
+_ALWAYS = (
+    "model", "tokenizer", "processor", "batch_size", "attention", "kv_cache", "compile", "tf32", "cudnn_benchmark",
+    "padding_multiple", "count", "smiles", "prompts", "max_new_tokens", "dtype", "device", "warmup", "passes",
+    "threads", "trust_remote_code",
+)  # fmt: skip
+
+
 def to_json(case: Case) -> dict[str, Any]:
-    """The case as a JSON object, which `from_json` turns back into an equal case."""
-    return {"kind": case.kind, **asdict(case)}
+    """The case as a JSON object, which `from_json` turns back into an equal case.
+
+    Of whole generation, a setting that is not in `_ALWAYS` has a key only where it differs from its default: ids of
+    stored results stay as they are when a capture gets another setting.
+    """
+    values = asdict(case)
+    if isinstance(case, GenerateCase):
+        plain = {item.name: item.default for item in fields(case)}
+        values = {name: value for name, value in values.items() if name in _ALWAYS or value != plain[name]}
+    return {"kind": case.kind, **values}
 
 
 def from_json(raw: Mapping[str, Any]) -> Case:

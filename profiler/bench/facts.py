@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from molprof.common.settings import AUTO
 from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase
-from molprof.profiler.settings import AUTO
 
 # Import name -> what pip calls it.
 _PACKAGES = {

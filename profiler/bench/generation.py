@@ -20,12 +20,12 @@ from molprof.profiler.bench.memory import CacheSize, Peak
 from molprof.profiler.capture.account import molecule_runs
 from molprof.profiler.decoding.batches import BatchPlan
 from molprof.profiler.decoding.marks import HostMarks
-from molprof.profiler.decoding.runner import NO_KERNEL, PassResult, Runner
+from molprof.profiler.decoding.results import PassResult
+from molprof.profiler.decoding.runner import NO_KERNEL, Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.molecules.prompts import Prompt, read_prompts, read_texts
 from molprof.profiler.processors import make_processor
-from molprof.profiler.settings import AUTO, Decoding, Loop
 
 _DIGEST_LETTERS = 12
 
@@ -39,7 +39,7 @@ def measure_generation(case: GenerateCase) -> Answer:
     """
     _switches(case)
     began = time.perf_counter_ns()
-    loaded = load(case.model, case.tokenizer, case.dtype, case.device, case.attention, case.trust_remote_code)
+    loaded = load(case)
     load_ns = time.perf_counter_ns() - began
     try:
         runner, plans = _prepared(case, loaded)
@@ -104,14 +104,13 @@ def _switches(case: GenerateCase) -> None:
 
 
 def _prepared(case: GenerateCase, loaded: LoadedModel) -> tuple[Runner, list[BatchPlan]]:
-    name = loaded.default_processor if case.processor == AUTO else case.processor
-    processor = None if name is None else make_processor(name, loaded.target)
+    processor = None if case.processor is None else make_processor(case.processor, loaded.target)
     if case.prompts is not None:
         found = read_texts(Path(case.prompts), case.count)
     else:
         found = read_prompts(None if case.smiles is None else Path(case.smiles), case.count)
-    runner = Runner(loaded, processor, Decoding(), case.attention, case.kv_cache, Loop(compile=case.compile))
-    plans = runner.plan(filled(found.prompts, case.count), case.batch_size, case.max_new_tokens)
+    runner = Runner(loaded, processor, case)
+    plans = runner.plan(filled(found.prompts, case.count))
     return runner, padded(plans, case.padding_multiple, loaded.context)
 
 

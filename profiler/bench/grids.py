@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from molprof.common.errors import UsageError
+from molprof.common.settings import ATTENTION, AUTO, COMPILE, KV_CACHES, STATIC_CACHES
 from molprof.profiler.bench.cases import BACKENDS, GenerateCase, SdpaCase
 from molprof.profiler.processors import PROCESSORS
-from molprof.profiler.settings import ATTENTION, AUTO, COMPILE, KV_CACHES, STATIC_CACHES
 
 NO_PROCESSOR = "none"
 ALL = "all"

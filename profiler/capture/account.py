@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from molprof.common.manifest import Disagreement, Generation, Model, MoleculeRun, TemplateCounts
+from molprof.common.manifest import Resolved
+from molprof.common.molecule_records import Disagreement, MoleculeRun, TemplateCounts
 from molprof.profiler.decoding.batches import BatchPlan
-from molprof.profiler.decoding.runner import BatchResult, PassResult, Runner
-from molprof.profiler.models.load import LoadedModel
+from molprof.profiler.decoding.results import BatchResult, PassResult
+from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.molecules.kinds import check, classify, plain
 from molprof.profiler.molecules.placeholders import needs
-from molprof.profiler.settings import PRESETS, CaptureSettings
 
 
 def molecule_runs(
@@ -70,12 +71,12 @@ def molecule_runs(
     return runs, [[loaded.table.join([token]) for token in run.token_ids] for run in runs]
 
 
-def model_account(settings: CaptureSettings, loaded: LoadedModel) -> Model:
-    """The manifest's `model`."""
+def resolved(runner: Runner, plans: list[BatchPlan], result: PassResult) -> Resolved:
+    """What came of the settings: the model as it is, and what the passes used."""
+    settings, loaded, processor = runner.settings, runner.loaded, runner.processor
     config = loaded.model.config.get_text_config(decoder=True)
     heads = config.num_attention_heads
-    return Model(
-        name=settings.model,
+    return Resolved(
         family=loaded.model.config.model_type,
         parameters=loaded.model.num_parameters(),
         layers=config.num_hidden_layers,
@@ -83,39 +84,17 @@ def model_account(settings: CaptureSettings, loaded: LoadedModel) -> Model:
         heads=heads,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         logits_width=loaded.target.logits_width,
-        tokenizer=loaded.tokenizer_name,
         vocabulary=len(loaded.tokenizer),
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         device=str(loaded.target.device),
-        attention=settings.attention,
-        size=settings.size,
-        weights=settings.weights if settings.model in PRESETS else None,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        mlp=getattr(config, "intermediate_size", None),
-    )
-
-
-def generation_account(
-    settings: CaptureSettings, runner: Runner, plans: list[BatchPlan], result: PassResult
-) -> Generation:
-    """The manifest's `generation`."""
-    processor = runner.processor
-    return Generation(
+        max_new_tokens=max(plan.max_new_tokens for plan in plans),
         processor=None if processor is None else processor.name,
         processor_parameters={} if processor is None else processor.parameters,
         placeholder=None if processor is None else processor.placeholder,
-        sampling="greedy" if settings.decoding.sampling == "greedy" else "sample",
-        sampling_parameters=settings.decoding.parameters(),
-        cache=settings.kv_cache,
-        batch_size=settings.batch_size,
-        seed=settings.decoding.seed,
-        generations=settings.generations,
-        template_threads=None if processor is None else runner.template_threads,
-        template_cache=None if processor is None else runner.template_cache,
-        max_new_tokens=max(plan.max_new_tokens for plan in plans),
         sorted=runner.sorts([prompt for plan in plans for prompt in plan.prompts]),
-        forced_runs=runner.loop.forced_runs,
-        drop_finished=runner.loop.drop_finished,
-        compile=runner.loop.compile,
-        host_reads=sum(batch.host_reads or 0 for batch in result.batches) if runner.loop.own else None,
+        weights=settings.weights if settings.model in ARCHITECTURES else None,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        mlp=getattr(config, "intermediate_size", None),
+        host_reads=sum(batch.host_reads or 0 for batch in result.batches) if settings.own_loop else None,
+        template_threads=None if processor is None else runner.template_threads,
     )

@@ -14,20 +14,20 @@ import torch
 from molprof.common.errors import ProcessorError, RunError
 from molprof.common.files import check_output, scratch_file
 from molprof.common.manifest import SCHEMA, Manifest, Repeat, Timings, Window
-from molprof.profiler.capture.account import generation_account, model_account, molecule_runs
+from molprof.common.settings import AUTO, CaptureSettings
+from molprof.profiler.capture.account import molecule_runs, resolved
 from molprof.profiler.capture.passes import Passes, Progress, Report
-from molprof.profiler.capture.recorded_pass import kept_recording, recorded_pass
-from molprof.profiler.capture.tracefile import incomplete_path, is_incomplete, write_trace
-from molprof.profiler.capture.window import check_window, choose_window
+from molprof.profiler.capture.recorded_pass import check_window, choose_window, kept_recording, recorded_pass
+from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, write_trace
 from molprof.profiler.decoding.marks import HostMarks, mark_cost_ns, signature_cost_ns
-from molprof.profiler.decoding.runner import PassResult, Runner, check_cache
+from molprof.profiler.decoding.results import PassResult
+from molprof.profiler.decoding.runner import Runner, check_cache
 from molprof.profiler.environment import environment
-from molprof.profiler.models.load import LoadedModel, load, resolve_device, resolve_dtype
+from molprof.profiler.models.load import LoadedModel, load, resolve_device
+from molprof.profiler.models.sizes import check_preset
 from molprof.profiler.molecules.prompts import Prompts, read_prompts, read_texts, repeated
-from molprof.profiler.molecules.template import default_threads
 from molprof.profiler.processors import PROCESSORS, find_factory, make_processor
 from molprof.profiler.processors.checked import UserProcessor
-from molprof.profiler.settings import AUTO, CaptureSettings
 
 
 @dataclass(frozen=True)
@@ -44,79 +44,65 @@ class CaptureResult:
     notes: tuple[str, ...]
 
 
-def capture(settings: CaptureSettings, report: Report = lambda progress: None) -> CaptureResult:
-    """Makes a capture as `settings` say.
+def capture(settings: CaptureSettings, output: OutputFile, report: Report = lambda progress: None) -> CaptureResult:
+    """Makes a capture as `settings` say, and writes its trace to `output`.
 
     Raises:
         UsageError: something that was asked for does not exist or does not fit; nothing was written.
         RunError: the run or the recording failed; nothing was written.
     """
-    check_output(settings.output, settings.force)
+    output.check()
+    check_preset(settings)
     prompts = _prompts(settings)
     if settings.processor not in (None, AUTO):
         find_factory(settings.processor)  # a mistyped name is found before a model is loaded for it
         if settings.processor not in PROCESSORS:
-            left = incomplete_path(settings.output)
-            # What the last failure left may go: mending a processor takes many tries.
-            check_output(left, settings.force or (left.is_file() and is_incomplete(left)))
+            left = incomplete_path(output.path)
+            # What the last failure left may be replaced: fixing a processor takes many tries.
+            check_output(left, output.force or (left.is_file() and is_incomplete(left)))
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     device = resolve_device(settings.device)
-    resolve_dtype(settings.dtype, device)
     check_cache(settings.kv_cache, device)
     report(Progress("load", notes=prompts.notes()))
-    loaded = load(
-        settings.model,
-        settings.tokenizer,
-        settings.dtype,
-        settings.device,
-        settings.attention,
-        settings.trust_remote_code,
-        settings.size,
-        settings.weights,
-        lambda layer, layers: report(Progress("weights", layer, layers)),
-    )
-    return capture_loaded(settings, loaded, prompts, report)
+    loaded = load(settings, lambda layer, layers: report(Progress("weights", layer, layers)))
+    return capture_loaded(settings, output, loaded, prompts, report)
 
 
 def _prompts(settings: CaptureSettings) -> Prompts:
     if settings.prompts is not None:
-        found = read_texts(settings.prompts, settings.count)
+        found = read_texts(Path(settings.prompts), settings.count)
     else:
-        found = read_prompts(settings.smiles, settings.count, settings.strict)
+        smiles = None if settings.smiles is None else Path(settings.smiles)
+        found = read_prompts(smiles, settings.count, settings.strict)
     return repeated(found, settings.generations)
 
 
 def capture_loaded(
-    settings: CaptureSettings, loaded: LoadedModel, prompts: Prompts, report: Report = lambda progress: None
+    settings: CaptureSettings,
+    output: OutputFile,
+    loaded: LoadedModel,
+    prompts: Prompts,
+    report: Report = lambda progress: None,
 ) -> CaptureResult:
     """`capture` with a model and prompts at hand."""
-    name = loaded.default_processor if settings.processor == AUTO else settings.processor
-    processor = None if name is None else make_processor(name, loaded.target)
-    runner = Runner(
-        loaded,
-        processor,
-        settings.decoding,
-        settings.attention,
-        settings.kv_cache,
-        settings.loop,
-        settings.template_threads or default_threads(),
-        settings.template_cache,
-    )
-    plans = runner.plan(prompts.prompts, settings.batch_size, settings.max_new_tokens)
+    processor = None if settings.processor is None else make_processor(settings.processor, loaded.target)
+    runner = Runner(loaded, processor, settings)
+    plans = runner.plan(prompts.prompts)
     if settings.window is not None:
-        check_window(settings.window, plans[0].max_new_tokens)  # before the passes, where that can be told
+        check_window(settings.window, plans[0].max_new_tokens)  # before the passes, where the bound tells
     passes = Passes(runner, plans, report)
-    with _scratch(settings.output) as raw:
+    with _scratch(output.path) as raw:
         try:
-            return _capture(settings, prompts, passes, raw)
+            return _capture(output, prompts, passes, raw)
         except ProcessorError as problem:
-            raise kept_recording(settings, passes, raw, problem) from problem
+            raise kept_recording(output, passes, raw, problem) from problem
 
 
-def _capture(settings: CaptureSettings, prompts: Prompts, passes: Passes, raw: Path) -> CaptureResult:
+def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) -> CaptureResult:
     """The passes, and the trace of them; torch exports to `raw`."""
-    runner, plans, report, loaded = passes.runner, passes.plans, passes.report, passes.runner.loaded
+    runner, plans, report = passes.runner, passes.plans, passes.report
+    settings, loaded = runner.settings, runner.loaded
     looked_at: PassResult | None = None
     if isinstance(runner.processor, UserProcessor):
         # Looking at every row waits for the device: in a pass of its own, whose time nobody sees.
@@ -149,7 +135,7 @@ def _capture(settings: CaptureSettings, prompts: Prompts, passes: Passes, raw: P
         unmarked_wall_ns=unmarked.wall_ns,
         profiled_steps_ns=recorded,
         unprofiled_steps_ns=round(statistics.median(same)),
-        signature_ns=None if settings.loop.own else signature_cost_ns(),
+        signature_ns=None if settings.own_loop else signature_cost_ns(),
         warmup_compiles=[result.compiles for result in warmup],
         warmup_compile_ns=[result.compile_ns for result in warmup],
         profiled_wall_ns=profiled.wall_ns if settings.full else None,
@@ -157,10 +143,10 @@ def _capture(settings: CaptureSettings, prompts: Prompts, passes: Passes, raw: P
     manifest = Manifest(
         schema=SCHEMA,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        command=list(settings.command),
+        command=list(output.command),
         environment=environment(loaded.target.device),
-        model=model_account(settings, loaded),
-        generation=generation_account(settings, runner, plans, reference),
+        settings=settings,
+        resolved=resolved(runner, plans, reference),
         timings=timings,
         window=window,
         steps_per_batch=[batch.steps for batch in reference.batches],
@@ -169,10 +155,10 @@ def _capture(settings: CaptureSettings, prompts: Prompts, passes: Passes, raw: P
         rows_per_step=[list(batch.rows_per_step) for batch in reference.batches],
     )
     try:
-        write_trace(raw, settings.output, manifest, texts, steps)
+        write_trace(raw, output.path, manifest, texts, steps)
     except OSError as problem:
-        raise RunError(f"cannot write {settings.output}: {problem.strerror or problem}") from problem
-    left = incomplete_path(settings.output)
+        raise RunError(f"cannot write {output.path}: {problem.strerror or problem}") from problem
+    left = incomplete_path(output.path)
     if left.is_file() and is_incomplete(left):
         left.unlink()  # of an earlier run that failed, which this one stands in for
     notes = [*loaded.notes, *_notes(settings, [*results, unmarked], profiled, window)]
@@ -183,7 +169,7 @@ def _capture(settings: CaptureSettings, prompts: Prompts, passes: Passes, raw: P
         )
     if settings.disagreement and (lost := sum(run.disagreement is None for run in molecules)):
         notes.append(f"the pass for disagreement wrote another text for {lost} molecules: theirs is not recorded")
-    return CaptureResult(settings.output, manifest, tuple(notes))
+    return CaptureResult(output.path, manifest, tuple(notes))
 
 
 def _notes(

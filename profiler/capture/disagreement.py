@@ -16,9 +16,10 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.common.errors import UsageError
-from molprof.common.manifest import Disagreement
+from molprof.common.molecule_records import Disagreement
 from molprof.profiler.decoding.batches import BatchPlan
-from molprof.profiler.decoding.runner import BatchResult, Runner
+from molprof.profiler.decoding.results import BatchResult
+from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.molecules.template import Template
 from molprof.profiler.processors.base import BatchProcessor, Processor
 
@@ -126,8 +127,8 @@ def disagreement_pass(
         raise UsageError("without a logits processor nothing is forbidden", hint="--lp or --processor NAME")
     watching = Watching(runner.processor)
     # Step by step in any case: what is forced several at a time was never asked of the model one by one.
-    loop = dataclasses.replace(runner.loop, forced_runs=False, drop_finished=False)
-    watched: Runner = dataclasses.replace(runner, processor=watching, loop=loop)  # type: ignore[arg-type]
+    settings = dataclasses.replace(runner.settings, forced_runs=False, drop_finished=False)
+    watched: Runner = dataclasses.replace(runner, processor=watching, settings=settings)  # type: ignore[arg-type]
     found = []
     for number in range(len(plans)):
         report(number, None)

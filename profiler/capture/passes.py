@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from molprof.common.manifest import Disagreement
+from molprof.common.molecule_records import Disagreement
 from molprof.profiler.capture.disagreement import disagreement_pass
 from molprof.profiler.decoding.batches import BatchPlan
 from molprof.profiler.decoding.marks import Marks
-from molprof.profiler.decoding.runner import BatchResult, PassResult, Runner
+from molprof.profiler.decoding.results import BatchResult, PassResult
+from molprof.profiler.decoding.runner import Runner
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The recorded pass of a capture, and what is kept of it when a processor fails."""
+"""The recorded pass of a capture: which steps it records, and what is kept of it when a processor fails."""
 
 from __future__ import annotations
 
@@ -8,14 +8,43 @@ from pathlib import Path
 
 import torch
 
-from molprof.common.errors import ProcessorError, RunError
+from molprof.common.errors import ProcessorError, RunError, UsageError
 from molprof.common.manifest import Window
 from molprof.profiler.capture.passes import Passes
 from molprof.profiler.capture.recording import ProfilerMarks
-from molprof.profiler.capture.tracefile import Steps, incomplete_path, read_steps, write_incomplete
-from molprof.profiler.capture.window import WINDOW_STEPS
-from molprof.profiler.decoding.runner import PassResult
-from molprof.profiler.settings import CaptureSettings
+from molprof.profiler.capture.tracefile import OutputFile, Steps, incomplete_path, read_steps, write_incomplete
+from molprof.profiler.decoding.results import PassResult
+
+WINDOW_FIRST, WINDOW_STEPS = 20, 20
+
+
+def choose_window(asked: tuple[int, int] | None, full: bool, result: PassResult) -> Window:
+    """The steps to record.
+
+    By default 20 decode steps of the first batch, from step 20 on where the answers are that long, in which
+    no row is finished yet: those are the steps that a run mostly consists of.
+
+    Raises:
+        UsageError: the window asked for begins after the last step.
+    """
+    batch = result.batches[0]
+    if full:
+        return Window(True, 0, 0, batch.steps - 1)
+    if asked is not None:
+        check_window(asked, batch.steps)
+        return Window(False, 0, asked[0], min(asked[1], batch.steps - 1))
+    last = min(map(batch.busy_steps, range(len(batch.rows)))) - 1
+    first = max(min(WINDOW_FIRST, last - WINDOW_STEPS + 1), min(1, last))
+    return Window(False, 0, first, min(first + WINDOW_STEPS - 1, last))
+
+
+def check_window(asked: tuple[int, int], steps: int) -> None:
+    """Raises UsageError where a window (first and last step) begins after the last of so many steps."""
+    if asked[0] >= steps:
+        raise UsageError(
+            f"window {asked[0]}:{asked[1]} begins after the first batch's last step {steps - 1}",
+            hint=f"--window within 0:{steps - 1}",
+        )
 
 
 def recorded_pass(passes: Passes, window: Window, raw: Path) -> tuple[PassResult, Steps]:
@@ -73,7 +102,7 @@ def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> Pa
     return result
 
 
-def kept_recording(settings: CaptureSettings, passes: Passes, raw: Path, problem: ProcessorError) -> ProcessorError:
+def kept_recording(output: OutputFile, passes: Passes, raw: Path, problem: ProcessorError) -> ProcessorError:
     """Keeps what was recorded before a processor failed; what is to be raised, which names the file.
 
     A failure in the profiled pass leaves a recording. One in an earlier pass does not: the steps up to it are then
@@ -89,9 +118,9 @@ def kept_recording(settings: CaptureSettings, passes: Passes, raw: Path, problem
     account = {
         "problem": str(problem),
         "processor": None if processor is None else processor.name,
-        "command": list(settings.command),
+        "command": list(output.command),
     }
-    path = incomplete_path(settings.output)
+    path = incomplete_path(output.path)
     try:
         write_incomplete(raw, path, account)
     except OSError as failed:

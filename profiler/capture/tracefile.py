@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from molprof.common.errors import RunError
-from molprof.common.files import replacing_packed
-from molprof.common.manifest import CHOICE_LETTERS, INCOMPLETE_KEY, KEY, KIND_LETTERS, Manifest, MoleculeRun
+from molprof.common.errors import RunError, UsageError
+from molprof.common.files import check_output, replacing_packed
+from molprof.common.manifest import INCOMPLETE_KEY, KEY, Manifest
+from molprof.common.molecule_records import CHOICE_LETTERS, KIND_LETTERS, MoleculeRun
 
 # One number that is neither a process (Linux: at most 2^22) nor a GPU, and that 32 bits hold.
 TOKENS_PID = 1 << 30
@@ -33,6 +34,26 @@ _TAIL_BYTES = 1 << 16
 _INCOMPLETE = re.compile(rb',\n"%s": \{.*\}\n\}\n\Z' % INCOMPLETE_KEY.encode())
 _KIND_NAMES = {letter: name for name, letter in KIND_LETTERS.items()}
 _CHOICES = {letter: name for name, letter in CHOICE_LETTERS.items()}
+
+
+@dataclass(frozen=True)
+class OutputFile:
+    """Where the trace of a capture goes.
+
+    Attributes:
+        force: replace a file that exists.
+        command: the command line, for the manifest.
+    """
+
+    path: Path
+    force: bool = False
+    command: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raises UsageError where no trace can be written there."""
+        if not self.path.name.endswith((".json", ".json.gz")):
+            raise UsageError(f"{self.path} ends in neither .json nor .json.gz", hint="e.g. -o trace.json.gz")
+        check_output(self.path, self.force)
 
 
 @dataclass(frozen=True)

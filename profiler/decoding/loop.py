@@ -19,13 +19,13 @@ from torch import Tensor
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from molprof.common.errors import UsageError
+from molprof.common.settings import CaptureSettings
 from molprof.profiler.decoding.cache import RaggedCache
 from molprof.profiler.decoding.compilation import compile_config
 from molprof.profiler.decoding.marks import Marks
-from molprof.profiler.decoding.schedule import CHOSEN, COMPILED_WIDTHS, Chunk, Schedule
+from molprof.profiler.decoding.schedule import CHOSEN, COMPILED_WIDTHS, Chunk, Rules, Schedule
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places
-from molprof.profiler.settings import Decoding, Loop
 
 
 @dataclass(frozen=True)
@@ -67,22 +67,20 @@ class Decoder:
     """Decodes batches of one model; keeps the cache for the next batch of its shape.
 
     Args:
-        whole_cache: attend to the whole cache, masked, as a static cache does; else to the columns in use.
+        settings: with a static cache, the attention gets the whole cache, masked; else the columns in use.
         compiled: compile the forward of decode steps.
     """
 
-    def __init__(
-        self, loaded: LoadedModel, decoding: Decoding, loop: Loop, whole_cache: bool = False, compiled: bool = False
-    ) -> None:
-        self._loaded, self._loop, self._whole, self._compiled = loaded, loop, whole_cache, compiled
+    def __init__(self, loaded: LoadedModel, settings: CaptureSettings, compiled: bool = False) -> None:
+        self._loaded, self._settings, self._compiled = loaded, settings, compiled
         self._device = loaded.target.device
-        self._choose = chooser(decoding)
+        self._choose = chooser(settings)
         self._cache: RaggedCache | None = None
         model: Any = loaded.model
         self._forward: Callable[..., Any] = model
         self._decode: Callable[..., Any] = model
         if compiled:
-            self._decode = model.get_compiled_call(compile_config(loop.compile))
+            self._decode = model.get_compiled_call(compile_config(settings.compile))
         takes = inspect.signature(model.forward).parameters
         self._options = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
         self._additive = model.config._attn_implementation == "eager"
@@ -115,17 +113,16 @@ class Decoder:
         marks.begin(number)
         known = studied is not None and not studied.reads_tokens
         cache = self._fresh_cache(len(prompts), prompt_width + bound + 1)
-        schedule = Schedule(
-            prompts,
-            None if studied is None else studied.forced,
-            self._loaded.eos,
-            bound,
-            jump=self._loop.forced_runs,
-            drop=self._loop.drop_finished,
-            pad=self._loaded.target.pad,
+        rules = Rules(
+            ends=self._loaded.eos,
+            bound=bound,
             trash=cache.capacity - 1,
+            pad=self._loaded.target.pad,
+            jump=self._settings.forced_runs,
+            drop=self._settings.drop_finished,
             widths=COMPILED_WIDTHS if self._compiled else (),
         )
+        schedule = Schedule(prompts, None if studied is None else studied.forced, rules)
         chunks = [schedule.first()]
         while known and (chunk := schedule.next(None)) is not None:
             chunks.append(chunk)
@@ -179,8 +176,9 @@ class Decoder:
         cache = self._cache
         if cache is None or (cache.rows, cache.capacity) != (rows, capacity):
             self._cache = None  # before the next one takes its memory
+            whole = self._settings.kv_cache == "static"
             layers = self._loaded.model.config.get_text_config(decoder=True).num_hidden_layers
-            cache = self._cache = RaggedCache(layers, rows, capacity, self._whole, self._device)
+            cache = self._cache = RaggedCache(layers, rows, capacity, whole, self._device)
         return cache
 
 
@@ -217,17 +215,17 @@ def upload(chunks: Sequence[Chunk], device: torch.device) -> list[_Fed]:
     return fed
 
 
-def chooser(decoding: Decoding) -> Callable[[Tensor], Tensor]:
+def chooser(settings: CaptureSettings) -> Callable[[Tensor], Tensor]:
     """(rows, logits_width) scores to int64 (rows,) tokens, by transformers' own warpers in its own order."""
-    if decoding.sampling == "greedy":
+    if settings.sampling == "greedy":
         return lambda scores: scores.argmax(dim=-1)
     warpers = LogitsProcessorList()
-    if decoding.temperature != 1.0:
-        warpers.append(TemperatureLogitsWarper(decoding.temperature))
-    if decoding.sampling == "top_k":
-        warpers.append(TopKLogitsWarper(decoding.top_k))
-    if decoding.sampling == "top_p":
-        warpers.append(TopPLogitsWarper(decoding.top_p))
+    if settings.temperature != 1.0:
+        warpers.append(TemperatureLogitsWarper(settings.temperature))
+    if settings.sampling == "top_k":
+        warpers.append(TopKLogitsWarper(settings.top_k))
+    if settings.sampling == "top_p":
+        warpers.append(TopPLogitsWarper(settings.top_p))
 
     def sample(scores: Tensor) -> Tensor:
         for warper in warpers:

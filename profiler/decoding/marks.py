@@ -39,7 +39,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-STEP_PHASES = ("forward", "processor", "sampling", "bookkeeping")
+from molprof.common.phases import STEP_PHASES
 
 
 class Marks(Protocol):

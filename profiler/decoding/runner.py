@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,17 +16,17 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from transformers.utils.import_utils import is_optimum_quanto_available
 
 from molprof.common.errors import ProcessorError, RunError, UsageError
+from molprof.common.settings import AUTO, STATIC_CACHES, CaptureSettings
 from molprof.profiler.decoding.batches import BatchPlan, Need, check_context, cut
-from molprof.profiler.decoding.compilation import compile_settings
-from molprof.profiler.decoding.compiles import compiles_so_far
+from molprof.profiler.decoding.compilation import compile_settings, compiles_so_far
 from molprof.profiler.decoding.loop import Decoder, check_model
 from molprof.profiler.decoding.marks import Marks, NoMarks, marked
+from molprof.profiler.decoding.results import BatchResult, PassResult
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import Molecule
-from molprof.profiler.molecules.template import PLACEHOLDER, Template, Templates
+from molprof.profiler.molecules.template import PLACEHOLDER, Template, Templates, default_threads
 from molprof.profiler.processors.base import BatchProcessor, Processor
-from molprof.profiler.settings import AUTO, STATIC_CACHES, Decoding, Loop
 
 _KERNELS = {
     "sdpa-math": SDPBackend.MATH,
@@ -45,66 +45,14 @@ _SLACK_PER_BLOCK, _SLACK = 3, 8
 
 
 @dataclass(frozen=True)
-class BatchResult:
-    """What one batch wrote.
-
-    Attributes:
-        rows: generated ids by prompt, EOS included, padding after it not.
-        steps: forwards, the prefill included.
-        masked_logits: by prompt; None without a processor.
-        appended: by prompt, the tokens that each step appended until the row ended; None: one in each.
-        rows_per_step: rows that each step computed, spare ones included.
-        host_reads: times that chosen tokens were read back while the batch ran; None in `generate`, which reads
-            in each step whether to stop.
-    """
-
-    rows: tuple[tuple[int, ...], ...]
-    steps: int
-    masked_logits: tuple[int, ...] | None
-    appended: tuple[tuple[int, ...], ...] | None
-    rows_per_step: tuple[int, ...]
-    host_reads: int | None
-
-    def busy_steps(self, row: int) -> int:
-        """Steps until the row ended."""
-        return len(self.rows[row] if self.appended is None else self.appended[row])
-
-    def written(self, row: int, steps: int) -> tuple[int, ...]:
-        """What the row had written after so many steps."""
-        count = steps if self.appended is None else sum(self.appended[row][:steps])
-        return self.rows[row][:count]
-
-
-@dataclass(frozen=True)
-class PassResult:
-    """What one pass over all batches wrote.
-
-    Attributes:
-        wall_ns: its wall time, with the device synchronized at both ends.
-        compiles: frames that torch compiled meanwhile; compile_ns: the part of the wall time that took. None where
-            torch does not tell.
-    """
-
-    batches: tuple[BatchResult, ...]
-    wall_ns: int
-    compiles: int | None
-    compile_ns: int | None
-
-
-@dataclass(frozen=True)
 class Runner:
-    """A model, a processor (None: unconstrained) and how to decode: makes passes over batches."""
+    """Makes passes over batches: a model, a processor (None: unconstrained), and how to decode."""
 
     loaded: LoadedModel
     processor: Processor | None
-    decoding: Decoding
-    attention: str = "sdpa"
-    kv_cache: str = "dynamic"
-    loop: Loop = field(default_factory=Loop)
-    template_threads: int = 1
-    template_cache: bool = False
+    settings: CaptureSettings
 
-    def plan(self, prompts: Sequence[Prompt], batch_size: int, max_new_tokens: int | None = None) -> list[BatchPlan]:
+    def plan(self, prompts: Sequence[Prompt]) -> list[BatchPlan]:
         """Cuts prompts into batches and bounds their answers by their templates, before anything is timed.
 
         With a static cache all batches share one prompt width and one bound, so that a compiled forward sees
@@ -114,9 +62,10 @@ class Runner:
             UsageError: a molecule needs more tokens than the model's context, or there is no telling how long
                 an answer may become or is expected to.
         """
-        if self.loop.own:
-            check_model(self.loaded, self.attention)
-        if self.loop.forced_runs and self.processor is None:
+        settings = self.settings
+        if settings.own_loop:
+            check_model(self.loaded, settings.attention)
+        if settings.forced_runs and self.processor is None:
             raise UsageError("without a processor no token is forced", hint="--lp, or leave out --forced-runs")
         if getattr(self.processor, "needs_templates", False) and any(prompt.molecule is None for prompt in prompts):
             assert self.processor is not None
@@ -124,10 +73,11 @@ class Runner:
                 f"the processor {self.processor.name!r} needs molecules: plain text has no skeleton to keep to",
                 hint="--smiles FILE, or a processor of your own: --processor package.module:factory",
             )
-        needs = [self._need(prompt, max_new_tokens) for prompt in prompts]
+        needs = [self._need(prompt) for prompt in prompts]
         check_context(prompts, needs, self.loaded.context)
-        static = self.kv_cache in STATIC_CACHES
-        return cut(prompts, needs, batch_size, self.sorts(prompts), one_width=static, full_rows=self.compiled)
+        static = settings.kv_cache in STATIC_CACHES
+        sort = self.sorts(prompts)
+        return cut(prompts, needs, settings.batch_size, sort, one_width=static, full_rows=self.compiled)
 
     def sorts(self, prompts: Sequence[Prompt]) -> bool:
         """Whether batches are cut by length: as asked, else where the templates of a processor tell the length.
@@ -136,17 +86,17 @@ class Runner:
             UsageError: asked for, and a prompt has no template.
         """
         told = all(prompt.molecule is not None for prompt in prompts)
-        if self.loop.sort and not told:
+        if self.settings.sort and not told:
             raise UsageError("prompts of plain text have no expected length to sort by", hint="leave out --sort")
-        return (self.processor is not None and told) if self.loop.sort is None else self.loop.sort
+        return (self.processor is not None and told) if self.settings.sort is None else self.settings.sort
 
     @property
     def compiled(self) -> bool:
         """Whether the forward of a decode step is compiled."""
         on_gpu = self.loaded.target.device.type == "cuda"
-        if self.loop.drop_finished or self.kv_cache not in STATIC_CACHES:
+        if self.settings.drop_finished or self.settings.kv_cache not in STATIC_CACHES:
             return False
-        return on_gpu if self.loop.compile == AUTO else self.loop.compile != "off"
+        return on_gpu if self.settings.compile == AUTO else self.settings.compile != "off"
 
     def template(self, molecule: Molecule) -> Template:
         """The molecule's template with the processor's placeholder."""
@@ -156,7 +106,12 @@ class Runner:
     def templates(self) -> Templates:
         """What builds the templates."""
         placeholder = getattr(self.processor, "placeholder", PLACEHOLDER)
-        return Templates(self.loaded.tokenizer, placeholder, self.template_threads, self.template_cache)
+        return Templates(self.loaded.tokenizer, placeholder, self.template_threads, self.settings.template_cache)
+
+    @property
+    def template_threads(self) -> int:
+        """Threads that build templates."""
+        return self.settings.template_threads or default_threads()
 
     def run(self, plans: Sequence[BatchPlan], marks: Marks | None, only: int | None = None) -> PassResult:
         """One pass over all batches, or over batch `only`.
@@ -169,7 +124,7 @@ class Runner:
         self.templates.clear()
         with self._attention():
             self.synchronize()
-            if self.loop.own:
+            if self.settings.own_loop:
                 _ = self._decoder  # made once per run, in no phase of a pass
             before = compiles_so_far()
             began = time.perf_counter_ns()
@@ -189,7 +144,8 @@ class Runner:
         if self.loaded.target.device.type == "cuda":
             torch.cuda.synchronize(self.loaded.target.device)
 
-    def _need(self, prompt: Prompt, max_new_tokens: int | None) -> Need:
+    def _need(self, prompt: Prompt) -> Need:
+        max_new_tokens = self.settings.max_new_tokens
         width = len(self.loaded.tokenizer(prompt.text)["input_ids"])
         if prompt.molecule is None:
             if max_new_tokens is None:
@@ -202,7 +158,7 @@ class Runner:
         elif (longest := getattr(self.processor, "longest", None)) is not None:
             bound = int(longest(template))  # the end token included
         # With forced runs a step is a choice.
-        steps = int(template.free.sum()) if self.loop.forced_runs else len(template.ids) + 1
+        steps = int(template.free.sum()) if self.settings.forced_runs else len(template.ids) + 1
         return Need(width, bound if max_new_tokens is None else max_new_tokens, steps)
 
     def _batch(self, number: int, plan: BatchPlan, marks: Marks) -> BatchResult:
@@ -212,15 +168,15 @@ class Runner:
                 molecules = [prompt.molecule for prompt in plan.row_prompts if prompt.molecule is not None]
                 templates = self.templates.build(molecules)
                 studied = self.processor.start(templates, plan.prompt_width)
-        if self.decoding.sampling != "greedy":
-            torch.manual_seed(self.decoding.seed * 1_000_003 + number)
-        return (self._jump if self.loop.own else self._generate)(number, plan, studied, marks)
+        if self.settings.sampling != "greedy":
+            torch.manual_seed(self.settings.seed * 1_000_003 + number)
+        return (self._jump if self.settings.own_loop else self._generate)(number, plan, studied, marks)
 
     def _jump(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
         """A batch by molprof's own loop."""
         with marks.setup("tokenize", number):
             prompts = self.loaded.tokenizer([prompt.text for prompt in plan.row_prompts])["input_ids"]
-        with _explained(plan, self.attention):
+        with _explained(plan, self.settings.attention):
             finish = self._decoder.decode(prompts, plan.max_new_tokens, plan.prompt_width, studied, marks, number)
         with marks.setup("text", number):
             decoded = finish()
@@ -237,7 +193,7 @@ class Runner:
 
     @functools.cached_property
     def _decoder(self) -> Decoder:
-        return Decoder(self.loaded, self.decoding, self.loop, self.kv_cache == "static", self.compiled)
+        return Decoder(self.loaded, self.settings, self.compiled)
 
     def _generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
         """A batch by transformers' `generate`."""
@@ -251,7 +207,7 @@ class Runner:
                 return_tensors="pt",
             )
             inputs = {name: encoded[name].to(device) for name in ("input_ids", "attention_mask")}
-        with _explained(plan, self.attention):
+        with _explained(plan, self.settings.attention):
             output = self._call(number, plan, inputs, [] if studied is None else [studied], marks)
         with marks.setup("text", number):
             answers = output[:, plan.prompt_width :].tolist()
@@ -271,17 +227,17 @@ class Runner:
     ) -> Tensor:
         """Prompt and answer ids, int64 (batch, prompt_width + steps)."""
         model: Any = self.loaded.model
-        settings = self._config(plan.max_new_tokens)
+        config = self._config(plan.max_new_tokens)
         if isinstance(marks, NoMarks):
             return model.generate(  # type: ignore[no-any-return]
-                **inputs, generation_config=settings, logits_processor=LogitsProcessorList(processors)
+                **inputs, generation_config=config, logits_processor=LogitsProcessorList(processors)
             )
         arguments: tuple[LogitsProcessorList, StoppingCriteriaList]
         with marked(model, marks, plan.rows, processors) as arguments:
             marks.begin(number)
             output: Tensor = model.generate(
                 **inputs,
-                generation_config=settings,
+                generation_config=config,
                 logits_processor=arguments[0],
                 stopping_criteria=arguments[1],
             )
@@ -290,23 +246,24 @@ class Runner:
 
     def _config(self, max_new_tokens: int) -> GenerationConfig:
         """All that molprof decides is set explicitly, so that the model's own generation config does not."""
-        settings: dict[str, Any] = {"do_sample": False}
-        if self.decoding.sampling != "greedy":
+        settings, sampling = self.settings, {"do_sample": False}
+        if settings.sampling != "greedy":
             # 0 and 1.0 switch top-k and top-p off where the model's own config would have them on.
-            settings = {"do_sample": True, "top_k": 0, "top_p": 1.0, **self.decoding.parameters()}
+            sampling = {"do_sample": True, "top_k": 0, "top_p": 1.0, **settings.sampling_parameters}
         return GenerationConfig(
             max_new_tokens=max_new_tokens,
             num_beams=1,
             use_cache=True,
-            cache_implementation=None if self.kv_cache == "dynamic" else self.kv_cache,
+            cache_implementation=None if settings.kv_cache == "dynamic" else settings.kv_cache,
             eos_token_id=sorted(self.loaded.eos),
             pad_token_id=self.loaded.target.pad,
-            **compile_settings(self.loop.compile),
-            **settings,
+            **compile_settings(settings.compile),
+            **sampling,
         )
 
     def _attention(self) -> AbstractContextManager[None]:
-        return sdpa_kernel(_KERNELS[self.attention]) if self.attention in _KERNELS else nullcontext()
+        kernel = _KERNELS.get(self.settings.attention)
+        return nullcontext() if kernel is None else sdpa_kernel(kernel)
 
 
 def check_cache(kv_cache: str, device: torch.device) -> None:

@@ -47,6 +47,28 @@ class Chunk:
     used: int
 
 
+@dataclass(frozen=True)
+class Rules:
+    """What holds for all rows of a batch.
+
+    Attributes:
+        ends: ids that end a row.
+        bound: most tokens of an answer.
+        trash: the column for padding; pad: an id for it.
+        jump: feed forced runs whole; else one token per row and step, as `generate` does.
+        drop: rows that have ended leave the next chunk.
+        widths: the accepted widths of chunks after the first; empty: any.
+    """
+
+    ends: frozenset[int]
+    bound: int
+    trash: int
+    pad: int = 0
+    jump: bool = True
+    drop: bool = False
+    widths: Sequence[int] = ()
+
+
 class Schedule:
     """The rows of one batch, chunk by chunk.
 
@@ -54,38 +76,18 @@ class Schedule:
         prompts: token ids of each row.
         forced: the tokens that no choice is left for; called once before the first choice of a row and once after
             each. None: nothing is known to be forced.
-        ends: ids that end a row.
-        bound: most tokens of an answer.
-        jump: feed forced runs whole; else one token per row and step, as `generate` does.
-        drop: rows that have ended leave the next chunk.
-        pad: an id for padding.
-        trash: the column for padding.
-        widths: the accepted widths of chunks after the first; empty: any.
 
     Attributes:
         answers: per row, the tokens so far, `CHOSEN` where a choice is not known yet.
         appended: per row, the number of tokens that each step appended, until the row ended.
     """
 
-    def __init__(
-        self,
-        prompts: Sequence[Sequence[int]],
-        forced: Forced | None,
-        ends: frozenset[int],
-        bound: int,
-        *,
-        jump: bool = True,
-        drop: bool = False,
-        pad: int = 0,
-        trash: int,
-        widths: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, prompts: Sequence[Sequence[int]], forced: Forced | None, rules: Rules) -> None:
         self.answers: list[list[int]] = [[] for _ in prompts]
         self.appended: list[list[int]] = [[] for _ in prompts]
         self._prompts = prompts
         self._forced = forced or (lambda row, position, chosen: ())
-        self._ends, self._bound = ends, bound
-        self._jump, self._drop, self._pad, self._trash, self._widths = jump, drop, pad, trash, widths
+        self._rules = rules
         self._queues: list[list[int]] = [[] for _ in prompts]
         self._live = [True] * len(prompts)
         self._rows = list(range(len(prompts)))
@@ -97,7 +99,7 @@ class Schedule:
         for row, prompt in enumerate(self._prompts):
             self._queues[row] = list(self._forced(row, 0, None))
             self.appended[row].append(0)
-            parts.append([*prompt, *(self._take(row) if self._jump else ())])
+            parts.append([*prompt, *(self._take(row) if self._rules.jump else ())])
         return self._chunk(parts, None, ())
 
     def next(self, chosen: Sequence[int] | None) -> Chunk | None:
@@ -116,10 +118,10 @@ class Schedule:
         if not any(self._live):
             return None
         kept = [place for place, row in enumerate(self._rows) if self._live[row]]
-        if not self._drop or len(kept) == len(self._rows):
-            return self._chunk([parts.get(row, []) for row in self._rows], None, self._widths)
+        if not self._rules.drop or len(kept) == len(self._rows):
+            return self._chunk([parts.get(row, []) for row in self._rows], None, self._rules.widths)
         self._rows = [self._rows[place] for place in kept]
-        return self._chunk([parts[row] for row in self._rows], np.array(kept), self._widths)
+        return self._chunk([parts[row] for row in self._rows], np.array(kept), self._rules.widths)
 
     def fill(self, step: int, chosen: Sequence[int]) -> None:
         """Puts the choices of a step, by row of its chunk, where `CHOSEN` stood for them."""
@@ -142,26 +144,26 @@ class Schedule:
             queue.append(token)
             if chosen is None:
                 self._choices[-1].append((place, row, position))
-            if token not in self._ends:
+            if token not in self._rules.ends:
                 queue.extend(self._forced(row, position + 1, chosen))
         return self._take(row)
 
     def _take(self, row: int) -> list[int]:
         """Moves tokens from a row's queue to its answer, as many as one chunk may hold."""
         answer, queue = self.answers[row], self._queues[row]
-        count = min(RUN_LIMIT if self._jump else 1, self._bound - len(answer))
+        count = min(RUN_LIMIT if self._rules.jump else 1, self._rules.bound - len(answer))
         taken, self._queues[row] = queue[:count], queue[count:]
         answer += taken
         self.appended[row][-1] += len(taken)
-        self._live[row] = len(answer) < self._bound and not (taken and taken[-1] in self._ends)
+        self._live[row] = len(answer) < self._rules.bound and not (taken and taken[-1] in self._rules.ends)
         return taken
 
     def _chunk(self, parts: list[list[int]], kept: np.ndarray | None, widths: Sequence[int]) -> Chunk:
         longest = max(map(len, parts))
         width = min((size for size in widths if size >= longest), default=longest)
         shape = len(parts), width
-        tokens = np.full(shape, self._pad, dtype=np.int64)
-        columns = np.full(shape, self._trash, dtype=np.int64)
+        tokens = np.full(shape, self._rules.pad, dtype=np.int64)
+        columns = np.full(shape, self._rules.trash, dtype=np.int64)
         positions = np.zeros(shape, dtype=np.int64)
         lengths = [len(self._prompts[row]) + len(self.answers[row]) for row in self._rows]
         for place, (part, length) in enumerate(zip(parts, lengths, strict=True)):

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import RunError, UsageError
-from molprof.profiler.models.architecture import ARCHITECTURES, Architecture, Shape, build, build_empty, config
-from molprof.profiler.models.sizes import RANDOM, TRAINED
+from molprof.common.settings import RANDOM, CaptureSettings
+from molprof.profiler.models.architecture import ARCHITECTURES, Shape, build, build_empty, config
+from molprof.profiler.models.sizes import sized
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from molprof.profiler.models.widening import Report
 
 METADATA = "molprof"
-_OUTPUT = "lm_head.weight"
+OUTPUT = "lm_head.weight"
 _HEADER_BYTES = 100_000_000  # the format's own bound
 _REINSTALL = "reinstall molprof"
 
@@ -80,38 +81,39 @@ def read_header(path: Path) -> Header:
         raise RunError(f"{path} is not a molprof checkpoint ({problem})", hint=_REINSTALL) from problem
 
 
+def implementation(attention: str) -> str:
+    """transformers' `attn_implementation` for an attention of `settings.ATTENTION`."""
+    return "sdpa" if attention.startswith("sdpa") else attention
+
+
 def load_preset(
-    preset: str,
+    settings: CaptureSettings,
     dtype: torch.dtype,
     device: torch.device,
-    attention: str = "sdpa",
-    path: Path | None = None,
-    size: Architecture | None = None,
-    weights: str = TRAINED,
     report: Report = lambda layer, layers: None,
+    path: Path | None = None,
 ) -> PreTrainedModel:
-    """A preset's full-vocabulary model, in evaluation mode.
+    """The full-vocabulary model of a preset, in evaluation mode.
 
     Args:
-        attention: transformers' `attn_implementation`.
-        path: another checkpoint of the same preset, instead of the packaged one.
-        size: the preset at another size, from `sizes.sized`; None: its own.
-        weights: `trained` or `random`.
+        settings: its model, size, weights and attention.
         report: called after each layer with its number, from 1, and their number.
+        path: another checkpoint of the same preset, instead of the packaged one.
 
     Raises:
-        UsageError: no such preset.
+        UsageError: no such preset, or no such size of it.
         RunError: the checkpoint is missing or damaged, or the device has no memory for the model.
     """
+    preset, size = settings.model, settings.size
     file = path or checkpoint_path(preset)
     header = read_header(file)
     if header.preset != preset:
         raise RunError(f"{file} holds the preset {header.preset!r}, not {preset!r}", hint=_REINSTALL)
-    wide = size or ARCHITECTURES[preset]
-    settings = config(wide, wide.logits_width, header.eos, header.pad)
-    settings._attn_implementation = attention
-    model = build_empty(settings, dtype, device)
-    if weights == RANDOM:
+    wide = ARCHITECTURES[preset] if size is None else sized(preset, size, settings.weights)
+    configuration = config(wide, wide.logits_width, header.eos, header.pad)
+    configuration._attn_implementation = implementation(settings.attention)
+    model = build_empty(configuration, dtype, device)
+    if settings.weights == RANDOM:
         from molprof.profiler.models.widening import randomize
 
         randomize(model, report)
@@ -133,7 +135,7 @@ def fill(
     own = ARCHITECTURES[header.preset]
     with torch.device("meta"):
         narrow = build(config(own, len(header.ids) + 1, 0, 0)).state_dict()
-    wanted = {name: tensor.shape for name, tensor in narrow.items() if name != _OUTPUT}  # tied to the embedding
+    wanted = {name: tensor.shape for name, tensor in narrow.items() if name != OUTPUT}  # tied to the embedding
     found = {name: tensor.shape for name, tensor in tensors.items()}
     if found != wanted:
         unlike = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))

@@ -16,20 +16,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import cache_dir
+from molprof.common.settings import AUTO, RANDOM, CaptureSettings
 from molprof.profiler.models.architecture import ARCHITECTURES
-from molprof.profiler.models.checkpoint import load_preset
+from molprof.profiler.models.checkpoint import implementation, load_preset
 from molprof.profiler.models.hub import not_found, only_local
-from molprof.profiler.models.sizes import RANDOM, TRAINED, sized
+from molprof.profiler.models.names import ACCEPTED
+from molprof.profiler.models.sizes import check_preset
+from molprof.profiler.models.target import Target
 from molprof.profiler.models.tokenizers import TAGS, VOCABULARIES, preset_tokenizer
 from molprof.profiler.models.vocabulary import TokenBytes, token_bytes
-from molprof.profiler.processors import default_processor
-from molprof.profiler.processors.base import Target
-from molprof.profiler.project import ACCEPTED
-from molprof.profiler.settings import ATTENTION, DTYPES
 
 # What is shown of an error of transformers, which may list every architecture it knows.
 _REASON_CHARACTERS = 400
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,6 @@ class LoadedModel:
         table: bytes of each token.
         eos: ids that end a sequence; `target.eos` is the one that processors force.
         target: what processors are made for.
-        default_processor: what `--lp` means here.
         notes: what a user should know about the combination.
     """
 
@@ -52,7 +49,6 @@ class LoadedModel:
     table: TokenBytes
     eos: frozenset[int]
     target: Target
-    default_processor: str
     notes: tuple[str, ...]
 
     @property
@@ -68,7 +64,7 @@ def resolve_device(name: str) -> torch.device:
     Raises:
         UsageError: no such device, or it is not there.
     """
-    if name == "auto":
+    if name == AUTO:
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     kind, _, number = name.partition(":")
     if kind == "cpu" and not number:
@@ -84,57 +80,43 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` (bfloat16 on a GPU, float32 on a CPU), `float32`, `bfloat16` or `float16`."""
-    if name == "auto":
+    """One of `DTYPES`; `auto` is bfloat16 on a GPU and float32 on a CPU."""
+    if name == AUTO:
         return torch.bfloat16 if device.type == "cuda" else torch.float32
-    if name not in _DTYPES:
-        raise UsageError(f"no dtype {name!r}", hint=f"use one of: {', '.join(DTYPES)}")
-    return _DTYPES[name]
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
-def load(
-    name: str,
-    tokenizer: str | None = None,
-    dtype: str = "auto",
-    device: str = "auto",
-    attention: str = "sdpa",
-    trust_remote_code: bool = False,
-    size: str | None = None,
-    weights: str = TRAINED,
-    report: Callable[[int, int], None] = lambda layer, layers: None,
-) -> LoadedModel:
-    """A preset (`qwen`, `llama`), or a model that transformers finds by path or hub id.
+def load(settings: CaptureSettings, report: Callable[[int, int], None] = lambda layer, layers: None) -> LoadedModel:
+    """The model and tokenizer of `settings`: a preset, or what transformers finds by path or hub id.
 
     Args:
-        size, weights: of a preset; see `sizes.sized`. None: its own size.
         report: called after each layer of a preset with its number, from 1, and their number.
 
     Raises:
-        UsageError: no such model, size, tokenizer, device, dtype or attention; or they do not fit each other.
+        UsageError: no such model, size, tokenizer or device; or they do not fit each other.
         MissingExtraError: a preset's vocabulary is not installed.
         RunError: the installation lacks the preset's checkpoint, or the device has no memory for the model.
     """
-    wide = None if size is None else sized(name, size, weights)
-    if attention not in ATTENTION:
-        raise UsageError(f"no attention {attention!r}", hint=f"use one of: {', '.join(ATTENTION)}")
-    where, kind = resolve_device(device), resolve_dtype(dtype, resolve_device(device))
-    implementation = "sdpa" if attention.startswith("sdpa") else attention
-    tokenizer_name = tokenizer or name
+    check_preset(settings)
+    name, tokenizer = settings.model, settings.tokenizer or settings.model
+    device = resolve_device(settings.device)
+    dtype = resolve_dtype(settings.dtype, device)
     local = None if name in ARCHITECTURES else only_local("model", name)
     tokenizer_local = local
-    if tokenizer_name != name and tokenizer_name not in VOCABULARIES:
-        tokenizer_local = only_local("tokenizer", tokenizer_name)
+    if tokenizer != name and tokenizer not in VOCABULARIES:
+        tokenizer_local = only_local("tokenizer", tokenizer)
     with _quiet():
-        text = _load_tokenizer(tokenizer_name, trust_remote_code, tokenizer_local)
+        text = _load_tokenizer(tokenizer, settings.trust_remote_code, tokenizer_local)
         if name in ARCHITECTURES:
             try:
-                model = load_preset(name, kind, where, implementation, size=wide, weights=weights, report=report)
+                model = load_preset(settings, dtype, device, report)
             except ImportError as problem:  # transformers: the attention's package is missing
-                raise UsageError(f"the attention {attention!r}: {problem}", hint="--attention sdpa") from problem
+                raise UsageError(f"the attention {settings.attention!r}: {problem}", "--attention sdpa") from problem
         else:
-            model = _load_model(name, kind, where, implementation, trust_remote_code, local)
-    loaded = describe(name, tokenizer_name, model, text)
-    if weights == RANDOM:
+            model = _load_model(settings, dtype, device, local)
+    loaded = describe(name, tokenizer, model, text)
+    if settings.weights == RANDOM:
         note = "the weights are random: times and launches are real, tokens and drift are not meaningful"
         return dataclasses.replace(loaded, notes=(*loaded.notes, note))
     return loaded
@@ -173,17 +155,7 @@ def describe(name: str, tokenizer_name: str, model: PreTrainedModel, tokenizer: 
     if split:
         # Adding them would give ids whose embeddings were never trained, or that do not exist.
         notes.append(f"the tokenizer has no single token for {', '.join(split)}: written as ordinary text")
-    return LoadedModel(
-        name,
-        tokenizer_name,
-        model,
-        tokenizer,
-        table,
-        frozenset(ends),
-        target,
-        default_processor(target),
-        tuple(notes),
-    )
+    return LoadedModel(name, tokenizer_name, model, tokenizer, table, frozenset(ends), target, tuple(notes))
 
 
 def _load_tokenizer(name: str, trust_remote_code: bool, local: str | None) -> PreTrainedTokenizerFast:
@@ -202,20 +174,16 @@ def _load_tokenizer(name: str, trust_remote_code: bool, local: str | None) -> Pr
 
 
 def _load_model(
-    name: str,
-    dtype: torch.dtype,
-    device: torch.device,
-    attention: str,
-    trust_remote_code: bool,
-    local: str | None,
+    settings: CaptureSettings, dtype: torch.dtype, device: torch.device, local: str | None
 ) -> PreTrainedModel:
+    name = settings.model
     try:
         # `weights_only` (transformers' default) keeps a .bin checkpoint from running code while it is read.
         model: Any = AutoModelForCausalLM.from_pretrained(
             name,
             dtype=dtype,
-            attn_implementation=attention,
-            trust_remote_code=trust_remote_code,
+            attn_implementation=implementation(settings.attention),
+            trust_remote_code=settings.trust_remote_code,
             weights_only=True,
             local_files_only=local is not None,
         )

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from molprof.common.errors import UsageError
+from molprof.common.settings import RANDOM, TRAINED, CaptureSettings
 from molprof.profiler.models.architecture import ARCHITECTURES, Architecture, Shape
-
-TRAINED, RANDOM = "trained", "random"
-WEIGHTS = (TRAINED, RANDOM)
 
 NAMED = {
     # Qwen/Qwen3-0.6B, config.json.
@@ -20,6 +18,17 @@ _NUMBERS = tuple(field.name for field in dataclasses.fields(Shape))
 # What a million layers need is told; more of them could not even be listed.
 _DIGITS = 7
 _TIED = {"yes": True, "no": False}
+
+
+def check_preset(settings: CaptureSettings) -> None:
+    """Raises UsageError where the model takes no such size or weights: both are for presets."""
+    if settings.size is not None:
+        sized(settings.model, settings.size, settings.weights)
+    elif settings.weights != TRAINED and settings.model not in ARCHITECTURES:
+        raise UsageError(
+            f"weights {settings.weights!r}: the model {settings.model!r} has weights of its own",
+            hint=f"random weights are for the presets: {', '.join(ARCHITECTURES)}",
+        )
 
 
 def sized(preset: str, size: str, weights: str = TRAINED) -> Architecture:

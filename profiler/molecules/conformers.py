@@ -12,7 +12,7 @@ from pathlib import Path
 from rdkit import Chem
 
 from molprof.common.errors import RunError, UsageError
-from molprof.common.manifest import Skipped
+from molprof.common.molecule_records import Skipped
 from molprof.profiler.molecules.smiles import TRIPLE, Molecule, Position, position_of, quiet, split_atoms
 
 # Training data has the prompt and the tags around the text.

@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from molprof.common.errors import RunError, UsageError
-from molprof.common.manifest import Skipped
+from molprof.common.molecule_records import Skipped
 from molprof.common.text import shortened
 from molprof.profiler.molecules.smiles import Molecule, molecule
 from molprof.profiler.molecules.template import prompt_text

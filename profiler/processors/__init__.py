@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from molprof.common.errors import UsageError
+from molprof.common.settings import AUTO
 
 if TYPE_CHECKING:
-    from molprof.profiler.processors.base import Factory, Processor, Target
+    from molprof.profiler.processors.base import Factory, Processor
+from molprof.profiler.models.target import Target
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,13 @@ PROCESSORS = {
 
 
 def make_processor(name: str, target: Target) -> Processor:
-    """The processor of that name, or of that `package.module:factory`.
+    """The processor of that name, or of that `package.module:factory`; of `auto`, the one that suits the tokenizer.
 
     Raises:
         UsageError: no such processor, or it cannot work with the tokenizer.
     """
+    if name == AUTO:
+        name = default_processor(target)
     factory = find_factory(name)
     if name in PROCESSORS:
         return factory(target)

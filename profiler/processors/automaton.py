@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from molprof.common.errors import UsageError
-from molprof.profiler.processors.base import Target
+from molprof.profiler.models.target import Target
 
 Path = tuple[int, ...]
 END = 0

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from molprof.profiler.models.target import Target
 from molprof.profiler.processors.automaton import END, Tables
-from molprof.profiler.processors.base import Target
 
 
 class DeviceTables(NamedTuple):

@@ -18,8 +18,9 @@ from transformers import LogitsProcessor
 
 from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.text import shortened
+from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
-from molprof.profiler.processors.base import Places, Target
+from molprof.profiler.processors.base import Places
 from molprof.profiler.processors.blame import PASSED_ON, RAISED, told
 
 

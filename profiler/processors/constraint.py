@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
-from molprof.profiler.processors.base import BatchProcessor, Target
+from molprof.profiler.processors.base import BatchProcessor
 from molprof.profiler.processors.free_length import WHOLE_DIGITS
 
 _TAGS = "[CONFORMER]", "[/CONFORMER]"

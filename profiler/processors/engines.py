@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from molprof.common.errors import MissingExtraError, RunError
-from molprof.profiler.processors.base import Target
+from molprof.profiler.models.target import Target
 from molprof.profiler.processors.constraint import Constraint, Engine, EngineProcessor, tag_tokens
 
 

@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
 from molprof.profiler.processors.automaton import Chain, Coordinate, check_vocabulary, compile_tables
 from molprof.profiler.processors.automaton_batch import AutomatonBatch, kernels_per_step
-from molprof.profiler.processors.base import BatchProcessor, Target
+from molprof.profiler.processors.base import BatchProcessor
 
 WHOLE_DIGITS = 3
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from molprof.profiler.models.target import Target
 from molprof.profiler.models.tokenizers import TAGS
 from molprof.profiler.molecules.template import PLACEHOLDER
-from molprof.profiler.processors.base import Target
 from molprof.profiler.processors.rows import Action, Block, TemplateProcessor
 
 

@@ -14,10 +14,10 @@ import re
 from collections.abc import Iterable, Sequence
 
 from molprof.common.errors import UsageError
+from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
 from molprof.profiler.molecules.template import Template
 from molprof.profiler.processors.automaton import Chain, Coordinate, Node, Path, longest_path, trie
-from molprof.profiler.processors.base import Target
 from molprof.profiler.processors.free_length import WHOLE_DIGITS, FreeLength
 
 _INSIDE = re.compile(r"(?<=<)[^<>]*(?=>)")

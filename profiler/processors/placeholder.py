@@ -6,9 +6,9 @@ length, junk gets rarer but does not end.
 
 from __future__ import annotations
 
+from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.conformers import reference_conformers
 from molprof.profiler.molecules.placeholders import best_placeholder
-from molprof.profiler.processors.base import Target
 from molprof.profiler.processors.vectorized import Vectorized
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from molprof.common.errors import UsageError
-from molprof.profiler.processors.base import Target
+from molprof.profiler.models.target import Target
 from molprof.profiler.processors.rows import Action, Allow, TemplateProcessor
 
 COMMAS = (",", ",-")

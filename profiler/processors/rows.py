@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.template import Template
-from molprof.profiler.processors.base import BatchProcessor, Places, Target
+from molprof.profiler.processors.base import BatchProcessor, Places
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.template import Template
 from molprof.profiler.processors import default_processor
-from molprof.profiler.processors.base import BatchProcessor, Places, Target
+from molprof.profiler.processors.base import BatchProcessor, Places
 from molprof.profiler.processors.generic import Generic
 from molprof.profiler.processors.qwen import Qwen
 from molprof.profiler.processors.rows import Action, Allow, Block, Force

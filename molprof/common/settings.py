@@ -1,0 +1,232 @@
+"""What a capture is asked to do: the options of `molprof capture` by name. Standard library only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from molprof.common.errors import UsageError
+
+AUTO = "auto"
+TRAINED, RANDOM = "trained", "random"
+WEIGHTS = (TRAINED, RANDOM)
+# `sdpa-*` restrict torch to one of its scaled-dot-product kernels; the others are transformers' names.
+ATTENTION = (
+    "eager",
+    "sdpa",
+    "sdpa-math",
+    "sdpa-flash",
+    "sdpa-efficient",
+    "sdpa-cudnn",
+    "flash_attention_2",
+    "flash_attention_3",
+    "flex_attention",
+)
+DTYPES = (AUTO, "float32", "bfloat16", "float16")
+# transformers' names. Static caches have one shape, which a compiled forward needs.
+KV_CACHES = ("dynamic", "static", "offloaded", "offloaded_static", "quantized")
+STATIC_CACHES = ("static", "offloaded_static")
+SAMPLING = ("greedy", "sample", "top_p", "top_k")
+# `auto`: transformers decides (it compiles with a static cache on a GPU). `eager`: traced, not compiled. The others
+# are modes of torch.compile.
+COMPILE = (AUTO, "off", "eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+# torch's seeds have 64 bits, and each batch adds its number.
+MOST_SEED = 2**32 - 1
+# A thread that cannot be started ends the process without a message.
+MOST_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class CaptureSettings:
+    """One capture. Checks here need neither preset nor device.
+
+    Attributes:
+        model: a preset (`qwen`, `llama`), a folder, or a hub id.
+        size: another size of a preset, see `sizes.sized`; None: its own.
+        weights: of a preset: `trained`, spread over that size, or `random`.
+        tokenizer: preset, folder or hub id; None: the model's own.
+        processor: name, `package.module:factory`, `auto` (by tokenizer), or None: unconstrained.
+        smiles: file of molecules; None: those that come with molprof.
+        prompts: file of plain-text prompts instead of molecules.
+        count: molecules or prompts; batch_size: how many are generated together.
+        generations: how often each of them is generated.
+        strict: refuse an unreadable molecule instead of skipping it.
+        sampling: `greedy`, or from the distribution: all of it (`sample`), `top_p` or `top_k`.
+        temperature: divides the logits, except in greedy sampling.
+        top_p: mass that `top_p` keeps; top_k: tokens that `top_k` keeps.
+        seed: seeds every batch together with its number, so that each pass writes the same text.
+        sort: molecules of similar length share a batch; None: if a processor gives templates.
+        forced_runs: the forward of a token appends the forced tokens after it.
+        drop_finished: finished rows leave the batch.
+        compile: one of `COMPILE`.
+        dtype: `auto` is bfloat16 on a GPU and float32 on a CPU.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        max_new_tokens: None: what the longest template of a batch needs.
+        repeats: timed passes; warmup: passes before them.
+        window: first and last step to record, of the first batch; None: 20 steps from step 20 on, or fewer if there
+            are fewer.
+        full: record all steps of all batches.
+        disagreement: one more untimed pass, which records what the model would have chosen.
+        template_threads: threads that build templates; None: see `templates.default_threads`.
+        template_cache: keep the template of a molecule that the same pass generates again.
+        threads: CPU threads for torch; None: torch's own choice, one per core.
+    """
+
+    model: str
+    size: str | None = None
+    weights: str = TRAINED
+    tokenizer: str | None = None
+    processor: str | None = None
+    smiles: str | None = None
+    prompts: str | None = None
+    count: int = 64
+    batch_size: int = 32
+    generations: int = 1
+    strict: bool = False
+    sampling: str = "greedy"
+    temperature: float = 1.0
+    top_p: float = 0.9
+    top_k: int = 50
+    seed: int = 0
+    attention: str = "sdpa"
+    kv_cache: str = "dynamic"
+    sort: bool | None = None
+    forced_runs: bool = False
+    drop_finished: bool = False
+    compile: str = AUTO
+    dtype: str = AUTO
+    device: str = AUTO
+    max_new_tokens: int | None = None
+    repeats: int = 3
+    warmup: int = 1
+    window: tuple[int, int] | None = None
+    full: bool = False
+    disagreement: bool = False
+    template_threads: int | None = None
+    template_cache: bool = False
+    threads: int | None = None
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise UsageError("no model is named", hint="use a preset (qwen, llama), a folder, or a hub id")
+        if self.processor == "":
+            raise UsageError("no processor is named", hint="leave out --processor for none; molprof presets lists them")
+        for name, accepted in _ACCEPTED.items():
+            one_of(name.replace("_", "-"), getattr(self, name), accepted)
+        for name, least in _LEAST.items():
+            if (value := getattr(self, name)) is not None:
+                at_least("-n" if name == "count" else f"--{name.replace('_', '-')}", value, least)
+        _at_most("--seed", self.seed, MOST_SEED)
+        _at_most("--threads", self.threads or 1, MOST_THREADS)
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise UsageError(
+                f"--temperature {self.temperature} is not a number above 0", hint="--sampling greedy takes the top"
+            )
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"--top-p {self.top_p} is not in (0, 1]", hint="0.9 keeps 90 % of the mass")
+        for applies, message, hint in self._conflicts():
+            if applies:
+                raise UsageError(message, hint)
+
+    def _conflicts(self) -> tuple[tuple[bool, str, str], ...]:
+        """Settings that exclude each other: whether they do here, the message, and what to do about it."""
+        compiled = self.compile not in (AUTO, "off")
+        first, last = self.window or (0, 0)
+        return (
+            (
+                self.drop_finished and compiled,
+                f"rows that leave the batch change the shape that compile {self.compile!r} is made for",
+                "leave out --drop-finished or --compile",
+            ),
+            (
+                self.own_loop and self.kv_cache not in ("dynamic", "static"),
+                f"kv-cache {self.kv_cache!r} is transformers' own; forced runs and dropped rows do not use it",
+                "--kv-cache dynamic or static",
+            ),
+            (
+                compiled and self.kv_cache not in STATIC_CACHES,
+                f"compile {self.compile!r} needs a cache of fixed shape, not {self.kv_cache!r}",
+                "--kv-cache static",
+            ),
+            (
+                self.disagreement and self.processor is None,
+                "disagreement is between the model and a logits processor, and this run has none",
+                "--lp or --processor NAME",
+            ),
+            (
+                self.prompts is not None and self.smiles is not None,
+                "molecules and plain-text prompts exclude each other",
+                "leave one of them out",
+            ),
+            (
+                self.prompts is not None and self.max_new_tokens is None,
+                "plain-text prompts have no template to bound their answers",
+                "--max-new-tokens N",
+            ),
+            (
+                self.window is not None and self.full,
+                "a window and a full recording exclude each other",
+                "leave one of them out",
+            ),
+            (
+                not 0 <= first <= last,
+                f"the window {first}:{last} is not FIRST:LAST with 0 <= FIRST <= LAST",
+                "e.g. --window 20:39",
+            ),
+        )
+
+    @property
+    def own_loop(self) -> bool:
+        """Whether molprof's own decoding loop runs, not transformers' `generate`."""
+        return self.forced_runs or self.drop_finished
+
+    @property
+    def sampling_parameters(self) -> dict[str, Any]:
+        """The parameters that apply to `sampling`, by name."""
+        if self.sampling == "greedy":
+            return {}
+        parameters: dict[str, Any] = {"temperature": self.temperature}
+        if self.sampling in ("top_p", "top_k"):
+            parameters[self.sampling] = getattr(self, self.sampling)
+        return parameters
+
+
+_ACCEPTED = {
+    "weights": WEIGHTS,
+    "sampling": SAMPLING,
+    "attention": ATTENTION,
+    "kv_cache": KV_CACHES,
+    "compile": COMPILE,
+    "dtype": DTYPES,
+}
+_LEAST = {
+    "count": 1,
+    "batch_size": 1,
+    "repeats": 1,
+    "warmup": 0,
+    "generations": 1,
+    "template_threads": 1,
+    "threads": 1,
+    "max_new_tokens": 1,
+    "top_k": 1,
+    "seed": 0,
+}
+
+
+def one_of(name: str, value: str, accepted: tuple[str, ...]) -> None:
+    """Raises UsageError where `value` is none of `accepted`."""
+    if value not in accepted:
+        raise UsageError(f"no {name} {value!r}", hint=f"use one of: {', '.join(accepted)}")
+
+
+def at_least(name: str, value: int, least: int) -> None:
+    """Raises UsageError where `value` is below `least`."""
+    if value < least:
+        raise UsageError(f"{name} {value} is below {least}", hint=f"{name}: a whole number from {least} on")
+
+
+def _at_most(name: str, value: int, most: int) -> None:
+    if value > most:
+        raise UsageError(f"{name} {value} is above {most}", hint=f"{name}: a whole number up to {most}")

@@ -1,0 +1,59 @@
+"""What a trace says of the trace that it was cut out of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from molprof.common.typed_json import read_typed
+
+# Beside the manifest, or alone, in what was cut out of another trace: a `Trimmed`.
+TRIMMED_KEY = "molprof_trimmed"
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """What was kept of another trace; None and empty lists: all.
+
+    Attributes:
+        source: name of the file that it was cut out of.
+        whole_steps: the kept steps are whole, so that figures per step, phase and token are what they were.
+        batch: the batch of steps that molprof recorded.
+        first_step, last_step: numbers of the first and the last step.
+        phases: names of phases. categories: categories that were kept; without: those left out.
+        start_ns, end_ns: times from the earliest event of the source.
+    """
+
+    source: str
+    whole_steps: bool
+    batch: int | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    phases: list[str] = field(default_factory=list)
+    categories: list[str] = field(default_factory=list)
+    without: list[str] = field(default_factory=list)
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+    def text(self) -> str:
+        """In words, for a report."""
+        parts = []
+        if self.first_step is not None:
+            of = "" if self.batch is None else f" of batch {self.batch}"
+            parts.append(f"steps {self.first_step} to {self.last_step}{of}")
+        if self.start_ns is not None or self.end_ns is not None:
+            until = "the end" if self.end_ns is None else f"{self.end_ns / 1e6:.3f} ms"
+            parts.append(f"{(self.start_ns or 0) / 1e6:.3f} ms to {until}")
+        for what, names in (("phases", self.phases), ("categories", self.categories), ("no", self.without)):
+            if names:
+                parts.append(f"{what} {', '.join(names)}")
+        return f"trimmed from {self.source}: {'; '.join(parts)}"
+
+
+def trimmed_from_json(raw: Any) -> Trimmed | None:
+    """What the key TRIMMED_KEY of a trace says; None without one.
+
+    Raises:
+        TraceError: it says nothing of the kind.
+    """
+    return None if raw is None else read_typed(raw, Trimmed, TRIMMED_KEY)

@@ -1,0 +1,38 @@
+"""Typed values from JSON that somebody else may have written: every field checked, one wording of what is wrong."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, TypeVar
+
+import msgspec
+
+from molprof.common.errors import MolprofError, TraceError
+
+_T = TypeVar("_T")
+# msgspec (0.22) crashes when two threads ask for the same dataclass for the first time.
+_ALONE = threading.Lock()
+
+
+def read_typed(
+    raw: Any, kind: type[_T], where: str, hint: str | None = None, error: type[MolprofError] = TraceError
+) -> _T:
+    """Return `raw`, decoded JSON, as `kind`; keys that `kind` does not have are left out.
+
+    Args:
+        kind: a dataclass, or any other type that msgspec converts to.
+        where: what `raw` is, for the message: a file and line, or a key.
+
+    Raises:
+        error: a field is missing, has another type, or its value is refused by `kind` itself.
+    """
+    try:
+        with _ALONE:
+            return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as problem:
+        text, _, place = str(problem).partition(" - at ")
+        text = text.replace("Object missing required field", "missing field").replace("Expected", "expected")
+        path = place.strip("`").removeprefix("$").removeprefix(".")
+        raise error(f"{where}: {path}: {text}" if path else f"{where}: {text}", hint) from problem
+    except MolprofError as problem:
+        raise error(f"{where}: {problem}", hint or problem.hint) from problem

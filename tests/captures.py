@@ -1,0 +1,53 @@
+"""Captures of random tiny models, and the events of their traces."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from tiny import loaded
+
+from molprof.common.settings import CaptureSettings
+from molprof.profiler.capture.capture import CaptureResult, capture_loaded
+from molprof.profiler.capture.passes import Report
+from molprof.profiler.capture.tracefile import OutputFile
+from molprof.profiler.models.load import LoadedModel
+from molprof.profiler.molecules.prompts import Prompts, read_prompts
+
+FILE = "CC=O acetaldehyde\nxx\nC methane\nOC=C\n"
+
+
+def inputs(folder: Path, count: int = 3) -> Prompts:
+    path = folder / "in.smi"
+    path.write_text(FILE)
+    return read_prompts(path, count)
+
+
+def settings(**changes: Any) -> CaptureSettings:
+    base = CaptureSettings("llama", batch_size=2, repeats=2, warmup=1, count=3, sort=False)
+    return dataclasses.replace(base, **changes)
+
+
+def captured(
+    output: Path,
+    asked: CaptureSettings,
+    prompts: Prompts | None = None,
+    model: LoadedModel | None = None,
+    report: Report = lambda progress: None,
+) -> CaptureResult:
+    """A capture of `model`, or else of the tiny llama, of `prompts`, or else of `inputs`."""
+    trace = OutputFile(output, force=True, command=("molprof", "capture"))
+    return capture_loaded(asked, trace, model or loaded("llama"), prompts or inputs(output.parent), report)
+
+
+def events(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    text = gzip.decompress(path.read_bytes()) if path.name.endswith(".gz") else path.read_bytes()
+    trace = json.loads(text)
+    return trace, trace["traceEvents"]
+
+
+def of(trace: list[dict[str, Any]], category: str) -> list[dict[str, Any]]:
+    return [event for event in trace if event.get("cat") == category]

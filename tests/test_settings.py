@@ -1,0 +1,74 @@
+"""Settings of a capture: values that cannot be, and what excludes each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from captures import settings
+
+from molprof.common.errors import UsageError
+from molprof.common.settings import CaptureSettings
+from molprof.profiler.capture.tracefile import OutputFile
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention": "fast"}, "no attention 'fast'"),
+        ({"kv_cache": "none"}, "no kv-cache 'none'"),
+        ({"dtype": "int8"}, "no dtype 'int8'"),
+        ({"count": 0}, "-n 0 is below 1"),
+        ({"batch_size": -1}, "--batch-size -1 is below 1"),
+        ({"repeats": 0}, "--repeats 0 is below 1"),
+        ({"warmup": -1}, "--warmup -1 is below 0"),
+        ({"max_new_tokens": 0}, "--max-new-tokens 0 is below 1"),
+        ({"window": (3, 2)}, "the window 3:2 is not FIRST:LAST with 0 <= FIRST <= LAST"),
+        ({"window": (3, 4), "full": True}, "a window and a full recording exclude each other"),
+        ({"model": ""}, "no model is named"),
+        ({"processor": ""}, "no processor is named"),
+        ({"threads": 1025}, "--threads 1025 is above 1024"),
+    ],
+)
+def test_bad_settings(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings(**changes)
+    assert str(caught.value) == message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampling": "beam"}, "no sampling 'beam'"),
+        ({"temperature": 0.0}, "--temperature 0.0 is not a number above 0"),
+        ({"temperature": float("inf")}, "--temperature inf is not a number above 0"),
+        ({"top_p": 1.5}, "--top-p 1.5 is not in (0, 1]"),
+        ({"top_k": 0}, "--top-k 0 is below 1"),
+        ({"seed": -1}, "--seed -1 is below 0"),
+        ({"seed": 2**32}, "--seed 4294967296 is above 4294967295"),
+    ],
+)
+def test_bad_decoding(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings(**changes)
+    assert str(caught.value) == message
+
+
+def test_a_trace_is_json(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"x\.txt ends in neither \.json nor \.json\.gz"):
+        OutputFile(tmp_path / "x.txt").check()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "parameters"),
+    [
+        ("greedy", {}),
+        ("sample", {"temperature": 0.5}),
+        ("top_p", {"temperature": 0.5, "top_p": 0.9}),
+        ("top_k", {"temperature": 0.5, "top_k": 50}),
+    ],
+)
+def test_sampling_parameters_are_those_that_apply(sampling: str, parameters: dict[str, Any]) -> None:
+    assert CaptureSettings("qwen", sampling=sampling, temperature=0.5).sampling_parameters == parameters
