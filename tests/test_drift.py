@@ -198,7 +198,7 @@ def test_xyz_has_coordinates_and_no_texts(molprof: Cli, tmp_path: Path) -> None:
         (("--tokenizer", "someone/no-such-model"), "not in the model hub's cache, and HF_HUB_OFFLINE forbids"),
         (("--placeholder", "<0.0>"), "'<0.0>' is no placeholder"),
         (("--placeholder", ""), "'' is no placeholder"),
-        (("--placeholder", "abc"), "'abc' is no placeholder: it is not three numbers with commas between them"),
+        (("--placeholder", "abc"), "'abc' is no placeholder: expected three numbers with commas between them"),
         (("--placeholder", "0.0,0.0"), "'0.0,0.0' is no placeholder"),
         (("--placeholder", "0.0,0.0,.0"), "'0.0,0.0,.0' is no placeholder"),
         (("--conformers", "absent.sdf"), "cannot read absent.sdf"),

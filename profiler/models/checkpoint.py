@@ -1,9 +1,8 @@
-"""A preset's compact checkpoint and the full-vocabulary model that it stands for.
+"""A preset's compact checkpoint, and the full-vocabulary model that is loaded from it.
 
-A preset is trained with one output row per token that occurs and one row for all others (see
-`training/encode.py`); the file holds just those rows. Loading copies the shared row to every other column of the real
-logits width, and widening.py spreads all weights where the model is to be larger. Training raised the shared row's
-logit by log(number of others), so the softmax over the full width is exactly the trained distribution.
+The file holds one output row per token that occurs and one row for all others. Loading copies the shared row to every
+other column of the logits. Training raised the shared row's logit by log(number of others), so the softmax over the
+full width is exactly the trained distribution.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Header:
         preset: key of `ARCHITECTURES`.
         ids: full-vocabulary id of each embedding row but the last, which is shared by all other ids.
         eos, pad: full-vocabulary ids.
-        record: what the training was given.
+        record: settings and score of the training.
     """
 
     preset: str
@@ -70,8 +69,7 @@ def read_header(path: Path) -> Header:
     if not path.is_file():
         raise RunError(f"the checkpoint {path} is missing", hint=_REINSTALL)
     try:
-        # The format's own layout: length of the header as uint64, then the header as JSON. Read without the
-        # safetensors package, whose reader for torch imports torch.
+        # Length of the header as uint64, then the header as JSON. The reader of the safetensors package imports torch.
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(min(length, _HEADER_BYTES)))
@@ -125,7 +123,7 @@ def load_preset(
 def fill(
     model: PreTrainedModel, path: Path, header: Header, ids: tuple[int, ...] | None, wide: Shape, report: Report
 ) -> None:
-    """Fills a model of shape `wide` with the checkpoint's weights, its embedding expanded by `ids` or as it is."""
+    """Fill a model of shape `wide` with the checkpoint's weights; `ids` expands the embedding, None keeps its rows."""
     import torch
     from safetensors.torch import load_file
 
@@ -139,5 +137,7 @@ def fill(
     found = {name: tensor.shape for name, tensor in tensors.items()}
     if found != wanted:
         unlike = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
-        raise RunError(f"{path} does not fit the architecture: unlike in {', '.join(unlike)}", hint=_REINSTALL)
+        raise RunError(
+            f"{path} does not fit the architecture; these weights differ: {', '.join(unlike)}", hint=_REINSTALL
+        )
     widen(model, tensors, ids, own.shape, wide, report)
