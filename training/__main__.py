@@ -16,10 +16,9 @@ from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.models.checkpoint import checkpoint_path
 from molprof.profiler.models.tokenizers import preset_tokenizer
 from training.checkpoint import load_compact, save
-from training.corpus import Sample
-from training.dataset import build, load
+from training.corpus import Sample, build, load
 from training.evaluate import evaluate
-from training.train import Settings, record, train
+from training.train import Settings, train
 
 HELD_OUT = 256
 SPLIT_SEED = 5
@@ -77,7 +76,13 @@ def main(
     tokenizer = preset_tokenizer(preset, cache_dir() / "tokenizers")
     until = dataclasses.replace(settings, steps=0) if evaluate_only else settings
     model, vocabulary, step = train(until, samples, tokenizer, folder)
-    notes: dict[str, Any] = record(settings, step, len(samples), data_seed)
+    notes: dict[str, Any] = {
+        "settings": dataclasses.asdict(settings),
+        "steps": step,
+        "samples": len(samples),
+        "data_seed": data_seed,
+        "torch": torch.__version__,
+    }
     save(checkpoint_path(preset), model, vocabulary, preset, notes)
     packed, _ = load_compact(checkpoint_path(preset))  # the score is that of the packed float16 weights
     notes["held_out"] = dataclasses.asdict(evaluate(packed, vocabulary, tokenizer, held))

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -216,14 +216,3 @@ class _Stop:
     def _ask(self, number: int, frame: object) -> None:
         self.asked = True
         signal.signal(number, signal.SIG_DFL)
-
-
-def record(settings: Settings, steps: int, samples: int, data_seed: int) -> dict[str, Any]:
-    """What the checkpoint says about its training."""
-    return {
-        "settings": asdict(settings),
-        "steps": steps,
-        "samples": samples,
-        "data_seed": data_seed,
-        "torch": torch.__version__,
-    }
