@@ -12,6 +12,7 @@ from pathlib import Path
 from rdkit import Chem
 
 from molprof.common.errors import RunError, UsageError
+from molprof.common.files import read_text
 from molprof.common.molecule_records import Skipped
 from molprof.profiler.molecules.smiles import TRIPLE, Molecule, Position, position_of, quiet, split_atoms
 
@@ -84,12 +85,7 @@ def read_conformers(path: Path, count: int | None = None) -> Conformers:
     Raises:
         UsageError: the file cannot be read, or holds no conformer.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as problem:
-        raise UsageError(f"cannot read {path}: {problem.strerror or problem}", hint=_FORMATS) from problem
-    except UnicodeDecodeError as problem:
-        raise UsageError(f"{path} is not UTF-8 text: {problem.reason} at byte {problem.start}", _FORMATS) from problem
+    lines = read_text(path, _FORMATS).splitlines()
     readers = {".sdf": _sdf, ".sd": _sdf, ".mol": _sdf, ".xyz": _xyz}
     return _collected(str(path), readers.get(path.suffix.lower(), _texts)(lines), count)
 

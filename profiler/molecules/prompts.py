@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from molprof.common.errors import RunError, UsageError
+from molprof.common.files import read_text
 from molprof.common.molecule_records import Skipped
 from molprof.common.text import shortened
 from molprof.profiler.molecules.smiles import Molecule, molecule
@@ -123,13 +124,8 @@ def _lines(path: Path | None) -> list[str]:
                 "the built-in molecules are missing from this installation",
                 hint="--smiles FILE, or reinstall molprof",
             ) from problem
-    try:
-        # str.splitlines would also end a line at a form feed or U+2028, where no editor does.
-        return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
-    except OSError as problem:
-        raise UsageError(f"cannot read {path}: {problem.strerror or problem}") from problem
-    except UnicodeDecodeError as problem:
-        raise UsageError(f"{path} is not UTF-8 text: {problem.reason} at byte {problem.start}") from problem
+    # str.splitlines would also end a line at a form feed or U+2028, where no editor does.
+    return read_text(path).removesuffix("\n").split("\n")
 
 
 def _parse(lines: Iterable[str], count: int, strict: bool, source: str) -> Prompts:
