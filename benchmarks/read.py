@@ -24,7 +24,7 @@ from pathlib import Path
 from shared import parser, progress, table
 from watch import Limits, Measured, measure
 
-from molprof.analysis.reader.memory import available_bytes
+from molprof.common.memory import available_bytes
 
 _FLOOR = """
 import sys

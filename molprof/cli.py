@@ -15,27 +15,27 @@ from molprof import __version__
 from molprof.common.errors import MolprofError
 from molprof.common.text import escaped
 
-# Name -> one line for `molprof --help`. The module of the same name in molprof.commands holds `command`; it is
-# imported when the command is used, so that help stays instant.
+# Name -> one line for `molprof --help`. The module of that name in molprof.commands holds `command`. It is imported
+# when the command is used, so that help stays instant.
 COMMANDS = {
-    "demo": "Capture both presets with and without the LP, and compare the four.",
+    "demo": "Capture both presets with and without the LP, and compare the four traces.",
     "capture": "Record a trace of generation, with or without a logits processor.",
-    "report": "What one trace holds: launches, kernels, phases, tokens.",
-    "compare": "Two or more traces side by side, and where the difference comes from.",
-    "drift": "What coordinates need in tokens and what placeholders give; no model needed.",
-    "bench": "Measure configurations of attention, cache, batch, compiling and processors, case by case.",
-    "recommend": "The fastest valid configuration that a benchmark measured, and what it gains.",
-    "plot": "One figure of a trace or several, as PNG, SVG or PDF.",
-    "open": "One trace, or two side by side, in the Perfetto UI on this machine.",
-    "trim": "A smaller trace: some of its steps, phases, categories, or a stretch of time.",
-    "query": "SQL over one trace or several: a module of the package, a file, or your own.",
-    "queries": "The SQL package: its modules, their columns, units and examples.",
-    "sweep": "Captures over a grid of options, here or on a cluster.",
-    "jobs": "What was submitted to a cluster, and how it stands.",
-    "collect": "The results of a job that was submitted to a cluster.",
-    "logs": "What the tasks of a job printed.",
-    "doctor": "What works here, and the fix for what does not.",
-    "presets": "The models, processors and molecules that come with molprof.",
+    "report": "Report launches, kernels, phases and tokens of a trace.",
+    "compare": "Compare two or more traces, and explain the difference.",
+    "drift": "Compare the tokens that coordinates need with those of their placeholders; no model needed.",
+    "bench": "Benchmark attention, KV caches, batch sizes, compilation and processors, case by case.",
+    "recommend": "Recommend the fastest valid configuration that a benchmark measured.",
+    "plot": "Draw a figure of one or more traces as PNG, SVG or PDF.",
+    "open": "Open one trace, or two side by side, in the Perfetto UI on this machine.",
+    "trim": "Cut a trace to some of its steps, phases, categories, or a stretch of time.",
+    "query": "Run SQL over one or more traces: a module of the package, a file, or your own.",
+    "queries": "List the SQL package: modules, columns, units and examples.",
+    "sweep": "Capture every combination of a grid of options, here or on a cluster.",
+    "jobs": "List, requeue or cancel jobs on a cluster.",
+    "collect": "Collect the results of a job on a cluster.",
+    "logs": "Print the logs of a job on a cluster.",
+    "doctor": "Check what works on this machine, and how to fix what does not.",
+    "presets": "List the models, processors and molecules that come with molprof.",
 }
 
 INTERRUPTED = 130
@@ -77,12 +77,12 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Runs the command line and exits: 0 good, 1 a broken threshold, 2 wrong usage, 3 untrusted, 130 interrupted."""
+    """Run the command line and exit: 0 good, 1 a threshold failed, 2 wrong usage, 3 an error, 130 interrupted."""
     sys.exit(_run(arguments))
 
 
 class _Notes(logging.Handler):
-    """Shows what the libraries below have to say as remarks on stderr."""
+    """Print remarks of the libraries on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         click.echo(escaped(record.getMessage()), err=True)
@@ -92,7 +92,7 @@ def _run(arguments: list[str] | None) -> int:
     logger = logging.getLogger("molprof")
     logger.handlers, logger.propagate = [_Notes()], False
     logger.setLevel(logging.INFO)
-    signal.signal(signal.SIGTERM, _terminate)  # a batch system's signal cleans up as Ctrl-C does
+    signal.signal(signal.SIGTERM, _terminate)  # from a batch system: clean up as after Ctrl-C
     try:
         result: Any = cli.main(args=arguments, prog_name="molprof", standalone_mode=False)
     except MolprofError as error:
@@ -108,14 +108,13 @@ def _run(arguments: list[str] | None) -> int:
         name = f": {error.filename}" if error.filename else ""
         return _complain(f"{error.strerror or error}{name}", None, 3)
     except Exception:
-        # Not a user's mistake: the traceback is what a report of it needs.
         traceback.print_exc()
-        return _complain("this is a bug in molprof; the lines above say where", None, 3)
+        return _complain("this is a bug in molprof; please report it with the lines above", None, 3)
     return result if isinstance(result, int) else 0
 
 
 def _usage(error: click.ClickException) -> str | None:
-    """The next step after a mistake on the command line."""
+    """The next step after wrong usage."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     return None if context is None else f"{context.command_path} --help shows what it takes"
 

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import re
+import subprocess
 from pathlib import Path
-
-import torch
-import transformers
+from typing import TYPE_CHECKING
 
 from molprof.common.manifest import Environment
-from molprof.profiler.hardware import driver_version
+from molprof.common.memory import processors
+
+if TYPE_CHECKING:
+    import torch
+
+_TIME_LIMIT_S = 20
 
 
 def environment(device: torch.device) -> Environment:
-    """The machine and the versions, as far as they matter for timings on `device`."""
+    """Return the machine and the versions, as far as they matter for timings on `device`."""
+    import torch
+    import transformers
+
     gpu = memory = cuda = cudnn = None
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        gpu, memory, cuda = (
-            properties.name,
-            int(properties.total_memory),
-            torch.version.cuda or torch.version.hip,
-        )
+        gpu, memory = properties.name, int(properties.total_memory)
+        cuda = torch.version.cuda or torch.version.hip
         version = torch.backends.cudnn.version()
         cudnn = None if version is None else str(version)
     return Environment(
@@ -35,21 +38,45 @@ def environment(device: torch.device) -> Environment:
         cudnn=cudnn,
         torch=torch.__version__,
         transformers=transformers.__version__,
-        flash_attn=_version("flash-attn"),
-        molprof=_version("molprof") or "not installed",
+        flash_attn=installed_version("flash-attn"),
+        molprof=installed_version("molprof") or "not installed",
         python=platform.python_version(),
         platform=platform.platform(),
         cpu=_cpu(),
-        cores=_cores(),
+        cores=processors(),
         threads=torch.get_num_threads(),
     )
 
 
-def _version(distribution: str) -> str | None:
+def installed_version(distribution: str) -> str | None:
+    """Return the version of an installed distribution; None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def driver_version() -> str | None:
+    """Return the GPU driver's version, from the kernel module, else from nvidia-smi; None without one."""
+    module = Path("/proc/driver/nvidia/version")
+    if module.is_file() and (match := re.search(r"\s(\d{3,}\.\d+(?:\.\d+)?)\s", module.read_text())):
+        return match.group(1)
+    found = _nvidia_smi("driver_version")
+    return found[0] if found else None
+
+
+def gpu_names() -> list[str]:
+    """Return the machine's GPUs as nvidia-smi names them; empty without one, or without nvidia-smi."""
+    return _nvidia_smi("name")
+
+
+def _nvidia_smi(field: str) -> list[str]:
+    query = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
+    try:
+        out = subprocess.run(query, capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in out.splitlines() if line.strip()]
 
 
 def _cpu() -> str:
@@ -57,10 +84,3 @@ def _cpu() -> str:
     if info.is_file() and (match := re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE)):
         return match.group(1).strip()
     return platform.processor() or platform.machine()
-
-
-def _cores() -> int:
-    """Cores that this process may use, which in a container are fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""`molprof.toml`: clusters and models of a project by short names, found in the current folder or above it."""
+"""`molprof.toml`: clusters and models of a project by short names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ path = "checkpoints/mine"
 tokenizer = "qwen"
 processor = "generic\""""
 _MODEL_KEYS = ("path", "tokenizer", "processor")
-# `--submit slurm` needs no table: the cluster's own defaults.
+# `--submit slurm` requires no table: without one, the cluster's own defaults.
 DEFAULT_CLUSTER = "slurm"
 
 
@@ -34,9 +34,9 @@ class ModelAlias:
     """A model by a short name.
 
     Attributes:
-        path: folder or hub id; a folder is relative to the file.
+        path: folder or hub id; folders are relative to the file.
         tokenizer: preset, folder or hub id; None: the model's own.
-        processor: what `--lp` means for it; None: what suits the tokenizer.
+        processor: the one of `--lp`; None: by the tokenizer.
     """
 
     path: str
@@ -46,10 +46,10 @@ class ModelAlias:
 
 @dataclass(frozen=True)
 class Project:
-    """What the file says; all empty where there is none.
+    """Content of the file; empty without one.
 
     Attributes:
-        file: where it is, None without one.
+        file: None without one.
     """
 
     file: Path | None = None
@@ -58,11 +58,11 @@ class Project:
 
     @property
     def folder(self) -> Path:
-        """Where the project's jobs are kept: beside the file, or in the current folder."""
+        """The folder of the file, else the current one."""
         return Path.cwd() if self.file is None else self.file.parent.absolute()
 
     def cluster(self, name: str) -> SlurmSettings:
-        """The table of that name; of `slurm`, which may have none, the cluster's own defaults.
+        """Return the table of that name; for `slurm` without one, the cluster's own defaults.
 
         Raises:
             UsageError: there is no such table.
@@ -74,11 +74,11 @@ class Project:
         return self.clusters.get(name, SlurmSettings())
 
     def model(self, name: str) -> ModelAlias:
-        """The model of that name; of any other name, the name itself as a path."""
+        """Return the model of that name; for any other name, the name itself as a path."""
         return self.models.get(name, ModelAlias(name))
 
     def tokenizer(self, name: str | None, of: ModelAlias | None = None) -> str | None:
-        """The tokenizer that `name` means: that of the model of this name, or itself; without a name, that of `of`."""
+        """Return the tokenizer of the model `name`, or `name` itself; without a name, that of `of`."""
         if name is None:
             return None if of is None else of.tokenizer
         alias = self.models.get(name)
@@ -86,10 +86,10 @@ class Project:
 
 
 def find_project(given: Path | None = None) -> Project:
-    """The file that was given, `MOLPROF_CONFIG`, or the nearest one in the current folder and those above it.
+    """Read the given file, that of `MOLPROF_CONFIG`, or the nearest in the current folder and those above it.
 
     Raises:
-        UsageError: the file that was given is not there, or holds a mistake; names the line.
+        UsageError: the given file does not exist, or a file has a mistake; names the line.
     """
     if given is None and (named := os.environ.get(VARIABLE)):
         given = Path(named)
@@ -101,10 +101,10 @@ def find_project(given: Path | None = None) -> Project:
 
 
 def read_project(path: Path) -> Project:
-    """The file at `path`.
+    """Read the file at `path`.
 
     Raises:
-        UsageError: it cannot be read or holds a mistake; names the line.
+        UsageError: it cannot be read or has a mistake; names the line.
     """
     file = read_toml(path, _EXAMPLE)
     file.check_keys(file.content, [], ("slurm", "models"))
@@ -114,7 +114,7 @@ def read_project(path: Path) -> Project:
 
 
 def _tables(file: TomlFile, kind: str) -> dict[str, Any]:
-    """`[kind.NAME]`, by name."""
+    """The tables `[kind.NAME]`, by name."""
     tables = file.content.get(kind, {})
     if not isinstance(tables, dict):
         file.refuse(f"{kind} is {tables!r}, expected tables [{kind}.NAME]", [kind])
@@ -143,7 +143,7 @@ def _model(file: TomlFile, name: str) -> ModelAlias:
 
 
 def _beside(folder: Path, name: str) -> str:
-    """The path of a name that is a folder beside the file, or can be nothing but one; any other name as it is."""
+    """The path of a name that is a folder beside the file, or can only be a folder; any other name unchanged."""
     path = Path(name).expanduser()
     if path.is_absolute() or name.startswith((".", "~")) or (name not in ARCHITECTURES and (folder / path).is_dir()):
         return str((folder / path).absolute())

@@ -79,5 +79,5 @@ def run(request: dict[str, Any]) -> Answer:
     return {"figures": FIGURES, "environment": ENVIRONMENT}
 
 
-if __name__ == "__main__":
+def main() -> None:
     serve(run)

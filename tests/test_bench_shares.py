@@ -156,4 +156,4 @@ def test_a_share_is_one_of_so_many(molprof: Cli, share: str) -> None:
 def test_tasks_are_of_a_submission(molprof: Cli) -> None:
     result = molprof("bench", "sdpa", "-o", "x.jsonl", "--tasks", "2")
     assert result.returncode == 2
-    assert "--tasks is of use with --submit NAME only" in result.stderr
+    assert "--tasks requires --submit NAME" in result.stderr

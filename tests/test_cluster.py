@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import signal
-import subprocess
-import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,14 +12,12 @@ import pytest
 
 from molprof.commands.submission import Submittable, own_arguments, submit_options
 from molprof.common.errors import RunError, UsageError
-from molprof.profiler.cluster import child, scheduler, status
-from molprof.profiler.cluster.child import run_child
+from molprof.profiler.cluster import scheduler, status
 from molprof.profiler.cluster.follow import LogTail
 from molprof.profiler.cluster.job import Attempt, Job, Task, all_jobs, find_job, new_job_folder, read_job, write_json
 from molprof.profiler.cluster.scheduler import SchedulerError, Sighting
 from molprof.profiler.cluster.settings import SlurmSettings
 from molprof.profiler.cluster.status import TaskStatus, job_status
-from molprof.profiler.cluster.submit import recovered
 
 WHEN = "2026-01-01T00:00:00+00:00"
 
@@ -67,11 +60,11 @@ def say(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Sighting] | str) -> N
         ("stopped", {}, "stopped", "said"),
         ("timed out", {}, "timed out", "said"),
         ("cancelled", {"7": Sighting("COMPLETING")}, "cancelled", "said"),
-        ("preempted", {"7": Sighting("PENDING")}, "pending", "again, after it was preempted"),
-        ("running", {}, "lost", "Slurm no longer knows it, and it left no word"),
-        (None, {}, "lost", "Slurm no longer knows it, and it left no word"),
-        ("running", "no answer", "unknown", "running when last heard of"),
-        (None, "no answer", "unknown", "not started when last heard of"),
+        ("preempted", {"7": Sighting("PENDING")}, "pending", "requeued after it was preempted"),
+        ("running", {}, "lost", "Slurm no longer knows it, and it did not write that it ended"),
+        (None, {}, "lost", "Slurm no longer knows it, and it did not write that it ended"),
+        ("running", "no answer", "unknown", "it was running"),
+        (None, "no answer", "unknown", "it had not started"),
         ("ok", "no answer", "ok", "said"),
         ("cancelled", "no answer", "cancelled", "said"),
     ],
@@ -111,7 +104,7 @@ def test_a_failure_that_left_no_word_names_the_log(tmp_path: Path, monkeypatch: 
     job = job_in(tmp_path)
     say(monkeypatch, {"7": Sighting("FAILED", "NonZeroExitCode")})
     assert job_status(job).tasks[0].message == (
-        "Slurm says FAILED and the task left no word; molprof logs report-1 0 may say why"
+        "Slurm says FAILED, and the task wrote no reason; see molprof logs report-1 0"
     )
 
 
@@ -135,7 +128,7 @@ def test_a_damaged_job_is_one_line(tmp_path: Path) -> None:
     raw = json.loads((job.folder / "job.json").read_text())
     raw["tasks"][0]["name"] = None
     write_json(job.folder / "job.json", raw)
-    with pytest.raises(RunError, match="is not a whole job: the task None is no text"):
+    with pytest.raises(RunError, match=r"job\.json: tasks: \[0\]\.name: expected `str`, got `null`"):
         read_job(job.folder)
 
 
@@ -168,10 +161,10 @@ def test_another_attempt_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_submission_that_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_in(tmp_path, slurm_id=None)
     say(monkeypatch, {})
-    assert job_status(recovered(job)).tasks[0].state == "lost"
+    assert job_status(read_job(job.folder)).tasks[0].state == "lost"
     job.attempt_folder(0).mkdir()
     (job.attempt_folder(0) / "31_submission.sh").touch()
-    assert recovered(job).slurm_task_id(0) == "31"
+    assert read_job(job.folder).slurm_task_id(0) == "31"
 
 
 def test_a_jobs_file_comes_back_whole(tmp_path: Path) -> None:
@@ -183,7 +176,11 @@ def test_a_jobs_file_comes_back_whole(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no job '3'") as raised:
         find_job(tmp_path, "3")
     assert raised.value.hint == "the latest: report-1, report-2"
-    for damage, message in (("{", "cannot be read"), ('{"schema": 9}', "schema 9"), ('{"schema": 1}', "not a whole")):
+    for damage, message in (
+        ("{", "cannot be read"),
+        ('{"schema": 9}', "schema 9"),
+        ('{"schema": 1}', "kind: expected `str`"),
+    ):
         (first.folder / "job.json").write_text(damage)
         with pytest.raises(RunError, match=message):
             read_job(first.folder)
@@ -238,103 +235,28 @@ def test_a_command_line_without_its_submission() -> None:
     @click.command(cls=Submittable)
     @submit_options
     @click.option("-n")
+    @click.option("-o", "--output")
+    @click.option("--on/--off", default=None)
+    @click.option("--fail", multiple=True)
+    @click.option("--no-cache", "cached", flag_value=False, default=True)
     @click.pass_context
     def command(context: click.Context, /, **options: object) -> None:
-        click.echo(json.dumps(own_arguments(context)))
+        click.echo(json.dumps(own_arguments(context, "output")))
 
     from click.testing import CliRunner
 
-    arguments = ["-n", "3", "--submit", "h100", "--slurm=time=5", "--slurm", "cpus=1", "--detach", "-n", "4"]
-    assert json.loads(CliRunner().invoke(command, arguments).output) == ["-n", "3", "-n", "4"]
-
-
-def test_a_childs_end_is_told(tmp_path: Path) -> None:
-    log = io.BytesIO()
-    ending = run_child(["report", "absent.json"], tmp_path, log)
-    assert (ending.state, ending.exit_code) == ("failed", 3)
-    assert ending.message == "cannot read absent.json: No such file or directory"
-    assert log.getvalue().startswith(b"molprof: error: cannot read absent.json")
-    ending = run_child(["queries"], tmp_path, log := io.BytesIO())
-    assert (ending.state, ending.exit_code, ending.message) == ("ok", 0, None)
-    assert b"idle_causes" in log.getvalue()
-
-
-def test_a_child_that_hangs_is_stopped_at_its_limit(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "hang.json")
-    ending = run_child(["report", "hang.json"], tmp_path, log := io.BytesIO(), limit_s=8.0)
-    assert (ending.state, ending.message) == ("timed out", "stopped at its limit of 8 s")
-    assert log.getvalue().endswith(b"molprof: error: interrupted; no file was changed\n")
-
-
-def test_a_child_that_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)\n"
-    monkeypatch.setattr(child, "command_line", lambda arguments: [sys.executable, "-c", f"{deaf}time.sleep(60)"])
-    monkeypatch.setattr(child, "GRACE_S", 0.5)
-    ending = run_child([], tmp_path, log := io.BytesIO(), limit_s=3.0)
-    assert (ending.state, ending.exit_code, log.getvalue()) == ("timed out", -9, b"deaf\n")
-
-
-def test_a_child_that_left_a_chatterer_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = "import subprocess; subprocess.Popen(['yes', 'still here']); print('done', flush=True)"
-    monkeypatch.setattr(child, "command_line", lambda arguments: [sys.executable, "-c", script])
-    ending = run_child([], tmp_path, log := io.BytesIO(), limit_s=60.0)
-    assert (ending.state, ending.exit_code) == ("ok", 0)
-    assert b"done" in log.getvalue()
-
-
-def test_a_child_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "hang.json")
-    code = (
-        "import subprocess, sys\n"
-        "from molprof.common.process import command_line\n"
-        "child = subprocess.Popen(command_line(['report', 'hang.json']), start_new_session=True)\n"
-        "print(child.pid, flush=True)\n"
-        "child.wait()"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    other = int(parent.stdout.readline())
-    with (tmp_path / "hang.json").open("wb"):  # opens when the child has opened it
-        parent.kill()
-        parent.wait()
-        parent.stdout.close()
-        for _ in range(100):
-            if not _lives(other):
-                break
-            threading.Event().wait(0.1)
-    assert not _lives(other)
-
-
-def _lives(process: int) -> bool:
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
-    except OSError:
-        return False
-
-
-def test_a_child_killed_by_a_signal_names_it(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "hang.json")
-    found: list[int] = []
-
-    def kill() -> None:
-        with (tmp_path / "hang.json").open("wb"):
-            for entry in Path("/proc").iterdir():
-                if entry.name.isdigit() and int(entry.name) != os.getpid():
-                    try:
-                        line = (entry / "cmdline").read_bytes()
-                        if b"hang.json" in line and str(os.getpid()).encode() in line.split(b"\0"):
-                            found.append(int(entry.name))
-                            os.kill(int(entry.name), signal.SIGKILL)
-                    except OSError:
-                        continue
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    ending = run_child(["report", "hang.json"], tmp_path, io.BytesIO())
-    killer.join()
-    assert len(found) == 1
-    assert (ending.state, ending.exit_code) == ("failed", -9)
-    assert ending.message == "killed by SIGKILL, as the system does where memory runs out"
+    arguments = ["-n", "3", "--submit", "h100", "--no-cache", "--slurm=time=5", "--slurm", "cpus=1", "--detach", "-n4"]
+    arguments += ["--off", "--on", "--fail", "a", "--fail=b", "-o", "x"]
+    assert json.loads(CliRunner().invoke(command, arguments).output) == [
+        "-n",
+        "4",
+        "--no-cache",
+        "--on",
+        "--fail",
+        "a",
+        "--fail",
+        "b",
+    ]
 
 
 def test_a_logs_new_lines(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from conftest import Cli
 
 from molprof.profiler.doctor import checks
 from molprof.profiler.doctor.checks import ABSENT, BROKEN, MISSING, OK, Check
-from molprof.profiler.doctor.probe import Answer, ask
-from molprof.profiler.doctor.trials import attention, preset, torch_build
+from molprof.profiler.doctor.trials import Answer, ask, attention, preset, torch_build
 
 TRIALS = """
 import os, time, warnings
@@ -53,7 +52,7 @@ def not_installed(name: str) -> str:
     ("function", "answer"),
     [
         ("fine", Answer({"got": "x"}, warnings=("and warns",))),
-        ("crashes", Answer(problem="crashed: SIGABRT")),
+        ("crashes", Answer(problem="killed by SIGABRT")),
         ("leaves", Answer(problem="ended with code 4")),
         ("raises", Answer(problem="ValueError: two lines")),
         ("lacks", Answer(problem="No module named 'no_such_module'", missing="no_such_module")),
@@ -87,7 +86,7 @@ def test_flash_attn_for_another_torch_is_named(packages: Path) -> None:
     [
         (Answer({"version": "2.8"}), "2.8", OK),
         (Answer(problem="No module named 'flash_attn'", missing="flash_attn"), "not installed", ABSENT),
-        (Answer(problem="crashed: SIGSEGV"), "crashed: SIGSEGV", BROKEN),
+        (Answer(problem="killed by SIGSEGV"), "killed by SIGSEGV", BROKEN),
         (
             Answer(problem="ImportError: libcudart.so.11.0: cannot open shared object file: No such file"),
             "was built for another torch than the installed torch"
@@ -127,7 +126,7 @@ def test_an_attention_kernel_that_does_not_run_says_torchs_reason() -> None:
     )
     assert checks._backend("sdpa-flash", refused, Answer({"gpus": []})).state == ABSENT
     assert checks._backend("sdpa-flash", Answer({"device": "cuda"}), on_gpu).value == "runs on cuda"
-    assert checks._backend("sdpa-flash", Answer(problem="x"), Answer(problem="y")).value == "needs torch"
+    assert checks._backend("sdpa-flash", Answer(problem="x"), Answer(problem="y")).value == "requires torch"
 
 
 def test_trials_that_work() -> None:
@@ -162,7 +161,7 @@ def test_without_torch_traces_can_be_analysed(packages: Path, molprof: Cli, tmp_
     found = {check["name"]: check for check in told["checks"]}
     assert found["torch"] == {
         "name": "torch",
-        "value": "not installed; molprof capture needs it",
+        "value": "not installed; molprof capture requires it",
         "state": "missing",
         "fix": "pip install 'molprof[capture]'",
     }

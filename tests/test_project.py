@@ -10,6 +10,7 @@ from conftest import Cli
 
 from molprof.common.errors import UsageError
 from molprof.common.toml_file import read_toml
+from molprof.common.typed_json import read_typed
 from molprof.profiler.cluster.settings import SlurmSettings, overridden
 from molprof.profiler.project import ModelAlias, Project, find_project, read_project
 
@@ -83,7 +84,7 @@ def test_slurm_settings_are_submitits_parameters_and_come_back_from_json(project
         "srun_args": ["--cpus-per-task=8"],
     }
     assert SlurmSettings().parameters() == {"time": None}
-    assert SlurmSettings.from_json(settings.to_json()) == settings
+    assert read_typed(settings.to_json(), SlurmSettings, "job") == settings
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_slurm_settings_are_submitits_parameters_and_come_back_from_json(project
         ("[slurm.a]\ntime = 0", 2, "time is 0, expected at least a minute"),
         ('[slurm.a]\nmemory = "64 GB"', 2, "memory is '64 GB', expected a whole number with K, M, G or T"),
         ("[slurm.a]\ngpus = -1", 2, "gpus is -1, expected a number of GPUs"),
-        ("[slurm.a]\ncpus = 0", 2, "cpus is 0, expected a whole number from 1 on"),
+        ("[slurm.a]\ncpus = 0", 2, "cpus is 0, expected a whole number of at least 1"),
         ('[slurm.a]\npartition = "a\\nb"', 2, "partition is 'a\\nb', expected text on one line"),
         ('[slurm.a]\nsbatch = { a = "x\\n#SBATCH" }', 2, "sbatch is {'a': 'x\\n#SBATCH'}, expected options of sbatch"),
         ('[slurm.a]\nsbatch = { "a b" = 1 }', 2, "sbatch is {'a b': 1}, expected options of sbatch"),
@@ -188,7 +189,7 @@ def test_options_stand_in_for_the_tables() -> None:
     for option, message in (
         ("partition", "--slurm 'partition' is not KEY=VALUE"),
         ("partitoin=x", "unknown --slurm partitoin; did you mean 'partition'?"),
-        ("cpus=x", "--slurm cpus is 'x', expected a whole number from 1 on"),
+        ("cpus=x", "--slurm cpus is 'x', expected a whole number of at least 1"),
     ):
         with pytest.raises(UsageError) as raised:
             overridden(base, [option])

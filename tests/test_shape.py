@@ -56,31 +56,21 @@ BREAKS = {
     "analysis/render/html/tables.py imports molprof.analysis.drift.model",
     "analysis/render/html/tables.py imports molprof.analysis.figures",
     "analysis/render/html/tables.py imports molprof.analysis.figures.model",
-    "molprof/common/process.py imports molprof.cli",
-    "profiler/doctor/checks.py imports molprof.profiler.hardware",
-    "profiler/environment.py imports molprof.profiler.hardware",
 }
 CIRCLES = [
     ["molprof.analysis.bench", "molprof.analysis.documents", "molprof.analysis.plots", "molprof.analysis.render"],
 ]
 HIDDEN_CIRCLES = [
     ["molprof.analysis.bench", "molprof.analysis.documents", "molprof.analysis.plots", "molprof.analysis.render"],
-    ["molprof.cli", "molprof.common"],
 ]
 LONG_FILES = {
     "analysis/compare/rows.py",
     "analysis/figures/run.py",
     "profiler/decoding/runner.py",
-    "tests/test_bench_faults.py",
-    "tests/test_cli.py",
-    "tests/test_cluster.py",
     "tests/test_findings.py",
-    "tests/test_slurm.py",
-    "tests/test_sweep.py",
 }
 MANY_PARAMETERS = {
     "molprof/commands/bench.py:invoke",
-    "molprof/commands/sweep.py:_there",
 }
 
 

@@ -13,21 +13,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from conftest import Cli
+from slurm_jobs import ONE_CORE, ended, endless, report, running, states, until
 from slurm_node import SlurmNode, missing
 from tiny_trace import document, write
 
 from molprof.common.errors import MissingExtraError, UsageError
 from molprof.profiler.cluster.follow import watch
-from molprof.profiler.cluster.job import Job, Task, find_job
+from molprof.profiler.cluster.job import Job, find_job
 from molprof.profiler.cluster.scheduler import SchedulerError
 from molprof.profiler.cluster.settings import SlurmSettings
-from molprof.profiler.cluster.status import JobStatus, job_status
+from molprof.profiler.cluster.status import job_status
 from molprof.profiler.cluster.submit import requeue, submit
 from molprof.profiler.sweep.index import Entry, read_index, write_index
 
@@ -38,7 +39,6 @@ pytestmark = [
     ),
     pytest.mark.skipif(os.getuid() != 0, reason="only root can start the daemons of a Slurm"),
 ]
-ONE_CORE = SlurmSettings(cpus=1, time_minutes=10)
 # All that `overdue` leaves, which itself is where nothing can push it aside.
 ALL_CORES = SlurmSettings(cpus=3, time_minutes=10)
 URGENT = SlurmSettings(partition="urgent", cpus=1, time_minutes=10)
@@ -76,39 +76,6 @@ def here(slurm: SlurmNode, overdue: Job, tmp_path: Path, monkeypatch: pytest.Mon
     """An empty project folder, which is the current one."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def report(name: str) -> Task:
-    """A task that reports `NAME.json` into `NAME.out.json`."""
-    output = str(Path(f"{name}.out.json").absolute())
-    return Task(name, ("report", f"{name}.json", "--no-cache", "--format", "json", "-o", output), output)
-
-
-def endless(name: str) -> Task:
-    """A task that runs until something is written into its pipe."""
-    os.mkfifo(f"{name}.json")
-    return report(name)
-
-
-def until(job: Job, condition: Callable[[JobStatus], bool]) -> JobStatus:
-    """The first status that satisfies the condition; a job that ends without it is the test's failure."""
-    for status in watch(job):
-        if condition(status):
-            return status
-    raise AssertionError(f"{job.id} ended without: {status}")
-
-
-def ended(job: Job) -> JobStatus:
-    return until(job, lambda status: status.finished)
-
-
-def running(status: JobStatus) -> bool:
-    """Every task runs, and has said so itself."""
-    return all(task.state == "running" and task.node for task in status.tasks)
-
-
-def states(status: JobStatus) -> list[str]:
-    return [task.state for task in status.tasks]
 
 
 def test_a_command_follows_its_job_and_leaves_its_result(here: Path, molprof: Cli) -> None:
@@ -211,7 +178,7 @@ def test_a_task_that_was_killed_without_a_word_has_failed(here: Path) -> None:
         status = ended(item)
         assert states(status) == ["failed"]
         assert status.tasks[0].message == (
-            f"Slurm says FAILED and the task left no word; molprof logs report-{number} 0 may say why"
+            f"Slurm says FAILED, and the task wrote no reason; see molprof logs report-{number} 0"
         )
 
 
@@ -223,7 +190,7 @@ def test_the_scheduler_is_killed_in_the_middle(here: Path, slurm: SlurmNode, mol
         with pytest.raises(SchedulerError, match=r"can no longer be followed: scontrol: .* is DOWN") as raised:
             list(watch(job, patience_s=0))
         assert raised.value.hint == (
-            "nothing is lost: its tasks write their results themselves; later: molprof collect report-1"
+            "its tasks go on and write their results; collect them later with molprof collect report-1"
         )
         with pytest.raises(SchedulerError, match=r"scontrol: Slurmctld.* is DOWN"):
             submit(here / ".molprof/jobs", "report", [report("c")], "slurm", ONE_CORE)
@@ -234,9 +201,9 @@ def test_the_scheduler_is_killed_in_the_middle(here: Path, slurm: SlurmNode, mol
             time.sleep(0.5)
         collected = molprof("collect", "1")
         assert collected.returncode == 3
-        assert "Slurm cannot be asked" in collected.stderr
+        assert "Slurm does not answer" in collected.stderr
         assert [line.split(maxsplit=3)[2] for line in collected.stdout.splitlines()[1:]] == ["ok", "unknown"]
-        assert "running when last heard of" in collected.stdout
+        assert "it was running" in collected.stdout
     finally:
         slurm.start_controller()
     (here / "b.json").write_text(json.dumps(document()))
@@ -331,7 +298,7 @@ def test_a_benchmark_runs_in_shares_whose_results_are_put_together(here: Path, m
     (here / "b.1-of-1.jsonl").touch()
     other = molprof("bench", "sdpa", *grid, "--submit", "node", "-o", "b.jsonl")
     assert other.returncode == 2
-    assert "b.1-of-1.jsonl is of an earlier submission" in other.stderr
+    assert "b.1-of-1.jsonl exists from an earlier submission" in other.stderr
 
 
 def test_what_a_cluster_still_has_is_not_submitted_again(here: Path, molprof: Cli) -> None:
@@ -340,10 +307,11 @@ def test_what_a_cluster_still_has_is_not_submitted_again(here: Path, molprof: Cl
     sweep = ("sweep", "grid.toml", "--submit", "slow", "--detach")
     assert molprof(*sweep).stdout == "sweep-1\n"
     twice = molprof(*sweep)
-    assert (twice.returncode, twice.stderr.splitlines()[0]) == (2, "molprof: error: sweep-1 still has 2 cases of grid")
+    assert twice.returncode == 2
+    assert twice.stderr.startswith("molprof: error: sweep-1 has not finished 2 cases of grid\n")
     again = molprof(*sweep, "--resume")
     assert (again.returncode, again.stdout) == (0, "")
-    assert again.stderr == "sweep-1 still has 2 cases, which are left to it: molprof collect sweep-1\n"
+    assert again.stderr == "skipped 2 cases that sweep-1 has not finished: molprof collect sweep-1\n"
     assert molprof("jobs", "1", "--cancel").returncode == 0
     assert states(ended(find_job(here / ".molprof/jobs", "1"))) == ["cancelled", "cancelled"]
     assert molprof(*sweep, "--resume").stdout == "sweep-2\n"

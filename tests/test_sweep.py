@@ -13,26 +13,19 @@ import pytest
 from conftest import Cli
 from tiny_trace import document, write
 
+from molprof.commands.sweep import arguments
 from molprof.common.errors import TraceError, UsageError
-from molprof.profiler.sweep.grid import Option, read_sweep
+from molprof.profiler.sweep.grid import read_sweep
 from molprof.profiler.sweep.index import Entry, expanded, read_index, write_index
 from molprof.profiler.sweep.local import run_cases
 
-KNOWN = {
-    "n": Option("-n"),
-    "model": Option("--model"),
-    "processor": Option("--processor"),
-    "batch-size": Option("--batch-size"),
-    "sort": Option("--sort", "--no-sort", False),
-    "full": Option("--full", None, False),
-    "smiles": Option("--smiles"),
-}
+KNOWN = {"n": True, "model": True, "processor": True, "batch-size": True, "sort": False, "full": False, "smiles": True}
 
 
 def sweep_of(folder: Path, text: str) -> list[tuple[str, str]]:
     path = folder / "grid.toml"
     path.write_text(text)
-    return [(case.name, " ".join(case.arguments)) for case in read_sweep(path, KNOWN).cases]
+    return [(case.name, " ".join(arguments(case))) for case in read_sweep(path, KNOWN).cases]
 
 
 _WRONG = {
@@ -148,8 +141,8 @@ def test_a_dry_run_prints_commands_and_leaves_out_what_cannot_be(molprof: Cli, t
         f"{start} static --compile eager -o 'my traces/kv-cache-static-compile-eager.json.gz'",
     ]
     assert done.stderr.splitlines() == [
-        "kv-cache-dynamic-compile-eager is left out: compile 'eager' needs a cache of fixed shape, not 'dynamic'",
-        "3 cases, whose traces would be in my traces",
+        "skipped kv-cache-dynamic-compile-eager: compile 'eager' needs a cache of fixed shape, not 'dynamic'",
+        "3 cases, to be captured into my traces",
     ]
     assert not (tmp_path / "my traces").exists()
 
@@ -182,8 +175,8 @@ def test_a_case_whose_option_would_do_nothing_is_left_out(molprof: Cli, tmp_path
         "molprof capture --model qwen --temperature 0.8 --sampling sample -o grid/sampling-sample.json.gz"
     ]
     assert done.stderr.splitlines() == [
-        "sampling-greedy is left out: --temperature does nothing with --sampling greedy",
-        "1 cases, whose traces would be in grid",
+        "skipped sampling-greedy: --temperature does nothing with --sampling greedy",
+        "1 case, to be captured into grid",
     ]
 
 
@@ -271,7 +264,7 @@ def test_a_folder_and_its_index_stand_for_its_traces(folder: Path) -> None:
     ("change", "message"),
     [
         ({"schema": 2}, "is of schema 2"),
-        ({"cases": [{"name": "x"}]}, "is not a whole index"),
+        ({"cases": [{"name": "x"}]}, r"index.json: cases: \[0\]: missing field `trace`"),
         ({"cases": [{"name": "x", "trace": "../x", "options": {}, "arguments": []}]}, r"outside its folder: '\.\./x'"),
     ],
     ids=["newer", "damaged", "outside"],
@@ -303,8 +296,8 @@ def test_reports_and_comparisons_of_a_folder(folder: Path, molprof: Cli, tmp_pat
         (("sweep", "sweep/b.json", "--format", "html"), "several reports as html need a folder"),
         (("sweep/b.json", "other/b.json", "-o", "out"), "sweep/b.json and other/b.json would share out/b.txt"),
         (("sweep/b.json", "other/b.json", "-o", "sweep/b.json"), "sweep/b.json is not a folder"),
-        (("sweep/b.json", "--detach"), "--detach is of use with --submit NAME only"),
-        (("sweep/b.json", "--slurm", "cpus=1"), "--slurm is of use with --submit NAME only"),
+        (("sweep/b.json", "--detach"), "--detach requires --submit NAME"),
+        (("sweep/b.json", "--slurm", "cpus=1"), "--slurm requires --submit NAME"),
     ],
 )
 def test_what_several_reports_cannot_be(
@@ -330,7 +323,8 @@ def test_what_is_there_is_kept_and_what_has_changed_is_not(molprof: Cli, tmp_pat
     first = molprof("sweep", "grid.toml")
     assert (first.returncode, "grid/n-1.json.gz already exists" in first.stderr) == (2, True)
     assert (
-        molprof("sweep", "grid.toml", "--resume").stderr == "every case of grid is there; next: molprof compare grid\n"
+        molprof("sweep", "grid.toml", "--resume").stderr
+        == "grid has the trace of every case; next: molprof compare grid\n"
     )
     assert [entry.state for entry in read_index(folder) or ()] == ["ok", "ok"]
     (tmp_path / "grid.toml").write_text("[options]\nseed = 1\n[grid]\nmodel = ['qwen']\nn = [1, 2]\n")

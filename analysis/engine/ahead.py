@@ -13,7 +13,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from molprof.analysis.engine.columns import Columns
-from molprof.common.process import end_with_parent, processors
+from molprof.common.memory import processors
+from molprof.common.process import end_with_parent
 
 Answer = Callable[[str], Columns]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -14,7 +14,6 @@ from molprof.analysis.reader.cursor import RECORD_HINT
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted
 from molprof.analysis.reader.feeding import feed_events
-from molprof.analysis.reader.memory import check_memory
 from molprof.analysis.reader.packets import Packets
 from molprof.analysis.reader.pieces import open_pieces
 from molprof.analysis.reader.source import Source, open_source
@@ -22,7 +21,7 @@ from molprof.analysis.reader.survey import Survey, survey
 from molprof.analysis.reader.text import plain_text
 from molprof.common.errors import EngineError, TraceError
 from molprof.common.manifest import INCOMPLETE_KEY
-from molprof.common.process import processors
+from molprof.common.memory import available_bytes, processors
 
 # What the engine holds per event, at most: its text while it is sorted, its rows and args afterwards.
 _EVENT_BYTES = 420
@@ -32,6 +31,10 @@ _LEAST_EVENT_BYTES = 300
 _LEAST_ALL_ARGS_EVENT_BYTES = 500
 # Beyond this the 32-bit module, whose memory ends at 4 GiB, is not tried.
 _MAX_BYTES = 3 << 30
+_MEMORY_HINT = (
+    "read it on a machine or in a job with more memory, or record fewer steps; a report without --stacks leaves out"
+    " Python stacks"
+)
 MANIFEST_HINT = "capture again, or take the key 'molprof' out of the file: then it reads as any trace"
 
 
@@ -136,6 +139,21 @@ def survey_source(
     with open_pieces(wanted, processes or processors()) as pieces:
         document = Document(source.name, source.blocks, pieces.read, partial, pieces)
         return document, survey(document.parts(), source.name)
+
+
+def check_memory(name: str, events: int, event_bytes: int) -> None:
+    """Refuse a trace whose `events`, each of which takes `event_bytes` at least, need more memory than there is.
+
+    Raises TraceError with both figures.
+    """
+    available = available_bytes()
+    needed = events * event_bytes
+    if available is not None and needed > available:
+        raise TraceError(
+            f"{name}: its {events:,} events need about {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB"
+            " are available",
+            hint=_MEMORY_HINT,
+        )
 
 
 def _load_perfetto(source: Source, engine: Engine, partial: bool) -> TraceInfo:

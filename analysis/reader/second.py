@@ -1,4 +1,4 @@
-"""A second process that reads pieces of a trace's text while this one reads others."""
+"""A second process, which reads pieces of a trace's text while this one reads others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.part import WRONG_TEXT, Kind, Part, PartReader, WrongEventError
-from molprof.common.process import call_line
+from molprof.common.process import call_line, end
 
 # Pieces that it has at once: one that it reads, and others that wait, so that it need not.
 _SLOTS = 3
@@ -37,7 +37,7 @@ class SecondReader:
             arguments = [json.dumps(item) for item in (asdict(wanted), memory, theirs.fileno())]
             # In a session of its own, so that Ctrl-C reaches this process alone; the end of the pipe ends it.
             self._process = subprocess.Popen(
-                call_line(serve, *arguments),
+                call_line(f"{__name__}:serve", *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(memory, theirs.fileno()),
@@ -90,8 +90,7 @@ class SecondReader:
 
     def close(self) -> None:
         """Ends it, whatever it does."""
-        self._process.kill()
-        self._process.wait()
+        end(self._process)
         self._connection.close()
         self._text.close()
 

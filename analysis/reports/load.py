@@ -15,7 +15,7 @@ from molprof.analysis.reader.wrong_values import wrong_value
 from molprof.analysis.reports.ahead import ask_ahead
 from molprof.analysis.reports.cache import read_report, report_key, write_report
 from molprof.common.errors import QueryError
-from molprof.common.process import processors
+from molprof.common.memory import processors
 
 
 @dataclass(frozen=True)

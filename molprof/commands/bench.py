@@ -33,7 +33,7 @@ from molprof.profiler.bench.grids import (
     sdpa_cases,
 )
 from molprof.profiler.models.names import check_folder
-from molprof.profiler.project import Project, find_project
+from molprof.profiler.project import Project
 
 _NUMBERS = Values(read=int, name="whole numbers")
 
@@ -67,7 +67,7 @@ def _check(running: Running) -> None:
     """Refuses before any work what cannot be."""
     if running.retry and not running.resume:
         raise click.UsageError("--retry says what --resume runs again; give both")
-    if running.share is not None and running.cluster is not None:
+    if running.share is not None and running.submission.cluster is not None:
         raise click.UsageError("--share is for a part that runs here; on a cluster: --tasks N")
     if running.dry_run:
         return
@@ -211,7 +211,7 @@ def _generation(name: str, benchmark: Benchmark) -> click.Command:
             "dtype": dtype, "max_new_tokens": max_new_tokens, "warmup": warmup, "passes": passes,
             "trust_remote_code": trust_remote_code, "device": running.device, "threads": running.threads,
         }  # fmt: skip
-        cases = resolved(generation_cases(values, common), find_project(running.config))
+        cases = resolved(generation_cases(values, common), running.submission.project)
         _check_processors(cases)
         for case in cases:
             check_folder("model", case.model)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from molprof.commands.options import Seconds
-from molprof.commands.submission import config_option, submit_options
+from molprof.commands.submission import submit_options
 from molprof.common.settings import AUTO, DTYPES
 from molprof.profiler.bench.grids import ALL, NO_PROCESSOR
 
@@ -89,7 +89,7 @@ def processor(text: str) -> str | None:
     return None if text == NO_PROCESSOR else text
 
 
-def running_options(command: _F) -> _F:
+def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What every benchmark takes: where results go, repeats, limits, what to do with earlier results."""
     for option in reversed(
         [
@@ -117,7 +117,7 @@ def running_options(command: _F) -> _F:
         ]
     ):  # fmt: skip
         command = option(command)
-    return config_option(submit_options(command))
+    return submit_options(command)
 
 
 def dtype_option(command: _F) -> _F:

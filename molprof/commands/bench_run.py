@@ -1,4 +1,4 @@
-"""Running a benchmark's cases: the list, a line for each as it ends, and what is said when it is interrupted."""
+"""Run a benchmark's cases: their list, a line for each that has ended, and what to do after an interrupt."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from molprof.commands.options import deliver, note
-from molprof.commands.submission import check_submission, own_arguments, run_on_cluster
+from molprof.commands.submission import Submission, own_arguments, submit_command
 from molprof.common.errors import RunError, UsageError
 from molprof.common.text import escaped
 
@@ -30,7 +30,7 @@ _MINUTE, _HOUR = 90.0, 5400.0
 
 @dataclass(frozen=True)
 class Running:
-    """What `running_options` gave."""
+    """The values of `running_options`."""
 
     output: Path | None
     resume: bool
@@ -45,15 +45,14 @@ class Running:
     threads: int | None
     share: tuple[int, int] | None = None
     tasks: int | None = None
-    config: Path | None = None
-    cluster: str | None = None
-    overrides: tuple[str, ...] = ()
-    detach: bool = False
+    submission: Submission = field(default_factory=Submission)
 
 
 def submitted(running: Running, cases: int) -> bool:
-    """Hands the benchmark to a cluster where that is asked for: each task runs a share of the cases into a file of its
-    own, for several nodes cannot add to one, and collecting puts them together. Whether it was asked for.
+    """Submit the benchmark if that is asked for, and return whether it was.
+
+    Each task runs a share of the cases into a file of its own, because several nodes cannot append to one file.
+    Collecting puts the files together.
 
     Args:
         cases: how many there are to share out.
@@ -62,14 +61,13 @@ def submitted(running: Running, cases: int) -> bool:
         UsageError: an earlier submission has left such files, and `--resume` is not given; or more tasks than cases.
         RunError: a task did not end well.
     """
-    check_submission(running.cluster, running.overrides, running.detach)
-    if running.cluster is None or running.dry_run:
-        if running.tasks is not None and running.cluster is None:
-            raise click.UsageError("--tasks is of use with --submit NAME only")
+    submission = running.submission
+    if running.tasks is not None and submission.cluster is None:
+        raise click.UsageError("--tasks requires --submit NAME")
+    if submission.cluster is None or running.dry_run:
         return False
     from molprof.common.values import counted
     from molprof.profiler.cluster.job import Task
-    from molprof.profiler.project import find_project
 
     assert running.output is not None
     output, count = running.output.absolute(), running.tasks or 1
@@ -80,35 +78,33 @@ def submitted(running: Running, cases: int) -> bool:
     parts = [output.with_name(f"{output.stem}.{number}-of-{count}{output.suffix}") for number in range(1, count + 1)]
     if not running.resume and (left := [part for part in parts if part.exists()]):
         raise UsageError(
-            f"{left[0]} is of an earlier submission", hint="--resume goes on with it; else remove it or name another -o"
+            f"{left[0]} exists from an earlier submission",
+            hint="--resume continues it; or delete it, or name another -o",
         )
     for part in parts if running.resume and output.exists() else ():
         if not part.exists():  # was collected: what is done is in the results
             shutil.copyfile(output, part)
     context = click.get_current_context()
     # A task that is requeued goes on where it was stopped.
-    own = [*own_arguments(context), *([] if running.resume else ["--resume"])]
+    own = ["bench", str(context.info_name), *own_arguments(context, "tasks", "output", "resume"), "--resume"]
     tasks = [
-        Task(
-            f"share-{number}",
-            ("bench", str(context.info_name), *own, "--share", f"{number}/{count}", "-o", str(part)),
-            str(part),
-        )
+        Task(f"share-{number}", (*own, "--share", f"{number}/{count}", "-o", str(part)), str(part))
         for number, part in enumerate(parts, start=1)
     ]
-    data = {"output": str(output), "parts": [str(part) for part in parts]}
-    project = find_project(running.config)
-    run_on_cluster(project, "bench", tasks, running.cluster, running.overrides, running.detach, data)
-    if not running.detach:
+    submit_command(submission, "bench", tasks, {"output": str(output), "parts": [str(part) for part in parts]})
+    if not submission.detach:
         note(f"next: molprof bench show {shlex.quote(str(running.output))}")
     return True
 
 
 def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | None = None) -> int:
-    """Runs the cases, or lists them; the exit code. `worker`: another module than molprof's own that runs a case.
+    """Run the cases, or list them, and return the exit code.
+
+    Args:
+        worker: another function than molprof's own that runs a case.
 
     Raises:
-        RunError: cases failed, hung or had no memory, and no other one of them has figures in the file.
+        RunError: cases failed, timed out or had no memory, and the file has figures of none of the cases.
     """
     from molprof.common.values import counted
     from molprof.profiler.bench.answers import FAILED, HUNG, NO_MEMORY, OK, STATUSES
@@ -126,11 +122,11 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
     assert running.output is not None
     results = Results(running.output)
     if results.done.results and not running.resume:
-        note(f"adding to the {results.done.results} results in {running.output}; --resume leaves out what is done")
+        note(f"adding to the {results.done.results} results in {running.output}; --resume skips finished cases")
     if running.resume:
         for count, how in results.done.elsewhere(set(map(case_id, cases)), facts.environment).values():
             found_there = f"{counted(count, 'result')} of these cases in {running.output}"
-            note(f"{found_there}: not counted, for their environment was another one: {escaped(how)}")
+            note(f"{found_there}, of another environment, not counted: {escaped(how)}")
     plan = Plan(
         cases=tuple(cases), repeats=running.repeats, seed=running.seed,
         limits=Limits(running.limit, running.memory_limit or default_memory()), resume=running.resume,
@@ -152,7 +148,7 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
         found = (f"{lines.statuses[status]} {status}" for status in STATUSES if lines.statuses[status])
         note(f"results: {', '.join(found)}")
     else:
-        note(f"nothing left to run: {running.output} has it all")
+        note(f"nothing left to run: {running.output} has all results")
     note(f"next: molprof bench show {shlex.quote(str(running.output))}")
     bad = sum(lines.statuses[status] for status in (FAILED, HUNG, NO_MEMORY))
     if bad and not lines.statuses[OK] and not results.done.good(map(case_id, cases)):
@@ -163,7 +159,7 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
 
 
 def listed(cases: Sequence[Case], facts: Facts, repeats: int) -> str:
-    """The cases as a table, with the reasons of those that cannot run here."""
+    """Return the cases as a table, and why those that cannot run here cannot."""
     from molprof.analysis.render.table import to_table
     from molprof.common.document import Column, Document, Section
     from molprof.profiler.bench.cases import case_id
@@ -182,7 +178,7 @@ def listed(cases: Sequence[Case], facts: Facts, repeats: int) -> str:
 
 
 class Lines:
-    """A line on stderr for each case that has ended, and on a terminal one for the case that runs."""
+    """Prints a line on stderr for each case that has ended, and on a terminal one for the running case."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -192,17 +188,17 @@ class Lines:
 
     @property
     def done(self) -> int:
-        """Results so far."""
+        """How many results there are."""
         return self.statuses.total()
 
     def begin(self, case: Case, number: int, of: int) -> None:
-        """A case is about to run."""
+        """Show the case that is about to run."""
         if self._live:
             self._stream.write(f"\r\x1b[2K[{number}/{of}] running {escaped(case.label())}")
             self._stream.flush()
 
     def clear(self) -> None:
-        """Takes away the line of the running case."""
+        """Remove the line of the running case."""
         if self._live:
             self._stream.write("\r\x1b[2K")
 
@@ -222,7 +218,7 @@ class Lines:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that suits."""
+    """Return a time in seconds, minutes or hours."""
     if seconds < _MINUTE:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < _HOUR else f"{seconds / 3600:.1f} h"

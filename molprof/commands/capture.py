@@ -13,20 +13,13 @@ from click.core import ParameterSource
 
 from molprof.commands.options import note
 from molprof.commands.progress import Progress
-from molprof.commands.submission import (
-    Submittable,
-    check_submission,
-    config_option,
-    own_arguments,
-    run_on_cluster,
-    submit_options,
-)
+from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.settings import ATTENTION, AUTO, COMPILE, DTYPES, KV_CACHES, SAMPLING, WEIGHTS, CaptureSettings
 from molprof.profiler.capture.tracefile import OutputFile
 from molprof.profiler.models.names import check_folder
 from molprof.profiler.models.sizes import NAMED, check_preset
-from molprof.profiler.project import Project, find_project
+from molprof.profiler.project import Project
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SIZES = " or ".join(f"{size} ({preset})" for preset, sizes in NAMED.items() for size in sizes)
@@ -148,7 +141,6 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
     help="The trace: .json, or .json.gz.",
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
-@config_option
 @submit_options
 @click.pass_context
 def command(
@@ -156,10 +148,7 @@ def command(
     /,
     output: Path,
     force: bool,
-    config: Path | None,
-    cluster: str | None,
-    overrides: tuple[str, ...],
-    detach: bool,
+    submission: Submission,
     **options: Any,
 ) -> None:
     """Generates, times the generation without the profiler, then records a window of it.
@@ -178,20 +167,18 @@ def command(
       molprof capture --model ./my-model --lp --smiles mine.smi --device cuda -o mine.json.gz
       molprof capture --model mine --lp --submit h100 --slurm time=2:00:00 -o mine.json.gz
     """
-    check_submission(cluster, overrides, detach)
     check_sampling(context)
-    project = find_project(config)
-    settings = capture_settings(project, **options)
+    settings = capture_settings(submission.project, **options)
     trace = OutputFile(output, force, ("molprof", *sys.argv[1:]))
     trace.check()
-    if cluster is not None:
+    if submission.cluster is not None:
         check_folder("model", settings.model)
         check_folder("tokenizer", settings.tokenizer)
         from molprof.profiler.cluster.job import Task
 
         name = output.name.removesuffix(".gz").removesuffix(".json")
         task = Task(name, ("capture", *own_arguments(context)), str(output.absolute()))
-        run_on_cluster(project, "capture", [task], cluster, overrides, detach)
+        submit_command(submission, "capture", [task])
         return
     from molprof.profiler.capture.capture import capture
 

@@ -1,4 +1,4 @@
-"""`molprof collect`: the results of a job that was submitted to a cluster."""
+"""`molprof collect`: the results of a job on a cluster."""
 
 from __future__ import annotations
 
@@ -7,32 +7,30 @@ from pathlib import Path
 import click
 
 from molprof.commands.options import deliver, note
-from molprof.commands.submission import config_option, follow, settle, task_table
+from molprof.commands.submission import config_option, follow, project_jobs, settle, task_table
 
 
 @click.command("collect")
 @click.argument("name", metavar="ID")
-@click.option("--wait", is_flag=True, help="Follow the job to its end first.")
+@click.option("--wait", is_flag=True, help="Wait until the job has ended.")
 @config_option
 def command(name: str, wait: bool, config: Path | None) -> None:
-    """Says how each task of the job ID ended, finishes its results and names them.
+    """Lists how each task of the job ID ended, and where its results are.
 
-    Tasks write their results where they were asked to, also while nobody looks. Exit codes: 0 all are there, 3 a task
-    ended otherwise than well (failed, timed out, preempted, cancelled, lost) or has not ended.
+    Tasks write their results by themselves; of a benchmark or sweep, this puts them together. Exit codes: 0 every task
+    ended well; 3 a task failed, timed out, was preempted, cancelled or lost, or has not ended.
 
     \b
     Examples:
       molprof collect capture-3
       molprof collect sweep-2 --wait
     """
-    from molprof.profiler.cluster.job import find_job, jobs_folder
+    from molprof.profiler.cluster.job import find_job
     from molprof.profiler.cluster.status import job_status
-    from molprof.profiler.cluster.submit import recovered
-    from molprof.profiler.project import find_project
 
-    job = recovered(find_job(jobs_folder(find_project(config).folder), name))
+    job = find_job(project_jobs(config), name)
     status = follow(job) if wait else job_status(job)
     if status.problem:
-        note(f"Slurm cannot be asked, so what the tasks wrote is all that is known: {status.problem}")
+        note(f"Slurm does not answer, so these are the states that the tasks wrote: {status.problem}")
     deliver(task_table(status), None)
     settle(status)

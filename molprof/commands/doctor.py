@@ -1,4 +1,4 @@
-"""`molprof doctor`: what works here, and the fix for what does not."""
+"""`molprof doctor`: what works on this machine, and how to fix what does not."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ NEITHER = 3
 @click.option("--format", "style", type=click.Choice(("table", "json")), default="table", show_default=True)
 @click.option(
     "--limit", "limit_s", type=Seconds(), default=120.0, show_default=True, metavar="SECONDS",
-    help="Of each trial.",
+    help="Time limit of each check.",
 )  # fmt: skip
 @config_option
 def command(style: str, limit_s: float, config: Path | None) -> int:
-    """Tries what molprof needs and what it can use, and names the fix for what does not work.
+    """Checks what molprof requires and what it can use, and prints a fix for what does not work.
 
-    Imports and kernels are tried in processes of their own, each with a time limit. Works without torch. States: ok;
-    missing (something needs it); broken (there, and does not work); absent (nothing is wrong with that). Exit codes:
-    0 traces can be recorded or analysed, 3 neither.
+    Imports and kernels run in separate processes, each with a time limit. Works without torch. States: ok; missing
+    (required, not installed); broken (installed, does not work); absent (optional, not installed). Exit codes: 0 traces
+    can be captured or analysed, 3 neither.
 
     \b
     Examples:
       molprof doctor
       molprof doctor --format json | jq .can
     """
-    from molprof.profiler.doctor.checks import diagnose, number_of_trials
+    from molprof.profiler.doctor.checks import TRIALS, diagnose
 
-    with click.progressbar(length=number_of_trials(), label="trials", file=sys.stderr) as bar:
+    with click.progressbar(length=len(TRIALS), label="checks", file=sys.stderr) as bar:
         diagnosis = diagnose(config, limit_s, lambda: bar.update(1))
     if style == "json":
         deliver(escaped_json(json.dumps(diagnosis.to_json(), indent=2)), None)

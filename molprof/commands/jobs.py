@@ -1,4 +1,4 @@
-"""`molprof jobs`: what was submitted to a cluster, and how it stands."""
+"""`molprof jobs`: jobs on a cluster, and their states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from molprof.commands.options import deliver, note
-from molprof.commands.submission import config_option, task_table
+from molprof.commands.submission import config_option, project_jobs, task_table
 from molprof.common.errors import UsageError
 from molprof.common.text import aligned, escaped_json
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @click.command("jobs")
 @click.argument("name", metavar="[ID]", required=False)
-@click.option("--requeue", "again", is_flag=True, help="Submit those tasks of ID again that did not end well.")
-@click.option("--cancel", "stop", is_flag=True, help="Cancel what of ID still waits or runs.")
+@click.option("--requeue", "again", is_flag=True, help="Submit the tasks of ID again that did not end well.")
+@click.option("--cancel", "stop", is_flag=True, help="Cancel the tasks of ID that wait or run.")
 @click.option("--format", "style", type=click.Choice(("table", "json")), default="table", show_default=True)
 @config_option
 def command(name: str | None, again: bool, stop: bool, style: str, config: Path | None) -> None:
-    """Lists what was submitted from this project, or the tasks of the job ID: capture-3, or 3 for short.
+    """Lists the jobs of this project, or the tasks of the job ID: capture-3, or 3 for short.
 
-    Where the scheduler does not answer, what the tasks wrote themselves is shown.
+    If Slurm does not answer, the states are those that the tasks wrote.
 
     \b
     Examples:
@@ -37,21 +37,19 @@ def command(name: str | None, again: bool, stop: bool, style: str, config: Path 
       molprof jobs capture-3 --cancel
     """
     if name is None and (again or stop):
-        raise click.UsageError("--requeue and --cancel need the ID of a job; molprof jobs lists them")
+        raise click.UsageError("--requeue and --cancel require the ID of a job; molprof jobs lists them")
     if again and stop:
         raise click.UsageError("--requeue and --cancel exclude each other")
-    from molprof.profiler.cluster.job import all_jobs, find_job, jobs_folder
+    from molprof.profiler.cluster.job import all_jobs, find_job
     from molprof.profiler.cluster.status import job_statuses
-    from molprof.profiler.cluster.submit import recovered
-    from molprof.profiler.project import find_project
 
-    folder = jobs_folder(find_project(config).folder)
+    folder = project_jobs(config)
     jobs, problems = all_jobs(folder) if name is None else ([find_job(folder, name)], [])
     for problem in problems:
         note(problem)
-    statuses = job_statuses([recovered(job) for job in jobs])
+    statuses = job_statuses(jobs)
     for problem in {status.problem for status in statuses if status.problem}:
-        note(f"Slurm cannot be asked, so what the tasks wrote is all that is known: {problem}")
+        note(f"Slurm does not answer, so these are the states that the tasks wrote: {problem}")
     if again:
         _requeue(statuses[0])
     elif stop:
@@ -73,7 +71,7 @@ def _requeue(status: JobStatus) -> None:
 
     job, tasks = status.job, status.failed()
     if not tasks:
-        raise UsageError(f"no task of {job.id} ended otherwise than well: {status.summary}")
+        raise UsageError(f"{job.id} has no task to submit again: {status.summary}")
     done = requeue(job, tasks)
     note(f"submitted {len(tasks)} of {len(job.tasks)} tasks of {job.id} again: Slurm job {done.attempts[-1].slurm_id}")
 
@@ -84,7 +82,7 @@ def _cancel(status: JobStatus) -> None:
 
     found = [task.slurm_id for task in status.tasks if task.state in UNFINISHED and task.slurm_id]
     if not found:
-        raise UsageError(f"nothing of {status.job.id} waits or runs: {status.summary}")
+        raise UsageError(f"no task of {status.job.id} waits or runs: {status.summary}")
     cancel(found)
     note(f"cancelled {len(found)} of {len(status.tasks)} tasks of {status.job.id}")
 

@@ -1,4 +1,4 @@
-"""`molprof logs`: what the tasks of a job printed."""
+"""`molprof logs`: the output of a job's tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from molprof.commands.options import deliver
-from molprof.commands.submission import config_option
+from molprof.commands.submission import config_option, project_jobs
 from molprof.common.errors import UsageError
 from molprof.common.text import escaped
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("task", metavar="[TASK]", required=False)
 @config_option
 def command(name: str, task: str | None, config: Path | None) -> None:
-    """Prints the log of the job ID, of one TASK (its number or name) or of all, as far as they have come.
+    """Prints the output so far of all tasks of the job ID, or of one TASK, by number or name.
 
     \b
     Examples:
@@ -29,11 +29,9 @@ def command(name: str, task: str | None, config: Path | None) -> None:
       molprof logs sweep-2 5
       molprof logs sweep-2 qwen-none-8
     """
-    from molprof.profiler.cluster.job import find_job, jobs_folder
-    from molprof.profiler.cluster.submit import recovered
-    from molprof.profiler.project import find_project
+    from molprof.profiler.cluster.job import find_job
 
-    job = recovered(find_job(jobs_folder(find_project(config).folder), name))
+    job = find_job(project_jobs(config), name)
     lines: list[str] = []
     for number in range(len(job.tasks)) if task is None else (_number(job, task),):
         if len(job.tasks) > 1:

@@ -19,25 +19,28 @@ from molprof.commands.options import (
     result_options,
     sweeps_expanded,
 )
-from molprof.commands.submission import check_submission, config_option, run_on_cluster, submit_options
+from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output
 
 if TYPE_CHECKING:
     from molprof.analysis.figures import Report
+    from molprof.profiler.cluster.job import Task
 
 _ENDINGS = {"table": ".txt", "json": ".json", "markdown": ".md", "csv": ".csv", "html": ".html"}
 
 
-@click.command("report")
+@click.command("report", cls=Submittable)
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
 @click.option("--stacks", is_flag=True, help="Read Python stacks too; no figure needs them.")
 @fail_if_option("'junk_tokens>0' or 'wall_ns>2s'")
 @reading_options
 @result_options("table", "json", "markdown", "csv", "html")
-@config_option
 @submit_options
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     traces: Sequence[Path],
     stacks: bool,
     thresholds: tuple[str, ...],
@@ -47,10 +50,7 @@ def command(
     style: str,
     output: Path | None,
     force: bool,
-    config: Path | None,
-    cluster: str | None,
-    overrides: tuple[str, ...],
-    detach: bool,
+    submission: Submission,
 ) -> int:
     """Launches, kernels, copies, syncs, phases and tokens of TRACE.
 
@@ -70,7 +70,6 @@ def command(
       molprof report my-sweep --format json -o reports
       molprof report my-sweep --format json -o reports --submit slurm
     """
-    check_submission(cluster, overrides, detach)
     several = len(traces) > 1 or traces[0].is_dir()
     traces = sweeps_expanded(traces)
     if sum(str(trace) == "-" for trace in traces) > 1:
@@ -83,12 +82,8 @@ def command(
     from molprof.analysis.compare.thresholds import parse_threshold
 
     bounds = [parse_threshold(text, relative=False) for text in thresholds]
-    if cluster is not None:
-        flags = {"--stacks": stacks, "--partial": partial, "--no-cache": not cached, "--force": force}
-        words = [flag for flag, wanted in flags.items() if wanted] + ["--format", style]
-        words += ["--trace-processor", trace_processor] if trace_processor else []
-        words += [word for threshold in thresholds for word in ("--fail-if", threshold)]
-        _submit(traces, outputs, words, config, cluster, overrides, detach)
+    if submission.cluster is not None:
+        submit_command(submission, "report", _tasks(traces, outputs, own_arguments(context, "output", "config")))
         return 0
     from molprof.analysis.compare.thresholds import judge_report
     from molprof.analysis.reports.load import ReportOptions
@@ -150,23 +145,13 @@ def _deliver(reports: Sequence[Report], style: str, outputs: Sequence[Path | Non
         deliver(text, place)
 
 
-def _submit(
-    traces: Sequence[Path],
-    outputs: Sequence[Path | None],
-    words: Sequence[str],
-    config: Path | None,
-    cluster: str,
-    overrides: tuple[str, ...],
-    detach: bool,
-) -> None:
+def _tasks(traces: Sequence[Path], outputs: Sequence[Path | None], own: Sequence[str]) -> list[Task]:
     """One task of a cluster for each trace."""
     from molprof.profiler.cluster.job import Task
-    from molprof.profiler.project import find_project
 
     tasks = []
     for trace, place in zip(traces, outputs, strict=True):
         if place is None or str(trace) == "-":
-            raise UsageError("a report that a cluster makes is of a file and goes to one", hint="-o OUT")
-        arguments = ("report", str(trace), *words, "-o", str(place))
-        tasks.append(Task(_stem(trace), arguments, str(place.absolute())))
-    run_on_cluster(find_project(config), "report", tasks, cluster, overrides, detach)
+            raise UsageError("a report on a cluster reads a file and writes one", hint="-o OUT")
+        tasks.append(Task(_stem(trace), ("report", str(trace), *own, "-o", str(place)), str(place.absolute())))
+    return tasks

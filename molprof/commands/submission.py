@@ -1,13 +1,15 @@
-"""What every command has in common that can run on a cluster: its options, submitting, following, collecting."""
+"""What commands that can run on a cluster have in common: their options, submitting, following, collecting."""
 
 from __future__ import annotations
 
-import importlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from molprof.commands.options import note
 from molprof.common.errors import RunError
@@ -18,130 +20,151 @@ if TYPE_CHECKING:
     from molprof.profiler.cluster.status import JobStatus
     from molprof.profiler.project import Project
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-# Results that are named one by one.
+_Command = Callable[..., Any]
+# Results to list one by one.
 _SHOWN = 10
-_ARGUMENTS = "molprof.arguments"
-# Options of submission, which the task on the cluster is not given, and how many values each takes.
-_OPTIONS = {"--submit": 1, "--slurm": 1, "--detach": 0, "--tasks": 1}
-# Of commands whose results are not whole when their tasks have ended: what makes them so.
-_FINISH = {
-    "bench": "molprof.profiler.bench.records:collected",
-    "sweep": "molprof.profiler.sweep.index:collected",
-}
+_GIVEN = "molprof.given"
+# Parameters of a command that make its `Submission`.
+_NAMES = ("config", "cluster", "overrides", "detach")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What the options of submission ask for.
+
+    Attributes:
+        config: the molprof.toml; None: the nearest.
+        cluster: None: run here.
+        overrides: `KEY=VALUE` in place of the cluster's table.
+        detach: print the job's id and leave it.
+    """
+
+    config: Path | None = None
+    cluster: str | None = None
+    overrides: tuple[str, ...] = ()
+    detach: bool = False
+
+    @functools.cached_property
+    def project(self) -> Project:
+        from molprof.profiler.project import find_project
+
+        return find_project(self.config)
 
 
 class Submittable(click.Command):
-    """A command that remembers its command line, so that a task on a cluster can be given it."""
+    """A command that remembers which options it was given, so that a task on a cluster can be given them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[_ARGUMENTS] = list(args)
+        given, _, order = self.make_parser(ctx).parse_args(list(args))
+        ctx.meta[_GIVEN] = {item: given[item.name] for item in order if isinstance(item, click.Option)}
         return super().parse_args(ctx, args)
 
 
-def own_arguments(context: click.Context) -> list[str]:
-    """The command line of a `Submittable` without the options of submission."""
-    kept: list[str] = []
-    given = iter(context.meta[_ARGUMENTS])
-    for argument in given:
-        name, equals, _ = argument.partition("=")
-        if name not in _OPTIONS:
-            kept.append(argument)
-        elif _OPTIONS[name] and not equals:
-            next(given, None)
-    return kept
+def own_arguments(context: click.Context, *without: str) -> list[str]:
+    """Return the options that a `Submittable` was given, as words of a command line, without those of submission.
+
+    Args:
+        without: names of parameters to leave out too.
+    """
+    left_out = {"cluster", "overrides", "detach", *without}
+    given = dict(context.meta[_GIVEN])
+    for item in context.command.params:
+        if context.get_parameter_source(item.name or "") is ParameterSource.ENVIRONMENT:
+            given[item] = context.params[item.name]
+    return [word for item, value in given.items() if item.name not in left_out for word in words(item, value)]
 
 
-def config_option(command: _F) -> _F:
-    """`--config`: another molprof.toml than the nearest."""
+def words(option: click.Option, value: Any) -> list[str]:
+    """Return an option with its value as words of a command line."""
+    if option.is_flag:  # of some the value is False, such as --no-cache
+        return (option.opts if value != (option.flag_value is False) else option.secondary_opts)[:1]
+    return [word for item in (value if option.multiple else [value]) for word in (option.opts[0], str(item))]
+
+
+def config_option(command: _Command) -> _Command:
+    """Add `--config`: another molprof.toml than the nearest."""
     return click.option(
         "--config",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Models and clusters by name.  [default: the nearest molprof.toml here or above]",
+        help="File of models and clusters.  [default: molprof.toml here or in the nearest folder above]",
     )(command)
 
 
-def submit_options(command: _F) -> _F:
-    """`--submit`, `--slurm` and `--detach`: run on a cluster instead of here."""
-    command = click.option("--detach", is_flag=True, help="With --submit: print the job's id and leave it.")(command)
-    command = click.option(
+def submit_options(command: _Command) -> _Command:
+    """Add `--config`, `--submit`, `--slurm` and `--detach`, which the command gets as `submission`."""
+
+    @functools.wraps(command)
+    def with_submission(*arguments: Any, **options: Any) -> Any:
+        found = Submission(**{name: options.pop(name) for name in _NAMES})
+        if found.cluster is None and (found.overrides or found.detach):
+            raise click.UsageError(f"{'--detach' if found.detach else '--slurm'} requires --submit NAME")
+        return command(*arguments, submission=found, **options)
+
+    made = click.option("--detach", is_flag=True, help="With --submit: print the job's id and leave it.")(
+        with_submission
+    )
+    made = click.option(
         "--slurm",
         "overrides",
         multiple=True,
         metavar="KEY=VALUE",
-        help="With --submit: instead of the table's, such as time=2:00:00. May be given several times.",
-    )(command)
-    return click.option(
+        help="With --submit: replace a value of the table, such as time=2:00:00. May be given several times.",
+    )(made)
+    made = click.option(
         "--submit",
         "cluster",
         metavar="NAME",
         help="Run on a cluster: slurm, or a table [slurm.NAME] of molprof.toml.",
-    )(command)
+    )(made)
+    return config_option(made)
 
 
-def check_submission(cluster: str | None, overrides: tuple[str, ...], detach: bool) -> None:
-    """Refuses options of submission where nothing is submitted."""
-    if cluster is None and (overrides or detach):
-        raise click.UsageError(f"{'--detach' if detach else '--slurm'} is of use with --submit NAME only")
-
-
-def run_on_cluster(
-    project: Project,
+def submit_command(
+    submission: Submission,
     kind: str,
     tasks: Sequence[Task],
-    cluster: str,
-    overrides: tuple[str, ...],
-    detach: bool,
     data: Mapping[str, Any] | None = None,
+    submitted: Callable[[Job], None] = lambda job: None,
 ) -> None:
-    """Submits `tasks` as one job and follows it to its end, or prints its id.
+    """Submit `tasks` as one job, then follow it to its end and finish its results, or print its id.
+
+    Args:
+        kind: the command that they come from.
+        data: what that command needs to finish their results.
+        submitted: called when Slurm has the job.
 
     Raises:
         RunError: a task did not end well.
-    """
-    attend(hand_over(project, kind, tasks, cluster, overrides, data), detach)
-
-
-def hand_over(
-    project: Project,
-    kind: str,
-    tasks: Sequence[Task],
-    cluster: str,
-    overrides: tuple[str, ...],
-    data: Mapping[str, Any] | None = None,
-) -> Job:
-    """Submits `tasks` as one job.
-
-    Args:
-        kind: the command that they come from; `data`: what it needs to finish their results.
     """
     from molprof.profiler.cluster.job import jobs_folder
     from molprof.profiler.cluster.settings import overridden
     from molprof.profiler.cluster.submit import submit
+    from molprof.profiler.project import DEFAULT_CLUSTER
 
-    settings = overridden(project.cluster(cluster), overrides)
+    project, cluster = submission.project, submission.cluster or DEFAULT_CLUSTER
+    settings = overridden(project.cluster(cluster), submission.overrides)
     job = submit(jobs_folder(project.folder), kind, tasks, cluster, settings, data)
     count = f"{len(tasks)} tasks" if len(tasks) > 1 else "1 task"
     note(f"submitted {job.id}: Slurm job {job.attempts[-1].slurm_id}, {count}; its files: {job.folder}")
-    return job
-
-
-def attend(job: Job, detach: bool) -> None:
-    """Follows a job to its end and finishes its results, or prints its id.
-
-    Raises:
-        RunError: a task did not end well.
-    """
-    if detach:
+    submitted(job)
+    if submission.detach:
         note(f"next: molprof collect {job.id}")
         click.echo(job.id)
     else:
         settle(follow(job))
 
 
+def project_jobs(config: Path | None) -> Path:
+    """Return the folder of the project's jobs."""
+    from molprof.profiler.cluster.job import jobs_folder
+    from molprof.profiler.project import find_project
+
+    return jobs_folder(find_project(config).folder)
+
+
 def follow(job: Job) -> JobStatus:
-    """Says what changes until the job has come to its end; of a single task, its log too."""
+    """Print what changes until the job has ended; of a single task, its log too."""
     from molprof.profiler.cluster.follow import LogTail, watch
 
     said: dict[int, tuple[str, str | None]] = {}
@@ -150,7 +173,7 @@ def follow(job: Job) -> JobStatus:
         for status in watch(job):
             if status.problem != problem:
                 problem = status.problem
-                note(f"{job.id} goes on, unseen: {problem}" if problem else "Slurm answers again")
+                note(f"{job.id} goes on, but Slurm does not answer: {problem}" if problem else "Slurm answers again")
             for line in tail.new_lines(job.log(0)) if len(job.tasks) == 1 else ():
                 note(f"  {line}")
             for task in status.tasks:
@@ -160,21 +183,19 @@ def follow(job: Job) -> JobStatus:
                 where = f" on {task.node}" if task.state == "running" and task.node else ""
                 note(f"{task.name}: {task.state}{where}" + (f": {task.message}" if task.message else ""))
     except KeyboardInterrupt:
-        note(f"{job.id} goes on; its results: molprof collect {job.id}; its end: molprof jobs {job.id} --cancel")
+        note(f"{job.id} goes on; its results: molprof collect {job.id}; to cancel it: molprof jobs {job.id} --cancel")
         raise
     return status
 
 
 def settle(status: JobStatus) -> None:
-    """Finishes the results of a job, as far as there are any.
+    """Finish the results of a job, as far as there are any.
 
     Raises:
         RunError: a task did not end well, or not yet.
     """
     job = status.job
-    if job.kind in _FINISH:
-        module, _, function = _FINISH[job.kind].partition(":")
-        getattr(importlib.import_module(module), function)(status)
+    _finish(status)
     note(f"{job.id}: {status.summary}")
     wanted = [(job.data or {}).get("output"), *(task.output for task in job.tasks)]
     there = [output for output in wanted if output is not None and Path(output).exists()]
@@ -194,8 +215,19 @@ def settle(status: JobStatus) -> None:
     )
 
 
+def _finish(status: JobStatus) -> None:
+    """Put together what the tasks of a benchmark or a sweep left."""
+    if status.job.kind == "bench":
+        from molprof.profiler.bench.records import collected as finish
+    elif status.job.kind == "sweep":
+        from molprof.profiler.sweep.index import collected as finish
+    else:
+        return
+    finish(status)
+
+
 def task_table(status: JobStatus) -> str:
-    """The tasks of a job, one line each."""
+    """Return the tasks of a job, one line each."""
     rows = [("TASK", "NAME", "STATE", "SLURM", "NODE", "")]
     for task in status.tasks:
         rows.append(

@@ -1,8 +1,9 @@
-"""`molprof sweep`: captures over a grid of options."""
+"""`molprof sweep`: capture every combination of a grid of options."""
 
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +14,27 @@ import click
 from molprof.commands.capture import capture_settings, check_sampling
 from molprof.commands.capture import command as capture
 from molprof.commands.options import Seconds, deliver, note
-from molprof.commands.submission import attend, check_submission, config_option, hand_over, submit_options
+from molprof.commands.submission import Submission, submit_command, submit_options, words
 from molprof.common.errors import MolprofError, RunError, UsageError
 from molprof.common.text import escaped
+from molprof.common.values import counted
 
 if TYPE_CHECKING:
     from molprof.profiler.project import Project
-    from molprof.profiler.sweep.grid import Option, Sweep
+    from molprof.profiler.sweep.grid import Case, Sweep
     from molprof.profiler.sweep.index import Entry
 
-# Options of capture that are the sweep's own business.
+# Parameters of capture that the sweep sets itself.
 _OWN = frozenset({"output", "force", "config", "cluster", "overrides", "detach"})
+# Capture's options by their names without dashes.
+_OPTIONS = {
+    name.lstrip("-"): item
+    for item in capture.params
+    if isinstance(item, click.Option) and item.name not in _OWN
+    for name in item.opts
+}
+# No processor, and the one that suits the tokenizer.
+_PROCESSORS = {"none": "--no-lp", "lp": "--lp"}
 
 
 @click.command("sweep")
@@ -34,13 +45,12 @@ _OWN = frozenset({"output", "force", "config", "cluster", "overrides", "detach"}
     "folder",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the traces go.  [default: FILE without its ending]",
+    help="Folder for the traces.  [default: FILE without its ending]",
 )
 @click.option("--dry-run", is_flag=True, help="Print the command of every case, and run none.")
-@click.option("--resume", is_flag=True, help="Leave out the cases whose traces are there.")
-@click.option("--force", is_flag=True, help="Replace the traces of an earlier sweep in DIR.")
-@click.option("--limit", "limit_s", type=Seconds(), metavar="SECONDS", help="Stop a case that takes longer.")
-@config_option
+@click.option("--resume", is_flag=True, help="Skip cases whose traces exist.")
+@click.option("--force", is_flag=True, help="Replace existing traces in DIR.")
+@click.option("--limit", "limit_s", type=Seconds(), metavar="SECONDS", help="Stop each case after this time.")
 @submit_options
 def command(
     file: Path,
@@ -49,15 +59,12 @@ def command(
     resume: bool,
     force: bool,
     limit_s: float | None,
-    config: Path | None,
-    cluster: str | None,
-    overrides: tuple[str, ...],
-    detach: bool,
+    submission: Submission,
 ) -> None:
-    """Captures every combination of the options that FILE lists: here, one after the other, or on a cluster.
+    """Captures every combination of the options in FILE, one after the other here, or on a cluster.
 
-    Each case runs in a process of its own; one that fails does not stop the rest, and Ctrl-C keeps what is done. DIR
-    gets an index: molprof report and molprof compare take DIR for its traces.
+    Each case runs in a separate process. If one fails, the others still run; Ctrl-C keeps what is done. molprof report
+    and molprof compare accept DIR in place of its traces.
 
     \b
     FILE:
@@ -79,83 +86,79 @@ def command(
       molprof sweep grid.toml --submit h100 --slurm parallel=4 -o results
       molprof compare results
     """
-    check_submission(cluster, overrides, detach)
-    if cluster is not None and limit_s is not None:
-        raise click.UsageError("--limit is for cases that run here; on a cluster: --slurm time=0:30:00")
-    from molprof.profiler.project import find_project
+    if submission.cluster is not None and limit_s is not None:
+        raise click.UsageError("--limit is for cases that run here; on a cluster, use --slurm time=0:30:00")
     from molprof.profiler.sweep.grid import read_sweep
 
-    project = find_project(config)
-    sweep = read_sweep(file, _options())
+    sweep = read_sweep(file, {name: not option.is_flag for name, option in _OPTIONS.items()})
     folder = folder or file.with_suffix("")
     if folder == file:
-        raise UsageError(f"{file} has no ending to leave out", hint="-o DIR")
-    extra = ("--config", str(config)) if config else ()
-    entries = [_entry(sweep, number, folder, project, extra) for number in range(len(sweep.cases))]
+        raise UsageError(f"{file} has no ending to name the folder after", hint="-o DIR")
+    entries = [_entry(sweep, case, folder, submission) for case in sweep.cases]
     for entry in entries:
         if entry.state == "unsupported":
-            note(f"{entry.name} is left out: {entry.message}")
+            note(f"skipped {entry.name}: {entry.message}")
     chosen = [number for number, entry in enumerate(entries) if entry.state != "unsupported"]
     if dry_run:
         lines = [escaped(shlex.join(["molprof", *_command(folder, entries[number], force)])) for number in chosen]
         deliver("\n".join(lines), None)
-        note(f"{len(lines)} cases, whose traces would be in {folder}")
+        note(f"{counted(len(lines), 'case')}, to be captured into {folder}")
         return
-    busy = {} if force else _with_cluster(folder, project)
+    busy = {} if force else _with_cluster(folder, submission.project)
+    jobs = Counter(busy.values())
     if busy and not resume:
-        first = next(iter(busy.values()))
+        first = next(iter(jobs))
         raise UsageError(
-            f"{first} still has {list(busy.values()).count(first)} cases of {folder}",
-            hint=f"--resume leaves them to it; molprof jobs {first} --cancel ends them",
+            f"{first} has not finished {counted(jobs[first], 'case')} of {folder}",
+            hint=f"--resume skips them; molprof jobs {first} --cancel cancels them",
         )
     entries, chosen = _kept(folder, entries, chosen, resume, force, busy)
-    for job in sorted(set(busy.values())):
-        note(f"{job} still has {list(busy.values()).count(job)} cases, which are left to it: molprof collect {job}")
+    for job, count in sorted(jobs.items()):
+        note(f"skipped {counted(count, 'case')} that {job} has not finished: molprof collect {job}")
     if not chosen:
         if not busy:
-            note(f"every case of {folder} is there; next: molprof compare {shlex.quote(str(folder))}")
+            note(f"{folder} has the trace of every case; next: molprof compare {shlex.quote(str(folder))}")
         return
-    if cluster is None:
+    if submission.cluster is None:
         _here(folder, entries, chosen, force, limit_s)
     else:
-        _there(folder, entries, chosen, force, project, cluster, overrides, detach)
-    if not detach:
+        _there(folder, entries, chosen, force, submission)
+    if not submission.detach:
         note(f"next: molprof compare {shlex.quote(str(folder))}")
 
 
-def _options() -> dict[str, Option]:
-    """Capture's options by their names without dashes."""
-    from molprof.profiler.sweep.grid import Option
-
-    return {
-        name.lstrip("-"): Option(name, next(iter(item.secondary_opts), None), not item.is_flag)
-        for item in capture.params
-        if isinstance(item, click.Option) and item.name not in _OWN
-        for name in item.opts
-    }
+def arguments(case: Case) -> list[str]:
+    """Return a case's command line after `molprof capture`, without an output."""
+    found = []
+    for key, value in case.settings.items():
+        if key == "processor" and value in _PROCESSORS:
+            found.append(_PROCESSORS[str(value)])
+        else:
+            found += words(_OPTIONS[key], value)
+    return found
 
 
 def _command(folder: Path, entry: Entry, force: bool) -> list[str]:
     return ["capture", *entry.arguments, "-o", str(folder / entry.trace), *(["--force"] if force else [])]
 
 
-def _entry(sweep: Sweep, number: int, folder: Path, project: Project, extra: tuple[str, ...]) -> Entry:
-    """A case after the checks that capture itself makes.
+def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> Entry:
+    """Return a case, checked as capture checks its options.
 
     Raises:
-        UsageError: a value that no capture takes; names the line.
+        UsageError: a value that no capture accepts; names the line.
     """
     from molprof.profiler.models.names import check_folder
     from molprof.profiler.sweep.index import Entry
 
-    case = sweep.cases[number]
-    entry = Entry(case.name, f"{case.name}.json.gz", case.options, (*extra, *case.arguments))
-    _check_processor(sweep, entry.options.get("processor", sweep.file.content.get("options", {}).get("processor")))
+    config = ("--config", str(submission.config)) if submission.config else ()
+    entry = Entry(case.name, f"{case.name}.json.gz", case.options, (*config, *arguments(case)))
+    _check_processor(sweep, case.settings.get("processor"))
     try:
         context = capture.make_context("capture", _command(folder, entry, True)[1:])
         check_sampling(context)
         parameters: dict[str, Any] = {key: value for key, value in context.params.items() if key not in _OWN}
-        settings = capture_settings(project, **parameters)
+        settings = capture_settings(submission.project, **parameters)
     except click.BadParameter as error:
         key = error.param.opts[-1].lstrip("-") if error.param else ""
         sweep.file.refuse(error.format_message(), sweep.place(key))
@@ -171,11 +174,10 @@ def _entry(sweep: Sweep, number: int, folder: Path, project: Project, extra: tup
 
 
 def _check_processor(sweep: Sweep, name: object) -> None:
-    """A mistyped name is found before anything runs; a module of the user's own is left to the case."""
+    """Refuse an unknown processor before anything runs; a user's own module is checked by its case."""
     from molprof.profiler.processors import find_factory
-    from molprof.profiler.sweep.grid import PROCESSORS
 
-    if not isinstance(name, str) or name in PROCESSORS or ":" in name:
+    if not isinstance(name, str) or name in _PROCESSORS or ":" in name:
         return
     try:
         find_factory(name)
@@ -184,10 +186,9 @@ def _check_processor(sweep: Sweep, name: object) -> None:
 
 
 def _with_cluster(folder: Path, project: Project) -> dict[str, str]:
-    """The cases that a cluster has not finished yet, and the job that has them."""
+    """Return the cases that a cluster has not finished yet, each with its job."""
     from molprof.profiler.cluster.job import find_job, jobs_folder
     from molprof.profiler.cluster.status import UNFINISHED, job_status
-    from molprof.profiler.cluster.submit import recovered
     from molprof.profiler.sweep.index import read_index
 
     found = {}
@@ -195,25 +196,25 @@ def _with_cluster(folder: Path, project: Project) -> dict[str, str]:
         try:
             job = find_job(jobs_folder(project.folder), name)
         except MolprofError:
-            continue  # its folder is gone, and with it all that is known of it
-        found.update({task.name: name for task in job_status(recovered(job)).tasks if task.state in UNFINISHED})
+            continue  # its folder was deleted
+        found.update({task.name: name for task in job_status(job).tasks if task.state in UNFINISHED})
     return found
 
 
 def _kept(
     folder: Path, entries: list[Entry], chosen: list[int], resume: bool, force: bool, busy: Mapping[str, str]
 ) -> tuple[list[Entry], list[int]]:
-    """Entries with what an earlier sweep left in the folder, and the cases that are still to be captured.
+    """Return the entries with what an earlier sweep left in the folder, and the cases that remain to be captured.
 
     Raises:
-        UsageError: the folder cannot be used, or holds traces that neither --resume nor --force allow for.
+        UsageError: the folder cannot be used, or has traces, and neither --resume nor --force is given.
     """
     from molprof.profiler.sweep.index import read_index, write_index
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot make {folder}: {error.strerror}", hint="-o DIR names another") from error
+        raise UsageError(f"cannot make {folder}: {error.strerror}", hint="name another with -o DIR") from error
     earlier = {entry.name: entry for entry in read_index(folder) or ()}
     for number in list(chosen):
         entry, before = entries[number], earlier.get(entries[number].name)
@@ -224,13 +225,11 @@ def _kept(
         if force or not (folder / entry.trace).exists():
             continue
         if not resume:
-            raise UsageError(
-                f"{folder / entry.trace} already exists", hint="--resume to go on with the rest, --force to replace it"
-            )
+            raise UsageError(f"{folder / entry.trace} already exists", hint="--resume keeps it, --force replaces it")
         if before is None or before.arguments != entry.arguments:
             raise UsageError(
                 f"{folder / entry.trace} was captured with other options than {entry.name} has now",
-                hint="-o another DIR, or --force to capture all again",
+                hint="name another folder with -o DIR, or capture all again with --force",
             )
         entries[number] = replace(before, state="ok", message=None)
         chosen.remove(number)
@@ -254,35 +253,27 @@ def _here(folder: Path, entries: list[Entry], chosen: list[int], force: bool, li
     try:
         result = run_cases(folder, entries, chosen, lambda entry: _command(folder, entry, force), limit_s, report)
     except KeyboardInterrupt:
-        note(f"{len(done)} of {len(chosen)} cases are done and kept; the rest: the same command with --resume")
+        note(f"{len(done)} of {len(chosen)} cases are done; for the others, repeat the command with --resume")
         raise
     bad = [result[number] for number in chosen if result[number].state != "ok"]
     if bad:
         raise RunError(
             f"{len(bad)} of {len(chosen)} cases did not end well, first {bad[0].name}: {bad[0].message}",
-            hint=f"{folder / LOGS / f'{bad[0].name}.log'} has its output; --resume tries them again",
+            hint=f"its output is in {folder / LOGS / f'{bad[0].name}.log'}; --resume runs them again",
         )
 
 
-def _there(
-    folder: Path,
-    entries: list[Entry],
-    chosen: list[int],
-    force: bool,
-    project: Project,
-    cluster: str,
-    overrides: tuple[str, ...],
-    detach: bool,
-) -> None:
-    from molprof.profiler.cluster.job import Task
+def _there(folder: Path, entries: list[Entry], chosen: list[int], force: bool, submission: Submission) -> None:
+    from molprof.profiler.cluster.job import Job, Task
     from molprof.profiler.sweep.index import write_index
+
+    def submitted(job: Job) -> None:
+        for number in chosen:
+            entries[number] = replace(entries[number], state="submitted", job=job.id)
+        write_index(folder, entries)
 
     tasks = [
         Task(entry.name, tuple(_command(folder, entry, force)), str((folder / entry.trace).absolute()))
         for entry in (entries[number] for number in chosen)
     ]
-    job = hand_over(project, "sweep", tasks, cluster, overrides, {"folder": str(folder.absolute())})
-    for number in chosen:
-        entries[number] = replace(entries[number], state="submitted", job=job.id)
-    write_index(folder, entries)
-    attend(job, detach)
+    submit_command(submission, "sweep", tasks, {"folder": str(folder.absolute())}, submitted)

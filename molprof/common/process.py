@@ -1,43 +1,66 @@
-"""Processes that this one starts: command lines of molprof, how many are worth it, and their end with this one."""
+"""Other processes: the one way to start one, to bind its life to this one's, and to end it with all it started."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import BinaryIO
 
-# `-m` and `-c` by themselves look into the working directory first, where a checkout has a folder `molprof` that is
-# only a part of the package: the other process imports what this one would.
-_CALL = (
-    "import json, sys; from importlib import import_module; sys.path[:] = json.loads(sys.argv.pop(1)); "
-    "module, name = sys.argv.pop(1).split(':'); getattr(import_module(module), name)()"
+# `-m` and `-c` look into the working directory first, where a checkout has a folder `molprof` that is only a part of
+# the package. The other process is handed this one's path, and imports what this one would.
+_BOOTSTRAP = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from molprof.common.process import called; called()"
 )
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# Carried by every process of a benchmark's case, also by one that made a session of its own or lost its parent.
+COOKIE = "MOLPROF_BENCH_CASE"
+# Time to clean up after SIGTERM; Slurm's own default is 30 s until it kills.
+GRACE_S = 10.0
+_GONE_S = 10.0
+_POLL_S = 0.01
+_TAIL_BYTES = 8192
+_ERROR = "molprof: error: "
+_PROC = Path("/proc")
 
 
-def call_line(function: Callable[[], None], *arguments: str) -> list[str]:
-    """What this process has to start for a call of a module's function, which finds the arguments in sys.argv[1:]."""
-    return [sys.executable, "-c", _CALL, json.dumps(sys.path), f"{function.__module__}:{function.__name__}", *arguments]
+def call_line(target: str, *arguments: str, bound: bool = True) -> list[str]:
+    """Return the command that calls a function without parameters, which finds `arguments` in sys.argv[1:].
+
+    Args:
+        target: `package.module:function`.
+        bound: the other process is killed when the thread that starts it ends, however suddenly; on Linux only.
+    """
+    parent = str(os.getpid()) if bound else ""
+    return [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), parent, target, *arguments]
 
 
 def command_line(arguments: Sequence[str]) -> list[str]:
-    """What this process has to start for `molprof ARGUMENTS`; its end, however sudden, is the other's end too."""
-    return call_line(run_command, str(os.getpid()), *arguments)
+    """Return the command that runs `molprof ARGUMENTS`."""
+    return call_line("molprof.cli:main", *arguments)
 
 
-def run_command() -> None:
-    """The other end."""
-    end_with_parent(int(sys.argv.pop(1)))
-    from molprof.cli import main
-
-    main()
+def called() -> None:
+    """Do in the other process what `call_line` asks for."""
+    parent, target = sys.argv.pop(1), sys.argv.pop(1)
+    if parent:
+        end_with_parent(int(parent))
+    module, _, name = target.partition(":")
+    getattr(import_module(module), name)()
 
 
 def end_with_parent(parent: int) -> None:
-    """Makes the kernel kill this process when the one that started it is gone; on Linux only.
+    """Make the kernel kill this process when the one that started it is gone; on Linux only.
 
     Args:
         parent: its process id, for it may be gone already.
@@ -49,6 +72,153 @@ def end_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def end(process: subprocess.Popen[bytes], cookie: str = "") -> bool:
+    """Kill the group of a process that leads one, and wait until it is gone.
+
+    Args:
+        cookie: kill the processes that `members` finds by it too, and wait for them.
+
+    Returns:
+        False if one of those cannot be killed.
+    """
+    _signal(process, signal.SIGKILL)
+    clean = not cookie or end_members(process.pid, cookie)
+    process.wait()
+    return clean
+
+
+def end_members(root: int, cookie: str, spared: int | None = None) -> bool:
+    """Kill all that `members` finds, except `spared`, and wait for them; False if one is stuck in the kernel."""
+    until = time.monotonic() + _GONE_S
+    while left := members(root, cookie) - {spared}:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > until:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def members(root: int, cookie: str = "") -> set[int]:
+    """Return the living processes of the session that `root` leads, their descendants, and those with the cookie.
+
+    From /proc, Linux only. To look for cookies takes a file more per process: do it at the end of a case, not to
+    watch one.
+    """
+    parents: dict[int, int] = {}
+    found = set()
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        pid = int(entry.name)
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name in parentheses may hold anything, spaces and parentheses too.
+            state, parent, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            if state in "ZX":
+                continue
+            parents[pid] = int(parent)
+            if int(session) == root or pid == root or (cookie and _carries(entry, cookie)):
+                found.add(pid)
+    grown = True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in found} - found
+        found |= more
+        grown = bool(more)
+    return found
+
+
+def _carries(entry: Path, cookie: str) -> bool:
+    with contextlib.suppress(OSError):
+        return f"{COOKIE}={cookie}".encode() in (entry / "environ").read_bytes().split(b"\0")
+    return False
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a command line ended.
+
+    Attributes:
+        exit_code: of the process; below 0 the signal that killed it.
+        message: why it failed; None if it did not.
+        timed_out: it was stopped at its time limit.
+    """
+
+    exit_code: int
+    message: str | None
+    timed_out: bool = False
+
+    @property
+    def state(self) -> str:
+        """`ok`, `failed` or `timed out`."""
+        return "timed out" if self.timed_out else "ok" if self.exit_code == 0 else "failed"
+
+
+def run_child(
+    arguments: Sequence[str], cwd: str | os.PathLike[str], log: BinaryIO, limit_s: float | None = None
+) -> Ending:
+    """Run `molprof ARGUMENTS` in `cwd`, with its output and errors copied to `log` as they come.
+
+    At the limit, and when an exception interrupts this call, the process gets SIGTERM, and SIGKILL after `GRACE_S`
+    seconds. What it started and left is killed in any case.
+
+    Args:
+        limit_s: seconds until it is stopped; None: no limit.
+    """
+    process = subprocess.Popen(
+        command_line(arguments),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    tail, done = bytearray(), threading.Event()
+    # A grandchild may hold the pipe open for ever, so the copy has a thread of its own, which is left behind then.
+    copy = threading.Thread(target=_copy, args=(process, log, tail, done), daemon=True)
+    copy.start()
+    timed_out = False
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        timed_out = True
+    finally:
+        if process.poll() is None:
+            _signal(process, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+        end(process)
+        copy.join(_GONE_S)
+        done.set()
+    code = process.returncode
+    if timed_out:
+        return Ending(code, f"stopped at its limit of {limit_s:g} s", timed_out=True)
+    return Ending(code, None if code == 0 else why_failed(code, tail.decode("utf-8", "replace")))
+
+
+def _copy(process: subprocess.Popen[bytes], log: BinaryIO, tail: bytearray, done: threading.Event) -> None:
+    assert process.stdout is not None
+    with process.stdout as pipe:
+        while (block := os.read(pipe.fileno(), 1 << 16)) and not done.is_set():
+            with contextlib.suppress(OSError):  # a full disk: the process must not wait for its output to be taken
+                log.write(block)
+                log.flush()
+            tail += block
+            del tail[:-_TAIL_BYTES]
+
+
+def why_failed(code: int, output: str) -> str:
+    """Return the last error that molprof printed, else the signal, else the last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+    if errors:
+        return errors[-1]
+    if code < 0:
+        hint = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
+        return f"killed by {signal.Signals(-code).name}{hint}"
+    return lines[-1] if lines else f"ended with code {code}"
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)

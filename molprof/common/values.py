@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import unicodedata
 from collections.abc import Callable
 
@@ -185,3 +186,8 @@ def _digits(value: float) -> str:
     size = abs(value)
     decimals = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
     return f"{value:,.{decimals}f}"
+
+
+def now() -> str:
+    """The time in ISO format and UTC."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

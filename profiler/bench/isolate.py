@@ -1,4 +1,4 @@
-"""One case in a process of its own, in a session of its own: a time limit, a memory limit, and nothing left behind."""
+"""Run one case in a separate process with a time limit and a memory limit, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -17,19 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from molprof.profiler.bench import processes
+from molprof.common.memory import oom_kills, proportional_bytes, resident_bytes
+from molprof.common.process import COOKIE, call_line, end, members
 from molprof.profiler.bench.answers import FAILED, HUNG, NO_MEMORY, STATUSES
 
-WORKER = "molprof.profiler.bench.worker"
-# The process imports what this one would. `-m` by itself looks into the working directory first, where a checkout has
-# a folder `molprof` that is only a part of the package.
-_START = (
-    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
-    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
-)
+WORKER = "molprof.profiler.bench.worker:main"
 _POLL_S = 0.1
-# Looking for new processes reads all of /proc, which would cost a core that is being measured: often only in the
-# beginning, while nothing is timed yet.
+# Looking for new processes reads all of /proc, which disturbs a measurement: often only at the start, before timing.
 _LOOK_S, _STARTING_S = 1.0, 3.0
 _STACK_S = 3.0
 _STACK_LINES = 200
@@ -39,11 +32,11 @@ _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+)(?:,)? in (?P<na
 
 @dataclass(frozen=True)
 class Limits:
-    """What a case may take.
+    """Limits of a case.
 
     Attributes:
         seconds: from start to end, loading and compiling included.
-        memory_bytes: resident, of all its processes; None: no bound.
+        memory_bytes: resident memory of all its processes; None: no limit.
     """
 
     seconds: float
@@ -52,15 +45,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Ended:
-    """What came of a case.
+    """How a case ended.
 
     Attributes:
         status: one of `STATUSES`.
-        message: why it is not ok; None where it is.
-        stack: where it was when it failed, crashed or hung, outermost or innermost first as Python prints it.
-        answer: the worker's, without status, message and stack; empty where it gave none.
+        message: why it is not ok.
+        stack: where it failed, crashed or hung, in the order in which Python prints it.
+        answer: the worker's, without status, message and stack; empty if it gave none.
         wall_s: from start to end.
-        left: False where a process of it could not be killed.
+        left: whether a process of it could not be killed.
     """
 
     status: str
@@ -72,44 +65,43 @@ class Ended:
 
 
 def run_isolated(request: Mapping[str, Any], limits: Limits, worker: str = WORKER) -> Ended:
-    """Runs the module `worker` on a request and waits for its end; whatever happens, none of its processes is left.
+    """Call `worker` (`module:function`) with a request and wait for its end.
 
-    An interrupt (or any other exception) ends them too, and goes on.
+    All of its processes are killed at the end, also when an exception interrupts this call.
     """
     cookie = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="molprof-bench-") as folder, contextlib.ExitStack() as stack:
         place = Path(folder)
         (place / "request").write_text(json.dumps(request))
-        files = [stack.enter_context(open(place / name, mode)) for name, mode in _STREAMS]
+        streams = {"stdin": ("request", "rb"), "stdout": ("answer", "wb"), "stderr": ("errors", "wb")}
+        files = {stream: stack.enter_context(open(place / name, mode)) for stream, (name, mode) in streams.items()}
         lifeline, held = os.pipe()
         stack.callback(os.close, held)
-        kills = processes.oom_kills()
+        kills = oom_kills()
         began = time.monotonic()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", _START, json.dumps(sys.path), worker,
-                 "--lifeline", str(lifeline), "--stacks", str(place / "stacks")],
-                stdin=files[0], stdout=files[1], stderr=files[2], pass_fds=[lifeline], start_new_session=True,
-                env={**os.environ, processes.COOKIE: cookie},
-            )  # fmt: skip
+                # Not bound: when this process dies, the lifeline lets it kill all that it started.
+                call_line(worker, "--lifeline", str(lifeline), "--stacks", str(place / "stacks"), bound=False),
+                pass_fds=[lifeline],
+                start_new_session=True,
+                env={**os.environ, COOKIE: cookie},
+                **files,
+            )
         finally:
             os.close(lifeline)
         try:
             killed = _watch(process, limits, place / "stacks", began)
         finally:
-            clean = processes.end(process.pid, cookie)
-            process.wait()
+            clean = end(process, cookie)
         wall_s = time.monotonic() - began
-        if killed is None and process.returncode == -signal.SIGKILL and processes.oom_kills() > kills:
+        if killed is None and process.returncode == -signal.SIGKILL and oom_kills() > kills:
             killed = NO_MEMORY, "killed by the kernel, which had no memory left"
         return _ended(place, process.returncode, killed, wall_s, not clean)
 
 
-_STREAMS = (("request", "rb"), ("answer", "wb"), ("errors", "wb"))
-
-
 def _watch(process: subprocess.Popen[bytes], limits: Limits, stacks: Path, began: float) -> tuple[str, str] | None:
-    """Waits for the end; status and message where a limit is reached first."""
+    """Wait for the end; return status and message if a limit is reached first."""
     found: set[int] = set()
     looked = float("-inf")
     while process.poll() is None:
@@ -119,10 +111,10 @@ def _watch(process: subprocess.Popen[bytes], limits: Limits, stacks: Path, began
             return HUNG, f"killed at the limit of {limits.seconds:g} s"
         if limits.memory_bytes is not None:
             if now - looked > _LOOK_S or now - began < _STARTING_S:
-                found, looked = processes.members(process.pid), now
-            if processes.resident_bytes(found) > limits.memory_bytes:
-                found = processes.members(process.pid)
-                used = processes.proportional_bytes(found)
+                found, looked = members(process.pid), now
+            if resident_bytes(found) > limits.memory_bytes:
+                found = members(process.pid)
+                used = proportional_bytes(found)
                 if used > limits.memory_bytes:
                     text = f"killed at {used / _GB:.1f} GB resident, the limit is {limits.memory_bytes / _GB:.1f} GB"
                     return NO_MEMORY, text
@@ -131,7 +123,7 @@ def _watch(process: subprocess.Popen[bytes], limits: Limits, stacks: Path, began
 
 
 def _dump(pid: int, stacks: Path) -> None:
-    """Has the worker write where its threads are, and waits until it has."""
+    """Let the worker write where its threads are, and wait until it has."""
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGUSR1)
         until, size = time.monotonic() + _STACK_S, -1
@@ -149,7 +141,7 @@ def _ended(place: Path, code: int, killed: tuple[str, str] | None, wall_s: float
         status, message = killed
         if status == HUNG:
             where = innermost(stack)
-            message += f", in {where}" if where else "; it did not say where it was"
+            message += f", in {where}" if where else ""
         return Ended(status, message, tuple(stack) if stack and status == HUNG else None, {}, wall_s, left)
     answer = _answer(place / "answer")
     if code == 0 and answer is not None:
@@ -170,8 +162,8 @@ def _ended(place: Path, code: int, killed: tuple[str, str] | None, wall_s: float
 
 
 def innermost(stack: list[str]) -> str | None:
-    """The function that the main thread was in, of what `faulthandler` wrote: `name (file.py:12)`."""
-    # The thread that Python started with comes last, unless it is the one that got the signal.
+    """Return the function that the main thread was in, from `faulthandler`'s text: `name (file.py:12)`."""
+    # The main thread comes last, unless it got the signal.
     blocks: list[list[str]] = []
     for line in stack:
         if line.startswith(("Thread ", "Current thread ")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import random
 import statistics
@@ -12,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from molprof.common.errors import RunError, UsageError
+from molprof.common.memory import available_bytes
+from molprof.common.values import now
 from molprof.profiler.bench.answers import FACTS, NO_MEMORY, OK, UNSUPPORTED
 from molprof.profiler.bench.cases import Case, GenerateCase, case_id, to_json
 from molprof.profiler.bench.facts import Facts, facts_from, named, unsupported
-from molprof.profiler.bench.fit import largest_fit
 from molprof.profiler.bench.isolate import WORKER, Ended, Limits, run_isolated
-from molprof.profiler.bench.processes import available_bytes
 from molprof.profiler.bench.records import Results
 
 # Of the memory that is there when the benchmark begins.
@@ -121,7 +120,7 @@ def run_plan(
     environment = results.environment(facts.environment)
     results.write(
         {
-            "record": "run", "started": _now(), "command": list(plan.command), "environment": environment,
+            "record": "run", "started": now(), "command": list(plan.command), "environment": environment,
             "cases": len(plan.cases), "repeats": plan.repeats, "seed": plan.seed,
             "limit_s": plan.limits.seconds, "memory_limit_bytes": plan.limits.memory_bytes,
         }
@@ -158,14 +157,14 @@ def run_plan(
                 "environment": environment if own is None else results.environment(own), "repeat": repeat,
                 "status": ended.status, "message": ended.message,
                 "stack": None if ended.stack is None else list(ended.stack),
-                "ended": _now(), "load": round(load, 1),
+                "ended": now(), "load": round(load, 1),
                 "wall_s": round(ended.wall_s, 3), "figures": ended.answer.get("figures"), **extra,
             }
         )  # fmt: skip
         message = ended.message
         if "largest_batch" in extra:
-            message = f"{message}; {'the' if extra['fit_exact'] else 'a'} largest batch that fits: " \
-                      f"{extra['largest_batch']}"  # fmt: skip
+            which = "the largest batch" if extra["fit_exact"] else "a batch"
+            message = f"{message}; {which} that fits: {extra['largest_batch']}"
         report(
             Step(case, repeat, number, number + len(waiting), ended.status, message, ended.wall_s, _rest(took, waiting))
         )
@@ -177,18 +176,35 @@ def _one(case: Case, plan: Plan, reason: str | None, fits: dict[str, int]) -> tu
     ended = run_isolated(to_json(case), plan.limits, plan.worker)
     if ended.status != NO_MEMORY or not plan.bisect or case.rows == 1:
         return ended, {}
-    began = time.monotonic()
     known = fits.get(_without_batch(case) or "", 0)
-    fit = largest_fit(
-        case, lambda smaller: run_isolated(to_json(smaller), plan.limits, plan.worker),
-        known if known < case.rows else 0,
-    )  # fmt: skip
-    extra = {
-        "largest_batch": fit.largest_batch, "fit_exact": fit.exact,
-        "fit_tries": [{"batch": size, "status": status} for size, status in fit.tries],
+    return ended, _largest_fit(case, plan, known if known < case.rows else 0)
+
+
+def _largest_fit(case: Case, plan: Plan, low: int) -> dict[str, Any]:
+    """Bisect between a batch of `low`, which fits, and the case's own, which does not.
+
+    A try is one untimed pass of one batch, which takes the memory that a timed one takes. `fit_exact` is false if a
+    try ended in another way than ok or out of memory, so that a larger batch may fit.
+    """
+    tries: list[dict[str, Any]] = []
+    began, high = time.monotonic(), case.rows
+    while high - low > 1:
+        size = (low + high) // 2
+        status = run_isolated(to_json(_sized(case, size)), plan.limits, plan.worker).status
+        tries.append({"batch": size, "status": status})
+        low, high = (size, high) if status == OK else (low, size)
+    return {
+        "largest_batch": low,
+        "fit_exact": all(item["status"] in (OK, NO_MEMORY) for item in tries),
+        "fit_tries": tries,
         "fit_s": round(time.monotonic() - began, 3),
-    }  # fmt: skip
-    return ended, extra
+    }
+
+
+def _sized(case: Case, size: int) -> Case:
+    if isinstance(case, GenerateCase):
+        return replace(case, batch_size=size, count=size, warmup=1, passes=1)
+    return replace(case, batch=size)
 
 
 def _without_batch(case: Case) -> str | None:
@@ -206,7 +222,3 @@ def _rest(took: dict[Case, list[float]], waiting: Sequence[tuple[int, Case]]) ->
         return None
     usual = statistics.median(value for values in took.values() for value in values)
     return sum(statistics.median(took[case]) if case in took else usual for _, case in waiting)
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -2,11 +2,10 @@
 
     echo '{"kind": "generate", "model": "qwen"}' | python -m molprof.profiler.bench.worker
 
-Everything that libraries print goes to standard error. The answer has `status` (`ok`, `unsupported`, `out of memory`,
-`failed`), `message`, `stack`, `figures` and `environment`. A case that hangs or crashes gives none: whoever started
-the process sees to that (isolate.py). With `--lifeline FD` it ends, and all that it started, when the other end of
-that pipe is closed: no case outlives the one who asked for it. With `--stacks FILE` a crash, and SIGUSR1, write there
-where every thread is.
+What libraries print goes to standard error. The answer has `status` (`ok`, `unsupported`, `out of memory`, `failed`),
+`message`, `stack`, `figures` and `environment`. A case that hangs or crashes gives none; isolate.py handles that. With
+`--lifeline FD` the process and all that it started end when the other end of that pipe is closed, so that no case
+outlives its benchmark. With `--stacks FILE` a crash, or SIGUSR1, writes the stack of every thread there.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from molprof.common.errors import MissingExtraError, MolprofError, UsageError
-from molprof.profiler.bench import processes
+from molprof.common.process import COOKIE, end_members
 from molprof.profiler.bench.answers import FACTS, FAILED, NO_MEMORY, OK, UNSUPPORTED, Answer, UnsupportedError
 
 _MEMORY = (
@@ -42,10 +41,10 @@ _STACK_LINES, _LINE_CHARACTERS = 40, 400
 
 
 def serve(run: Callable[[dict[str, Any]], Answer]) -> None:
-    """Reads a request, runs it in this process and writes its answer.
+    """Read a request, run it in this process and write its answer.
 
     Args:
-        run: gives the answer's `figures` and `environment`; what it raises becomes the answer's status.
+        run: returns the answer's `figures` and `environment`; an error that it raises becomes the answer's status.
     """
     parser = argparse.ArgumentParser(description="Runs one benchmark case: JSON in, JSON out.")
     parser.add_argument("--lifeline", type=int, metavar="FD", help="end when this pipe's other end is closed")
@@ -67,7 +66,7 @@ def serve(run: Callable[[dict[str, Any]], Answer]) -> None:
 
 
 def answered(run: Callable[[dict[str, Any]], Answer], request: dict[str, Any]) -> Answer:
-    """The answer to a request, whatever comes of it."""
+    """Return the answer to a request, also if it fails."""
     try:
         return {"status": OK, "message": None, "stack": None, **run(request)}
     except (UnsupportedError, MissingExtraError) as problem:
@@ -81,7 +80,7 @@ def answered(run: Callable[[dict[str, Any]], Answer], request: dict[str, Any]) -
 
 
 def out_of_memory(problem: BaseException | None) -> bool:
-    """Whether it, or what it came from, is an allocation that failed: on a GPU, in torch's or Python's own memory."""
+    """Whether an error, or one of its causes, is a failed allocation: on a GPU, by torch or by Python."""
     while problem is not None:
         if isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError":
             return True
@@ -92,22 +91,22 @@ def out_of_memory(problem: BaseException | None) -> bool:
 
 
 def _failed(status: str, message: str, problem: BaseException | None) -> Answer:
-    """`message` as a few words; the whole of it stands at the end of the stack."""
+    """An answer with a short `message`; the whole message is at the end of the stack."""
     lines = None
     if problem is not None:
         text = "".join(traceback.format_exception(problem))
         lines = [line[:_LINE_CHARACTERS] for line in text.splitlines()][-_STACK_LINES:]
-    # Compilers say in the first paragraph what is wrong, and then a whole command.
+    # Compilers say what is wrong in the first paragraph, and then print a whole command.
     said = " ".join(message.strip().split("\n\n")[0].split())
     if len(said) > _MESSAGE_CHARACTERS:
         said = said[:_MESSAGE_CHARACTERS] + "..."
-    # A mistake of the user's, which the one who asked may tell as such.
+    # The caller may report wrong usage as such.
     hint = {"hint": problem.hint} if isinstance(problem, UsageError) else {}
     return {"status": status, "message": said, "stack": lines, "figures": None, **hint}
 
 
 def run_case(request: dict[str, Any]) -> Answer:
-    """Runs one case of `cases.py`, or gives the machine's facts, in this process."""
+    """Run one case of `cases.py`, or read the machine's facts, in this process."""
     from molprof.profiler.bench.cases import SdpaCase, from_json
 
     if request.get("kind") == FACTS:
@@ -125,8 +124,8 @@ def run_case(request: dict[str, Any]) -> Answer:
 
 
 def _guard(lifeline: int) -> None:
-    """Forks; returns in the child, which runs the case. The parent waits, does nothing that can hang, and kills all
-    processes of the case when the pipe is closed. It passes on SIGUSR1 to the child, and the child's end to its own."""
+    """Fork, and return in the child, which runs the case. The parent kills all processes of the case when the pipe is
+    closed, and does nothing that can hang. It passes SIGUSR1 on to the child, and ends as the child ends."""
     child = os.fork()
     if not child:
         os.close(lifeline)
@@ -139,7 +138,7 @@ def _guard(lifeline: int) -> None:
             while os.read(lifeline, 1):
                 pass
         ending.set()
-        processes.end(os.getpid(), os.environ.get(processes.COOKIE, ""), spared=os.getpid())
+        end_members(os.getpid(), os.environ.get(COOKIE, ""), spared=os.getpid())
         os.killpg(0, signal.SIGKILL)
 
     signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(child, number))
@@ -157,7 +156,7 @@ def _guard(lifeline: int) -> None:
 
 @contextlib.contextmanager
 def _private_output() -> Iterator[Any]:
-    """What was standard output, for the answer alone; whatever else is printed goes to standard error."""
+    """Keep standard output for the answer; everything else that is printed goes to standard error."""
     sys.stdout.flush()
     private = os.dup(1)
     os.dup2(2, 1)
@@ -165,5 +164,10 @@ def _private_output() -> Iterator[Any]:
         yield output
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run a case of molprof's own benchmarks."""
     serve(run_case)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from molprof.common.errors import ProcessorError, RunError
 from molprof.common.files import check_output, scratch_file
 from molprof.common.manifest import SCHEMA, Manifest, Repeat, Timings, Window
 from molprof.common.settings import AUTO, CaptureSettings
+from molprof.common.values import now
 from molprof.profiler.capture.account import molecule_runs, resolved
 from molprof.profiler.capture.passes import Passes, Progress, Report
 from molprof.profiler.capture.recorded_pass import check_window, choose_window, kept_recording, recorded_pass
@@ -142,7 +142,7 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
     )
     manifest = Manifest(
         schema=SCHEMA,
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        created=now(),
         command=list(output.command),
         environment=environment(loaded.target.device),
         settings=settings,

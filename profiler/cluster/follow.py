@@ -1,4 +1,4 @@
-"""Watches a job until it has come to its end, and what is new since the last look."""
+"""Watch a job until it has ended, and read the new lines of its log."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from molprof.profiler.cluster.job import Job
 from molprof.profiler.cluster.scheduler import SchedulerError
 from molprof.profiler.cluster.status import JobStatus, job_status
 
-# Soon while something may fail at once, then as seldom as a scheduler that many ask likes it.
+# Often at first, when a job may fail at once; then rarely, because many users ask the same scheduler.
 _FIRST_S, _LAST_S, _GROWTH = 1.0, 15.0, 1.3
 PATIENCE_S = 60.0
 
 
 def watch(job: Job, patience_s: float = PATIENCE_S) -> Iterator[JobStatus]:
-    """How the job stands, again and again until every task has come to its end.
+    """Yield the job's status again and again until every task has ended.
 
     Args:
-        patience_s: how long the scheduler may be without an answer.
+        patience_s: how long the scheduler may fail to answer.
 
     Raises:
-        SchedulerError: it did not answer for that long, and not every task has ended by its own word; the job goes on.
+        SchedulerError: it did not answer for that long, and not every task wrote that it ended; the job goes on.
     """
     pause, silent_since = _FIRST_S, None
     while True:
@@ -35,14 +35,14 @@ def watch(job: Job, patience_s: float = PATIENCE_S) -> Iterator[JobStatus]:
         if silent_since is not None and now - silent_since >= patience_s:
             raise SchedulerError(
                 f"{job.id} can no longer be followed: {status.problem}",
-                hint=f"nothing is lost: its tasks write their results themselves; later: molprof collect {job.id}",
+                hint=f"its tasks go on and write their results; collect them later with molprof collect {job.id}",
             )
         time.sleep(pause)
         pause = min(pause * _GROWTH, _LAST_S)
 
 
 class LogTail:
-    """What a growing log holds more than at the last look."""
+    """Reads what a growing log holds more than the last time."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -50,7 +50,7 @@ class LogTail:
         self._begun = b""
 
     def new_lines(self, path: Path | None) -> list[str]:
-        """Whole lines only; of another file than last time, from its beginning."""
+        """Return the new whole lines; from the beginning if it is another file than last time."""
         if path is None:
             return []
         if path != self._path:

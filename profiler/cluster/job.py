@@ -1,22 +1,25 @@
-"""A job's folder: what was asked for, which Slurm jobs that became, and what each task left."""
+"""A job's folder: its command lines, its Slurm jobs, and what each task wrote."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import replacing
+from molprof.common.typed_json import read_typed
 from molprof.profiler.cluster.settings import SlurmSettings
 
 SCHEMA = 1
 VARIABLE = "MOLPROF_JOBS"
 _FILE = "job.json"
 _SEEN = "seen.json"
+_SCRIPT = re.compile(r"(\d+)_submission\.sh")
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Task:
     Attributes:
         name: short, for tables.
         arguments: what follows `molprof`.
-        output: the file that it writes, None if none.
+        output: the file that it writes; None if none.
     """
 
     name: str
@@ -35,12 +38,36 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """One submission, of all tasks or of those that were requeued.
+class TaskRecord:
+    """What a task writes about itself.
 
     Attributes:
-        tasks: their numbers; with more than one, the Slurm job is an array in this order.
-        slurm_id: the Slurm job, None where the submission was cut short.
+        state: `running` until it has ended; then how it ended.
+        started, ended: in ISO format and UTC.
+        exit_code: of its command line; below 0 the signal that killed it.
+        message: why it did not end well.
+    """
+
+    attempt: int | None
+    state: str
+    task: int | None = None
+    slurm_id: str | None = None
+    restart: int = 0
+    node: str | None = None
+    pid: int | None = None
+    started: str | None = None
+    ended: str | None = None
+    exit_code: int | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One submission, of all tasks or of requeued ones.
+
+    Attributes:
+        tasks: their numbers; of more than one, the Slurm job is an array in this order.
+        slurm_id: the Slurm job; None if the submission was cut short.
         submitted: when, in ISO format and UTC.
     """
 
@@ -49,7 +76,7 @@ class Attempt:
     submitted: str
 
     def slurm_task_id(self, task: int) -> str | None:
-        """What squeue calls the task."""
+        """Return the task's id in squeue."""
         if self.slurm_id is None or len(self.tasks) == 1:
             return self.slurm_id
         return f"{self.slurm_id}_{self.tasks.index(task)}"
@@ -57,14 +84,14 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Job:
-    """A list of command lines that runs on a cluster.
+    """Command lines that run on a cluster.
 
     Attributes:
         folder: `.molprof/jobs/ID`.
-        kind: the command that it came from.
-        cluster: the table's name; slurm: what it and the options said.
+        kind: the command that submitted it.
+        cluster: the table's name; slurm: its values, with those of --slurm.
         cwd: folder that the tasks run in.
-        data: what the command that it came from needs to finish its results.
+        data: what that command needs to finish the results.
     """
 
     folder: Path
@@ -82,24 +109,24 @@ class Job:
         return self.folder.name
 
     def attempt_of(self, task: int) -> int | None:
-        """The number, from 0, of the task's latest attempt; None: never submitted."""
+        """Return the number, from 0, of the task's latest attempt; None if it was never submitted."""
         return max((number for number, item in enumerate(self.attempts) if task in item.tasks), default=None)
 
     def slurm_task_id(self, task: int) -> str | None:
-        """What squeue calls the latest attempt of a task; None where it has none."""
+        """Return the id in squeue of a task's latest attempt; None if it has none."""
         number = self.attempt_of(task)
         return None if number is None else self.attempts[number].slurm_task_id(task)
 
     def attempt_folder(self, number: int) -> Path:
-        """Where submitit keeps its script, its pickles and the logs of an attempt."""
+        """Return the folder of submitit's script, pickles and logs of an attempt."""
         return self.folder / f"attempt-{number + 1}"
 
     def record_path(self, task: int) -> Path:
-        """What the task writes about itself."""
+        """Return the file of a task's `TaskRecord`."""
         return self.folder / "tasks" / f"{task}.json"
 
     def log(self, task: int) -> Path | None:
-        """The log of the latest attempt of a task; None where nothing has been written yet."""
+        """Return the log of a task's latest attempt; None if it has not begun."""
         number, slurm_id = self.attempt_of(task), self.slurm_task_id(task)
         if number is None or slurm_id is None:
             return None
@@ -107,25 +134,25 @@ class Job:
         return path if path.is_file() else None
 
     def save(self) -> None:
-        """Writes the job's file."""
+        """Write the job's file."""
         content = asdict(self) | {"schema": SCHEMA, "slurm": self.slurm.to_json()}
         del content["folder"]
         write_json(self.folder / _FILE, content)
 
     def seen(self) -> dict[str, dict[str, str]]:
-        """What the scheduler once said about tasks that have ended, by Slurm's ids; it forgets them, this does not."""
+        """Return what Slurm said of tasks that ended, by their ids. Slurm forgets it after minutes."""
         return read_json(self.folder / _SEEN) or {}
 
     def save_seen(self, seen: Mapping[str, Mapping[str, str]]) -> None:
-        """Keeps what the scheduler said."""
+        """Keep what Slurm said."""
         write_json(self.folder / _SEEN, seen)
 
 
 def new_job_folder(jobs: Path, kind: str) -> Path:
-    """A new folder `KIND-NUMBER`, the number above all there are, also where somebody else makes one right now.
+    """Make a folder `KIND-NUMBER` with a new number, also while another process makes one.
 
     Raises:
-        UsageError: none can be made there.
+        UsageError: it cannot be made.
     """
     try:
         jobs.mkdir(parents=True, exist_ok=True)
@@ -142,7 +169,7 @@ def new_job_folder(jobs: Path, kind: str) -> Path:
     except OSError as error:
         raise UsageError(
             f"cannot keep jobs in {jobs}: {error.strerror}",
-            hint=f"{VARIABLE} names another folder; the cluster's nodes must see it",
+            hint=f"set {VARIABLE} to another folder that the cluster's nodes see",
         ) from error
 
 
@@ -152,28 +179,28 @@ def _number(name: str) -> int:
 
 
 def jobs_folder(project: Path) -> Path:
-    """Where jobs are kept: `MOLPROF_JOBS`, else `.molprof/jobs` in the project's folder."""
+    """Return the folder of jobs: `MOLPROF_JOBS`, else `.molprof/jobs` in the project's folder."""
     named = os.environ.get(VARIABLE)
     return Path(named).absolute() if named else project / ".molprof" / "jobs"
 
 
 def find_job(jobs: Path, name: str) -> Job:
-    """The job `capture-3`, or `3` for short.
+    """Return the job `capture-3`, or `3` for short.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: no job has that name.
         RunError: its file cannot be read.
     """
     known = [path.name for path in _folders(jobs)]
     found = [item for item in known if item == name or (name.isdigit() and _number(item) == int(name))]
     if not found:
         shown = ", ".join(known[-5:])
-        raise UsageError(f"no job {name!r} in {jobs}", hint=f"the latest: {shown}" if shown else "none was submitted")
+        raise UsageError(f"no job {name!r} in {jobs}", hint=f"the latest: {shown}" if shown else "no job was submitted")
     return read_job(jobs / found[0])
 
 
 def all_jobs(jobs: Path) -> tuple[list[Job], list[str]]:
-    """Every job, oldest first, and why others cannot be read."""
+    """Return every job, oldest first, and why others cannot be read."""
     found, problems = [], []
     for folder in _folders(jobs):
         try:
@@ -190,7 +217,7 @@ def _folders(jobs: Path) -> list[Path]:
 
 
 def read_job(folder: Path) -> Job:
-    """The job that is kept in a folder.
+    """Return the job that is kept in a folder.
 
     Raises:
         RunError: its file is damaged, or of a newer molprof.
@@ -198,40 +225,35 @@ def read_job(folder: Path) -> Job:
     path = folder / _FILE
     content = read_json(path)
     if content is None:
-        raise RunError(f"{path} cannot be read", hint="its Slurm job, if any, goes on; submit again for another")
+        raise RunError(f"{path} cannot be read", hint="its Slurm job, if any, goes on; squeue lists it")
     if not isinstance(content.get("schema"), int) or content["schema"] > SCHEMA:
         raise RunError(f"{path} is of schema {content.get('schema')!r}; this molprof reads up to {SCHEMA}")
-    try:
-        job = Job(
-            folder=folder,
-            kind=content["kind"],
-            cluster=content["cluster"],
-            slurm=SlurmSettings.from_json(content["slurm"]),
-            cwd=content["cwd"],
-            created=content["created"],
-            tasks=tuple(Task(item["name"], tuple(item["arguments"]), item["output"]) for item in content["tasks"]),
-            attempts=tuple(
-                Attempt(tuple(item["tasks"]), item["slurm_id"], item["submitted"]) for item in content["attempts"]
-            ),
-            data=content["data"],
-        )
-    except (KeyError, TypeError) as error:
-        raise RunError(f"{path} is not a whole job: {error}") from error
-    for task in job.tasks:
-        texts = (task.name, *task.arguments, *([] if task.output is None else [task.output]))
-        if not all(isinstance(text, str) for text in texts):
-            raise RunError(f"{path} is not a whole job: the task {task.name!r} is no text")
-    return job
+    fields = {
+        name: read_typed(content.get(name), kind, f"{path}: {name}", error=RunError)
+        for name, kind in get_type_hints(Job).items()
+        if name != "folder"
+    }
+    job = Job(folder, **fields)
+    attempts = enumerate(job.attempts)
+    return replace(job, attempts=tuple(_submitted(item, job.attempt_folder(number)) for number, item in attempts))
 
 
-def write_json(path: Path, content: Mapping[str, Any] | Sequence[Any]) -> None:
-    """Writes a file whole."""
+def _submitted(attempt: Attempt, folder: Path) -> Attempt:
+    """The attempt with the Slurm id that submitit's script is named after, if its submission was cut short."""
+    if attempt.slurm_id is not None or not folder.is_dir():
+        return attempt
+    found = [match[1] for path in folder.iterdir() if (match := _SCRIPT.fullmatch(path.name))]
+    return replace(attempt, slurm_id=found[0]) if found else attempt
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file whole."""
     with replacing(path) as part:
         part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file; None where there is no such file or it holds something else."""
+    """Return the object in a JSON file; None if there is no such file, or it holds something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What Slurm says, asked through its own commands with a time limit: a scheduler that died hangs nobody."""
+"""Ask Slurm through its own commands, each with a time limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from molprof.common.errors import MolprofError
 
-# Slurm's commands try for ten seconds and more before they give up on a controller that hangs.
+# Slurm's own commands give up on a controller that hangs after ten seconds and more.
 TIME_LIMIT_S = 20.0
 _COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "scancel")
 LIVE = frozenset(
@@ -26,11 +26,11 @@ class SchedulerError(MolprofError):
 
 @dataclass(frozen=True)
 class Sighting:
-    """What the scheduler says about a task.
+    """What Slurm says of a task.
 
     Attributes:
-        state: Slurm's own word, such as `PENDING`, `TIMEOUT`.
-        reason: why it waits or ended, `None` where Slurm gives none.
+        state: in Slurm's words, such as `PENDING`, `TIMEOUT`.
+        reason: why it waits or ended; the text `None` if Slurm gives none.
     """
 
     state: str
@@ -38,33 +38,33 @@ class Sighting:
 
     @property
     def live(self) -> bool:
-        """The task has not come to its end."""
+        """Whether the task has not ended."""
         return self.state in LIVE
 
 
 def available() -> bool:
-    """Slurm's commands are installed."""
+    """Whether Slurm's commands are installed."""
     return all(shutil.which(name) for name in _COMMANDS)
 
 
 def check_reachable() -> None:
-    """Asks the controller whether it lives.
+    """Ask the controller whether it is up.
 
     Raises:
         SchedulerError: no Slurm here, or its controller does not answer.
     """
     if not available():
         raise SchedulerError(
-            f"there is no Slurm here: not all of {', '.join(_COMMANDS)} are found",
+            f"there is no Slurm here: not all of {', '.join(_COMMANDS)} are installed",
             hint="run it on the cluster's login node",
         )
     _ping()
 
 
 def sightings(slurm_ids: Collection[str]) -> dict[str, Sighting]:
-    """What Slurm knows of jobs and their array tasks, by the task's id; what it has forgotten is not in it.
+    """Return what Slurm knows of jobs and their array tasks, by the task's id.
 
-    squeue remembers tasks for minutes after their end; where accounting is on, sacct knows the rest.
+    squeue forgets tasks minutes after their end; sacct knows them longer, if accounting is on.
 
     Args:
         slurm_ids: of whole jobs.
@@ -92,14 +92,14 @@ def sightings(slurm_ids: Collection[str]) -> dict[str, Sighting]:
 
 
 def _accounted(slurm_ids: Sequence[str]) -> dict[str, Sighting]:
-    """The same by accounting, which many clusters keep and a small one may not."""
+    """The same from accounting, which a small cluster may not have."""
     if not slurm_ids or shutil.which("sacct") is None:
         return {}
     command = ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={','.join(slurm_ids)}"]
     try:
         text = _ask([*command, "--format=JobID,State"])
     except SchedulerError:
-        return {}  # accounting is off or down: nothing is known, which is what an empty answer says
+        return {}  # accounting is off or down
     found = {}
     for line in text.splitlines():
         name, _, state = line.partition("|")
@@ -109,7 +109,7 @@ def _accounted(slurm_ids: Sequence[str]) -> dict[str, Sighting]:
 
 
 def job_fields(slurm_id: str) -> Mapping[str, str] | None:
-    """`scontrol show job` as words; None where the scheduler does not answer."""
+    """Return the fields of `scontrol show job`; None if Slurm does not answer."""
     try:
         text = _ask(["scontrol", "--oneliner", "show", "job", slurm_id], time_limit_s=5.0)
     except SchedulerError:
@@ -118,7 +118,7 @@ def job_fields(slurm_id: str) -> Mapping[str, str] | None:
 
 
 def cancel(slurm_ids: Sequence[str]) -> None:
-    """Cancels jobs or array tasks.
+    """Cancel jobs or array tasks.
 
     Raises:
         SchedulerError: Slurm does not answer or refuses.
@@ -128,7 +128,7 @@ def cancel(slurm_ids: Sequence[str]) -> None:
 
 
 def _ping() -> None:
-    """Fails at once where no controller is up, for which Slurm's other commands take ten seconds."""
+    """Fail at once if no controller is up; Slurm's other commands take ten seconds to fail."""
     _ask(["scontrol", "ping"])
 
 
@@ -151,6 +151,6 @@ def _ask(command: list[str], time_limit_s: float = TIME_LIMIT_S) -> str:
 
 
 def _line(text: str) -> str:
-    """The first line that says something."""
+    """The first line with a letter or digit."""
     lines = (line.strip() for line in text.splitlines())
     return next((line for line in lines if any(map(str.isalnum, line))), "no message")

@@ -1,4 +1,4 @@
-"""What a Slurm job asks for: a `[slurm.NAME]` table, options that override it, and submitit's words for both."""
+"""Resources of a Slurm job: a `[slurm.NAME]` table, options that override it, and submitit's names for them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _GPUS = re.compile(r"(?:[\w.-]+:)?\d+")
 
 @dataclass(frozen=True)
 class SlurmSettings:
-    """What one task of a job gets; None leaves it to the cluster.
+    """Resources of one task of a job; None: the cluster's default.
 
     Attributes:
-        gpus: `2`, or with their type `a100:2`.
-        time_minutes: limit of a task.
+        gpus: `2`, or with a type `a100:2`.
+        time_minutes: time limit of a task.
         memory: as sbatch takes it, such as `64G`.
         cpus: cores of a task.
-        parallel: tasks of the job that may run at the same time.
+        parallel: most tasks of the job that run at the same time.
         setup: shell lines before the task, such as `module load cuda`.
-        sbatch: any other option of sbatch, by its long name; True for one without a value.
+        sbatch: other options of sbatch by long name; True for an option without a value.
     """
 
     partition: str | None = None
@@ -43,7 +43,7 @@ class SlurmSettings:
     sbatch: Mapping[str, str | int | bool] = field(default_factory=dict)
 
     def parameters(self) -> dict[str, Any]:
-        """The same as `submitit.SlurmExecutor.update_parameters` takes it."""
+        """Return them as arguments of `submitit.SlurmExecutor.update_parameters`."""
         given = {
             "partition": self.partition,
             "account": self.account,
@@ -55,24 +55,19 @@ class SlurmSettings:
             "mem": self.memory,
             "setup": list(self.setup) or None,
         }
-        # Left out, `time` would be submitit's own default of five minutes.
+        # Without `time`, submitit sets five minutes.
         found = {name: value for name, value in given.items() if value is not None or name == "time"}
         found |= {"array_parallelism": self.parallel} if self.parallel else {}
-        # From 22.05 on srun, which starts the task, does not take this from its job.
+        # Since Slurm 22.05 srun, which starts the task, does not inherit this from its job.
         return found | ({"srun_args": [f"--cpus-per-task={self.cpus}"]} if self.cpus else {})
 
     def to_json(self) -> dict[str, Any]:
-        """What is set, by name."""
+        """Return what is set, by name."""
         return {name: value for name, value in asdict(self).items() if value not in (None, (), {})}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> SlurmSettings:
-        """What `to_json` wrote."""
-        return cls(**{**content, "setup": tuple(content.get("setup", ()))})
 
 
 class _WrongError(ValueError):
-    """A value that a key cannot have; its text is what was expected."""
+    """A wrong value; its text is what was expected."""
 
 
 def _text(value: object) -> str:
@@ -84,7 +79,7 @@ def _text(value: object) -> str:
 def _number(value: object) -> int:
     number = int(value) if isinstance(value, str) and value.isdigit() else value
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise _WrongError("a whole number from 1 on")
+        raise _WrongError("a whole number of at least 1")
     return number
 
 
@@ -96,7 +91,7 @@ def _gpus(value: object) -> str | None:
 
 
 def _time(value: object) -> int:
-    """Minutes of `90`, `90:00` (minutes and seconds), `1:30:00`, `1-12` or `1-12:00:00`: what sbatch reads them as."""
+    """Minutes of `90`, `90:00` (minutes and seconds), `1:30:00`, `1-12` or `1-12:00:00`, as sbatch reads them."""
     match = _TIME.fullmatch(str(value))
     if isinstance(value, bool) or match is None:
         raise _WrongError("minutes, or a time such as '1:30:00' or '2-12:00:00'")
@@ -124,7 +119,7 @@ def _setup(value: object) -> tuple[str, ...]:
 
 
 def _sbatch(value: object) -> dict[str, str | int | bool]:
-    # What is not printable would end the line of the script that it becomes.
+    # A character such as a newline would end the option's line in the script.
     if not isinstance(value, dict) or not all(
         isinstance(item, str | int) and str(item).isprintable() and _OPTION.fullmatch(key)
         for key, item in value.items()
@@ -133,55 +128,59 @@ def _sbatch(value: object) -> dict[str, str | int | bool]:
     return {key.removeprefix("--"): item for key, item in value.items() if item is not False}
 
 
-# Key of the file -> attribute and what makes its value.
-_KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
-    "partition": ("partition", _text),
-    "account": ("account", _text),
-    "qos": ("qos", _text),
-    "constraint": ("constraint", _text),
-    "gpus": ("gpus", _gpus),
-    "cpus": ("cpus", _number),
-    "time": ("time_minutes", _time),
-    "memory": ("memory", _memory),
-    "parallel": ("parallel", _number),
-    "setup": ("setup", _setup),
-    "sbatch": ("sbatch", _sbatch),
+# Keys of the file, all but `time` named as their attributes, and what makes their values.
+_KEYS: dict[str, Callable[[object], Any]] = {
+    "partition": _text,
+    "account": _text,
+    "qos": _text,
+    "constraint": _text,
+    "gpus": _gpus,
+    "cpus": _number,
+    "time": _time,
+    "memory": _memory,
+    "parallel": _number,
+    "setup": _setup,
+    "sbatch": _sbatch,
 }
 
 
 def slurm_table(file: TomlFile, name: str) -> SlurmSettings:
-    """The table `[slurm.NAME]` of a file.
+    """Return the table `[slurm.NAME]` of a file.
 
     Raises:
-        UsageError: an unknown key or a value that cannot be; names the line.
+        UsageError: an unknown key or a wrong value; names the line.
     """
     where = ["slurm", name]
-    found = {}
+    settings = SlurmSettings()
     for key, value in file.check_keys(file.content["slurm"][name], where, _KEYS).items():
-        attribute, convert = _KEYS[key]
         try:
-            found[attribute] = convert(value)
+            settings = _changed(settings, key, value)
         except _WrongError as wrong:
-            file.refuse(f"{key} is {value!r}, expected {wrong}", [*where, key])
-    return SlurmSettings(**found)
+            file.refuse(str(wrong), [*where, key])
+    return settings
 
 
 def overridden(settings: SlurmSettings, options: Sequence[str]) -> SlurmSettings:
-    """`settings` with `KEY=VALUE` options in the place of theirs.
+    """Return `settings` with the values of `KEY=VALUE` options instead.
 
     Raises:
-        UsageError: an option that is none of the kind, names an unknown key or a value that cannot be.
+        UsageError: an option that is not KEY=VALUE, an unknown key or a wrong value.
     """
-    found = {}
     accepted = [key for key in _KEYS if key != "sbatch"]
     for option in options:
         key, equals, value = option.partition("=")
         if not equals or key not in accepted:
             problem = unknown(f"--slurm {key}", key, accepted) if equals else f"--slurm {option!r} is not KEY=VALUE"
             raise UsageError(problem, hint="e.g. --slurm partition=gpu --slurm time=2:00:00")
-        attribute, convert = _KEYS[key]
         try:
-            found[attribute] = convert(value)
+            settings = _changed(settings, key, value)
         except _WrongError as wrong:
-            raise UsageError(f"--slurm {key} is {value!r}, expected {wrong}") from wrong
-    return replace(settings, **found)
+            raise UsageError(f"--slurm {wrong}") from wrong
+    return settings
+
+
+def _changed(settings: SlurmSettings, key: str, value: object) -> SlurmSettings:
+    try:
+        return replace(settings, **{"time_minutes" if key == "time" else key: _KEYS[key](value)})
+    except _WrongError as wrong:
+        raise _WrongError(f"{key} is {value!r}, expected {wrong}") from wrong

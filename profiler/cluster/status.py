@@ -1,16 +1,17 @@
-"""How the tasks of a job stand: what each wrote about itself, and what the scheduler says, put together."""
+"""The state of a job's tasks, from what each wrote and what Slurm says."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from molprof.profiler.cluster.job import Job, read_json
+from molprof.common.errors import TraceError
+from molprof.common.typed_json import read_typed
+from molprof.profiler.cluster.job import Job, TaskRecord, read_json
 from molprof.profiler.cluster.scheduler import SchedulerError, Sighting, sightings
 
-# In the order in which they are counted in one line.
+# In the order of a job's summary.
 STATES = (
     "ok",
     "failed",
@@ -38,16 +39,15 @@ _ENDS = {
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """How one task stands.
+    """State of a task.
 
     Attributes:
         number: its place in the job.
-        state: one of `STATES`. `lost`: Slurm no longer knows it and it left no word; `stopped`: Slurm ended it and
-            nobody knows why; `unknown`: the scheduler does not answer.
-        message: the error, or why it waits; None where there is nothing to say.
-        node: where it ran, None if it has not.
-        started, ended: when, in ISO format and UTC; None where it has not or left no word.
-        slurm_id: what squeue calls it.
+        state: one of `STATES`. `lost`: Slurm no longer knows it, and it did not write that it ended; `stopped`: Slurm
+            ended it for an unknown reason; `unknown`: Slurm does not answer.
+        message: the error, or why it waits.
+        started, ended: in ISO format and UTC; None if it has not, or did not write it.
+        slurm_id: its id in squeue.
     """
 
     number: int
@@ -63,10 +63,10 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """How a job stands.
+    """State of a job.
 
     Attributes:
-        problem: why the scheduler could not be asked; None where it answered.
+        problem: why Slurm did not answer; None if it did.
     """
 
     job: Job
@@ -75,7 +75,7 @@ class JobStatus:
 
     @property
     def finished(self) -> bool:
-        """Every task has come to its end, well or not."""
+        """Every task has ended, well or not."""
         return not any(task.state in UNFINISHED for task in self.tasks)
 
     @property
@@ -90,17 +90,17 @@ class JobStatus:
         return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
 
     def failed(self) -> tuple[int, ...]:
-        """The tasks that ended otherwise than well."""
+        """The tasks that did not end well."""
         return tuple(task.number for task in self.tasks if task.state not in UNFINISHED | {"ok"})
 
 
 def job_status(job: Job) -> JobStatus:
-    """How a job stands now. Never waits longer than the scheduler's time limit, and works without a scheduler."""
+    """Return the state of a job now. Waits for Slurm no longer than its time limit, and works without it."""
     return job_statuses([job])[0]
 
 
 def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
-    """The same of many jobs, with one question to the scheduler about all whose end is not known yet."""
+    """Return the state of several jobs, with one question to Slurm about all tasks whose end is not known yet."""
     records = [[_record(job, number) for number in range(len(job.tasks))] for job in jobs]
     seen = [job.seen() for job in jobs]
     asked = {
@@ -119,39 +119,40 @@ def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
     found = []
     for job, known, before in zip(jobs, seen, records, strict=True):
         ends = _remember(job, known, now)
-        # A task that ended after its word was read and before Slurm was asked has left another one by now.
+        # A task may have ended after its record was read and before Slurm was asked.
         entries = [
-            _record(job, number) if entry is None or entry["state"] == "running" else entry
+            _record(job, number) if entry is None or entry.state == "running" else entry
             for number, entry in enumerate(before)
         ]
-        tasks = [_judge(job, number, entry, ends, now, problem) for number, entry in enumerate(entries)]
+        tasks = [_task_status(job, number, entry, ends, now, problem) for number, entry in enumerate(entries)]
         found.append(JobStatus(job, tuple(tasks), problem))
     return found
 
 
-def _record(job: Job, number: int) -> dict[str, Any] | None:
-    """What the latest attempt of a task wrote; None: nothing yet."""
-    record = read_json(job.record_path(number))
-    if record is None or record.get("attempt") != job.attempt_of(number) or record.get("state") not in STATES:
+def _record(job: Job, number: int) -> TaskRecord | None:
+    """What the latest attempt of a task wrote; None if nothing yet."""
+    path = job.record_path(number)
+    try:
+        record = read_typed(read_json(path), TaskRecord, str(path))
+    except TraceError:
         return None
-    texts = (record.get(name) for name in ("message", "node", "started", "ended"))
-    return record if all(text is None or isinstance(text, str) for text in texts) else None
+    return record if record.attempt == job.attempt_of(number) and record.state in STATES else None
 
 
-def _settled(record: Mapping[str, Any] | None, seen: Mapping[str, str] | None) -> bool:
-    """Nothing that the scheduler says could change the task's state."""
-    return seen is not None or (record is not None and record["state"] in ("ok", "failed"))
+def _settled(record: TaskRecord | None, seen: Mapping[str, str] | None) -> bool:
+    """Whether nothing that Slurm says could change the task's state."""
+    return seen is not None or (record is not None and record.state in ("ok", "failed"))
 
 
 def _of_task(now: Mapping[str, Sighting], slurm_id: str) -> Sighting | None:
-    """What is said of a task: by its own id, or by the array's, as Slurm lists tasks that were cancelled unstarted."""
+    """What Slurm says of a task, by its id or by the array's: so it lists tasks that were cancelled before they ran."""
     return now.get(slurm_id) or now.get(slurm_id.partition("_")[0])
 
 
 def _remember(
     job: Job, seen: dict[str, dict[str, str]], now: Mapping[str, Sighting]
 ) -> Mapping[str, Mapping[str, str]]:
-    """What the scheduler said about ends, now and before; written down where there is news."""
+    """What Slurm said of ended tasks, now and before; kept in the job's folder."""
     ends = {}
     for number in range(len(job.tasks)):
         slurm_id = job.slurm_task_id(number)
@@ -164,53 +165,54 @@ def _remember(
     return seen
 
 
-def _judge(
+def _task_status(
     job: Job,
     number: int,
-    record: Mapping[str, Any] | None,
+    record: TaskRecord | None,
     seen: Mapping[str, Mapping[str, str]],
     now: Mapping[str, Sighting],
     problem: str | None,
 ) -> TaskStatus:
-    slurm_id = job.slurm_task_id(number)
-    entry = record or {}
+    slurm_id, name = job.slurm_task_id(number), job.tasks[number].name
+    state: str = "lost"
+    message: str | None = "its submission was interrupted before Slurm had it"
+    if slurm_id is not None:
+        end = seen.get(slurm_id, {}).get("state")
+        log = f"molprof logs {job.id} {number}"
+        state, message = _judged(record, _of_task(now, slurm_id), end, problem, log)
+    if record is None:
+        return TaskStatus(number, name, state, message, slurm_id=slurm_id)
+    return TaskStatus(
+        number, name, state, message, record.node, record.started, record.ended, record.exit_code, slurm_id
+    )
 
-    def status(state: str, message: str | None = None) -> TaskStatus:
-        return TaskStatus(
-            number,
-            job.tasks[number].name,
-            state,
-            message,
-            entry.get("node"),
-            entry.get("started"),
-            entry.get("ended"),
-            entry.get("exit_code"),
-            slurm_id,
-        )
 
-    if slurm_id is None:
-        return status("lost", "its submission was cut short before Slurm had it")
-    own = entry.get("state")
+def _judged(
+    record: TaskRecord | None, sighting: Sighting | None, end: str | None, problem: str | None, log: str
+) -> tuple[str, str | None]:
+    """A task's state, and its message, by what it wrote and what Slurm says.
+
+    Args:
+        sighting: now; end: Slurm's word for its end, once it gave one.
+        problem: why Slurm does not answer; log: the command that shows the task's log.
+    """
+    own = record.state if record else None
+    message = record.message if record else None
     if own in ("ok", "failed"):
-        return status(own, entry.get("message"))
-    sighting = _of_task(now, slurm_id)
+        return own, message
+    stopped = own is not None and own != "running"
     if sighting is not None and sighting.live:
         if sighting.state == "PENDING":
             waits = None if sighting.reason == "None" else sighting.reason
-            return status("pending", f"again, after it was {own}" if own not in (None, "running") else waits)
-        if own in (None, "running"):
-            return status("running")
-    end = seen.get(slurm_id)
-    if end is not None and (ended := _ENDS.get(end["state"])) is not None:
-        return status(ended, entry.get("message"))
-    if own not in (None, "running"):
-        return status(own, entry.get("message"))
-    if end is not None:  # Slurm calls it failed, or done, and the task left no word
-        return status(
-            "failed", f"Slurm says {end['state']} and the task left no word; molprof logs {job.id} {number} may say why"
-        )
+            return "pending", f"requeued after it was {own}" if stopped else waits
+        if not stopped:
+            return "running", None
+    if end in _ENDS:
+        return _ENDS[end], message
+    if own is not None and stopped:
+        return own, message
+    if end is not None:  # failed or done for Slurm, and the task did not write it
+        return "failed", f"Slurm says {end}, and the task wrote no reason; see {log}"
     if problem is not None:
-        return status("unknown", "running when last heard of" if own == "running" else "not started when last heard of")
-    if sighting is not None:  # live, completing
-        return status("running")
-    return status("lost", "Slurm no longer knows it, and it left no word")
+        return "unknown", "it was running" if own == "running" else "it had not started"
+    return "lost", "Slurm no longer knows it, and it did not write that it ended"

@@ -1,12 +1,10 @@
-"""Hands a list of molprof command lines to Slurm as one job array, and again those that did not end well."""
+"""Submit command lines of molprof to Slurm as one job array, and requeue those that did not end well."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import io
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from molprof.common.errors import MissingExtraError, UsageError
+from molprof.common.values import now
 from molprof.profiler.cluster.job import Attempt, Job, Task, new_job_folder
 from molprof.profiler.cluster.scheduler import SchedulerError, check_reachable
 from molprof.profiler.cluster.settings import SlurmSettings
 from molprof.profiler.cluster.worker import run_task
 
-_SCRIPT = re.compile(r"(\d+)_submission\.sh")
-# What Slurm tells a job about itself; in a job that is submitted from it, srun would take that for options.
+# Slurm's variables of a job. In a job that is submitted from it, srun would take them for options.
 _OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_")
-# Of these names, what says where the cluster is and who asks.
+# Of these, the variables of the cluster and of the user.
 _OF_THE_CLUSTER = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"})
 
 
@@ -34,16 +32,15 @@ def submit(
     slurm: SlurmSettings,
     data: Mapping[str, Any] | None = None,
 ) -> Job:
-    """Runs `molprof ARGUMENTS` of every task on the cluster, in the current folder; returns when Slurm has them.
+    """Submit `molprof ARGUMENTS` of every task, to run in the current folder; return when Slurm has them.
 
     Args:
-        jobs: folder of jobs, which the cluster's nodes see too.
-        kind: the command that this comes from; `cluster`: the table's name, for messages.
-        data: what that command needs to finish its results.
+        jobs: folder of jobs, which the cluster's nodes must see.
+        kind, cluster, slurm, data: as in `Job`.
 
     Raises:
         MissingExtraError: submitit is not installed.
-        SchedulerError: there is no Slurm, it does not answer, or it refuses; nothing is left.
+        SchedulerError: there is no Slurm, it does not answer, or it refuses; no job is left.
         UsageError: there is nothing to run, or the job's folder cannot be made.
     """
     if not tasks:
@@ -51,7 +48,7 @@ def submit(
     _check_installed()
     check_reachable()
     folder = new_job_folder(jobs, kind)
-    job = Job(folder, kind, cluster, slurm, str(Path.cwd()), _now(), tuple(tasks), data=data)
+    job = Job(folder, kind, cluster, slurm, str(Path.cwd()), now(), tuple(tasks), data=data)
     try:
         return _attempt(job, tuple(range(len(tasks))))
     except SchedulerError:
@@ -60,29 +57,19 @@ def submit(
 
 
 def requeue(job: Job, tasks: Sequence[int]) -> Job:
-    """Submits tasks of a job once more, as one array; their records of the last time are gone, their logs stay.
+    """Submit tasks of a job again, as one array. Their logs stay, their records are overwritten.
 
     Raises:
-        MissingExtraError, SchedulerError: as for `submit`; the job is as it was.
-        UsageError: another process requeues it at this moment.
+        MissingExtraError, SchedulerError: as for `submit`; the job is unchanged.
+        UsageError: another process requeues it at the same time.
     """
     _check_installed()
     check_reachable()
     return _attempt(job, tuple(tasks))
 
 
-def recovered(job: Job) -> Job:
-    """The job with the Slurm id of an attempt whose submission was cut short after Slurm had taken it."""
-    attempts = []
-    for number, attempt in enumerate(job.attempts):
-        scripts = [_SCRIPT.fullmatch(path.name) for path in _files(job.attempt_folder(number))]
-        found = [match[1] for match in scripts if match]
-        attempts.append(replace(attempt, slurm_id=found[0]) if attempt.slurm_id is None and found else attempt)
-    return replace(job, attempts=tuple(attempts))
-
-
 def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
-    """The job with one more attempt, whose file is written before Slurm is asked and again with Slurm's id."""
+    """The job with one more attempt. Its file is written before Slurm is asked, and again with Slurm's id."""
     import submitit
 
     folder = job.attempt_folder(len(job.attempts))
@@ -90,7 +77,7 @@ def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
         folder.mkdir()
     except FileExistsError as error:
         raise UsageError(f"{job.id} is being requeued by another process", hint=f"molprof jobs {job.id}") from error
-    started = replace(job, attempts=(*job.attempts, Attempt(tasks, None, _now())))
+    started = replace(job, attempts=(*job.attempts, Attempt(tasks, None, now())))
     started.save()
     executor = submitit.SlurmExecutor(folder=folder)
     parameters = job.slurm.parameters()
@@ -98,7 +85,7 @@ def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
         **parameters,
         job_name=f"molprof-{job.id}",
         stderr_to_stdout=True,
-        signal_delay_s=0,  # nothing is resumed in the middle: SIGTERM at the limit says all
+        signal_delay_s=0,  # a task cannot be resumed, so it needs no warning before SIGTERM
         wckey=None,
         # Not the current folder, whose files Python would import before its packages.
         additional_parameters={**job.slurm.sbatch, "chdir": str(folder)},
@@ -124,8 +111,8 @@ def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
 
 @contextlib.contextmanager
 def _outside_of_a_job() -> Iterator[None]:
-    """As if this process were in no Slurm job: sbatch hands the environment on, and an interactive job's memory or
-    tasks in it would contradict those of the new one."""
+    """Hide the Slurm job that this process runs in: sbatch passes the environment on, where the memory or tasks of an
+    interactive job would contradict those of the new one."""
     names = [name for name in os.environ if name.startswith(_OF_A_JOB) and name not in _OF_THE_CLUSTER]
     kept = {name: os.environ.pop(name) for name in names} if "SLURM_JOB_ID" in os.environ else {}
     try:
@@ -139,11 +126,3 @@ def _check_installed() -> None:
         import submitit  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("submitit", "slurm", "submitting to Slurm") from error
-
-
-def _files(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

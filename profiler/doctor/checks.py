@@ -1,8 +1,7 @@
-"""What molprof needs and what it can use, found out one by one: each with its value, and the fix where it lacks."""
+"""Checks of what molprof requires and what it can use, each with its value and, if it fails, its fix."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import re
 from collections.abc import Callable, Iterable
@@ -13,13 +12,12 @@ from typing import Any
 
 from molprof.common.errors import MolprofError
 from molprof.profiler.cluster.scheduler import SchedulerError, available, check_reachable
-from molprof.profiler.doctor.probe import Answer, ask
-from molprof.profiler.hardware import driver_version, gpu_names
+from molprof.profiler.doctor.trials import Answer, ask
+from molprof.profiler.environment import driver_version, gpu_names, installed_version
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.project import NAME, find_project
 
 OK, MISSING, BROKEN, ABSENT = "ok", "missing", "broken", "absent"
-_TRIALS = "molprof.profiler.doctor.trials"
 _TORCH = "torch"
 _CAPTURE_PACKAGES = ("transformers", "safetensors", "rdkit")
 _FLASH = "flash-attn"
@@ -37,6 +35,17 @@ _EXTRAS = {
     "llguidance": ("llguidance", "llguidance"),
     "submitit": ("submitit", "slurm"),
 }
+_HERE = "molprof.profiler.doctor.trials"
+# What is tried, by name: the function and its arguments.
+TRIALS = {
+    _TORCH: (f"{_HERE}:torch_build",),
+    "trace processor": ("molprof.analysis.engine.selftest:selftest",),
+    _FLASH: (f"{_HERE}:imported", "flash_attn"),
+    **{name: (f"{_HERE}:imported", name) for name in _CAPTURE_PACKAGES},
+    **{name: (f"{_HERE}:imported", module) for name, (module, _) in _EXTRAS.items()},
+    **{name: (f"{_HERE}:preset", name) for name in ARCHITECTURES},
+    **{option: (f"{_HERE}:attention", backend) for option, backend in _BACKENDS.items()},
+}
 # How a compiled extension fails that was built against another torch, or another CUDA, than the installed one.
 _ABI = re.compile(r"undefined symbol: \S+|lib(?:c10|torch|cudart|cublas)\S*: cannot open shared object file")
 _TRIGGERED = re.compile(r" \(Triggered internally at [^)]*\)")
@@ -44,13 +53,13 @@ _TRIGGERED = re.compile(r" \(Triggered internally at [^)]*\)")
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the doctor.
+    """Result of one check.
 
     Attributes:
-        value: a version or a name; why it fails, where it does; None: nothing to say.
-        state: `ok`; `missing`: needed for something and not installed; `broken`: there, and does not work; `absent`:
-            not there, and nothing is wrong with that.
-        fix: what to do about it, None where nothing is to be done.
+        value: a version or a name; of a check that fails, the reason.
+        state: `ok`; `missing`: required and not installed; `broken`: installed, does not work; `absent`: optional and
+            not installed.
+        fix: what to do; None: nothing.
     """
 
     name: str
@@ -61,7 +70,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All checks, and what they come to."""
+    """Results of all checks."""
 
     checks: tuple[Check, ...]
 
@@ -71,16 +80,16 @@ class Diagnosis:
 
     @property
     def can_analyse(self) -> bool:
-        """Traces can be read."""
+        """Whether traces can be read."""
         return self._ok(["trace processor"])
 
     @property
     def can_capture(self) -> bool:
-        """Traces can be recorded, on a GPU or not."""
+        """Whether traces can be captured, on a GPU or not."""
         return self._ok([_TORCH, *_CAPTURE_PACKAGES])
 
     def to_json(self) -> dict[str, Any]:
-        """The documented JSON."""
+        """Return the documented JSON."""
         return {
             "schema": 1,
             "can": {"analysis": self.can_analyse, "capture": self.can_capture},
@@ -89,27 +98,17 @@ class Diagnosis:
 
 
 def diagnose(config: Path | None, limit_s: float, done: Callable[[], None] = lambda: None) -> Diagnosis:
-    """Makes every check; those that may crash or hang in processes of their own, a few at a time.
+    """Return the result of every check. Those that may crash or hang run in separate processes, two at a time.
 
     Args:
-        config: the molprof.toml to check, None for the nearest.
-        limit_s: for each of those processes.
-        done: called after each of them.
+        config: the molprof.toml to check; None: the nearest.
+        limit_s: time limit of each process.
+        done: called after each of `TRIALS`.
     """
-    wanted = {
-        _TORCH: (f"{_TRIALS}:torch_build",),
-        "trace processor": ("molprof.analysis.engine.selftest:selftest",),
-        _FLASH: (f"{_TRIALS}:imported", "flash_attn"),
-        **{name: (f"{_TRIALS}:imported", name) for name in _CAPTURE_PACKAGES},
-        **{name: (f"{_TRIALS}:imported", module) for name, (module, _) in _EXTRAS.items()},
-        **{name: (f"{_TRIALS}:preset", name) for name in ARCHITECTURES},
-        **{option: (f"{_TRIALS}:attention", backend) for option, backend in _BACKENDS.items()},
-    }
-
     answers: dict[str, Answer] = {}
     with ThreadPoolExecutor(max_workers=2) as pool:
-        found = pool.map(lambda arguments: ask(*arguments, limit_s=limit_s), wanted.values())
-        for name, answer in zip(wanted, found, strict=True):
+        found = pool.map(lambda arguments: ask(*arguments, limit_s=limit_s), TRIALS.values())
+        for name, answer in zip(TRIALS, found, strict=True):
             answers[name] = answer
             done()
     checks = [Check("python", platform.python_version(), OK), _trace_processor(answers["trace processor"])]
@@ -123,11 +122,6 @@ def diagnose(config: Path | None, limit_s: float, done: Callable[[], None] = lam
     return Diagnosis(tuple(checks))
 
 
-def number_of_trials() -> int:
-    """How often `diagnose` calls `done`."""
-    return 3 + len(_CAPTURE_PACKAGES) + len(_EXTRAS) + len(ARCHITECTURES) + len(_BACKENDS)
-
-
 def _trace_processor(answer: Answer) -> Check:
     if answer.problem is None:
         return Check("trace processor", "runs", OK)
@@ -136,7 +130,7 @@ def _trace_processor(answer: Answer) -> Check:
 
 
 def _gpu(torch: Answer) -> list[Check]:
-    """GPU, driver, torch, CUDA and cuDNN: whether each is there and whether they fit each other."""
+    """GPU, driver, torch, CUDA and cuDNN, and whether they fit each other."""
     gpus, driver, build = gpu_names(), driver_version(), torch.value or {}
     gpus = gpus or build.get("gpus", [])
     shown = ", ".join(dict.fromkeys(gpus)) or "none: captures run on the CPU"
@@ -160,26 +154,26 @@ def _gpu(torch: Answer) -> list[Check]:
 
 
 def _package(name: str, answer: Answer, extra: str, needed_for: str | None) -> Check:
-    """A distribution that some extra installs.
+    """A distribution that an extra installs.
 
     Args:
-        needed_for: the command that does not work without it; None: of use, and no more.
+        needed_for: the command that requires it; None: optional.
     """
     if answer.problem is None:
-        return Check(name, _version(name) or (answer.value or {}).get("version"), OK)
+        return Check(name, installed_version(name) or (answer.value or {}).get("version"), OK)
     fix = f"pip install 'molprof[{extra}]'"
     if answer.missing == name:
-        value = f"not installed; molprof {needed_for} needs it" if needed_for else "not installed"
+        value = f"not installed; molprof {needed_for} requires it" if needed_for else "not installed"
         return Check(name, value, MISSING if needed_for else ABSENT, fix)
     return Check(name, answer.problem, BROKEN, f"pip install --force-reinstall {name}")
 
 
 def _backend(name: str, answer: Answer, torch: Answer) -> Check:
     if torch.problem is not None:
-        return Check(name, "needs torch", ABSENT)
+        return Check(name, "requires torch", ABSENT)
     if answer.value is not None:
         return Check(name, f"runs on {answer.value['device']}", OK)
-    # torch warns of each reason by itself, and then raises what says nothing.
+    # torch warns of each reason, and then raises an error that names none.
     reasons = [_TRIGGERED.sub("", " ".join(text.split())) for text in answer.warnings] or [answer.problem or ""]
     if not (torch.value or {}).get("gpus"):
         return Check(name, "torch has none for a CPU", ABSENT)
@@ -187,8 +181,8 @@ def _backend(name: str, answer: Answer, torch: Answer) -> Check:
 
 
 def _flash(answer: Answer, torch: Answer) -> Check:
-    """The package flash-attn: absent is no fault; one that was built for another torch is named as that."""
-    version = _version(_FLASH) or (answer.value or {}).get("version")
+    """The package flash-attn, which is optional; one that was built for another torch is named as such."""
+    version = installed_version(_FLASH) or (answer.value or {}).get("version")
     if answer.problem is None:
         return Check(_FLASH, version, OK)
     again = "pip uninstall -y flash-attn && pip install --no-cache-dir --no-build-isolation flash-attn"
@@ -214,7 +208,7 @@ def _config(config: Path | None) -> Check:
     try:
         project = find_project(config)
     except MolprofError as error:
-        return Check(NAME, str(error), BROKEN, "correct the file: docs/clusters.md describes it")
+        return Check(NAME, str(error), BROKEN, "correct the file; docs/clusters.md describes it")
     if project.file is None:
         return Check(NAME, "none here or above", ABSENT)
     return Check(NAME, f"{project.file}: models: {len(project.models)}, clusters: {len(project.clusters)}", OK)
@@ -228,10 +222,3 @@ def _slurm() -> Check:
     except SchedulerError as error:
         return Check("slurm", str(error), BROKEN, error.hint)
     return Check("slurm", "its controller answers", OK)
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -1,12 +1,79 @@
-"""What the doctor tries, each in a process of its own: imports that may crash, kernels that may not run."""
+"""What the doctor tries, each in a process with a time limit: what crashes or hangs there harms nobody here."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
+
+from molprof.common.process import call_line, why_failed
+
+# Before the answer, on the last line; libraries print before it as they like.
+_MARK = "molprof-trial:"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a trial.
+
+    Attributes:
+        value: what it returned; None if it failed.
+        problem: why it failed, on one line; None if it did not.
+        missing: the module that is not installed, if that is why.
+        warnings: what libraries warned of.
+    """
+
+    value: dict[str, Any] | None = None
+    problem: str | None = None
+    missing: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def ask(target: str, *arguments: str, limit_s: float) -> Answer:
+    """Call a function in another process.
+
+    Args:
+        target: `package.module:function`; it takes texts and returns what JSON can hold.
+        limit_s: seconds until the other process is killed.
+    """
+    command = call_line(f"{__name__}:answer", target, *arguments)
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(problem=f"no answer within {limit_s:g} s")
+    last = done.stdout.rpartition("\n")[2]
+    if not last.startswith(_MARK):
+        return Answer(problem=why_failed(done.returncode, done.stderr))
+    found = json.loads(last.removeprefix(_MARK))
+    return Answer(**{**found, "warnings": tuple(found["warnings"])})
+
+
+def answer() -> None:
+    """Make the call in the other process, and print what comes of it."""
+    target, *arguments = sys.argv[1:]
+    module, _, function = target.partition(":")
+    found: dict[str, Any] = {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            found["value"] = getattr(import_module(module), function)(*arguments)
+        except ModuleNotFoundError as error:
+            found |= {"problem": str(error), "missing": error.name}
+        except BaseException as error:
+            found["problem"] = " ".join(f"{type(error).__name__}: {error}".split())
+    found["warnings"] = [str(item.message) for item in caught]
+    sys.stdout.write(f"\n{_MARK}{json.dumps(found)}")
+    sys.stdout.flush()
 
 
 def torch_build() -> dict[str, Any]:
-    """torch's version and what it was built for; the GPUs that it sees."""
+    """Return torch's version, what it was built for, and the GPUs that it sees."""
     import torch
 
     seen = torch.cuda.is_available()
@@ -20,21 +87,19 @@ def torch_build() -> dict[str, Any]:
 
 
 def imported(module: str) -> dict[str, Any]:
-    """A module that is there and loads, with all its compiled parts; its own version where it has one."""
-    import importlib
-
-    found = importlib.import_module(module)
+    """Import a module with its compiled parts, and return its own version, if it has one."""
+    found = import_module(module)
     return {"version": getattr(found, "__version__", None)}
 
 
 def attention(backend: str) -> dict[str, Any]:
-    """Runs one of torch's attention kernels, on the first GPU, or where there is none on the CPU.
+    """Run one of torch's attention kernels, on the first GPU, else on the CPU.
 
     Args:
         backend: name of a `torch.nn.attention.SDPBackend`.
 
     Raises:
-        RuntimeError: torch has no kernel of this kind for the device; the warnings say why.
+        RuntimeError: torch has no such kernel for the device; its warnings say why.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -44,14 +109,14 @@ def attention(backend: str) -> dict[str, Any]:
     query = torch.ones(1, 4, 16, 64, device=device, dtype=dtype)  # batch, heads, positions, head size
     with sdpa_kernel(getattr(SDPBackend, backend)):
         result = torch.nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True)
-    # Every value is one, so that any weighted mean is.
+    # Every value is one, and so is any weighted mean of them.
     if not torch.allclose(result.float().cpu(), torch.ones(1, 4, 16, 64), atol=1e-2):
         raise RuntimeError("its results are wrong")
     return {"device": device}
 
 
 def preset(name: str) -> dict[str, Any]:
-    """A preset's checkpoint and its tokenizer, without torch.
+    """Read a preset's checkpoint and its tokenizer, without torch.
 
     Raises:
         MolprofError: the checkpoint is damaged, or the vocabulary's package is not installed.

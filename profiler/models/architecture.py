@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from molprof.common.errors import RunError, UsageError
+from molprof.common.memory import available_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -139,9 +139,4 @@ def _available_bytes(device: torch.device) -> int | None:
 
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
+    return available_bytes()

@@ -1,11 +1,11 @@
-"""The cases of a sweep: every combination of a grid of capture options, from a TOML file."""
+"""Cases of a sweep: every combination of a grid of capture options, from a TOML file."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,27 +23,10 @@ batch-size = [1, 8, 32]
 [[exclude]]          # but not these
 model = "llama"
 batch-size = 32"""
-# A processor that is no processor, and the one that suits the tokenizer.
-PROCESSORS = {"none": "--no-lp", "lp": "--lp"}
-# Of a case's name: a path of 255 characters is as long as file systems take, endings included.
+# Of a case's name: file systems take 255 characters, endings included.
 _NAME_CHARACTERS = 150
 _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 Value = str | int | float | bool
-
-
-@dataclass(frozen=True)
-class Option:
-    """An option of `molprof capture` as its command line has it.
-
-    Attributes:
-        on: the option.
-        off: its opposite, None where leaving it out is that.
-        takes_value: a value follows it.
-    """
-
-    on: str
-    off: str | None = None
-    takes_value: bool = True
 
 
 @dataclass(frozen=True)
@@ -51,36 +34,36 @@ class Case:
     """One capture of a sweep.
 
     Attributes:
-        name: of its trace, without ending.
-        options: the grid's choice.
-        arguments: its command line after `molprof capture`, without an output.
+        name: file name of its trace, without ending.
+        options: the values that it takes from the grid.
+        settings: those of all its options, by name.
     """
 
     name: str
     options: Mapping[str, Value]
-    arguments: tuple[str, ...]
+    settings: Mapping[str, Value]
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A file and its cases, in the order of the file: the last key of the grid changes fastest."""
+    """A file and its cases; the last key of the grid changes fastest."""
 
     file: TomlFile
     cases: tuple[Case, ...]
 
     def place(self, key: str) -> list[str]:
-        """Where a capture option is set, for messages."""
+        """Return where a capture option is set, for messages."""
         return ["grid" if key in self.file.content["grid"] else "options", key]
 
 
-def read_sweep(path: Path, known: Mapping[str, Option]) -> Sweep:
-    """The cases that a file describes.
+def read_sweep(path: Path, known: Mapping[str, bool]) -> Sweep:
+    """Return the cases that a file describes.
 
     Args:
-        known: capture's options by name, without dashes.
+        known: for each of capture's options, by name without dashes, whether it takes a value.
 
     Raises:
-        UsageError: it cannot be read, names an unknown option, or describes no case; names the line.
+        UsageError: it cannot be read, has an unknown option or no case; names the line.
     """
     file = read_toml(path, EXAMPLE)
     content = file.check_keys(file.content, [], ("options", "grid", "exclude"))
@@ -99,17 +82,20 @@ def read_sweep(path: Path, known: Mapping[str, Option]) -> Sweep:
     count = math.prod(len(values) for values in grid.values())
     if count > MOST_CASES:
         file.refuse(f"the grid has {count:,} cases, more than {MOST_CASES:,}", ["grid"])
-    shared = [word for key, value in common.items() for word in _words(file, ["options", key], known[key], value)]
+    for key, value in common.items():
+        _check(file, ["options", key], known[key], value)
+    for key, values in grid.items():
+        for value in values:
+            _check(file, ["grid", key], known[key], value)
     cases: dict[str, Case] = {}
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
         if any(all(chosen[key] == value for key, value in rule.items()) for rule in excluded):
             continue
-        words = [word for key, value in chosen.items() for word in _words(file, ["grid", key], known[key], value)]
         name = _name(chosen, grid)
-        while name in cases:  # paths that end alike
+        while name in cases:  # such as those of two folders with the same name
             name += "_"
-        cases[name] = Case(name, chosen, (*shared, *words))
+        cases[name] = Case(name, chosen, {**common, **chosen})
     if not cases:
         file.refuse("every case of the grid is excluded", ["exclude"])
     return Sweep(file, tuple(cases.values()))
@@ -128,26 +114,17 @@ def _excluded(file: TomlFile, grid: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [rule for rule in rules if rule]
 
 
-def _words(file: TomlFile, where: list[str], option: Option, value: object) -> Iterator[str]:
-    """An option as words of a command line."""
+def _check(file: TomlFile, where: list[str], takes_value: bool, value: object) -> None:
     key = where[-1]
     if not isinstance(value, str | int | float):
         file.refuse(f"{key} has the value {value!r}, expected text, a number, true or false", where)
-    if isinstance(value, bool) == option.takes_value:
-        expected = "a value" if option.takes_value else "true or false"
+    if isinstance(value, bool) == takes_value:
+        expected = "a value" if takes_value else "true or false"
         file.refuse(f"{key} is {value!r}, expected {expected}", where)
-    if key == "processor" and value in PROCESSORS:
-        yield PROCESSORS[str(value)]
-    elif option.takes_value:
-        yield from (option.on, str(value))
-    elif value:
-        yield option.on
-    elif option.off is not None:
-        yield option.off
 
 
 def _name(chosen: Mapping[str, Value], grid: Mapping[str, list[Value]]) -> str:
-    """A file's name of the values that differ between cases; models and processors speak for themselves."""
+    """Return a file name from the values that differ between cases; of models and processors without the key."""
     parts = []
     for key in [key for key in chosen if len(grid[key]) > 1] or chosen:
         value = chosen[key]

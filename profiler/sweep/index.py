@@ -1,4 +1,4 @@
-"""The folder of a sweep: its index, which says what each trace is and what became of each case."""
+"""The folder of a sweep: its index of cases, traces and states."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import TraceError, UsageError
+from molprof.common.typed_json import read_typed
 from molprof.profiler.cluster.job import read_json, write_json
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 INDEX = "index.json"
 KIND = "molprof sweep"
-# Before anything was tried.
+# Not run yet.
 WAITING = "waiting"
 
 
@@ -26,13 +27,13 @@ class Entry:
 
     Attributes:
         trace: its file, in the folder.
-        options: what the grid chose.
-        arguments: the capture's command line, without its output.
+        options: the values that it takes from the grid.
+        arguments: its command line after `molprof capture`, without the output.
         state: `waiting`, `unsupported` (the options exclude each other), `submitted`, `ok`, `failed`, `timed out`, or
-            as a cluster's task ended.
+            another state of a cluster's task.
         message: why it did not end well.
-        seconds: that it took with loading and warm-up; None where it was not measured.
-        job: the job that has it, None where it ran here or has not run.
+        seconds: its duration, with loading and warm-up; None if not measured.
+        job: the cluster's job that runs it; None if it ran here or has not run.
     """
 
     name: str
@@ -46,12 +47,12 @@ class Entry:
 
 
 def write_index(folder: Path, entries: Sequence[Entry]) -> None:
-    """Writes the index of a sweep whole."""
+    """Write the index of a sweep whole."""
     write_json(folder / INDEX, {"schema": SCHEMA, "kind": KIND, "cases": [asdict(entry) for entry in entries]})
 
 
 def read_index(folder: Path) -> tuple[Entry, ...] | None:
-    """The index that the folder holds; None where it holds none.
+    """Return the index in a folder; None if there is none.
 
     Raises:
         TraceError: it is damaged, or of a newer molprof.
@@ -62,24 +63,18 @@ def read_index(folder: Path) -> tuple[Entry, ...] | None:
         return None
     if not isinstance(content.get("schema"), int) or content["schema"] > SCHEMA:
         raise TraceError(f"{path} is of schema {content.get('schema')!r}; this molprof reads up to {SCHEMA}")
-    try:
-        entries = [Entry(**{**item, "arguments": tuple(item["arguments"])}) for item in content["cases"]]
-    except (KeyError, TypeError) as error:
-        raise TraceError(f"{path} is not a whole index: {error}", hint="molprof sweep FILE --resume") from error
+    entries = read_typed(content.get("cases"), tuple[Entry, ...], f"{path}: cases", "molprof sweep FILE --resume")
     for entry in entries:
-        if not isinstance(entry.trace, str) or Path(entry.trace).name != entry.trace:
+        if Path(entry.trace).name != entry.trace:
             raise TraceError(f"{path} names a trace outside its folder: {entry.trace!r}")
-    return tuple(entries)
+    return entries
 
 
 def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """The paths, with the folder or index of a sweep replaced by its traces, in the order of its cases.
-
-    Returns:
-        the traces, and a remark for each case that has none.
+    """Return the paths, with the folder or index of a sweep replaced by its traces, and a remark for each missing one.
 
     Raises:
-        UsageError: a sweep has no trace at all.
+        UsageError: a sweep has no trace.
         TraceError: an index is damaged.
     """
     found: list[Path] = []
@@ -102,12 +97,12 @@ def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def collected(status: JobStatus) -> None:
-    """Puts the states of a cluster's tasks into the index of the sweep that submitted them."""
+    """Write the states of a cluster's tasks into the index of their sweep."""
     folder = Path((status.job.data or {})["folder"])
     tasks = {task.name: task for task in status.tasks}
     entries = list(read_index(folder) or ())
     for number, entry in enumerate(entries):
-        if (folder / entry.trace).is_file():  # traces are written whole, by this job or by another
+        if (folder / entry.trace).is_file():  # by this job or another: traces are written whole
             entries[number] = replace(entry, state="ok", message=None)
         elif entry.name in tasks:
             entries[number] = replace(entry, state=tasks[entry.name].state, message=tasks[entry.name].message)

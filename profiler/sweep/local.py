@@ -1,4 +1,4 @@
-"""A sweep on this machine: case after case, each in a process of its own."""
+"""A sweep on this machine: case after case, each in a separate process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from molprof.profiler.cluster.child import run_child
+from molprof.common.process import run_child
 from molprof.profiler.sweep.index import Entry, write_index
 
 LOGS = "logs"
@@ -22,18 +22,16 @@ def run_cases(
     limit_s: float | None = None,
     report: Report = lambda number, entry: None,
 ) -> tuple[Entry, ...]:
-    """Captures the cases of the given numbers, one after the other; one that fails or hangs does not stop the rest.
+    """Capture cases, and return all entries with their new states. If one fails, the others still run.
 
-    The index is written after each, so that an interrupt leaves what is done. What a case prints is in
+    The index is written after each case, so that an interrupt keeps what is done. The output of a case is in
     `logs/NAME.log` of the folder.
 
     Args:
-        command: the command line of a case, after `molprof`.
+        chosen: numbers of the cases to capture.
+        command: returns the command line of a case, after `molprof`.
         limit_s: seconds until a case is stopped; None: no limit.
-        report: is told of each case before it starts (state `running`) and after its end.
-
-    Returns:
-        all entries with their new states.
+        report: called before each case (state `running`) and after it.
     """
     known = list(entries)
     (folder / LOGS).mkdir(exist_ok=True)

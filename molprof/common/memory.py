@@ -1,0 +1,83 @@
+"""Memory and processors that are at hand: of this process, and of others. From /proc and control groups, on Linux."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_ROOT = Path("/")
+_PROC = Path("/proc")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def processors() -> int:
+    """Return how many processors this process may use; in a container fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_bytes(root: Path = _ROOT) -> int | None:
+    """Return the memory that this process may still take: the machine's, or its control group's if that is less.
+
+    Cached files count as available. None if the system does not tell, as on other systems than Linux.
+
+    Args:
+        root: of the file system, for tests.
+    """
+    found = list(_of_groups(root))
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        found.append(_figures(root / "proc/meminfo")["MemAvailable"] * 1024)
+    return max(0, min(found)) if found else None
+
+
+def _of_groups(root: Path) -> Iterator[int]:
+    """What the control groups leave, of both versions: docs.kernel.org/admin-guide/cgroup-v2.html, cgroup-v1/memory."""
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                top, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "file")
+            elif "memory" in controllers.split(","):
+                top = root / "sys/fs/cgroup/memory"
+                names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache")
+            else:
+                continue
+            group = top / path.strip("/")
+            for folder in (group, *group.parents):  # a limit of a group holds for all within it
+                with contextlib.suppress(OSError, KeyError, ValueError):
+                    limit, used = (int((folder / item).read_text()) for item in names[:2])
+                    yield limit - used + _figures(folder / "memory.stat")[names[2]]
+                if folder == top:
+                    break
+
+
+def _figures(file: Path) -> dict[str, int]:
+    """The numbers of a file of lines `name number` or `name: number kB`."""
+    rows = (line.replace(":", " ").split() for line in file.read_text().splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+
+
+def resident_bytes(pids: Iterable[int]) -> int:
+    """Return the resident memory of processes, with shared pages counted once for each of them."""
+    pages = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pages += int((_PROC / str(pid) / "statm").read_text().split()[1])
+    return pages * _PAGE_BYTES
+
+
+def proportional_bytes(pids: Iterable[int]) -> int:
+    """Return the same with shared pages divided by the processes that share them; slower."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError):
+            total += _figures(_PROC / str(pid) / "smaps_rollup").get("Pss", 0) * 1024
+    return total
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel has killed for lack of memory since it started; 0 if it does not tell."""
+    with contextlib.suppress(OSError, ValueError):
+        return _figures(_PROC / "vmstat").get("oom_kill", 0)
+    return 0
