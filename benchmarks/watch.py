@@ -12,7 +12,9 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+
+from molprof.common.memory import proportional_bytes, resident_bytes
+from molprof.common.process import members
 
 _SAMPLE_S = 0.05
 # Reading the memory of a large process stops it for a while: it may take this share of the time.
@@ -102,30 +104,7 @@ def _end(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _family(pid: int) -> list[int]:
-    """The process and those that it started."""
-    found = [pid]
-    for parent in found:
-        with contextlib.suppress(OSError):
-            for file in Path(f"/proc/{parent}/task").glob("*/children"):
-                found += map(int, file.read_text().split())
-    return found
-
-
 def _memory_bytes(pid: int) -> int:
     """Memory of the process and those that it started, shared pages counted once."""
-    family = _family(pid)
-    if len(family) == 1:  # the kernel keeps that number
-        with contextlib.suppress(OSError):
-            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        return 0
-    return sum(map(_part_bytes, family))
-
-
-def _part_bytes(pid: int) -> int:
-    """Memory of the process, with its part of what it shares."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0
+    family = members(pid)
+    return proportional_bytes(family) if len(family) > 1 else resident_bytes(family)
