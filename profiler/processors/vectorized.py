@@ -28,7 +28,7 @@ from molprof.profiler.processors import default_processor
 from molprof.profiler.processors.base import BatchProcessor, Places
 from molprof.profiler.processors.generic import Generic
 from molprof.profiler.processors.qwen import Qwen
-from molprof.profiler.processors.rows import Action, Allow, Block, Force
+from molprof.profiler.processors.rows import Action, Block, Force
 
 _MASKS: dict[str, type[Generic] | type[Qwen]] = {"generic": Generic, "qwen": Qwen}
 # Of a copied entry (overwritten at each step), of a forced one, and of one that is no longer allowed.
@@ -63,7 +63,7 @@ class _Plan:
 
     Attributes:
         tokens: per kind of action, the ids it names, ascending, int64.
-        force, allow: per kind of action, whether it forces its one token, or allows its tokens.
+        force, block: per kind of action, whether it forces its one token, or blocks its tokens; else it allows them.
         kinds: kind of action by position and row, int64 (length + 2, rows). The last two positions force the end
             token; the very last stands for all later ones.
         masked: logits set to -inf by position and row, int64 of the same shape.
@@ -75,7 +75,7 @@ class _Plan:
         numbers: dict[Any, int] = {}
         self.tokens: list[np.ndarray] = []
         self.force: list[bool] = []
-        self.allow: list[bool] = []
+        self.block: list[bool] = []
         counts: list[int] = []
 
         def number(action: Action) -> int:
@@ -85,8 +85,8 @@ class _Plan:
                 ids = [action.token] if isinstance(action, Force) else sorted(action.ids.tolist())
                 self.tokens.append(np.asarray(ids, dtype=np.int64))
                 self.force.append(isinstance(action, Force))
-                self.allow.append(isinstance(action, Allow))
-                counts.append(len(ids) if isinstance(action, Block) else target.logits_width - len(ids))
+                self.block.append(isinstance(action, Block))
+                counts.append(len(ids) if self.block[-1] else target.logits_width - len(ids))
             return numbers[key]
 
         self.end = target.eos
@@ -101,9 +101,9 @@ class _Plan:
     def blocked(self) -> np.ndarray:
         """Tokens that cannot follow, by kind of action: bool (kinds, logits width)."""
         found = np.zeros((len(self.tokens), self.width), dtype=np.bool_)
-        for kind, (tokens, force, allow) in enumerate(zip(self.tokens, self.force, self.allow, strict=True)):
-            found[kind] = force or allow
-            found[kind, tokens] = not (force or allow)
+        for kind, (tokens, block) in enumerate(zip(self.tokens, self.block, strict=True)):
+            found[kind] = not block
+            found[kind, tokens] = block
         return found
 
 
