@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -29,12 +30,20 @@ class Coordinate:
     Attributes:
         edges: per state, the next state by token; a coordinate begins in state 0.
         closing: states in which the text may leave the block.
-        longest: most tokens of a coordinate.
     """
 
     edges: tuple[dict[int, int], ...]
     closing: frozenset[int]
-    longest: int
+
+    @cached_property
+    def longest(self) -> int:
+        """Most tokens of a coordinate; its automaton has no loops."""
+
+        @cache
+        def length(state: int) -> int:
+            return max((1 + length(onward) for onward in set(self.edges[state].values())), default=0)
+
+        return length(0)
 
 
 @dataclass(frozen=True)
@@ -58,18 +67,6 @@ class Node:
 
     edges: dict[int, Node]
     ends: bool
-
-
-def longest_path(states: Sequence[dict[int, int]]) -> int:
-    """Most tokens from state 0 on, in an automaton without loops."""
-    found: dict[int, int] = {}
-
-    def length(state: int) -> int:
-        if state not in found:
-            found[state] = max((1 + length(onward) for onward in set(states[state].values())), default=0)
-        return found[state]
-
-    return length(0)
 
 
 def check_vocabulary(name: str, target: Target) -> None:

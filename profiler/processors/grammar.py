@@ -17,7 +17,7 @@ from molprof.common.errors import UsageError
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
 from molprof.profiler.molecules.template import Template
-from molprof.profiler.processors.automaton import Chain, Coordinate, Node, Path, longest_path, trie
+from molprof.profiler.processors.automaton import Chain, Coordinate, Node, Path, trie
 from molprof.profiler.processors.free_length import WHOLE_DIGITS, FreeLength
 
 _INSIDE = re.compile(r"(?<=<)[^<>]*(?=>)")
@@ -75,7 +75,7 @@ class Grammar(FreeLength):
                 edges = _link(part, edges, states)
         states[0] = edges
         closing = frozenset(place for place, ways in enumerate(states) if ways.pop(_LEAVE, None) is not None)
-        return Coordinate(tuple(states), closing, longest_path(states))
+        return Coordinate(tuple(states), closing)
 
     def _digit_paths(self, most: int) -> tuple[Path, ...]:
         """Every run of one to `most` digits, as cut after a mark."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from molprof.profiler.models.vocabulary import TokenBytes
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
 from molprof.profiler.molecules.template import Template
-from molprof.profiler.processors.automaton import Chain, Coordinate, longest_path
+from molprof.profiler.processors.automaton import Chain, Coordinate
 from molprof.profiler.processors.free_length import WHOLE_DIGITS, FreeLength
 
 _DIGITS = b"0123456789"
@@ -59,7 +59,7 @@ def number_automaton(table: TokenBytes) -> Coordinate:
                 ways[token] = numbers[after]
         edges.append(ways)
     closing = frozenset(number for (which, part, _), number in numbers.items() if which == 2 and part == "fraction")
-    return Coordinate(tuple(edges), closing, longest_path(edges))
+    return Coordinate(tuple(edges), closing)
 
 
 def _read(place: _Place, piece: bytes) -> _Place | None:
