@@ -10,7 +10,7 @@ from shape import ANALYSIS, PROFILER, Checkout, reachable
 WIDTH, MARGIN, GUTTER = 1000, 34, 36
 FLOOR, BOX, GAP, TOP, LANE = 74, 34, 14, 96, 12
 SWEEPS = 8
-CAPTION = "Arrows are imports, those that follow from others left out. Commands import every floor, every floor common."
+CAPTION = "An arrow is an import. Left out: imports that follow from others, of commands (all), and of common (by all)."
 
 STYLE = """\
 text { font: 15px ui-sans-serif, system-ui, sans-serif; fill: #1f2328; text-anchor: middle; dominant-baseline: central }
