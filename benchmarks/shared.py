@@ -44,7 +44,7 @@ def runner(loaded: LoadedModel, processor: Any, **settings: Any) -> Runner:
     from molprof.profiler.processors import make_processor
 
     made = make_processor(processor, loaded.target) if isinstance(processor, str) else processor
-    return Runner(loaded, made, CaptureSettings(loaded.name, **settings))
+    return Runner(loaded, made, CaptureSettings(loaded.name, template_threads=1, **settings))
 
 
 def progress(text: str) -> None:

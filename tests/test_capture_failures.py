@@ -13,7 +13,7 @@ from molprof.profiler.capture import capture as capture_module
 from molprof.profiler.capture.capture import capture
 from molprof.profiler.capture.passes import Progress
 from molprof.profiler.capture.tracefile import OutputFile
-from molprof.profiler.decoding import runner as runner_module
+from molprof.profiler.decoding import failures
 
 
 @pytest.mark.parametrize("stage", ["repeat", "profile", "write"])
@@ -61,7 +61,7 @@ def test_a_device_that_is_not_there_is_refused_before_loading(tmp_path: Path) ->
     [
         (
             "offloaded",
-            "kv-cache 'offloaded' lies in the host's memory, and so does any cache on the device 'cpu'",
+            "kv-cache 'offloaded' needs a GPU: on the device 'cpu' every cache is in host memory",
         ),
         ("quantized", "kv-cache 'quantized' needs the package optimum-quanto, which is not installed"),
     ],
@@ -69,7 +69,7 @@ def test_a_device_that_is_not_there_is_refused_before_loading(tmp_path: Path) ->
 def test_a_cache_that_cannot_be_is_refused_before_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, message: str
 ) -> None:
-    monkeypatch.setattr(runner_module, "is_optimum_quanto_available", lambda: False)
+    monkeypatch.setattr(failures, "is_optimum_quanto_available", lambda: False)
     seen: list[Progress] = []
     with pytest.raises(UsageError) as caught:
         capture(settings(device="cpu", kv_cache=cache), OutputFile(tmp_path / "out.json"), seen.append)
@@ -79,7 +79,7 @@ def test_a_cache_that_cannot_be_is_refused_before_loading(
 @pytest.mark.parametrize("drop", [False, True], ids=["generate", "own"])
 def test_a_temperature_that_leaves_nothing_to_sample(tmp_path: Path, drop: bool) -> None:
     asked = settings(sampling="sample", temperature=1e-300, drop_finished=drop)
-    with pytest.raises(RunError, match="nothing can be sampled: among a row's scores is a NaN or"):
+    with pytest.raises(RunError, match="no token can be sampled: the scores of a row contain NaN"):
         captured(tmp_path / "out.json", asked)
     assert [path.name for path in tmp_path.iterdir()] == ["in.smi"]
 

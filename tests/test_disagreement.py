@@ -148,7 +148,7 @@ def test_another_text_is_not_recorded(tmp_path: Path, monkeypatch: pytest.Monkey
     asked = settings(processor="generic", repeats=1, warmup=0, max_new_tokens=4, disagreement=True, count=2)
     result = captured(tmp_path / "out.json", asked, inputs(tmp_path, 2))
     assert [run.disagreement is None for run in result.manifest.molecules] == [False, True]
-    assert result.notes[-1] == ("the pass for disagreement wrote another text for 1 molecules: theirs is not recorded")
+    assert result.notes[-1] == "the pass for disagreement wrote another text for 1 molecules: none is recorded for them"
     report = load_report(result.path)
     assert report.run is not None
     assert report.run.disagreement is not None

@@ -66,7 +66,6 @@ HIDDEN_CIRCLES = [
 LONG_FILES = {
     "analysis/compare/rows.py",
     "analysis/figures/run.py",
-    "profiler/decoding/runner.py",
     "tests/test_findings.py",
 }
 MANY_PARAMETERS = {

@@ -148,7 +148,7 @@ def test_the_whole_file(raw: Path, tmp_path: Path, name: str) -> None:
 
 def test_a_raw_trace_cut_short_is_refused_and_leaves_nothing(raw: Path, tmp_path: Path) -> None:
     raw.write_text(RAW[:-40])
-    with pytest.raises(RunError, match="does not end as one"):
+    with pytest.raises(RunError, match="that torch exported is not whole"):
         write_trace(raw, tmp_path / "out.json", MANIFEST, [[], []], STEPS)
     assert [path.name for path in tmp_path.iterdir()] == ["raw.json"]
 

@@ -68,7 +68,7 @@ def test_what_is_wrong_is_said_and_the_steps_before_it_are_kept(
     assert str(caught.value) == message
     assert caught.value.exit_code == 3
     kept = tmp_path / "out.incomplete.json"
-    assert caught.value.hint == f"the trace up to there is kept, marked incomplete: {kept}"
+    assert caught.value.hint == f"the steps before the failure are kept, marked incomplete: {kept}"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.smi", "out.incomplete.json"]
     trace = json.loads(kept.read_text())
     assert "molprof" not in trace
@@ -197,10 +197,10 @@ def test_names_of_nothing(name: str) -> None:
 def test_a_processor_that_does_otherwise_in_each_pass_is_told(tmp_path: Path) -> None:
     asked = settings("users:Changes", max_new_tokens=3, warmup=0)
     result = captured(tmp_path / "out.json", asked, molecules(tmp_path))
-    assert result.notes[0] == ("the timed passes did not all write the same text: their times are not of the same work")
+    assert result.notes[0] == ("the timed passes did not all write the same text: their times measure different work")
     assert result.notes[-1] == (
-        "the timed passes did not write what the check of the processor wrote: whether it left every row a token in "
-        "them was not looked at"
+        "the timed passes wrote another text than the checking pass: nothing checked that the processor left every row "
+        "a token there"
     )
 
 

@@ -52,7 +52,7 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 
 @click.command("capture", cls=Submittable)
 @_setting(
-    "--model", required=True, metavar="NAME", help="Preset (qwen, llama), folder, hub id, or molprof.toml's name."
+    "--model", required=True, metavar="NAME", help="Preset (qwen, llama), folder, hub id, or a name of molprof.toml."
 )
 @_setting(
     "--size",
@@ -62,66 +62,49 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @_setting(
     "--weights",
     type=click.Choice(WEIGHTS),
-    help="Of a preset. Random ones take any size; tokens and drift then mean nothing.",
+    help="Weights of a preset. Random ones fit any size, but make tokens and drift meaningless.",
 )
 @_setting("--tokenizer", metavar="NAME", help="Preset, folder or hub id.  [default: the model's own]")
 @click.option(
     "--lp/--no-lp",
     default=None,
-    help="Constrain with the processor that suits the tokenizer, or do not.  [default: do not]",
+    help="Constrain with the processor that suits the tokenizer, or not at all.  [default: not at all]",
 )
-@_setting("--processor", metavar="NAME", help="Constrain with this processor: see molprof presets.")
+@_setting("--processor", metavar="NAME", help="Constrain with this processor; molprof presets lists them.")
 @_setting("-n", "count", metavar="N", help="Molecules to generate.")
-@_setting(
-    "--batch-size",
-    metavar="N",
-    help="Molecules generated together.",
-)
-@_setting("--smiles", type=click.Path(), metavar="FILE", help="One SMILES per line.")
-@_setting(
-    "--prompts",
-    type=click.Path(),
-    metavar="FILE",
-    help="One plain-text prompt per line: no molecules.",
-)
-@_setting(
-    "--generations",
-    metavar="K",
-    help="Generate each of them K times.",
-)
+@_setting("--batch-size", metavar="N", help="Molecules to generate together.")
+@_setting("--smiles", type=click.Path(), metavar="FILE", help="File with one SMILES per line.")
+@_setting("--prompts", type=click.Path(), metavar="FILE", help="File with one plain-text prompt per line.")
+@_setting("--generations", metavar="K", help="Generate each molecule K times.")
 @_setting("--strict", is_flag=True, help="Refuse a SMILES that RDKit cannot read instead of skipping it.")
 @_setting("--sampling", type=click.Choice(SAMPLING))
-@_setting("--temperature", help="With any --sampling but greedy.")
-@_setting("--top-p", help="With --sampling top_p.")
-@_setting("--top-k", help="With --sampling top_k.")
-@_setting("--seed")
+@_setting("--temperature", help="For any --sampling but greedy.")
+@_setting("--top-p", help="For --sampling top_p.")
+@_setting("--top-k", help="For --sampling top_k.")
+@_setting("--seed", help="Seed for sampling.")
 @_setting("--attention", type=click.Choice(ATTENTION))
 @_setting("--kv-cache", type=click.Choice(KV_CACHES))
 @_setting(
     "--sort/--no-sort",
     default=None,
-    help="Batch molecules of alike length, longest first, or in their order.  [default: sort with a processor]",
+    help="Batch molecules of similar length, longest first, or keep their order.  [default: sort with a processor]",
 )
-@_setting("--forced-runs", is_flag=True, help="Append forced tokens by the forward of the token before them.")
-@_setting("--drop-finished", is_flag=True, help="Let rows that have ended leave the batch.")
+@_setting("--forced-runs", is_flag=True, help="Append forced tokens in the forward of the token before them.")
+@_setting("--drop-finished", is_flag=True, help="Drop finished rows from the batch.")
 @_setting(
     "--compile",
     type=click.Choice(COMPILE),
-    help="Forward of decode steps, with --kv-cache static; auto: on a GPU.",
+    help="Compile the forward of decode steps; requires --kv-cache static. auto: on a GPU.",
 )
 @_setting("--dtype", type=click.Choice(DTYPES))
 @_setting("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")
-@_setting("--max-new-tokens", type=int, metavar="N", help="Bound per sequence.  [default: as templates need]")
-@_setting(
-    "--repeats",
-    metavar="N",
-    help="Timed passes without the profiler.",
-)
-@_setting("--warmup", metavar="N", help="Passes before the timed ones.")
+@_setting("--max-new-tokens", type=int, metavar="N", help="Most tokens of an answer.  [default: what templates need]")
+@_setting("--repeats", metavar="N", help="Timed passes, without the profiler.")
+@_setting("--warmup", metavar="N", help="Warm-up passes before the timed ones.")
 @_setting("--window", type=Window(), help="Steps of the first batch to record.  [default: 20 from step 20 on]")
 @_setting("--full", is_flag=True, help="Record every step of every batch; the trace gets large.")
 @_setting(
-    "--disagreement", is_flag=True, help="One more untimed pass: what the model would have chosen, token by token."
+    "--disagreement", is_flag=True, help="Record what the model would have chosen, token by token, in an untimed pass."
 )
 @_setting(
     "--template-threads",
@@ -129,9 +112,9 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
     metavar="N",
     help="Threads that build templates.  [default: SLURM_CPUS_PER_TASK, else half the cores and 1; at most 8]",
 )
-@_setting("--template-cache", is_flag=True, help="Keep the template of a molecule that comes again.")
+@_setting("--template-cache", is_flag=True, help="Keep the template of a molecule that a pass generates again.")
 @_setting("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one per core]")
-@_setting("--trust-remote-code", is_flag=True, help="Let a model from the hub bring code of its own.")
+@_setting("--trust-remote-code", is_flag=True, help="Let a model from the hub run its own code.")
 @click.option(
     "-o",
     "--output",
@@ -151,10 +134,10 @@ def command(
     submission: Submission,
     **options: Any,
 ) -> None:
-    """Generates, times the generation without the profiler, then records a window of it.
+    """Generates molecules, measures the time without the profiler, then records some of the steps.
 
-    Timed passes run first: warmed up, synchronized, without the profiler. Then one more pass is recorded, by default
-    20 decode steps of the first batch, and written with its tokens and all figures to OUT.
+    Warm-up and timed passes run first, without the profiler. One more pass is recorded, by default 20 decode steps of
+    the first batch. OUT holds these steps, all tokens, and the settings and times of the run.
 
     \b
     Examples:
@@ -190,11 +173,7 @@ def command(
 
 
 def check_sampling(context: click.Context) -> None:
-    """Refuses what was given on the command line and would do nothing.
-
-    Raises:
-        UsageError: an option of another way to sample.
-    """
+    """Raises UsageError where the command line has an option of another way to sample."""
     sampling = context.params["sampling"]
     for name, applies, needed in (
         ("temperature", sampling != "greedy", "sample"),

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 _STAGES = {
     "load": "loading the model",
     "weights": "making the weights, layer",
-    "verify": "check of the processor",
+    "verify": "checking pass",
     "warmup": "warm-up",
     "repeat": "timed pass",
-    "unmarked": "timed pass without marks",
+    "unmarked": "timed pass without phase timestamps",
     "profile": "recorded pass",
     "disagreement": "untimed pass for disagreement",
     "write": "writing the trace",

@@ -12,13 +12,13 @@ from molprof.common.typed_json import read_typed
 
 SCHEMA = 2
 KEY = "molprof"
-# Instead of the manifest, in what was recorded until a capture failed: `problem`, `processor`, `command`.
+# In place of the manifest, in the trace of a capture that failed: `problem`, `processor`, `command`.
 INCOMPLETE_KEY = "molprof_incomplete"
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Hardware and software of the run; None where the thing does not exist there."""
+    """Hardware and software of the run; None: it has no such part."""
 
     gpu: str | None
     gpu_memory_bytes: int | None
@@ -89,8 +89,8 @@ class Repeat:
         wall_ns: from before the first batch's templates to after the last batch's text, device synchronized.
         phases_ns: host time per phase of `PHASES`, summed over batches and steps.
         steps_ns: wall time of each step, batch after batch (step 0 of a batch is its prefill step).
-        compiles: frames that torch.compile compiled during the pass, first or again; None if not recorded.
-        compile_ns: time in that; None as above.
+        compiles, compile_ns: frames that torch.compile compiled during the pass, and the time in that; None if not
+            recorded.
     """
 
     wall_ns: int
@@ -108,15 +108,15 @@ class Timings:
         warmup_ns: wall time of each warm-up pass.
         repeats: the timed passes, in order.
         mark_ns: measured cost of one host timestamp; a step takes four.
-        unmarked_wall_ns: wall time of a timed pass without any marks, None if not measured.
-        profiled_steps_ns: wall time of the recorded steps in the profiled pass.
+        unmarked_wall_ns: wall time of a timed pass without phase timestamps, None if not measured.
+        profiled_steps_ns: wall time of the recorded steps in the recorded pass.
         unprofiled_steps_ns: median over repeats of the wall time of the same steps.
-        signature_ns: measured cost of one signature inspection, which transformers makes before it calls a
-            logits processor; a step's `processor` phase holds one per studied processor and one more. None
-            if not measured.
-        profiled_wall_ns: wall time of the profiled pass where it recorded everything, else None.
-        warmup_compiles: frames that torch compiled during each warm-up pass; warmup_compile_ns: the part of its
-            wall time that took. None if not recorded.
+        signature_ns: measured cost of one signature inspection, which transformers makes before it calls a logits
+            processor; the `processor` phase of a step holds one per studied processor and one more. None if not
+            measured.
+        profiled_wall_ns: wall time of the recorded pass if it recorded everything, else None.
+        warmup_compiles, warmup_compile_ns: frames that torch compiled during each warm-up pass, and the time in that;
+            None if not recorded.
     """
 
     warmup_ns: list[int]
@@ -146,7 +146,7 @@ class Manifest:
     """Everything about a run that is not an event.
 
     Attributes:
-        rows_per_step: per batch, the rows that each step computed; None: one per molecule in every step.
+        rows_per_step: by batch, the rows that each step computed; None: one per molecule in every step.
     """
 
     schema: int

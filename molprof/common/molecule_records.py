@@ -1,4 +1,4 @@
-"""What a manifest holds of each molecule. Standard library only."""
+"""What a manifest holds of each molecule."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ class TemplateCounts:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """What the model gave each generated token before the processor's masks, from an untimed pass.
+    """What the model would have chosen instead of each generated token, from an untimed pass.
 
     Attributes:
-        probabilities: of the token that was written, in the softmax over all logits that reach the processor,
-            rounded to six significant digits.
-        ranks: how many tokens the model gave more than that one; 0 is its first choice.
+        probabilities: of the written token, in the softmax over all logits that reach the processor, with six digits.
+        ranks: how many tokens the model preferred to it; 0 is its first choice.
         choices: one letter per token: c(opy), all other tokens were forbidden; f(ree), some were; o(pen), none was.
-        forbidden: one digit per token: 1 where the model's first choice was forbidden, else 0.
+        forbidden: one digit per token: 1 if the model's first choice was forbidden, else 0.
     """
 
     probabilities: list[float]
@@ -44,20 +43,20 @@ class MoleculeRun:
         sequence: number in the run, from 0, in the order of the input; `batch` and `row` say where it ran.
         smiles: canonical SMILES; None for a plain-text prompt.
         prompt_tokens: tokens of the prompt, padding excluded.
-        token_ids: generated tokens, EOS included, padding after it not.
+        token_ids: generated tokens, with the end token, without padding.
         kinds: one letter per token: f(ree) c(opy) j(unk) l(filler) e(os).
         blocks: coordinate block of each token, -1 outside.
         text: the generated text without special end tokens.
-        valid: None where there is nothing to check against.
-        problem: why it is not valid, None where it is.
+        valid: None if there is nothing to check against.
+        problem: why it is not valid, None if it is.
         malformed_blocks: blocks that do not begin with three decimal numbers.
-        masked_logits: logits set to -inf for this row, all its row-steps together; None without a processor.
-        template: None without a processor, and with one that does not fix the answer's length.
-        cut_blocks: malformed blocks, 0 or 1, that the bound on new tokens cut short; None where not recorded.
-        needed_per_block: tokens that the coordinates of each block need, at least so many of a malformed one that
-            can become `x,y,z`; None of any other and of one that was never closed. None if not recorded.
-        disagreement: what the model would have chosen, None if not recorded.
-        step_tokens: tokens that each step of its batch appended, until it ended; None: one in each.
+        masked_logits: logits set to -inf for this row, over all steps; None without a processor.
+        template: None without a processor, or if it does not fix the length of the answer.
+        cut_blocks: malformed blocks, 0 or 1, that the bound on new tokens cut short; None if not recorded.
+        needed_per_block: tokens that the coordinates of each block need; the least, of a malformed block that can
+            become `x,y,z`; None of other malformed blocks and of one that was never closed. None if not recorded.
+        disagreement: None if not recorded.
+        step_tokens: tokens that each step of its batch appended, until the row ended; None: one in each.
     """
 
     sequence: int

@@ -39,38 +39,18 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True)
 class CaptureSettings:
-    """One capture. Checks here need neither preset nor device.
+    """One capture: the options of `molprof capture` by name, whose help describes them. Checks what needs no device.
 
     Attributes:
-        model: a preset (`qwen`, `llama`), a folder, or a hub id.
-        size: another size of a preset, see `sizes.sized`; None: its own.
-        weights: of a preset: `trained`, spread over that size, or `random`.
-        tokenizer: preset, folder or hub id; None: the model's own.
+        size: see `sizes.sized`; None: the preset's own.
         processor: name, `package.module:factory`, `auto` (by tokenizer), or None: unconstrained.
-        smiles: file of molecules; None: those that come with molprof.
-        prompts: file of plain-text prompts instead of molecules.
-        count: molecules or prompts; batch_size: how many are generated together.
-        generations: how often each of them is generated.
-        strict: refuse an unreadable molecule instead of skipping it.
         sampling: `greedy`, or from the distribution: all of it (`sample`), `top_p` or `top_k`.
         temperature: divides the logits, except in greedy sampling.
-        top_p: mass that `top_p` keeps; top_k: tokens that `top_k` keeps.
         seed: seeds every batch together with its number, so that each pass writes the same text.
-        sort: molecules of similar length share a batch; None: if a processor gives templates.
-        forced_runs: the forward of a token appends the forced tokens after it.
-        drop_finished: finished rows leave the batch.
-        compile: one of `COMPILE`.
-        dtype: `auto` is bfloat16 on a GPU and float32 on a CPU.
-        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        sort: None: if a processor gives templates.
+        window: first and last step to record, of the first batch; None: see `recorded_pass.choose_window`.
         max_new_tokens: None: what the longest template of a batch needs.
-        repeats: timed passes; warmup: passes before them.
-        window: first and last step to record, of the first batch; None: 20 steps from step 20 on, or fewer if there
-            are fewer.
-        full: record all steps of all batches.
-        disagreement: one more untimed pass, which records what the model would have chosen.
-        template_threads: threads that build templates; None: see `templates.default_threads`.
-        template_cache: keep the template of a molecule that the same pass generates again.
-        threads: CPU threads for torch; None: torch's own choice, one per core.
+        template_threads: None: see `templates.default_threads`.
     """
 
     model: str
@@ -201,18 +181,9 @@ _ACCEPTED = {
     "compile": COMPILE,
     "dtype": DTYPES,
 }
-_LEAST = {
-    "count": 1,
-    "batch_size": 1,
-    "repeats": 1,
-    "warmup": 0,
-    "generations": 1,
-    "template_threads": 1,
-    "threads": 1,
-    "max_new_tokens": 1,
-    "top_k": 1,
-    "seed": 0,
-}
+_LEAST = {"warmup": 0, "seed": 0} | dict.fromkeys(
+    ("count", "batch_size", "repeats", "generations", "template_threads", "threads", "max_new_tokens", "top_k"), 1
+)
 
 
 def one_of(name: str, value: str, accepted: tuple[str, ...]) -> None:

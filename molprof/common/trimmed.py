@@ -1,4 +1,4 @@
-"""What a trace says of the trace that it was cut out of."""
+"""What `molprof trim` writes of the trace that it cut a part out of."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 
 from molprof.common.typed_json import read_typed
 
-# Beside the manifest, or alone, in what was cut out of another trace: a `Trimmed`.
+# Beside the manifest, or alone, in a part of another trace: a `Trimmed`.
 TRIMMED_KEY = "molprof_trimmed"
 
 
 @dataclass(frozen=True)
 class Trimmed:
-    """What was kept of another trace; None and empty lists: all.
+    """The part of another trace that was kept; None and empty lists: all.
 
     Attributes:
-        source: name of the file that it was cut out of.
-        whole_steps: the kept steps are whole, so that figures per step, phase and token are what they were.
-        batch: the batch of steps that molprof recorded.
+        source: name of the other trace's file.
+        whole_steps: the kept steps are whole, so that their figures are unchanged.
+        batch: batch of the recorded steps.
         first_step, last_step: numbers of the first and the last step.
-        phases: names of phases. categories: categories that were kept; without: those left out.
-        start_ns, end_ns: times from the earliest event of the source.
+        phases: names of phases. categories: kept categories; without: those left out.
+        start_ns, end_ns: since the earliest event of the source.
     """
 
     source: str
@@ -51,9 +51,5 @@ class Trimmed:
 
 
 def trimmed_from_json(raw: Any) -> Trimmed | None:
-    """What the key TRIMMED_KEY of a trace says; None without one.
-
-    Raises:
-        TraceError: it says nothing of the kind.
-    """
+    """The value of the key TRIMMED_KEY; None without one. Raises TraceError where it is something else."""
     return None if raw is None else read_typed(raw, Trimmed, TRIMMED_KEY)

@@ -1,4 +1,4 @@
-"""What a benchmark measures: one case is a few settings, JSON either way, and an id made of them. Imports no torch."""
+"""The cases of a benchmark: settings, their JSON, and an id made of them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class SdpaCase:
     """The attention kernel alone.
 
     Attributes:
-        backend: one of `BACKENDS`; `auto` leaves the choice to torch.
-        queries: tokens that ask, per row: the sequence in a prefill, 1 in a decode step; keys: tokens that are seen.
-        mask: `causal` by the kernel's own argument, `padding`: a boolean tensor (batch, 1, queries, keys), as a
-            left-padded batch brings one.
-        threads: CPU threads for torch; None leaves torch's own choice.
+        backend: one of `BACKENDS`; `auto`: torch chooses.
+        queries: per row, the sequence in a prefill, 1 in a decode step; keys: tokens that a query attends to.
+        mask: `causal`: by the kernel's own argument; `padding`: a boolean tensor (batch, 1, queries, keys), as a
+            left-padded batch has one.
+        threads: CPU threads for torch; None: torch chooses.
     """
 
     kind: ClassVar[str] = "sdpa"
@@ -72,7 +72,7 @@ class GenerateCase(CaptureSettings):
     """Whole generation: the settings of a capture, and what only a benchmark varies.
 
     Attributes:
-        tf32: float32 products in TF32; cudnn_benchmark: cuDNN tries its kernels out.
+        tf32: float32 products in TF32; cudnn_benchmark: cuDNN measures its kernels and takes the fastest.
         padding_multiple: pad prompts to a multiple of this many tokens.
         warmup: passes before the timed ones, at least one; passes: timed ones.
     """
@@ -112,7 +112,7 @@ Case = SdpaCase | GenerateCase
 _KINDS: dict[str, type[SdpaCase] | type[GenerateCase]] = {kind.kind: kind for kind in (SdpaCase, GenerateCase)}
 
 
-# Settings of a case that stand in its JSON, and so in its id, even where they have their default.
+# Settings that are always in the JSON of a case, and so in its id.
 _ALWAYS = (
     "model", "tokenizer", "processor", "batch_size", "attention", "kv_cache", "compile", "tf32", "cudnn_benchmark",
     "padding_multiple", "count", "smiles", "prompts", "max_new_tokens", "dtype", "device", "warmup", "passes",
@@ -121,10 +121,10 @@ _ALWAYS = (
 
 
 def to_json(case: Case) -> dict[str, Any]:
-    """The case as a JSON object, which `from_json` turns back into an equal case.
+    """The case as a JSON object, which `from_json` reads back.
 
-    Of whole generation, a setting that is not in `_ALWAYS` has a key only where it differs from its default: ids of
-    stored results stay as they are when a capture gets another setting.
+    A setting that is not in `_ALWAYS` has a key only if it differs from its default: a new setting of captures must not
+    change the ids of stored results.
     """
     values = asdict(case)
     if isinstance(case, GenerateCase):
@@ -153,6 +153,6 @@ def from_json(raw: Mapping[str, Any]) -> Case:
 
 
 def case_id(case: Case) -> str:
-    """Twelve hexadecimal digits that stand for the settings: equal for equal cases, wherever they are made."""
+    """Twelve hexadecimal digits of the settings: equal for equal cases."""
     text = json.dumps(to_json(case), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_ID_LETTERS]

@@ -1,4 +1,4 @@
-"""The manifest's account of a run: its model, how it decoded, and what came of every molecule."""
+"""What the manifest holds of a finished run: every molecule, and what came of the settings."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def molecule_runs(
 
     Args:
         result: a timed pass.
-        watched: what the pass for disagreement wrote and found, by batch; of a row that it wrote otherwise the
-            account has no disagreement.
+        watched: what the pass for disagreement wrote and found, by batch. A row that it wrote otherwise has no
+            disagreement.
     """
     loaded = runner.loaded
     runs: list[MoleculeRun] = []

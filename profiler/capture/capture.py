@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +17,10 @@ from molprof.profiler.capture.account import molecule_runs, resolved
 from molprof.profiler.capture.passes import Passes, Progress, Report
 from molprof.profiler.capture.recorded_pass import check_window, choose_window, kept_recording, recorded_pass
 from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, write_trace
+from molprof.profiler.decoding.failures import check_cache
 from molprof.profiler.decoding.marks import HostMarks, mark_cost_ns, signature_cost_ns
 from molprof.profiler.decoding.results import PassResult
-from molprof.profiler.decoding.runner import Runner, check_cache
+from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import LoadedModel, load, resolve_device
 from molprof.profiler.models.sizes import check_preset
@@ -36,7 +35,7 @@ class CaptureResult:
 
     Attributes:
         path: the trace.
-        notes: what the user should know about the run, one line each.
+        notes: remarks on the run, one line each.
     """
 
     path: Path
@@ -45,17 +44,17 @@ class CaptureResult:
 
 
 def capture(settings: CaptureSettings, output: OutputFile, report: Report = lambda progress: None) -> CaptureResult:
-    """Makes a capture as `settings` say, and writes its trace to `output`.
+    """Makes a capture and writes its trace to `output`; an error leaves nothing there.
 
     Raises:
-        UsageError: something that was asked for does not exist or does not fit; nothing was written.
-        RunError: the run or the recording failed; nothing was written.
+        UsageError: a setting names what does not exist, or settings do not fit each other.
+        RunError: the run or the recording failed.
     """
     output.check()
     check_preset(settings)
     prompts = _prompts(settings)
     if settings.processor not in (None, AUTO):
-        find_factory(settings.processor)  # a mistyped name is found before a model is loaded for it
+        find_factory(settings.processor)  # finds a mistyped name before the model is loaded
         if settings.processor not in PROCESSORS:
             left = incomplete_path(output.path)
             # What the last failure left may be replaced: fixing a processor takes many tries.
@@ -85,18 +84,20 @@ def capture_loaded(
     prompts: Prompts,
     report: Report = lambda progress: None,
 ) -> CaptureResult:
-    """`capture` with a model and prompts at hand."""
+    """`capture` of a loaded model and prompts."""
     processor = None if settings.processor is None else make_processor(settings.processor, loaded.target)
     runner = Runner(loaded, processor, settings)
     plans = runner.plan(prompts.prompts)
     if settings.window is not None:
-        check_window(settings.window, plans[0].max_new_tokens)  # before the passes, where the bound tells
+        check_window(settings.window, plans[0].max_new_tokens)  # before the passes, as far as the bound tells
     passes = Passes(runner, plans, report)
-    with _scratch(output.path) as raw:
-        try:
-            return _capture(output, prompts, passes, raw)
-        except ProcessorError as problem:
-            raise kept_recording(output, passes, raw, problem) from problem
+    raw = scratch_file(output.path, ".torch.json")
+    try:
+        return _capture(output, prompts, passes, raw)
+    except ProcessorError as problem:
+        raise kept_recording(output, passes, raw, problem) from problem
+    finally:
+        raw.unlink(missing_ok=True)
 
 
 def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) -> CaptureResult:
@@ -105,7 +106,7 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
     settings, loaded = runner.settings, runner.loaded
     looked_at: PassResult | None = None
     if isinstance(runner.processor, UserProcessor):
-        # Looking at every row waits for the device: in a pass of its own, whose time nobody sees.
+        # The checks cause host syncs, so they have a pass of their own, which is not timed.
         runner.processor.verify = True
         looked_at = passes.run("verify", 0, 1, HostMarks(passes.step))
         runner.processor.verify = False
@@ -160,15 +161,15 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
         raise RunError(f"cannot write {output.path}: {problem.strerror or problem}") from problem
     left = incomplete_path(output.path)
     if left.is_file() and is_incomplete(left):
-        left.unlink()  # of an earlier run that failed, which this one stands in for
+        left.unlink()  # of an earlier run that failed
     notes = [*loaded.notes, *_notes(settings, [*results, unmarked], profiled, window)]
     if looked_at is not None and looked_at.batches != reference.batches:
         notes.append(
-            "the timed passes did not write what the check of the processor wrote: whether it left every row a token "
-            "in them was not looked at"
+            "the timed passes wrote another text than the checking pass: nothing checked that the processor left "
+            "every row a token there"
         )
     if settings.disagreement and (lost := sum(run.disagreement is None for run in molecules)):
-        notes.append(f"the pass for disagreement wrote another text for {lost} molecules: theirs is not recorded")
+        notes.append(f"the pass for disagreement wrote another text for {lost} molecules: none is recorded for them")
     return CaptureResult(output.path, manifest, tuple(notes))
 
 
@@ -178,28 +179,18 @@ def _notes(
     profiled: PassResult,
     window: Window,
 ) -> list[str]:
-    """What the user should know about this run, one line each."""
+    """Remarks on the run, one line each."""
     notes = []
     if window.full is False and settings.window is not None and window.last_step < settings.window[1]:
-        notes.append(f"the window ends at step {window.last_step}, the last one")
+        notes.append(f"the recorded steps end at step {window.last_step}, the last one")
     reference = results[0].batches
     if any(result.batches != reference for result in results[1:]):
-        notes.append("the timed passes did not all write the same text: their times are not of the same work")
+        notes.append("the timed passes did not all write the same text: their times measure different work")
     expected = reference if window.full else reference[window.batch : window.batch + 1]
     if any(
         batch.written(row, got.steps) != wrote
         for batch, got in zip(expected, profiled.batches, strict=True)
         for row, wrote in enumerate(got.rows)
     ):
-        notes.append("the profiled pass wrote another text than the timed ones, whose tokens the trace shows")
+        notes.append("the recorded pass wrote another text than the timed passes, whose tokens the trace shows")
     return notes
-
-
-@contextlib.contextmanager
-def _scratch(output: Path) -> Iterator[Path]:
-    """A file beside the output for torch's own export, gone when the block ends."""
-    raw = scratch_file(output, ".torch.json")
-    try:
-        yield raw
-    finally:
-        raw.unlink(missing_ok=True)

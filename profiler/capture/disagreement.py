@@ -1,8 +1,7 @@
-"""The untimed pass that looks at the model's own choice, at every position, before the processor masks it.
+"""The untimed pass that records what the model would have chosen at every position, without the processor's mask.
 
-A processor sees the scores that the model gave; which token was written in the end is known one call later, from
-`input_ids`, or after the last step from the finished rows. So the scores of a step are kept for one call. All that is
-asked of them are a few operations on the device; the figures come to the host once per batch.
+The processor gets the model's scores; the token that was written is known one call later, from `input_ids`, or after
+the last step from the rows. So the scores of a step are kept for one call. The figures come to the host once per batch.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _DIGITS = 6
 
 
 class Watched(LogitsProcessor):
-    """A batch's processor, and what the model gave to each token that came out.
+    """A batch's processor, and the probability that the model gave to each written token.
 
     Shapes: B rows, V logits, S steps.
     """
@@ -65,9 +64,9 @@ class Watched(LogitsProcessor):
         if self._scores is None:
             return [Disagreement([], [], "", "") for _ in rows]
         step = len(self._allowed) - 1
-        # Rows that ended earlier have no token here; what is looked up for them is cut off below.
+        # Rows that ended earlier have no token here; their figures are cut off below.
         tokens = [row[step] if len(row) > step else 0 for row in rows]
-        tokens += [0] * (len(self._scores) - len(rows))  # rows that only fill a batch up
+        tokens += [0] * (len(self._scores) - len(rows))  # spare rows
         last = torch.tensor(tokens, device=self._scores.device)
         self._look_up(last)
         width = self._scores.shape[-1]
@@ -88,14 +87,14 @@ class Watched(LogitsProcessor):
         """Probability and rank of the tokens, int64 (B,), in the kept scores."""
         assert self._scores is not None
         given = self._scores.gather(-1, tokens.unsqueeze(-1))
-        # float64, in which probabilities down to 1e-308 are not 0.
+        # float64: probabilities down to 1e-308 are not 0.
         logarithm = given.squeeze(-1).double() - self._scores.logsumexp(dim=-1).double()
         self._probabilities.append(logarithm.exp())
         self._ranks.append((self._scores > given).sum(dim=-1))
 
 
 class Watching:
-    """A processor whose batches are watched; all else is as of the one that it stands for."""
+    """A processor whose batches are watched; everything else is that of `studied`."""
 
     def __init__(self, studied: Processor) -> None:
         self._studied = studied
@@ -114,19 +113,18 @@ def disagreement_pass(
     plans: Sequence[BatchPlan],
     report: Callable[[int, BatchResult | None], None] = lambda batch, result: None,
 ) -> list[tuple[BatchResult, list[Disagreement]]]:
-    """Generates every batch once more under the processor, watched: what it wrote, and the figures of each row.
+    """Generates every batch once more: what it wrote, and the figures of each row.
 
     Args:
-        report: hears the number of each batch before it (None) and after it (what it wrote).
+        report: called with the number of each batch before it (None) and after it (what it wrote).
 
     Raises:
         UsageError: the run has no processor, so nothing is forbidden.
-        RunError: as any pass.
     """
     if runner.processor is None:
         raise UsageError("without a logits processor nothing is forbidden", hint="--lp or --processor NAME")
     watching = Watching(runner.processor)
-    # Step by step in any case: what is forced several at a time was never asked of the model one by one.
+    # Step by step: of a forced run, the model never gives scores token by token.
     settings = dataclasses.replace(runner.settings, forced_runs=False, drop_finished=False)
     watched: Runner = dataclasses.replace(runner, processor=watching, settings=settings)  # type: ignore[arg-type]
     found = []

@@ -1,4 +1,4 @@
-"""The passes of a capture, one after the other, and the account of where they stand."""
+"""The passes of a capture, and reports of their progress."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from molprof.profiler.decoding.runner import Runner
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a capture stands.
+    """How far a capture is.
 
     Attributes:
         stage: `load`, `weights`, `verify`, `warmup`, `repeat`, `unmarked`, `profile`, `disagreement` or `write`.
-        number, of: which pass of the stage; of `weights` which layer.
-        batch, batches: batches done and in all.
-        step: the running step, at most `max_steps`; warm-up and profiled pass only, for nothing is reported
-            from inside a batch whose time counts.
-        tokens: generated in this pass so far, in finished batches.
+        number, of: pass of the stage; layer of `weights`.
+        batch, batches: finished batches, and all.
+        step: the running step, at most `max_steps`; 0 in passes that are timed.
+        tokens: generated in finished batches of this pass.
         elapsed_ns: since the pass began.
-        notes: what the user should know before the work goes on, one line each; with `load` only.
+        notes: remarks on the input, one line each; with `load` only.
     """
 
     stage: str
@@ -45,7 +44,7 @@ Report = Callable[[Progress], None]
 
 
 class Passes:
-    """Runs passes batch by batch, reporting where they stand."""
+    """Runs passes and reports their progress."""
 
     def __init__(self, runner: Runner, plans: list[BatchPlan], report: Report) -> None:
         self.runner, self.plans = runner, plans
@@ -54,7 +53,7 @@ class Passes:
         self._began_ns = 0
 
     def run(self, stage: str, number: int, of: int, marks: Marks | None, only: int | None = None) -> PassResult:
-        """Pass `number` of `of` of a stage, over all batches or over batch `only`; errors are those of `Runner.run`."""
+        """Pass `number` of `of` of a stage: `Runner.run`."""
         self._at = Progress(stage, number + 1, of, batches=len(self.plans))
         self._began_ns = time.perf_counter_ns()
         self._tell(0, 0, 0)
@@ -63,7 +62,7 @@ class Passes:
         return result
 
     def watched(self) -> list[tuple[BatchResult, list[Disagreement]]]:
-        """The untimed pass that records what the model would have chosen."""
+        """The untimed pass for disagreement."""
         self._at = Progress("disagreement", batches=len(self.plans))
         self._began_ns = time.perf_counter_ns()
         tokens = 0
@@ -76,7 +75,7 @@ class Passes:
         return disagreement_pass(self.runner, self.plans, tell)
 
     def step(self, batch: int, step: int) -> None:
-        """For passes whose time does not count."""
+        """Reports a step of a pass that is not timed."""
         self._tell(batch, step, 0)
 
     def _tell(self, batch: int, step: int, tokens: int) -> None:

@@ -21,11 +21,11 @@ WINDOW_FIRST, WINDOW_STEPS = 20, 20
 def choose_window(asked: tuple[int, int] | None, full: bool, result: PassResult) -> Window:
     """The steps to record.
 
-    By default 20 decode steps of the first batch, from step 20 on where the answers are that long, in which
-    no row is finished yet: those are the steps that a run mostly consists of.
+    By default these are 20 decode steps of the first batch, from step 20 on if the answers are that long, before any
+    row is finished: a run mostly consists of such steps.
 
     Raises:
-        UsageError: the window asked for begins after the last step.
+        UsageError: `asked` begins after the last step.
     """
     batch = result.batches[0]
     if full:
@@ -39,7 +39,7 @@ def choose_window(asked: tuple[int, int] | None, full: bool, result: PassResult)
 
 
 def check_window(asked: tuple[int, int], steps: int) -> None:
-    """Raises UsageError where a window (first and last step) begins after the last of so many steps."""
+    """Raises UsageError where a window (first and last step) begins after the last of `steps` steps."""
     if asked[0] >= steps:
         raise UsageError(
             f"window {asked[0]}:{asked[1]} begins after the first batch's last step {steps - 1}",
@@ -48,7 +48,7 @@ def check_window(asked: tuple[int, int], steps: int) -> None:
 
 
 def recorded_pass(passes: Passes, window: Window, raw: Path) -> tuple[PassResult, Steps]:
-    """The profiled pass, exported to `raw`; a window ends its batch where it ends."""
+    """The recorded pass, exported to `raw`; its batch ends with the window."""
     steps_asked = None if window.full else (window.batch, window.first_step, window.last_step)
     result = _record(passes, steps_asked, raw)
     steps = read_steps(raw)
@@ -57,7 +57,7 @@ def recorded_pass(passes: Passes, window: Window, raw: Path) -> tuple[PassResult
     else:
         wanted = {(window.batch, step) for step in range(window.first_step, window.last_step + 1)}
     if set(steps) != wanted:
-        raise RunError(f"{len(wanted)} steps were to be recorded; the exported trace holds {sorted(steps)}")
+        raise RunError(f"the recorded pass was to record {len(wanted)} steps; the exported trace holds {sorted(steps)}")
     return result, steps
 
 
@@ -68,7 +68,7 @@ def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> Pa
         steps: batch, first and last step to record; None: all.
     """
     device = passes.runner.loaded.target.device
-    # Kineto announces on stderr every start and stop of a recording; it reads this when torch first profiles.
+    # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
     def profile() -> torch.profiler.profile:
@@ -78,7 +78,7 @@ def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> Pa
         return torch.profiler.profile(activities=activities)
 
     if device.type == "cuda":
-        # The first recording of a process sets up CUPTI, which takes seconds: not between two steps of ours.
+        # The first recording of a process sets up CUPTI, which takes seconds: do that before the pass.
         with profile():
             torch.zeros(1, device=device).add_(1)
             passes.runner.synchronize()
@@ -98,15 +98,15 @@ def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> Pa
     if failure is not None:
         raise failure
     if marks.profiler is None:
-        raise RunError("the profiled pass ended before its window: the run does not repeat itself")
+        raise RunError("the recorded pass ended before its window: the passes did not write the same text")
     return result
 
 
 def kept_recording(output: OutputFile, passes: Passes, raw: Path, problem: ProcessorError) -> ProcessorError:
-    """Keeps what was recorded before a processor failed; what is to be raised, which names the file.
+    """Keeps the steps before a processor failed, and returns the error to raise, which names their file.
 
-    A failure in the profiled pass leaves a recording. One in an earlier pass does not: the steps up to it are then
-    recorded, as many as a window has, by running its batch once more.
+    A failure in the recorded pass leaves a recording. After one in an earlier pass, its batch runs once more to record
+    the steps before the failure, as many as a window has.
     """
     if not raw.stat().st_size and problem.batch is not None and problem.step is not None:
         steps = problem.batch, max(0, problem.step - WINDOW_STEPS + 1), problem.step
@@ -125,5 +125,5 @@ def kept_recording(output: OutputFile, passes: Passes, raw: Path, problem: Proce
         write_incomplete(raw, path, account)
     except OSError as failed:
         raise RunError(f"cannot write {path}: {failed.strerror or failed}") from problem
-    hint = f"the trace up to there is kept, marked incomplete: {path}"
+    hint = f"the steps before the failure are kept, marked incomplete: {path}"
     return ProcessorError(str(problem), hint, step=problem.step, batch=problem.batch)

@@ -1,4 +1,4 @@
-"""Annotations at the marks, inside a torch.profiler recording of all steps or of some."""
+"""Recording steps by torch.profiler, with annotations at the marks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import Any
 
 import torch
 
+from molprof.profiler.decoding.marks import Marks
 
-class ProfilerMarks:
+
+class ProfilerMarks(Marks):
     """Annotations at the marks, inside a torch.profiler recording of all steps or of some.
 
     Args:
-        profile: makes a fresh, unstarted profiler.
+        profile: makes a profiler that has not started.
         window: (batch, first step, last step) to record; None records everything, set-up phases included.
         synchronize: waits for the device; called where recording begins and ends, never inside a step.
 
     Attributes:
-        profiler: the stopped profiler, None where nothing was recorded.
+        profiler: the stopped profiler; None if nothing was recorded.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class ProfilerMarks:
         return self._window is not None and self._batch == self._window[0] and self._step >= self._window[2]
 
     def finish(self) -> None:
-        """Stops a recording that is still running: the end of a full one, or after an error."""
+        """Stops a recording that still runs: a full one at its end, or any after an error."""
         self._close()
         if self._recording:
             self._stop()
@@ -101,7 +103,7 @@ class ProfilerMarks:
             self._open.pop().__exit__(None, None, None)
 
     def _start(self) -> None:
-        # Kernels of earlier steps must not run into the recording, nor the recorded ones out of it.
+        # Kernels of earlier steps must not reach into the recording.
         self._synchronize()
         self.profiler = self._profile()
         self.profiler.start()

@@ -1,4 +1,4 @@
-"""Writing the trace: torch's exported events streamed through, then the token tracks and the manifest."""
+"""Writing the trace file: the events that torch exported, the token tracks, and the manifest."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from molprof.common.files import check_output, replacing_packed
 from molprof.common.manifest import INCOMPLETE_KEY, KEY, Manifest
 from molprof.common.molecule_records import CHOICE_LETTERS, KIND_LETTERS, MoleculeRun
 
-# One number that is neither a process (Linux: at most 2^22) nor a GPU, and that 32 bits hold.
+# Neither a process (Linux: at most 2^22) nor a GPU has this number, and it fits into 32 bits.
 TOKENS_PID = 1 << 30
 _CHUNK_BYTES = 1 << 22
 _STEP = re.compile(
     rb'"cat":\s*"user_annotation",\s*"name":\s*"molprof\.step batch=(\d+) step=(\d+)",'
     rb'\s*"pid":\s*[^,]+,\s*"tid":\s*[^,]+,\s*"ts":\s*(\d+)(?:\.(\d{1,3}))?,\s*"dur":\s*(\d+)(?:\.(\d{1,3}))?\s*[,}]'
 )
-# An annotation as torch writes it is shorter than this, so no match is lost between two chunks that overlap
-# by it.
+# Longer than any annotation of torch: chunks that overlap by it lose no match.
 _OVERLAP_BYTES = 1024
 # What torch writes after the events: the end of their list, then top-level keys with plain values.
 _TAIL = re.compile(rb'\](\s*(?:,\s*"\w+"\s*:\s*(?:"(?:[^"\\]|\\.)*"|[-+.\w]+)\s*)*)\}\s*\Z')
@@ -58,7 +57,7 @@ class OutputFile:
 
 @dataclass(frozen=True)
 class StepSpan:
-    """Where a recorded step lies in the file's own time base, in whole ns (its `ts` and `dur` times 1000)."""
+    """When a recorded step ran, in ns of the file's own clock (`ts` and `dur` times 1000)."""
 
     start_ns: int
     duration_ns: int
@@ -72,7 +71,7 @@ Steps = Mapping[tuple[int, int], StepSpan]
 
 
 def read_steps(raw: Path) -> dict[tuple[int, int], StepSpan]:
-    """The `molprof.step` annotations of an exported trace by (batch, step), read in bounded memory.
+    """The `molprof.step` annotations of an exported trace by (batch, step); reads it in bounded memory.
 
     Raises:
         RunError: a step is annotated twice.
@@ -86,7 +85,7 @@ def read_steps(raw: Path) -> dict[tuple[int, int], StepSpan]:
                 batch, step, start, start_part, duration, duration_part = match.groups(b"")
                 key = int(batch), int(step)
                 if key in steps:
-                    raise RunError(f"the recording has batch {key[0]}, step {key[1]} twice")
+                    raise RunError(f"the recording has step {key[1]} of batch {key[0]} twice")
                 steps[key] = StepSpan(_ns(start, start_part), _ns(duration, duration_part))
                 done = match.end()
             carried = window[max(done, len(window) - _OVERLAP_BYTES) :]
@@ -94,40 +93,37 @@ def read_steps(raw: Path) -> dict[tuple[int, int], StepSpan]:
 
 
 def write_trace(raw: Path, output: Path, manifest: Manifest, texts: Sequence[Sequence[str]], steps: Steps) -> None:
-    """Writes the final trace, whole or not at all; gzip where `output` ends in `.gz`.
+    """Writes the final trace, whole or not at all; packed by gzip if `output` ends in `.gz`.
 
     Args:
         raw: what torch.profiler exported.
-        texts: per molecule of the manifest, the text of each of its tokens.
+        texts: by molecule of the manifest, the text of each of its tokens.
         steps: the recorded steps of `raw`, at least one.
 
     Raises:
-        RunError: `raw` does not end as a trace does (a full disk while torch wrote it, or another torch).
+        RunError: `raw` does not end like a trace: the disk was full while torch wrote it, or torch has changed.
         OSError: `output` cannot be written.
     """
     _write(raw, output, token_events(manifest.molecules, texts, steps), {KEY: manifest.to_json()})
 
 
 def write_incomplete(raw: Path, output: Path, account: dict[str, Any]) -> None:
-    """Writes what was recorded until a capture failed: events without tokens and manifest, marked by a key.
-
-    Args:
-        account: what went wrong and where, as JSON.
+    """Writes the events before a capture failed, and `account` of the failure in place of a manifest.
 
     Raises:
-        RunError, OSError: as for `write_trace`.
+        RunError, OSError: see `write_trace`.
     """
     _write(raw, output, (), {INCOMPLETE_KEY: account})
 
 
 def incomplete_path(output: Path) -> Path:
-    """Where what was recorded goes when a capture to `output` fails: `x.json.gz` gives `x.incomplete.json.gz`."""
+    """Where `write_incomplete` writes when a capture to `output` fails: `x.json.gz` gives `x.incomplete.json.gz`."""
     ending = ".json.gz" if output.name.endswith(".json.gz") else ".json"
     return output.with_name(f"{output.name.removesuffix(ending)}.incomplete{ending}")
 
 
 def is_incomplete(path: Path) -> bool:
-    """Whether a file is what `write_incomplete` wrote: its last lines say so."""
+    """Whether `write_incomplete` wrote a file, by its last lines."""
     try:
         with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
             last = b""
@@ -158,12 +154,7 @@ def _write(raw: Path, output: Path, events: Iterable[str], keys: dict[str, Any])
 
 
 def token_events(molecules: Sequence[MoleculeRun], texts: Sequence[Sequence[str]], steps: Steps) -> Iterator[str]:
-    """The token tracks as JSON events: one process, a thread per sequence, its sequence slice and a slice per
-    recorded token.
-
-    Args:
-        texts: per molecule, the text of each of its tokens.
-    """
+    """The token tracks as JSON events: a thread per sequence, with a slice of all of it and one per recorded token."""
     origin = min(span.start_ns for span in steps.values())
     yield _label("process_name", 0, origin, {"name": "molprof tokens"})
     yield _label("process_sort_index", 0, origin, {"sort_index": -1})
@@ -192,13 +183,13 @@ def token_events(molecules: Sequence[MoleculeRun], texts: Sequence[Sequence[str]
 
 
 def _shares(span: StepSpan, count: int) -> list[StepSpan]:
-    """The step's time in equal parts, to the ns, for the tokens that it made one after the other."""
+    """The time of a step in equal parts, one for each token that it made."""
     edges = [span.start_ns + span.duration_ns * place // count for place in range(count + 1)] if count else []
     return [StepSpan(start, end - start) for start, end in itertools.pairwise(edges)]
 
 
 def _optional(run: MoleculeRun) -> dict[str, list[Any]]:
-    """Arrays that only some runs have: by block, with -1 for what cannot be told, and by token."""
+    """Arrays that only some runs have: by block, with -1 for unknown, and by token."""
     arrays: dict[str, list[Any]] = {}
     if run.template is not None:
         arrays["block_free"] = run.template.free_per_block
@@ -229,7 +220,7 @@ def _json(value: Any) -> str:
 
 
 def _us(ns: int) -> str:
-    """Whole ns as µs with three decimals: a float would lose ns at the size of today's timestamps."""
+    """ns as µs with three decimals. A float would lose ns: timestamps are too large."""
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 
@@ -238,14 +229,14 @@ def _ns(whole: bytes, part: bytes) -> int:
 
 
 def _tail(raw: Path) -> tuple[int, dict[str, Any]]:
-    """Where the list of events ends in the file, and the top-level keys after it."""
+    """Where the list of events ends, and the top-level keys after it."""
     size = raw.stat().st_size
     with raw.open("rb") as file:
         file.seek(max(0, size - _TAIL_BYTES), os.SEEK_SET)
         last = file.read()
     match = _TAIL.search(last)
     if match is None:
-        raise RunError(f"the trace that torch exported does not end as one ({size} bytes)", hint="is the disk full?")
+        raise RunError(f"the trace that torch exported is not whole ({size} bytes)", hint="is the disk full?")
     keys: dict[str, Any] = json.loads(b"{" + match.group(1).strip().lstrip(b",") + b"}")
     before = last[: match.start()].rstrip()
     return max(0, size - _TAIL_BYTES) + len(before), keys

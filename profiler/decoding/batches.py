@@ -1,4 +1,4 @@
-"""Cutting prompts into batches: in their order, or by length, with the bound of every answer known beforehand."""
+"""Cutting prompts into batches: in their order, or by expected length."""
 
 from __future__ import annotations
 
@@ -12,13 +12,7 @@ from molprof.profiler.molecules.prompts import Prompt
 
 @dataclass(frozen=True)
 class Need:
-    """What one prompt needs.
-
-    Attributes:
-        width: tokens of the prompt.
-        bound: most tokens of its answer.
-        length: steps that its answer is expected to take.
-    """
+    """What one prompt needs: its own tokens, the most tokens of its answer, and the expected steps of its answer."""
 
     width: int
     bound: int
@@ -31,10 +25,10 @@ class BatchPlan:
 
     Attributes:
         prompts: one per row.
-        sequences: number of each prompt in the run, from 0: where it stood before anything was sorted.
+        sequences: number of each prompt in the run, from 0, before sorting.
         max_new_tokens: bound of its answers in tokens.
-        prompt_width: columns its prompts are padded to.
-        spare_rows: rows beyond the prompts, copies of the last one, that only keep the batch's shape.
+        prompt_width: columns that its prompts are padded to.
+        spare_rows: copies of the last prompt that only keep the batch's shape.
     """
 
     prompts: tuple[Prompt, ...]
@@ -55,11 +49,7 @@ class BatchPlan:
 
 
 def check_context(prompts: Sequence[Prompt], needs: Sequence[Need], context: int | None) -> None:
-    """Refuses what does not fit the model.
-
-    Raises:
-        UsageError: a prompt and its answer need more tokens than the model's context.
-    """
+    """Raises UsageError where a prompt and its answer need more tokens than the model's context."""
     for prompt, need in zip(prompts, needs, strict=True):
         if context is not None and need.width + need.bound > context:
             what = "molecule" if prompt.molecule is not None else "prompt"
@@ -82,13 +72,10 @@ def cut(
 ) -> list[BatchPlan]:
     """Batches of at most `batch_size` prompts.
 
-    A batch takes as many steps as its longest answer; rows that have ended idle until then. Sorted, the answers
-    of a batch are alike. The longest come first: what does not fit into memory fails at once.
-
     Args:
         needs: one per prompt.
-        sort: by expected length, equal ones in their order.
-        one_width: all batches share the widest prompt and the highest bound, so that they need one cache shape.
+        sort: by expected length, so that few rows idle; the longest first, so that a lack of memory shows at once.
+        one_width: all batches share the widest prompt and the highest bound, and so one cache shape.
         full_rows: the last batch gets spare rows, so that all have one shape.
     """
     order = list(range(len(prompts)))

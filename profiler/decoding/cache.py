@@ -1,7 +1,6 @@
-"""A KV cache whose rows stand at unlike places: each token goes to the column of its own number in its own row.
+"""A KV cache whose rows may differ in length: the token of number N of a row is in column N of that row.
 
-transformers' caches append the same columns to all rows, so rows that differ in length leave holes. Here a row
-without holes has its tokens in columns 0, 1, 2, ..., and a token sees the columns up to its own number.
+The caches of transformers append the same columns to all rows, so that rows of different lengths get holes.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 
 class _Place:
-    """Where the chunk that is being fed goes, told to all layers at once."""
+    """Where all layers put the chunk that is being fed."""
 
     columns: Tensor
     used: int
@@ -33,7 +32,7 @@ class _Layer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         def zeros(states: Tensor) -> Tensor:
-            # Not empty: what was never written is masked, and a masked NaN is still a NaN.
+            # Not `empty`: unwritten columns are masked, and a masked NaN is still NaN.
             rows, heads, _, dim = states.shape
             made = states.new_zeros((rows, heads, self._capacity, dim))
             torch._dynamo.mark_static_address(made)  # else CUDA graphs would copy the whole cache in every step
@@ -68,13 +67,13 @@ class _Layer(CacheLayerMixin):
 
 
 class RaggedCache(Cache):
-    """The cache of one batch shape; its memory is taken by the first forward and used again by the next batch.
+    """The cache of one batch shape. The first forward allocates it, and the next batch uses it again.
 
     Args:
         layers: of the model.
         rows: of the batch.
-        capacity: columns of the longest row, and one more that is written for padding and never read.
-        whole: hand all columns to the attention, so that shapes stay as they are; else those in use.
+        capacity: columns of the longest row, and one more that takes padding and is never read.
+        whole: give the attention all columns, so that its shapes do not change; else those in use.
         device: of the model.
     """
 
@@ -86,7 +85,7 @@ class RaggedCache(Cache):
         super().__init__(layers=list(self._own))
 
     def feed(self, columns: Tensor, positions: Tensor, used: int) -> Tensor:
-        """Says where the next chunk goes.
+        """Sets where the next chunk goes.
 
         Args:
             columns: int64 (rows, width); positions: the same, 0 for padding.
@@ -100,7 +99,7 @@ class RaggedCache(Cache):
         return self._range[: self.place.used] <= positions[:, None, :, None]
 
     def select(self, kept: Tensor) -> None:
-        """Keeps these rows, int64 (n,); the cache is of no further use to a batch of the old shape."""
+        """Keeps these rows, int64 (n,)."""
         self.rows = len(kept)
         for layer in self._own:
             layer.select(kept)

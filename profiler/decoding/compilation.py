@@ -10,41 +10,40 @@ from transformers import CompileConfig
 
 from molprof.common.settings import AUTO
 
-# Where torch keeps its own times, under names of its own functions. This one is entered once for every frame that is
-# compiled, first or again (torch/_dynamo/convert_frame.py).
+# torch keeps the times of its own functions by name. This function runs once for every frame that is compiled, the
+# first time or again (torch/_dynamo/convert_frame.py).
 _MODULE = "torch._dynamo.utils"
 _TIMES = "compilation_time_metrics"
 _KEY = "_compile.compile_inner"
 
 
 def compile_config(mode: str) -> CompileConfig | None:
-    """What `--compile` means; None leaves it to transformers.
+    """The compile config of a mode of `settings.COMPILE`; None leaves it to transformers.
 
-    `dynamic=False`: shapes are fixed by how batches are cut, so that a shape that changes shows as a recompile
-    instead of as a slower graph.
+    `dynamic=False`: all batches have one shape, and another shape should show as a recompile, not as a slower graph.
     """
     if mode in (AUTO, "off"):
         return None
     backend = "eager" if mode == "eager" else "inductor"
     made: Any = CompileConfig(backend=backend, mode="default" if mode == "eager" else mode, dynamic=False)
-    made._compile_all_devices = True  # on a CPU too, where transformers does not unless told so
+    made._compile_all_devices = True  # transformers compiles on GPUs only, unless this is set
     return made  # type: ignore[no-any-return]
 
 
 def compile_settings(mode: str) -> dict[str, Any]:
-    """The same as settings of `GenerationConfig`."""
+    """`compile_config` as arguments of `GenerationConfig`."""
     return {"disable_compile": True} if mode == "off" else {"compile_config": compile_config(mode)}
 
 
 @dataclass(frozen=True)
 class Compiles:
-    """Compiled frames and the time in compiling them; None where this torch does not tell."""
+    """Compiled frames and the time in compiling them; None if this torch does not say."""
 
     count: int | None
     time_ns: int | None
 
     def since(self, before: Compiles) -> Compiles:
-        """What came on top of `before`; None where either is, or where torch forgot in between."""
+        """The difference; None if either is, or if torch's counts were reset in between."""
         if self.count is None or before.count is None or self.time_ns is None or before.time_ns is None:
             return Compiles(None, None)
         if self.count < before.count:
@@ -53,7 +52,7 @@ class Compiles:
 
 
 def compiles_so_far() -> Compiles:
-    """Of this process. Nothing is imported for it: without torch's compiler loaded, nothing was compiled."""
+    """All of this process. Imports nothing: if torch's compiler is not loaded, nothing was compiled."""
     utilities = sys.modules.get(_MODULE)
     if utilities is None:
         return Compiles(0, 0)

@@ -1,9 +1,9 @@
-"""molprof's own decoding loop: forced runs in one forward, rows at unlike places, rows that leave the batch.
+"""molprof's own decoding loop: it feeds forced runs in one forward and drops finished rows.
 
-A step is forward, processor, sampling, bookkeeping, as in transformers' `generate`, and marked alike. It chooses
-one token per row; the tokens that are forced after it are fed with it by the next step's forward (schedule.py).
-Where what is forced depends on positions alone, the whole schedule is on the device before the first forward, and
-nothing is read back before the end. Else the host reads the chosen tokens once per step, in `bookkeeping`.
+A step has the phases of transformers' `generate`. It chooses one token per row; the next forward feeds that token with
+the tokens forced after it (schedule.py). If positions alone decide what is forced, the whole schedule is on the device
+before the first forward, and the host reads nothing back before the end. Otherwise it reads the chosen tokens once per
+step, in `bookkeeping`.
 """
 
 from __future__ import annotations
@@ -27,30 +27,12 @@ from molprof.profiler.decoding.schedule import CHOSEN, COMPILED_WIDTHS, Chunk, R
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places
 
-
-@dataclass(frozen=True)
-class Decoded:
-    """What a batch wrote.
-
-    Attributes:
-        answers: generated ids by row, the end token included.
-        appended: by row, the tokens that each step appended, until the row ended.
-        rows_per_step: rows that each step computed.
-        host_reads: times that the chosen tokens were read back while the batch ran.
-    """
-
-    answers: list[list[int]]
-    appended: list[list[int]]
-    rows_per_step: list[int]
-    host_reads: int
+# The schedule with all answers, the rows that each step computed, and how often the host read chosen tokens back.
+Decoded = tuple[Schedule, tuple[int, ...], int]
 
 
 def check_model(loaded: LoadedModel, attention: str) -> None:
-    """Refuses what cannot attend by a mask of its own.
-
-    Raises:
-        UsageError: the attention takes no such mask, or the model's layers do not see all that came before.
-    """
+    """Raises UsageError where the attention takes no mask, or the model's layers do not see all earlier tokens."""
     asked = "forced runs and dropped rows"
     if attention in ("flash_attention_2", "flash_attention_3", "flex_attention"):
         raise UsageError(f"{asked} need an attention that takes a mask", hint="--attention sdpa")
@@ -64,10 +46,9 @@ def check_model(loaded: LoadedModel, attention: str) -> None:
 
 
 class Decoder:
-    """Decodes batches of one model; keeps the cache for the next batch of its shape.
+    """Decodes batches of one model, and keeps the cache for the next batch of its shape.
 
     Args:
-        settings: with a static cache, the attention gets the whole cache, masked; else the columns in use.
         compiled: compile the forward of decode steps.
     """
 
@@ -95,20 +76,20 @@ class Decoder:
         marks: Marks,
         number: int,
     ) -> Callable[[], Decoded]:
-        """Decodes one batch; what it returns brings the answers to the host.
+        """Decodes one batch; the function that it returns brings the answers to the host.
 
         Args:
-            prompts: ids by row. bound: most tokens of an answer. prompt_width: tokens of the longest prompt that the
-                cache is sized for.
+            prompts: ids by row. bound: most tokens of an answer.
+            prompt_width: tokens of the longest prompt that the cache has room for.
             number: of the batch.
 
         Raises:
-            UsageError: the processor does not know rows at unlike places.
+            UsageError: the processor has no `ForcedRuns`.
         """
         if studied is not None and not isinstance(studied, ForcedRuns):
             raise UsageError(
                 "the processor does not say which tokens are forced",
-                hint="leave out --forced-runs and --drop-finished, or give it the methods of ForcedRuns",
+                hint="leave out --forced-runs and --drop-finished, or implement ForcedRuns",
             )
         marks.begin(number)
         known = studied is not None and not studied.reads_tokens
@@ -148,7 +129,7 @@ class Decoder:
         return lambda: _decoded(schedule, chunks[:step], chosen, known)
 
     def _scores(self, cache: RaggedCache, fed: _Fed, chosen: Tensor | None, prefill: bool) -> Tensor:
-        """Float32 (rows, logits_width): the next token of every row."""
+        """Scores of the next token of every row, float32 (rows, logits_width)."""
         tokens = fed.tokens
         if fed.kept is not None and chosen is not None:
             cache.select(fed.kept)
@@ -172,10 +153,10 @@ class Decoder:
         return logits[:, -1].to(torch.float32, copy=True)
 
     def _fresh_cache(self, rows: int, capacity: int) -> RaggedCache:
-        """The last batch's cache where it fits: what it holds lies beyond what any row of this one sees."""
+        """The cache of the last batch if it has the right shape: no row sees what the last batch left in it."""
         cache = self._cache
         if cache is None or (cache.rows, cache.capacity) != (rows, capacity):
-            self._cache = None  # before the next one takes its memory
+            self._cache = None  # frees its memory before the next one takes it
             whole = self._settings.kv_cache == "static"
             layers = self._loaded.model.config.get_text_config(decoder=True).num_hidden_layers
             cache = self._cache = RaggedCache(layers, rows, capacity, whole, self._device)
@@ -195,7 +176,7 @@ class _Fed:
 
 
 def upload(chunks: Sequence[Chunk], device: torch.device) -> list[_Fed]:
-    """All chunks to the device in one copy, which waits for nothing that runs there."""
+    """Brings all chunks to the device in one copy, without a host sync."""
     arrays = [
         array
         for chunk in chunks
@@ -216,7 +197,7 @@ def upload(chunks: Sequence[Chunk], device: torch.device) -> list[_Fed]:
 
 
 def chooser(settings: CaptureSettings) -> Callable[[Tensor], Tensor]:
-    """(rows, logits_width) scores to int64 (rows,) tokens, by transformers' own warpers in its own order."""
+    """Returns what maps scores (rows, logits_width) to tokens, int64 (rows,), by the warpers of transformers."""
     if settings.sampling == "greedy":
         return lambda scores: scores.argmax(dim=-1)
     warpers = LogitsProcessorList()
@@ -236,7 +217,7 @@ def chooser(settings: CaptureSettings) -> Callable[[Tensor], Tensor]:
 
 
 def _decoded(schedule: Schedule, chunks: Sequence[Chunk], chosen: Sequence[Tensor], known: bool) -> Decoded:
-    """The answers, with the choices that are still on the device filled in."""
+    """The answers, with choices that are still on the device filled in."""
     if known:
         tokens = torch.cat(list(chosen)).tolist()
         for step, chunk in enumerate(chunks):
@@ -244,5 +225,4 @@ def _decoded(schedule: Schedule, chunks: Sequence[Chunk], chosen: Sequence[Tenso
             schedule.fill(step, tokens[:count])
             tokens = tokens[count:]
     schedule.cut(len(chunks))
-    rows = [len(chunk.rows) for chunk in chunks]
-    return Decoded(schedule.answers, schedule.appended, rows, 0 if known else len(chunks))
+    return schedule, tuple(len(chunk.rows) for chunk in chunks), 0 if known else len(chunks)

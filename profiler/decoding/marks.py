@@ -1,6 +1,6 @@
-"""Where one phase of generation ends and the next begins, without patching transformers or hooking the model.
+"""Phase timestamps of generation, without patching transformers or hooking the model.
 
-Four marks per step, each the beginning of a phase:
+Each step has four marks, at which phases begin:
 
 | mark | what calls it | phase that begins |
 | --- | --- | --- |
@@ -9,14 +9,14 @@ Four marks per step, each the beginning of a phase:
 | P2 | the last of them | `sampling` |
 | S | the last stopping criterion | `bookkeeping`, until the next F or the end of `generate` |
 
-What falls where in transformers 5 (`GenerationMixin._sample`): only the forward is compiled, where anything
-is; the processors run eagerly on a float32 copy of the last logits, and that copy belongs to `forward`.
-Processors that `generate` makes from the model's own generation config come before P1, so they belong to
-`forward`; temperature, top-k and top-p come after P2, so they belong to `sampling`, as do softmax,
-multinomial or argmax, the concatenation of the new token and the stopping criteria before S. The loop reads
-the stop decision right after S: that wait for the device is `bookkeeping`. `LogitsProcessorList` inspects
-the signature of every processor on every call: once for each studied processor and once for P2 that lies
-inside `processor`, and is transformers' cost, not theirs; `Timings.signature_ns` states it.
+In transformers 5 (`GenerationMixin._sample`) the phases hold:
+
+- `forward`: the forward, compiled or not; the float32 copy of the last logits; processors that `generate` makes from
+  the model's own generation config.
+- `processor`: the studied processors, and transformers' inspection of the signature of each of them and of P2
+  (`Timings.signature_ns`).
+- `sampling`: temperature, top-k, top-p, softmax, multinomial or argmax, appending the token, earlier stopping criteria.
+- `bookkeeping`: the loop reads the stop decision right after S, so this host sync is here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,11 +42,12 @@ from transformers import (
 from molprof.common.phases import STEP_PHASES
 
 
-class Marks(Protocol):
-    """What hears about phases. The four marks of a step come in the order of `STEP_PHASES`."""
+class Marks:
+    """Is called where phases begin; this one does nothing. A step has four calls, in the order of `STEP_PHASES`."""
 
     def setup(self, name: str, batch: int) -> AbstractContextManager[None]:
         """A phase outside the steps: `template`, `tokenize`, `setup`, `text`."""
+        return nullcontext()
 
     def begin(self, batch: int) -> None:
         """`generate` is about to be called for a batch."""
@@ -68,10 +69,11 @@ class Marks(Protocol):
 
     def enough(self) -> bool:
         """True to end the batch after the running step."""
+        return False
 
 
-class HostMarks:
-    """Host timestamps at the marks: cheap enough for the timed passes, and no device synchronization.
+class HostMarks(Marks):
+    """Host timestamps at the marks, without device synchronization: cheap enough for timed passes.
 
     Attributes:
         setup_ns: host time by set-up phase, summed over batches; `setup` is `generate` before its first F.
@@ -79,8 +81,7 @@ class HostMarks:
     """
 
     def __init__(self, on_step: Callable[[int, int], None] | None = None, now: Callable[[], int] | None = None) -> None:
-        """`on_step(batch, step)` is called at the beginning of every step: for passes that are not timed. `now` is
-        another clock than the host's, in ns."""
+        """`on_step(batch, step)` is called when a step begins, in passes that are not timed. `now` is a clock in ns."""
         self._now = now or time.perf_counter_ns
         self.setup_ns: dict[str, int] = {}
         self.batches: list[list[int]] = []
@@ -106,19 +107,12 @@ class HostMarks:
     def processor(self) -> None:
         self._times.append(self._now())
 
-    def sampling(self) -> None:
-        self._times.append(self._now())
-
-    def bookkeeping(self) -> None:
-        self._times.append(self._now())
+    sampling = bookkeeping = processor
 
     def end(self) -> None:
         self._times.append(self._now())
         self._add("setup", self._times[0] - self._began)
         self.batches.append(self._times)
-
-    def enough(self) -> bool:
-        return False
 
     def _add(self, name: str, duration_ns: int) -> None:
         self.setup_ns[name] = self.setup_ns.get(name, 0) + duration_ns
@@ -130,31 +124,13 @@ class HostMarks:
         ]
 
     def phases_ns(self) -> dict[str, int]:
-        """Host time by phase, summed over batches and steps; step 0's forward is `prefill`."""
+        """Host time by phase, summed over batches and steps; the forward of step 0 is `prefill`."""
         totals = dict(self.setup_ns)
         for times in self.batches:
             for place in range(len(times) - 1):
                 name = "prefill" if place == 0 else STEP_PHASES[place % 4]
                 totals[name] = totals.get(name, 0) + times[place + 1] - times[place]
         return totals
-
-
-class NoMarks:
-    """Hears nothing."""
-
-    def setup(self, name: str, batch: int) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def begin(self, batch: int) -> None:
-        """Nothing."""
-
-    def forward(self) -> None:
-        """Nothing."""
-
-    processor = sampling = bookkeeping = end = forward
-
-    def enough(self) -> bool:
-        return False
 
 
 class _First(LogitsProcessor):
@@ -167,12 +143,11 @@ class _First(LogitsProcessor):
 
 
 class _Last(_First):
-    """A class of its own, so that a trace with stacks tells P1 from P2."""
+    """Has its own name in traces with stacks."""
 
 
 class _Stop(StoppingCriteria):
-    """S. Its answer is a tensor made beforehand; transformers' `or` with it is a small kernel per step, which
-    runs with and without studied processors alike."""
+    """S. transformers combines its answer with the others' in one small kernel per step, with processors or without."""
 
     def __init__(self, marks: Marks, rows: int, device: torch.device) -> None:
         self._marks = marks
@@ -190,11 +165,9 @@ def marked(
 ) -> Iterator[tuple[LogitsProcessorList, StoppingCriteriaList]]:
     """Sets the marks for one call of `generate`; yields its `logits_processor` and `stopping_criteria`.
 
-    F shadows `prepare_inputs_for_generation` on the instance. That method is transformers' documented
-    override point: `generate` calls it once per forward, before it, eagerly, and its result is what the
-    forward gets. A hook on the module would be traced by a compiled forward, and would break or change its
-    graph. `functools.wraps` keeps the signature that `generate` validates its arguments by. The shadow is
-    gone when the block ends.
+    F shadows `prepare_inputs_for_generation` on the instance while the block runs. That method is transformers'
+    documented override point: `generate` calls it eagerly before each forward. A hook on the module would change the
+    graph of a compiled forward. `functools.wraps` keeps the signature by which `generate` validates its arguments.
     """
     began = False
     original: Callable[..., Any] = model.prepare_inputs_for_generation  # type: ignore[assignment]
@@ -202,7 +175,7 @@ def marked(
     @functools.wraps(original)
     def prepare(*args: Any, **kwargs: Any) -> Any:
         nonlocal began
-        if not began:  # a prefill in chunks asks several times before its one P1
+        if not began:  # a prefill in chunks calls this several times before its one P1
             began = True
             marks.forward()
         return original(*args, **kwargs)
@@ -220,34 +193,29 @@ def marked(
             StoppingCriteriaList([_Stop(marks, rows, model.device)]),
         )
     finally:
-        if shadowed is None:
-            del model.__dict__["prepare_inputs_for_generation"]
-        else:
+        del model.__dict__["prepare_inputs_for_generation"]
+        if shadowed is not None:
             model.__dict__["prepare_inputs_for_generation"] = shadowed
 
 
-def mark_cost_ns(repeats: int = 2000) -> float:
-    """Measured cost of one host timestamp as `HostMarks` takes it: median of nine averages, in ns."""
-
-    def average() -> float:
-        marks = HostMarks()
-        marks.begin(0)
-        began = time.perf_counter_ns()
-        for _ in range(repeats):
-            marks.processor()
-        return (time.perf_counter_ns() - began) / repeats
-
-    return statistics.median(average() for _ in range(9))
+def mark_cost_ns() -> float:
+    """Measured cost of one host timestamp as `HostMarks` takes it, in ns."""
+    return _cost_ns(HostMarks().processor, 2000)
 
 
-def signature_cost_ns(repeats: int = 200) -> float:
+def signature_cost_ns() -> float:
     """Measured cost of one signature inspection as `LogitsProcessorList` makes it, in ns."""
-    processor = _Last(lambda: None)
+    call = _Last(lambda: None).__call__
+    return _cost_ns(lambda: inspect.signature(call).parameters, 200)
+
+
+def _cost_ns(action: Callable[[], object], repeats: int) -> float:
+    """Median of nine averages over `repeats` calls."""
 
     def average() -> float:
         began = time.perf_counter_ns()
         for _ in range(repeats):
-            _ = inspect.signature(processor.__call__).parameters
+            action()
         return (time.perf_counter_ns() - began) / repeats
 
     return statistics.median(average() for _ in range(9))

@@ -10,13 +10,12 @@ class BatchResult:
     """What one batch wrote.
 
     Attributes:
-        rows: generated ids by prompt, EOS included, padding after it not.
+        rows: generated ids by prompt, with the end token, without padding.
         steps: forwards, the prefill included.
         masked_logits: by prompt; None without a processor.
-        appended: by prompt, the tokens that each step appended until the row ended; None: one in each.
+        appended: by prompt, the number of tokens that each step appended until the row ended; None: one in each.
         rows_per_step: rows that each step computed, spare ones included.
-        host_reads: times that chosen tokens were read back while the batch ran; None in `generate`, which reads
-            in each step whether to stop.
+        host_reads: how often the host read chosen tokens back while the batch ran; None in `generate`.
     """
 
     rows: tuple[tuple[int, ...], ...]
@@ -41,9 +40,8 @@ class PassResult:
     """What one pass over all batches wrote.
 
     Attributes:
-        wall_ns: its wall time, with the device synchronized at both ends.
-        compiles: frames that torch compiled meanwhile; compile_ns: the part of the wall time that took. None where
-            torch does not tell.
+        wall_ns: wall time, with the device synchronized at both ends.
+        compiles, compile_ns: frames that torch compiled meanwhile, and the time in that; None if torch does not say.
     """
 
     batches: tuple[BatchResult, ...]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
-from transformers.utils.import_utils import is_optimum_quanto_available
 
-from molprof.common.errors import ProcessorError, RunError, UsageError
+from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.settings import AUTO, STATIC_CACHES, CaptureSettings
 from molprof.profiler.decoding.batches import BatchPlan, Need, check_context, cut
 from molprof.profiler.decoding.compilation import compile_settings, compiles_so_far
+from molprof.profiler.decoding.failures import explained
 from molprof.profiler.decoding.loop import Decoder, check_model
-from molprof.profiler.decoding.marks import Marks, NoMarks, marked
+from molprof.profiler.decoding.marks import Marks, marked
 from molprof.profiler.decoding.results import BatchResult, PassResult
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompt
@@ -34,13 +34,8 @@ _KERNELS = {
     "sdpa-efficient": SDPBackend.EFFICIENT_ATTENTION,
     "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION,
 }
-# What torch says of a row that nothing can be sampled from.
-_NO_CHOICE = "probability tensor contains"
-# What torch says where the only kernels that it may take cannot run: on a GPU, on a CPU.
-NO_KERNEL = ("No available kernel", "No viable backend")
-# Without a processor a coordinate may be longer than its placeholder: a minus that merges with nothing, or a
-# second digit before the point, for each of three numbers; and a few tokens more, so that only a text that
-# went astray is cut.
+# Without a processor each of the three numbers of a block may be one token longer than its placeholder (a minus, or a
+# second digit before the point). The slack beyond that cuts only texts that went astray.
 _SLACK_PER_BLOCK, _SLACK = 3, 8
 
 
@@ -53,14 +48,13 @@ class Runner:
     settings: CaptureSettings
 
     def plan(self, prompts: Sequence[Prompt]) -> list[BatchPlan]:
-        """Cuts prompts into batches and bounds their answers by their templates, before anything is timed.
+        """Cuts prompts into batches and bounds their answers by their templates.
 
-        With a static cache all batches share one prompt width and one bound, so that a compiled forward sees
-        one cache shape; where it is compiled, the last batch gets spare rows for the same reason.
+        With a static cache all batches share one prompt width and one bound, so that a compiled forward sees one cache
+        shape. A compiled run fills the last batch up with spare rows for the same reason.
 
         Raises:
-            UsageError: a molecule needs more tokens than the model's context, or there is no telling how long
-                an answer may become or is expected to.
+            UsageError: a prompt and its answer exceed the model's context, or the settings do not fit the prompts.
         """
         settings = self.settings
         if settings.own_loop:
@@ -80,10 +74,10 @@ class Runner:
         return cut(prompts, needs, settings.batch_size, sort, one_width=static, full_rows=self.compiled)
 
     def sorts(self, prompts: Sequence[Prompt]) -> bool:
-        """Whether batches are cut by length: as asked, else where the templates of a processor tell the length.
+        """Whether batches are cut by length: as `sort` says, else if a processor has templates for all prompts.
 
         Raises:
-            UsageError: asked for, and a prompt has no template.
+            UsageError: `sort` is on, and a prompt has no template.
         """
         told = all(prompt.molecule is not None for prompt in prompts)
         if self.settings.sort and not told:
@@ -104,7 +98,7 @@ class Runner:
 
     @functools.cached_property
     def templates(self) -> Templates:
-        """What builds the templates."""
+        """Builds the templates."""
         placeholder = getattr(self.processor, "placeholder", PLACEHOLDER)
         return Templates(self.loaded.tokenizer, placeholder, self.template_threads, self.settings.template_cache)
 
@@ -125,13 +119,13 @@ class Runner:
         with self._attention():
             self.synchronize()
             if self.settings.own_loop:
-                _ = self._decoder  # made once per run, in no phase of a pass
+                _ = self._decoder  # made once per run, outside the timed span
             before = compiles_so_far()
             began = time.perf_counter_ns()
             for number, plan in enumerate(plans):
                 if only is None or number == only:
                     try:
-                        results.append(self._batch(number, plan, marks or NoMarks()))
+                        results.append(self._batch(number, plan, marks or Marks()))
                     except ProcessorError as problem:
                         raise problem.in_batch(number) from problem.__cause__
             self.synchronize()
@@ -140,7 +134,7 @@ class Runner:
         return PassResult(tuple(results), wall_ns, compiled.count, compiled.time_ns)
 
     def synchronize(self) -> None:
-        """Waits for the device."""
+        """Waits for the GPU, if there is one."""
         if self.loaded.target.device.type == "cuda":
             torch.cuda.synchronize(self.loaded.target.device)
 
@@ -176,19 +170,19 @@ class Runner:
         """A batch by molprof's own loop."""
         with marks.setup("tokenize", number):
             prompts = self.loaded.tokenizer([prompt.text for prompt in plan.row_prompts])["input_ids"]
-        with _explained(plan, self.settings.attention):
+        with explained(plan, self.settings.attention):
             finish = self._decoder.decode(prompts, plan.max_new_tokens, plan.prompt_width, studied, marks, number)
         with marks.setup("text", number):
-            decoded = finish()
+            decoded, rows_per_step, host_reads = finish()
             self.loaded.tokenizer.batch_decode(decoded.answers, skip_special_tokens=False)
         count = len(plan.prompts)
         return BatchResult(
             rows=tuple(map(tuple, decoded.answers[:count])),
-            steps=len(decoded.rows_per_step),
+            steps=len(rows_per_step),
             masked_logits=_masked(studied, count),
             appended=tuple(map(tuple, decoded.appended[:count])),
-            rows_per_step=tuple(decoded.rows_per_step),
-            host_reads=decoded.host_reads,
+            rows_per_step=rows_per_step,
+            host_reads=host_reads,
         )
 
     @functools.cached_property
@@ -207,7 +201,7 @@ class Runner:
                 return_tensors="pt",
             )
             inputs = {name: encoded[name].to(device) for name in ("input_ids", "attention_mask")}
-        with _explained(plan, self.settings.attention):
+        with explained(plan, self.settings.attention):
             output = self._call(number, plan, inputs, [] if studied is None else [studied], marks)
         with marks.setup("text", number):
             answers = output[:, plan.prompt_width :].tolist()
@@ -228,25 +222,23 @@ class Runner:
         """Prompt and answer ids, int64 (batch, prompt_width + steps)."""
         model: Any = self.loaded.model
         config = self._config(plan.max_new_tokens)
-        if isinstance(marks, NoMarks):
-            return model.generate(  # type: ignore[no-any-return]
-                **inputs, generation_config=config, logits_processor=LogitsProcessorList(processors)
-            )
-        arguments: tuple[LogitsProcessorList, StoppingCriteriaList]
-        with marked(model, marks, plan.rows, processors) as arguments:
+        arguments: AbstractContextManager[tuple[LogitsProcessorList, StoppingCriteriaList | None]]
+        if type(marks) is Marks:  # which does nothing: `generate` runs as it would without molprof
+            arguments = nullcontext((LogitsProcessorList(processors), None))
+        else:
+            arguments = marked(model, marks, plan.rows, processors)
+        with arguments as (listed, criteria):
             marks.begin(number)
             output: Tensor = model.generate(
-                **inputs,
-                generation_config=config,
-                logits_processor=arguments[0],
-                stopping_criteria=arguments[1],
+                **inputs, generation_config=config, logits_processor=listed, stopping_criteria=criteria
             )
             marks.end()
         return output
 
     def _config(self, max_new_tokens: int) -> GenerationConfig:
-        """All that molprof decides is set explicitly, so that the model's own generation config does not."""
-        settings, sampling = self.settings, {"do_sample": False}
+        """Sets explicitly all that molprof decides, so that the model's own generation config has no say."""
+        settings = self.settings
+        sampling: dict[str, Any] = {"do_sample": False}
         if settings.sampling != "greedy":
             # 0 and 1.0 switch top-k and top-p off where the model's own config would have them on.
             sampling = {"do_sample": True, "top_k": 0, "top_p": 1.0, **settings.sampling_parameters}
@@ -266,58 +258,13 @@ class Runner:
         return nullcontext() if kernel is None else sdpa_kernel(kernel)
 
 
-def check_cache(kv_cache: str, device: torch.device) -> None:
-    """Refuses a KV cache that cannot be there, before a model is loaded for it.
-
-    Raises:
-        UsageError: it needs a GPU, or a package that is not installed.
-    """
-    if kv_cache.startswith("offloaded") and device.type != "cuda":
-        raise UsageError(
-            f"kv-cache {kv_cache!r} lies in the host's memory, and so does any cache on the device {device.type!r}",
-            hint="--kv-cache dynamic or static",
-        )
-    if kv_cache == "quantized" and not is_optimum_quanto_available():
-        raise UsageError(
-            "kv-cache 'quantized' needs the package optimum-quanto, which is not installed",
-            hint="pip install optimum-quanto",
-        )
-
-
 def _masked(studied: BatchProcessor | None, count: int) -> tuple[int, ...] | None:
-    """What the processor counted, of the rows that are prompts; None without one, or with one that does not count."""
+    """Logits that the processor masked, by prompt; None without one, or if it does not count them."""
     counted = None if studied is None else studied.masked_logits
     return None if counted is None else tuple(counted[:count])
 
 
 def _until_end(answer: list[int], eos: frozenset[int]) -> tuple[int, ...]:
-    """The tokens up to the first end token, that one included: transformers pads finished rows."""
-    for place, token in enumerate(answer):
-        if token in eos:
-            return tuple(answer[: place + 1])
-    return tuple(answer)
-
-
-@contextmanager
-def _explained(plan: BatchPlan, attention: str) -> Iterator[None]:
-    """Turns the failures that settings cause into errors that name the setting."""
-    try:
-        yield
-    except torch.OutOfMemoryError as problem:
-        raise RunError(
-            f"out of GPU memory: {plan.rows} x ({plan.prompt_width} + {plan.max_new_tokens}) tokens",
-            hint="a smaller --batch-size",
-        ) from problem
-    except RuntimeError as problem:
-        if _NO_CHOICE in str(problem):
-            raise RunError(
-                "nothing can be sampled: among a row's scores is a NaN or +inf, or all of them are -inf",
-                hint="is the processor the cause, or a temperature near 0, or --dtype float16? "
-                "--sampling greedy takes the top",
-            ) from problem
-        if not any(words in str(problem) for words in NO_KERNEL):
-            raise
-        raise RunError(
-            f"the attention {attention!r} has no kernel for this model, mask, dtype and device: {problem}",
-            hint="--attention sdpa lets torch choose",
-        ) from problem
+    """The tokens up to and including the first end token: transformers pads finished rows."""
+    end = next((place for place, token in enumerate(answer, start=1) if token in eos), None)
+    return tuple(answer[:end])

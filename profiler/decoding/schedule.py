@@ -1,9 +1,8 @@
-"""Which tokens go into which forward: the host's side of molprof's own decoding loop. No torch.
+"""Which tokens go into which forward of molprof's own decoding loop. Without torch.
 
-A row's answer is a chain of choices, each followed by the run of tokens that is forced after it. A step chooses
-one token per row and feeds it with its run in one chunk, so that a row needs as many forwards as it has choices.
-Rows differ in where they stand and in what a step feeds: chunks are padded on the left, so that every row's last
-token stands last, where the logits of its next choice are.
+A row's answer is a chain of choices, each followed by a forced run. A step chooses one token per row and feeds it with
+its run in one chunk, so that a row needs as many forwards as it has choices. Chunks are padded on the left: the last
+column holds every row's last token, whose logits decide the next choice.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 CHOSEN = -1
-# A longer run takes several steps: all rows wait for the longest run of a step, and it is fed at their common width.
+# Longer runs take several steps: a step is as wide as its longest run, for all rows.
 RUN_LIMIT = 64
-# Widths of chunks where the forward is compiled for each: few enough for torch.compile, whose limit is 8.
+# A compiled forward is compiled for each of these widths; torch.compile gives up after 8.
 COMPILED_WIDTHS = (1, 4, 8, 16, 32, RUN_LIMIT)
 
 # (row, position, the token just chosen or None) -> the tokens that are forced at that position and after it.
@@ -28,14 +27,14 @@ class Chunk:
     """One forward: R rows of W tokens.
 
     Attributes:
-        rows: of the batch, int64 (R,).
-        kept: of the chunk before, the places of these rows; None where they are the same.
-        tokens: int64 (R, W), `CHOSEN` where the token that the step before chose belongs.
-        columns: where in the cache each token goes, int64 (R, W); padding goes to a column that is never read.
+        rows: rows of the batch, int64 (R,).
+        kept: places of these rows in the chunk before; None if its rows are the same.
+        tokens: int64 (R, W), `CHOSEN` for the token that the step before chose.
+        columns: cache column of each token, int64 (R, W); padding goes to a column that is never read.
         positions: number of each token in its row, prompt included, int64 (R, W); 0 for padding. A token sees the
             columns up to its own number.
-        places: answer position of the choice that follows, int64 (R,).
-        used: columns that hold tokens after it, in the longest row.
+        places: answer position of the next choice, int64 (R,).
+        used: columns in use after it, in the longest row.
     """
 
     rows: np.ndarray
@@ -74,12 +73,12 @@ class Schedule:
 
     Args:
         prompts: token ids of each row.
-        forced: the tokens that no choice is left for; called once before the first choice of a row and once after
-            each. None: nothing is known to be forced.
+        forced: the forced tokens; called once before the first choice of a row and once after each. None: no token
+            is known to be forced.
 
     Attributes:
-        answers: per row, the tokens so far, `CHOSEN` where a choice is not known yet.
-        appended: per row, the number of tokens that each step appended, until the row ended.
+        answers: by row, the tokens so far, `CHOSEN` for unknown choices.
+        appended: by row, the number of tokens that each step appended, until the row ended.
     """
 
     def __init__(self, prompts: Sequence[Sequence[int]], forced: Forced | None, rules: Rules) -> None:
@@ -94,7 +93,7 @@ class Schedule:
         self._choices: list[list[tuple[int, int, int]]] = []
 
     def first(self) -> Chunk:
-        """The prompts, and the run that is forced before any choice."""
+        """The prompts, and the run forced before any choice."""
         parts = []
         for row, prompt in enumerate(self._prompts):
             self._queues[row] = list(self._forced(row, 0, None))
@@ -103,17 +102,17 @@ class Schedule:
         return self._chunk(parts, None, ())
 
     def next(self, chosen: Sequence[int] | None) -> Chunk | None:
-        """The chunk after a choice; None where every row has ended.
+        """The chunk after a choice; None if every row has ended.
 
         Args:
-            chosen: by row of the chunk before; None: not known to the host, `CHOSEN` stands for it.
+            chosen: by row of the chunk before; None: the host does not know.
         """
         self._choices.append([])
         parts: dict[int, list[int]] = {}
         for place, row in enumerate(self._rows):
             if self._live[row]:
                 part = self._step(place, row, None if chosen is None else chosen[place])
-                if self._live[row]:  # what a row ends with is fed to nobody
+                if self._live[row]:  # the last tokens of a row are not fed
                     parts[row] = part
         if not any(self._live):
             return None
@@ -124,12 +123,12 @@ class Schedule:
         return self._chunk([parts[row] for row in self._rows], np.array(kept), self._rules.widths)
 
     def fill(self, step: int, chosen: Sequence[int]) -> None:
-        """Puts the choices of a step, by row of its chunk, where `CHOSEN` stood for them."""
+        """Replaces `CHOSEN` by the choices of a step, by row of its chunk."""
         for place, row, position in self._choices[step]:
             self.answers[row][position] = chosen[place]
 
     def cut(self, steps: int) -> None:
-        """Forgets what later steps append: for a run that is ended early."""
+        """Drops what later steps append, for a batch that ended early."""
         for row, counts in enumerate(self.appended):
             self.appended[row] = counts[:steps]
             self.answers[row] = self.answers[row][: sum(self.appended[row])]

@@ -33,11 +33,11 @@ _REINSTALL = "reinstall molprof"
 
 @dataclass(frozen=True)
 class Header:
-    """What a checkpoint says about itself.
+    """The metadata of a checkpoint.
 
     Attributes:
         preset: key of `ARCHITECTURES`.
-        ids: full-vocabulary id of each embedding row but the last, which is shared by all other ids.
+        ids: full-vocabulary id of each embedding row but the last, which all other ids share.
         eos, pad: full-vocabulary ids.
         record: settings and score of the training.
     """
@@ -50,22 +50,14 @@ class Header:
 
 
 def checkpoint_path(preset: str) -> Path:
-    """Where a preset's checkpoint lies in the installed package.
-
-    Raises:
-        UsageError: no such preset.
-    """
+    """The file of a preset's checkpoint in the installed package. Raises UsageError where there is no such preset."""
     if preset not in ARCHITECTURES:
         raise UsageError(f"no preset {preset!r}", hint=f"use one of: {', '.join(ARCHITECTURES)}")
     return Path(str(resources.files(__package__))) / "checkpoints" / f"{preset}.safetensors"
 
 
 def read_header(path: Path) -> Header:
-    """What a checkpoint says about itself, without its weights.
-
-    Raises:
-        RunError: the file is missing, damaged, or not a molprof checkpoint.
-    """
+    """The metadata of a checkpoint. Raises RunError where the file is missing, damaged, or something else."""
     if not path.is_file():
         raise RunError(f"the checkpoint {path} is missing", hint=_REINSTALL)
     try:

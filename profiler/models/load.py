@@ -1,4 +1,4 @@
-"""Loading what generates: the presets, or any causal language model through transformers' own loading."""
+"""Loading a model and its tokenizer: a preset, or any causal language model by transformers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from molprof.profiler.models.target import Target
 from molprof.profiler.models.tokenizers import TAGS, VOCABULARIES, preset_tokenizer
 from molprof.profiler.models.vocabulary import TokenBytes, token_bytes
 
-# What is shown of an error of transformers, which may list every architecture it knows.
+# Errors of transformers may list every architecture that it knows.
 _REASON_CHARACTERS = 400
 
 
@@ -37,9 +37,9 @@ class LoadedModel:
     Attributes:
         name, tokenizer_name: as given.
         table: bytes of each token.
-        eos: ids that end a sequence; `target.eos` is the one that processors force.
+        eos: ids that end a sequence; processors force `target.eos`.
         target: what processors are made for.
-        notes: what a user should know about the combination.
+        notes: remarks on model and tokenizer.
     """
 
     name: str
@@ -53,17 +53,13 @@ class LoadedModel:
 
     @property
     def context(self) -> int | None:
-        """Longest sequence in tokens that the model was made for, None where it does not say."""
+        """Longest sequence of the model, in tokens; None if its configuration has none."""
         value = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
         return int(value) if value else None
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto`, `cpu`, `cuda` or `cuda:N` as a device that exists.
-
-    Raises:
-        UsageError: no such device, or it is not there.
-    """
+    """The device `auto`, `cpu`, `cuda` or `cuda:N`. Raises UsageError where there is none."""
     if name == AUTO:
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     kind, _, number = name.partition(":")
@@ -72,10 +68,12 @@ def resolve_device(name: str) -> torch.device:
     if kind != "cuda" or (number and not number.isdigit()):
         raise UsageError(f"no device {name!r}", hint="use auto, cpu, cuda or cuda:N")
     if not torch.cuda.is_available():
-        raise UsageError(f"the device {name!r} is not available: torch {torch.__version__} sees no GPU", "--device cpu")
+        raise UsageError(
+            f"the device {name!r} is not available: torch {torch.__version__} finds no GPU", "--device cpu"
+        )
     index = int(number or 0)
     if index >= torch.cuda.device_count():
-        raise UsageError(f"no GPU {index}; torch sees {torch.cuda.device_count()}", hint="use cuda:0")
+        raise UsageError(f"no GPU {index}; torch finds {torch.cuda.device_count()}", hint="use cuda:0")
     return torch.device("cuda", index)
 
 
@@ -123,10 +121,10 @@ def load(settings: CaptureSettings, report: Callable[[int, int], None] = lambda 
 
 
 def describe(name: str, tokenizer_name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> LoadedModel:
-    """A model and its tokenizer with what generation and processors need to know about them.
+    """A model and its tokenizer, ready to generate.
 
     Raises:
-        UsageError: the tokenizer gives no character offsets, has no end token, or more tokens than the model.
+        UsageError: the tokenizer has no character offsets, no end token, or more tokens than the model.
     """
     if not tokenizer.is_fast:
         raise UsageError(
@@ -153,8 +151,8 @@ def describe(name: str, tokenizer_name: str, model: PreTrainedModel, tokenizer: 
     notes = []
     split = [tag for tag in TAGS if len(tokenizer(tag, add_special_tokens=False)["input_ids"]) != 1]
     if split:
-        # Adding them would give ids whose embeddings were never trained, or that do not exist.
-        notes.append(f"the tokenizer has no single token for {', '.join(split)}: written as ordinary text")
+        # Added tokens would have embeddings that were never trained, or none.
+        notes.append(f"the tokenizer has no single token for {', '.join(split)}: it writes them as ordinary text")
     return LoadedModel(name, tokenizer_name, model, tokenizer, table, frozenset(ends), target, tuple(notes))
 
 
@@ -178,7 +176,7 @@ def _load_model(
 ) -> PreTrainedModel:
     name = settings.model
     try:
-        # `weights_only` (transformers' default) keeps a .bin checkpoint from running code while it is read.
+        # `weights_only`: reading a .bin checkpoint must not run code.
         model: Any = AutoModelForCausalLM.from_pretrained(
             name,
             dtype=dtype,
@@ -198,8 +196,8 @@ def _unusable(what: str, name: str, problem: Exception, local: str | None) -> Us
     text = str(problem)
     if "trust_remote_code" in text:
         return UsageError(
-            f"the {what} {name!r} needs code of its own to be run",
-            hint="--trust-remote-code, if you trust whoever published it",
+            f"the {what} {name!r} needs to run its own code",
+            hint="--trust-remote-code, if you trust its publisher",
         )
     if local is not None and isinstance(problem, OSError) and not Path(name).is_dir():
         return not_found(what, name, local)
@@ -207,7 +205,7 @@ def _unusable(what: str, name: str, problem: Exception, local: str | None) -> Us
 
 
 def _reason(problem: Exception) -> str:
-    """The error's text on one line; of a long one, its first whole sentences."""
+    """The text of an error on one line; of a long text, its first whole sentences."""
     text = " ".join(str(problem).split()) or type(problem).__name__
     if len(text) <= _REASON_CHARACTERS:
         return text
@@ -217,7 +215,7 @@ def _reason(problem: Exception) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps transformers' progress bars and load reports off the screen: the library never prints."""
+    """Keeps progress bars and load reports of transformers off the screen."""
     logger = transformers.utils.logging
     level, bars = logger.get_verbosity(), logger.is_progress_bar_enabled()
     logger.set_verbosity(logging.ERROR)

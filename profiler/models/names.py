@@ -16,9 +16,6 @@ def check_folder(what: str, name: str | None) -> None:
     Args:
         what: `model` or `tokenizer`.
         name: preset, folder or hub id.
-
-    Raises:
-        UsageError: there is no such folder.
     """
     if name is not None and name.startswith(("/", ".", "~")) and not Path(name).is_dir():
         raise UsageError(f"no folder {name} to load the {what} from", hint=ACCEPTED)

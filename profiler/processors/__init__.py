@@ -1,4 +1,4 @@
-"""The studied logits processors by name, and which one suits a tokenizer. Imports no torch by itself."""
+"""The logits processors of molprof by name, and which one suits a tokenizer. Imports no torch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROCESSORS = {
 
 
 def make_processor(name: str, target: Target) -> Processor:
-    """The processor of that name, or of that `package.module:factory`; of `auto`, the one that suits the tokenizer.
+    """The processor of a name, of a `package.module:factory`, or (`auto`) the one that suits the tokenizer.
 
     Raises:
         UsageError: no such processor, or it cannot work with the tokenizer.
@@ -59,11 +59,7 @@ def make_processor(name: str, target: Target) -> Processor:
 
 
 def find_factory(name: str) -> Factory:
-    """What makes the processor of that name, or of that `package.module:factory`.
-
-    Raises:
-        UsageError: no such processor.
-    """
+    """The factory of a name or of a `package.module:factory`. Raises UsageError where there is none."""
     place = PROCESSORS[name].place if name in PROCESSORS else name
     module, colon, attribute = place.partition(":")
     hint = f"use one of {', '.join(PROCESSORS)}, or package.module:factory"
@@ -85,7 +81,7 @@ def find_factory(name: str) -> Factory:
 
 
 def default_processor(target: Target) -> str:
-    """What `--lp` means for a tokenizer: `qwen` where every digit is a token of its own, else `generic`."""
+    """The processor of `--lp` for a tokenizer: `qwen` if every digit is a token of its own, else `generic`."""
     from molprof.profiler.processors.qwen import ALLOWED
 
     single = len(target.tokenizer("123", add_special_tokens=False)["input_ids"]) == 3
