@@ -9,25 +9,21 @@ Intervals are of 95 %, molecules drawn 2,000 times with replacement. Nothing is 
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from molprof.common.files import replacing
+from shared import generation_parser, insert, progress, runner, table
+
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.account import molecule_runs
-from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.molecules.conformers import reference_conformers
 from molprof.profiler.molecules.prompts import Prompt, read_prompts
-from molprof.profiler.molecules.quality import bond_errors, read_positions
-from molprof.profiler.processors import make_processor
+from molprof.profiler.molecules.quality import bond_errors
+from molprof.profiler.molecules.smiles import read_positions
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "processors.md"
-BEGIN, END = "<!-- benchmarks/quality.py writes from here -->", "<!-- to there -->"
+MARKS = "<!-- benchmarks/quality.py writes from here -->", "<!-- to there -->"
 PROCESSORS = "generic,qwen,placeholder,truncate,grammar"
 DRAWS = 2000
 # A bond that is off by more than this is another bond, or none.
@@ -42,39 +38,35 @@ Errors = list[float | None]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-n", type=int, default=64, help="molecules")
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--models", default="qwen,llama")
+    parser = generation_parser(__doc__, count=64, batch_size=32)
     parser.add_argument("--processors", default=PROCESSORS)
-    parser.add_argument("--device", default="auto")
     parser.add_argument("--dry", action="store_true", help="print the tables, leave the page as it is")
     options = parser.parse_args()
-    prompts = read_prompts(None, options.n).prompts
+    prompts = read_prompts(None, options.count).prompts
     sections = []
     for model in options.models.split(","):
         loaded = load(CaptureSettings(model, device=options.device))
         texts = {}
         for name in (None, *options.processors.split(",")):
-            print(f"{model}, {name or 'none'}", file=sys.stderr, flush=True)
+            progress(f"{model}, {name or 'none'}")
             texts[name or "none"] = generated(loaded, name, prompts, options.batch_size)
-        sections.append(f"### {model}\n\n{table(prompts, texts)}")
-    text = f"{options.n} molecules in batches of {options.batch_size}, greedy.\n\n" + "\n\n".join(sections)
+        sections.append(f"### {model}\n\n{table(HEADINGS, rows(prompts, texts))}")
+    text = f"{options.count} molecules in batches of {options.batch_size}, greedy.\n\n" + "\n\n".join(sections)
     print(text)
     if not options.dry:
-        write(text)
+        insert("processors.md", MARKS, text)
 
 
 def generated(loaded: LoadedModel, name: str | None, prompts: Sequence[Prompt], size: int) -> list[str]:
     """One text per molecule, in their order."""
-    processor = None if name is None else make_processor(name, loaded.target)
-    runner = Runner(loaded, processor, CaptureSettings(loaded.name, batch_size=size, template_threads=1))
-    plans = runner.plan(prompts)
-    runs = molecule_runs(runner, plans, runner.run(plans, None))[0]
+    used = runner(loaded, name, batch_size=size)
+    plans = used.plan(prompts)
+    runs = molecule_runs(used, plans, used.run(plans, None))[0]
     return [run.text for run in sorted(runs, key=lambda run: run.sequence)]
 
 
-def table(prompts: Sequence[Prompt], texts: dict[str, list[str]]) -> str:
+def rows(prompts: Sequence[Prompt], texts: dict[str, list[str]]) -> list[tuple[str, ...]]:
+    """A row per processor."""
     references = dict(reference_conformers())
     smiles = [prompt.molecule.smiles for prompt in prompts if prompt.molecule is not None]
 
@@ -83,65 +75,50 @@ def table(prompts: Sequence[Prompt], texts: dict[str, list[str]]) -> str:
         return [bond_errors(own, read_positions(text, cut), references[own]) for own, text in pairs]
 
     base = errors("none", False)
-    rows = []
+    made = []
     for name in texts:
         strict, lenient = errors(name, False), errors(name, True)
-        measured = sum(error is not None for item in strict for error in item)
-        rows.append(
+        made.append(
             (
                 name,
-                f"{measured / sum(map(len, strict)):.1%}",
-                interval(strict, median),
+                f"{len(measured(strict)) / sum(map(len, strict)):.1%}",
+                interval(strict, statistics.median),
                 broken(strict),
                 "-" if name == "none" else paired(strict, base),
-                interval(lenient, median),
+                interval(lenient, statistics.median),
                 broken(lenient),
             )
         )
-    cells = [HEADINGS, ("---", *("---:",) * (len(HEADINGS) - 1)), *rows]
-    return "\n".join("| " + " | ".join(row) + " |" for row in cells)
+    return made
 
 
-def median(sample: Sequence[Errors]) -> float | None:
-    found = [error for item in sample for error in item if error is not None]
-    return statistics.median(found) if found else None
+def measured(sample: Sequence[Errors]) -> list[float]:
+    return [error for item in sample for error in item if error is not None]
 
 
 def broken(sample: Sequence[Errors]) -> str:
-    found = [error for item in sample for error in item if error is not None]
+    found = measured(sample)
     return f"{sum(error > BROKEN_ANGSTROM for error in found) / len(found):.1%}" if found else "-"
 
 
 def paired(own: Sequence[Errors], base: Sequence[Errors]) -> str:
     """Mean difference over the bonds that both have, so that a processor which loses the hard ones gains nothing."""
-    both = [
+    both: list[Errors] = [
         [mine - other for mine, other in zip(one, two, strict=True) if mine is not None and other is not None]
         for one, two in zip(own, base, strict=True)
     ]
-    return interval(both, mean)
+    return interval(both, statistics.fmean)
 
 
-def mean(sample: Sequence[Sequence[float | None]]) -> float | None:
-    found = [error for item in sample for error in item if error is not None]
-    return statistics.fmean(found) if found else None
-
-
-def interval(sample: Sequence, figure: Callable[[Sequence], float | None]) -> str:
+def interval(sample: Sequence[Errors], figure: Callable[[list[float]], float]) -> str:
     """The figure, and the middle 95 % of it over molecules drawn with replacement."""
-    value = figure(sample)
-    if value is None:
+    found = measured(sample)
+    if not found:
         return "-"
     rng = random.Random(0)
-    drawn = (figure(rng.choices(sample, k=len(sample))) for _ in range(DRAWS))
-    draws = sorted(item for item in drawn if item is not None)
-    return f"{value:.3f} ({draws[len(draws) // 40]:.3f} to {draws[-1 - len(draws) // 40]:.3f})"
-
-
-def write(text: str) -> None:
-    """Puts the tables between the page's marks."""
-    before, rest = PAGE.read_text().split(BEGIN)
-    with replacing(PAGE) as part:
-        part.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}")
+    drawn = (measured(rng.choices(sample, k=len(sample))) for _ in range(DRAWS))
+    draws = sorted(figure(item) for item in drawn if item)
+    return f"{figure(found):.3f} ({draws[len(draws) // 40]:.3f} to {draws[-1 - len(draws) // 40]:.3f})"
 
 
 if __name__ == "__main__":

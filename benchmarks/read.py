@@ -3,28 +3,26 @@
 
     python benchmarks/read.py TRACE.json.gz [--size 1e9] [--only molprof,json] [--keep DIR] [--peers PYTHON]
 
-Writes a file of the wanted size by repeating a real trace (benchmarks/repeat.py), or takes the one that an earlier run
-kept, and reads it in turn with everything that is installed, --repeats times, each in a process of its own. Absolute
-times hold for one machine on one day; the ratios are what may be compared: those of CPU time where others use the
-machine too. The table grows on standard output, row by row, so that what is finished stays when the rest is
-interrupted; what is going on is told on standard error.
+Repeats a real trace (benchmarks/repeat.py) up to the wanted size, or takes the file that an earlier run kept, and reads
+it in turn with every installed reader, --repeats times, each in a process of its own. Absolute times hold for one
+machine on one day: compare the ratios, those of CPU time where others use the machine too. Rows are printed as they are
+finished; progress goes to standard error.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import platform
-import select
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from shared import parser, progress, table
+from watch import Limits, Measured, measure
 
 from molprof.common.memory import available_bytes
 
@@ -68,11 +66,7 @@ from TraceLens import TreePerfAnalyzer
 TreePerfAnalyzer.from_file(sys.argv[1]).get_df_gpu_timeline()
 """
 
-_SAMPLE_S = 0.05
-# Looking at the memory of a large process stops it for a while: it may cost this share of the time.
-_SAMPLING_SHARE = 0.02
-_PROGRESS_S = 10
-# Kept free of the memory that is available at the start.
+# Left free of the memory that is available at the start.
 _FREE_BYTES = 2 << 30
 
 
@@ -86,6 +80,7 @@ class Tool:
     package: str | None = None
 
 
+HEADINGS = ("read by", "wall, s", "CPU, s", "peak, GB", "wall ratio", "CPU ratio", "memory ratio")
 TOOLS = {
     "molprof": Tool("molprof report (new)", arguments=("report", "--no-cache", "--format", "json")),
     "read": Tool("molprof, reading alone", _OPEN.format(", stacks=False, all_args=False")),
@@ -99,118 +94,14 @@ TOOLS = {
 }
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a reader may take: wall time in seconds, memory in bytes with the processes that it starts."""
-
-    wall_s: float
-    memory_bytes: float
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One process and those that it started: wall and CPU time in seconds, peak memory in bytes.
-
-    failure: why there is no result; the other figures are then those up to its end.
-    """
-
-    wall_s: float
-    cpu_s: float
-    peak_bytes: int
-    failure: str | None
-
-
-def measure(tool: Tool, path: Path, cache: Path, peers: str, limits: Limits) -> Measured:
-    """Runs a tool on the file in a process of its own; `peers`: the Python that has the other packages."""
+def read(tool: Tool, path: Path, cache: Path, peers: str, limits: Limits) -> Measured:
+    """Read the file with a tool; `peers`: the Python that has the other packages."""
     how = ["-m", "molprof", *tool.arguments] if tool.code is None else ["-c", tool.code]
-    command = [peers if tool.package else sys.executable, *how, str(path)]
     variables = {**os.environ, "MOLPROF_CACHE": str(cache)}
     if tool.package:
         variables.pop("PYTHONPATH", None)
-    with tempfile.TemporaryFile() as errors:
-        begin = time.monotonic()
-        # A session of its own, so that what it starts can be ended with it.
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=errors, env=variables, start_new_session=True
-        )
-        try:
-            peak_bytes, failure, status, usage = _watched(process.pid, tool.title, begin, limits)
-        except BaseException:
-            _end(process.pid)
-            process.wait()
-            raise
-        wall_s = time.monotonic() - begin
-        process.returncode = os.waitstatus_to_exitcode(status)
-        _end(process.pid)
-        if failure is None and process.returncode:
-            errors.seek(0)
-            lines = errors.read().decode("utf-8", "replace").strip().splitlines() or ["no message"]
-            failure = f"failed ({process.returncode}): {lines[-1][:80]}"
-    peak_bytes = max(peak_bytes, usage.ru_maxrss * 1024)
-    return Measured(wall_s, usage.ru_utime + usage.ru_stime, peak_bytes, failure)
-
-
-def _watched(pid: int, title: str, begin: float, limits: Limits) -> tuple[int, str | None, int, os.struct_rusage]:
-    """Waits for the process, ending it at a limit: peak memory as seen, failure, status, what it used."""
-    peak_bytes, failure, told = 0, None, begin
-    handle = os.pidfd_open(pid)  # readable when the process has ended, so that no sleep is counted as its time
-    try:
-        while not (ended := os.wait4(pid, os.WNOHANG))[0]:
-            before = time.monotonic()
-            now_bytes = _memory_bytes(pid)
-            peak_bytes = max(peak_bytes, now_bytes)
-            after = time.monotonic()
-            if failure is None:
-                if after - begin > limits.wall_s:
-                    failure = f"stopped after {limits.wall_s:.0f} s"
-                elif now_bytes > limits.memory_bytes:
-                    taken = f"{limits.memory_bytes / 1e9:.1f} GB after {after - begin:.0f} s"
-                    failure = f"out of memory: more than {taken}"
-                if failure is not None:
-                    _end(pid)
-            if after - told > _PROGRESS_S:
-                told = after
-                print(f"{title}: {after - begin:.0f} s, {now_bytes / 1e9:.2f} GB", file=sys.stderr, flush=True)
-            select.select([handle], [], [], max(_SAMPLE_S, (after - before) / _SAMPLING_SHARE))
-    finally:
-        os.close(handle)
-    _, status, usage = ended
-    return peak_bytes, failure, status, usage
-
-
-def _end(pid: int) -> None:
-    """Ends what is left of a session."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def _family(pid: int) -> list[int]:
-    """The process and those that it started."""
-    found = [pid]
-    for parent in found:
-        with contextlib.suppress(OSError):
-            for file in Path(f"/proc/{parent}/task").glob("*/children"):
-                found += map(int, file.read_text().split())
-    return found
-
-
-def _memory_bytes(pid: int) -> int:
-    """What the process and those that it started hold, what they share counted once."""
-    family = _family(pid)
-    if len(family) == 1:  # the kernel has that number at hand
-        with contextlib.suppress(OSError):
-            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        return 0
-    return sum(map(_part_bytes, family))
-
-
-def _part_bytes(pid: int) -> int:
-    """What the process holds; of what it shares with others, its part."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0
+    command = [peers if tool.package else sys.executable, *how, str(path)]
+    return measure(tool.title, command, variables, limits)
 
 
 def _has(python: str, package: str) -> bool:
@@ -229,14 +120,14 @@ def environment() -> str:
 
 
 def _file(arguments: argparse.Namespace, folder: Path) -> tuple[Path, int, int]:
-    """The file to read, its uncompressed bytes and its events; one that is kept from an earlier run is taken as it is.
+    """The file to read, its uncompressed bytes and its events.
 
-    It is written by another process: a child's peak memory cannot read below what its parent had when it started it.
+    Another process writes it: a child's peak memory is at least what its parent had when it started it.
     """
     path = folder / f"{arguments.size:.3g}-{arguments.trace.name}"
     facts = path.with_suffix(".facts")
     if not facts.exists():
-        print(f"writing {path}", file=sys.stderr, flush=True)
+        progress(f"writing {path}")
         script = Path(__file__).with_name("repeat.py")
         command = [sys.executable, str(script), str(arguments.trace), str(path), "--size", str(arguments.size)]
         facts.write_bytes(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
@@ -244,24 +135,27 @@ def _file(arguments: argparse.Namespace, folder: Path) -> tuple[Path, int, int]:
     return path, written["bytes"], written["events"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trace", type=Path)
-    parser.add_argument("--size", type=float, default=1e9, help="uncompressed bytes of the file")
-    parser.add_argument(
+def _arguments() -> argparse.Namespace:
+    options = parser(__doc__)
+    options.add_argument("trace", type=Path)
+    options.add_argument("--size", type=float, default=1e9, help="uncompressed bytes of the file")
+    options.add_argument(
         "--only", default=",".join(TOOLS), help="readers, separated by commas; molprof always comes first"
     )
-    parser.add_argument("--repeats", type=int, default=1, help="runs of each reader, of which the median is shown")
-    parser.add_argument("--peers", default=sys.executable, help="Python of an environment that has the other packages")
-    parser.add_argument("--keep", type=Path, help="folder for the file, which then stays for later runs")
-    parser.add_argument("--limit", type=float, default=1800, help="seconds that a reader may take")
-    parser.add_argument(
-        "--memory", type=float, help="bytes that a reader may take; by default what is available, less 2 GiB"
-    )
-    arguments = parser.parse_args()
+    options.add_argument("--repeats", type=int, default=1, help="runs of each reader; the row has the median")
+    options.add_argument("--peers", default=sys.executable, help="Python of an environment that has the other packages")
+    options.add_argument("--keep", type=Path, help="folder to keep the file in for later runs")
+    options.add_argument("--limit", type=float, default=1800, help="seconds that a reader may take")
+    options.add_argument("--memory", type=float, help="bytes that a reader may take  [default: available, less 2 GiB]")
+    found = options.parse_args()
+    if unknown := set(found.only.split(",")) - set(TOOLS):
+        options.error(f"--only: no reader {', '.join(sorted(unknown))}; use {', '.join(TOOLS)}")
+    return found
+
+
+def main() -> None:
+    arguments = _arguments()
     names = ["molprof", *(name for name in arguments.only.split(",") if name != "molprof")]
-    if unknown := set(names) - set(TOOLS):
-        parser.error(f"--only: no reader {', '.join(sorted(unknown))}; there are {', '.join(TOOLS)}")
     limits = Limits(arguments.limit, arguments.memory or (available_bytes() or 1 << 50) - _FREE_BYTES)
     with tempfile.TemporaryDirectory() as temporary:
         if arguments.keep is not None:
@@ -271,20 +165,19 @@ def main() -> None:
         small = Path(temporary) / "warm.json"
         small.write_text('{"traceEvents": []}')
         for name in ("whole", "raw"):  # compiles the engine
-            measure(TOOLS[name], small, cache, arguments.peers, limits)
+            read(TOOLS[name], small, cache, arguments.peers, limits)
         print(f"{environment()}\n")
         print(f"{arguments.trace.name} repeated: {size_bytes / 1e9:.2f} GB, {events / 1e6:.2f} M events\n")
-        print("| read by | wall, s | CPU, s | peak, GB | wall ratio | CPU ratio | memory ratio |")
-        print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
+        print(table(HEADINGS, []), flush=True)
         first: Measured | None = None
-        for name, tool in ((name, TOOLS[name]) for name in names):
+        for tool in (TOOLS[name] for name in names):
             if tool.package and not _has(arguments.peers, tool.package):
                 print(f"| {tool.title} | not installed | | | | | |", flush=True)
                 continue
-            if name == "cached":
-                measure(tool, path, cache, arguments.peers, limits)
-            results = [measure(tool, path, cache, arguments.peers, limits) for _ in range(arguments.repeats)]
-            # The run of median time; a failed one, which is told, before all others.
+            if tool is TOOLS["cached"]:
+                read(tool, path, cache, arguments.peers, limits)
+            results = [read(tool, path, cache, arguments.peers, limits) for _ in range(arguments.repeats)]
+            # The run of median time, or a failed one.
             results.sort(key=lambda result: (result.failure is None, result.wall_s))
             result = results[0 if results[0].failure else len(results) // 2]
             first = first or result

@@ -3,12 +3,11 @@
 
     python benchmarks/repeat.py TRACE.json.gz LARGE.json.gz [--size 1e9] [--without python_function,...]
 
-Says the uncompressed bytes and the events that it wrote, as JSON on standard output.
+Prints the uncompressed bytes and the events that it wrote as JSON.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import re
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from isal import igzip
+from shared import parser
 
 
 def repeated(trace: Path, without: frozenset[str]) -> Iterator[tuple[bytes, int]]:
@@ -84,12 +84,12 @@ def write_trace(source: Path, target: Path, size_bytes: int, without: frozenset[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trace", type=Path)
-    parser.add_argument("target", type=Path)
-    parser.add_argument("--size", type=float, default=1e9, help="uncompressed bytes of the file")
-    parser.add_argument("--without", default="", help="categories left out, separated by commas")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("trace", type=Path)
+    options.add_argument("target", type=Path)
+    options.add_argument("--size", type=float, default=1e9, help="uncompressed bytes of the file")
+    options.add_argument("--without", default="", help="categories left out, separated by commas")
+    arguments = options.parse_args()
     without = frozenset(filter(None, arguments.without.split(",")))
     size_bytes, events = write_trace(arguments.trace, arguments.target, int(arguments.size), without)
     print(json.dumps({"bytes": size_bytes, "events": events}))

@@ -1,4 +1,5 @@
-"""Writes the pages that are generated: docs/queries.md from the SQL files, docs/commands.md from the help pages.
+"""Writes what is generated: docs/queries.md from the SQL files, docs/commands.md from the help pages, and the picture
+of the folders from their imports.
 
 python docs/generate.py
 """
@@ -8,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from architecture import picture
+from shape import Checkout
 
 from molprof.cli import COMMANDS, cli
 from molprof.common.files import replacing
@@ -67,7 +70,11 @@ def _command_blocks(command: click.Command, parent: click.Context, name: str, ti
     return blocks
 
 
-PAGES = {"queries.md": queries_page, "commands.md": commands_page}
+PAGES = {
+    "queries.md": queries_page,
+    "commands.md": commands_page,
+    "images/architecture.svg": lambda: picture(Checkout()),
+}
 
 
 def main() -> None:

@@ -94,8 +94,8 @@ def test_parameters_are_kept_as_json_gives_them_back() -> None:
     [
         ([], "has masked_logits [], not one count for each of 2 rows"),
         ([3, -1], "has masked_logits [3, -1], not one count for each of 2 rows"),
-        (7, "failed to tell its masked logits: TypeError: 'int' object is not iterable"),
-        (["x", "y"], "failed to tell its masked logits: ValueError: invalid literal for int() with base 10: 'x'"),
+        (7, "failed to give its masked logits: TypeError: 'int' object is not iterable"),
+        (["x", "y"], "failed to give its masked logits: ValueError: invalid literal for int() with base 10: 'x'"),
     ],
     ids=["none", "negative", "number", "texts"],
 )
@@ -113,7 +113,7 @@ def test_masked_logits_that_are_counts() -> None:
 
 @pytest.mark.parametrize("batch", [None, 3])
 def test_a_start_that_gives_nothing_to_call(batch: Any) -> None:
-    problem = f"its start gave a {type(batch).__name__}, which cannot be called with input_ids and scores"
+    problem = f"its start returned a {type(batch).__name__}, which cannot be called with input_ids and scores"
     assert failure(user(batch=batch).start, [], 3) == f"the processor 'mine:make' failed: {problem}"
 
 
@@ -155,7 +155,7 @@ def test_a_processor_that_tells_forced_runs_can_be_asked_for_them() -> None:
         ([-1], "forces -1 at position 5 of row 1, which is no token's id"),
         (
             ["x"],
-            "failed to tell what is forced at position 5 of row 1: TypeError: 'str' object cannot be interpreted as an "
+            "failed to give what is forced at position 5 of row 1: TypeError: 'str' object cannot be interpreted as an "
             "integer",
         ),
     ],

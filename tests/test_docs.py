@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from generate import PAGES
 
 from molprof.queries.catalog import Column, catalog, standalone_sql
 
@@ -25,21 +24,10 @@ TYPES = r"LONG|DOUBLE|STRING|BOOL|TIMESTAMP|DURATION|ARGSETID|JOINID\([a-z_]+\.[
 STOCK = {"slice", "thread_track", "thread", "process", "args", "ancestor_slice"}
 
 
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize("name", ["queries.md", "commands.md"])
+@pytest.mark.parametrize("name", PAGES)
 def test_generated_pages_are_up_to_date(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")  # the terminal's width must not matter
-    assert generator().PAGES[name]() == (ROOT / "docs" / name).read_text(encoding="utf-8"), (
-        "run: python docs/generate.py"
-    )
+    assert PAGES[name]() == (ROOT / "docs" / name).read_text(encoding="utf-8"), "run: python docs/generate.py"
 
 
 @pytest.mark.parametrize("column", COLUMNS)

@@ -19,9 +19,9 @@ from tiny import tokenizer
 from tokenizers import Tokenizer
 
 from molprof.common.errors import UsageError
-from molprof.profiler.drift.conformers import Conformers, built_in_conformers, read_conformers
 from molprof.profiler.drift.survey import PLACEHOLDERS, Distribution, distribution, survey
 from molprof.profiler.models.backends import load_backend
+from molprof.profiler.molecules.conformers import Conformers, built_in_conformers, read_conformers
 
 TEXTS = "[C]<-1.2345,0.5,2.0>=[O]<0.1,0.2,0.3>\n[N]<10.5,-0.25,3.1>\n"
 
@@ -174,7 +174,7 @@ def test_skipped_lines_are_said_and_kept(molprof: Cli, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text(f"CCO\n{TEXTS}")
     result = molprof("drift", "--tokenizer", "qwen", "--conformers", "texts.txt")
     assert result.returncode == 0
-    problem = "line 1: character 1: not an atom in brackets with a coordinate block behind it"
+    problem = "line 1: character 1: expected an atom in brackets with a coordinate block after it"
     assert result.stderr == f"{problem}; skipped\n"
     assert f"skipped    {problem}" in result.stdout
 
@@ -198,7 +198,7 @@ def test_xyz_has_coordinates_and_no_texts(molprof: Cli, tmp_path: Path) -> None:
         (("--tokenizer", "someone/no-such-model"), "not in the model hub's cache, and HF_HUB_OFFLINE forbids"),
         (("--placeholder", "<0.0>"), "'<0.0>' is no placeholder"),
         (("--placeholder", ""), "'' is no placeholder"),
-        (("--placeholder", "abc"), "'abc' is no placeholder: it is not three numbers with commas between them"),
+        (("--placeholder", "abc"), "'abc' is no placeholder: expected three numbers with commas between them"),
         (("--placeholder", "0.0,0.0"), "'0.0,0.0' is no placeholder"),
         (("--placeholder", "0.0,0.0,.0"), "'0.0,0.0,.0' is no placeholder"),
         (("--conformers", "absent.sdf"), "cannot read absent.sdf"),

@@ -10,7 +10,7 @@ from rdkit.Chem import rdDistGeom
 
 from molprof.common.errors import UsageError
 from molprof.common.molecule_records import Skipped
-from molprof.profiler.drift.conformers import Conformer, built_in_conformers, read_conformers
+from molprof.profiler.molecules.conformers import Conformer, built_in_conformers, read_conformers
 from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.molecules.smiles import Molecule, block
 
@@ -55,13 +55,15 @@ def test_lines_of_text(tmp_path: Path) -> None:
     )
     assert found.skipped == (
         Skipped(4, "[C]<1.0,2.0>", "block 1 is not three decimal numbers: <1.0,2.0>"),
-        Skipped(6, "[C]<1.0,2.0,3.0>[O]", "character 17: not an atom in brackets with a coordinate block behind it"),
-        Skipped(7, "CCO", "character 1: not an atom in brackets with a coordinate block behind it"),
+        Skipped(
+            6, "[C]<1.0,2.0,3.0>[O]", "character 17: expected an atom in brackets with a coordinate block after it"
+        ),
+        Skipped(7, "CCO", "character 1: expected an atom in brackets with a coordinate block after it"),
         Skipped(8, "[C]<1.0,2.0,nan>", "block 1 is not three decimal numbers: <1.0,2.0,nan>"),
         Skipped(
             10,
             "[CONFORMER][C]<1.0,2.0,3.0>[N][/CONFORMER]",
-            "character 28: not an atom in brackets with a coordinate block behind it",
+            "character 28: expected an atom in brackets with a coordinate block after it",
         ),
     )
     assert len(read_conformers(path, 1).conformers) == 1
@@ -98,14 +100,14 @@ def test_xyz_frames_without_hydrogens(tmp_path: Path) -> None:
         (7, "RDKit cannot read the frame"),
         (10, "RDKit cannot read the frame"),
         (17, "the frame has no heavy atoms"),
-        (20, "expected a number of atoms, which begins a frame; nothing behind it was read"),
+        (20, "expected the number of atoms that begins a frame; nothing after it was read"),
     ]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", b"CCO\n", "a.txt: no conformer; line 1: character 1: not an atom in brackets"),
+        ("a.txt", b"CCO\n", "a.txt: no conformer; line 1: character 1: expected an atom in brackets"),
         ("a.txt", b"", "a.txt: no conformer"),
         ("a.txt", b"[C]\xff\n", "a.txt is not UTF-8 text: invalid start byte at byte 3"),
         ("a.xyz", b"3\n\nC 0 0 0\n", "line 1: the frame ends after 1 of 3 atoms"),

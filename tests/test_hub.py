@@ -74,7 +74,7 @@ def test_where_the_hub_is_not_there_its_cache_is_taken(requests: list[str], monk
 
 def test_without_leave_to_ask_nobody_is_asked(requests: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert only_local("model", "there/model") == "HF_HUB_OFFLINE forbids to ask the model hub"
+    assert only_local("model", "there/model") == "HF_HUB_OFFLINE forbids asking the model hub"
     assert requests == []
 
 

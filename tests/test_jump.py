@@ -156,7 +156,7 @@ class Heard(RowProcessor):
 
 
 def test_the_logits_are_those_of_generate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("molprof.profiler.processors.generic.RowProcessor", Heard)
+    monkeypatch.setattr("molprof.profiler.processors.rows.RowProcessor", Heard)
     model = load(CaptureSettings("llama", dtype="float32", device="cpu"))
     seen = {}
     for each in (GENERATE, BOTH):
@@ -183,7 +183,7 @@ class Reading(RowProcessor):
 def test_a_processor_that_reads_tokens_costs_one_read_per_step(
     monkeypatch: pytest.MonkeyPatch, loop: CaptureSettings
 ) -> None:
-    monkeypatch.setattr("molprof.profiler.processors.generic.RowProcessor", Reading)
+    monkeypatch.setattr("molprof.profiler.processors.rows.RowProcessor", Reading)
     monkeypatch.setattr(Reading, "told", [])
     found = batches(runner(loop), *SMILES[:3])
     assert rows(found) == reference("llama", "generic")[:3]

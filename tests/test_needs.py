@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import ids, tokenizer
 
-from molprof.profiler.molecules.needs import needed_text, needs
+from molprof.profiler.molecules.placeholders import needed_text, needs
 from molprof.profiler.molecules.smiles import block
 
 

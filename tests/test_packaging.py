@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import configparser
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -50,35 +49,23 @@ def test_dependencies_are_explained() -> None:
     assert [name for name in sorted(names - {"", "molprof"}) if name not in explained] == []
 
 
-def _imports(path: Path) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names.update(item.name for item in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-    return names
-
-
-def test_analysis_and_profiler_share_the_ground_alone() -> None:
-    for path in _modules("analysis"):
-        assert not {name for name in _imports(path) if name.startswith("molprof.profiler")}, path
-        assert not _imports(path) & {"torch", "transformers", "rdkit"}, path
-    for path in _modules("profiler"):
-        assert not {name for name in _imports(path) if name.startswith("molprof.analysis")}, path
-
-
-def test_the_lowest_ground_needs_the_standard_library_only() -> None:
-    allowed = sys.stdlib_module_names | {"molprof"}
-    for path in (ROOT / "molprof/common/phases.py", ROOT / "profiler/__init__.py", ROOT / "molprof/common/errors.py"):
-        assert {name.split(".")[0] for name in _imports(path)} <= allowed, path
+def test_the_wheel_has_every_data_file() -> None:
+    listed = _setup()["options.package_data"]
+    for name, folder in FOLDERS.items():
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and path.suffix not in (".py", ".pyc"):
+                matched = [
+                    pattern
+                    for package, patterns in listed.items()
+                    for pattern in patterns.replace(",", " ").split()
+                    if path.match(str(Path(folder, *package.removeprefix(name).split("."), pattern)))
+                ]
+                assert matched, f"{path} is in no package_data of setup.cfg"
 
 
 def test_libraries_do_not_print() -> None:
     for folder in ("analysis", "profiler", "queries"):
         for path in _modules(folder):
-            if "training" in path.parts:
-                continue
             calls = {
                 node.func.id
                 for node in ast.walk(ast.parse(path.read_text()))

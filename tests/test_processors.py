@@ -134,7 +134,7 @@ def test_a_user_names_a_factory() -> None:
         (
             "no.such:thing",
             "no processor 'no.such:thing': No module named 'no'",
-            "; PYTHONPATH=FOLDER adds the folder of no.py or of the package no",
+            "; set PYTHONPATH to the folder of no.py or of the package no",
         ),
         ("tiny:Nothing", "no processor 'tiny:Nothing': module 'tiny' has no attribute 'Nothing'", ""),
     ],

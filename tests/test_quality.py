@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from molprof.profiler.molecules.quality import bond_errors, read_positions
+from molprof.profiler.molecules.quality import bond_errors
+from molprof.profiler.molecules.smiles import read_positions
 
 
 def test_positions_are_read_up_to_the_junk() -> None:

@@ -13,9 +13,9 @@ from molprof.profiler.models.architecture import ARCHITECTURES, Shape, build, co
 from molprof.profiler.models.sizes import NAMED, check_preset, key_value_heads, sized
 
 NUMBERS = "use 0.6b or numbers, such as layers=8,hidden=512: layers, hidden, heads, kv_heads, head_dim, mlp, tied"
-ANY = "--weights random takes any size"
+ANY = "use a larger size, or --weights random for any size"
 REFUSED = [
-    ("gpt", "0.6b", "size '0.6b': the model 'gpt' has the size that it has", "sizes are for the presets: qwen, llama"),
+    ("gpt", "0.6b", "size '0.6b': the model 'gpt' cannot be resized", "sizes are for the presets: qwen, llama"),
     ("qwen", "7b", "no size '7b' of 'qwen'", NUMBERS),
     ("qwen", "", "no size '' of 'qwen'", NUMBERS),
     ("qwen", "layers=5,layers=6", "size 'layers=5,layers=6' gives layers twice", NUMBERS),
@@ -25,40 +25,38 @@ REFUSED = [
     ("qwen", "layers=\u0665", "size 'layers=\u0665': cannot use 'layers=\u0665'", NUMBERS),
     ("qwen", "depth=5", "size 'depth=5': cannot use 'depth=5'", NUMBERS),
     ("qwen", "tied=1", "size 'tied=1': cannot use 'tied=1'", NUMBERS),
-    ("qwen", "layers=3", "size 'layers=3': the trained model has layers 4, which 3 cannot hold", ANY),
-    ("qwen", "hidden=191", "size 'hidden=191': the trained model has hidden 192, which 191 cannot hold", ANY),
-    ("qwen", "mlp=511", "size 'mlp=511': the trained model has mlp 512, which 511 cannot hold", ANY),
+    ("qwen", "layers=3", "size 'layers=3': the trained model has layers 4, more than 3", ANY),
+    ("qwen", "hidden=191", "size 'hidden=191': the trained model has hidden 192, more than 191", ANY),
+    ("qwen", "mlp=511", "size 'mlp=511': the trained model has mlp 512, more than 511", ANY),
     (
         "qwen",
         "head_dim=80",
-        "size 'head_dim=80': the rotary frequencies of the trained heads of 32 are among those of 64, 96, ..., "
-        "not of 80",
+        "size 'head_dim=80': head_dim 80 is not a multiple of the trained 32, so that the rotary frequencies differ",
         ANY,
     ),
     (
         "qwen",
         "heads=4,kv_heads=4",
-        "size 'heads=4,kv_heads=4': the 6 trained heads, in 3 groups, need 6 key-value heads where each serves 1, "
-        "not 4",
+        "size 'heads=4,kv_heads=4': the 6 trained heads in 3 groups require 6 key-value heads that serve 1 each, not 4",
         ANY,
     ),
     (
         "qwen",
         "heads=5",
         "size 'heads=5': 5 heads cannot share 3 key-value heads evenly",
-        "heads: a multiple of kv_heads",
+        "make heads a multiple of kv_heads",
     ),
     (
         "qwen",
         "head_dim=33",
-        "size 'head_dim=33': rotary embedding turns pairs, and head_dim is 33",
-        "an even head_dim",
+        "size 'head_dim=33': rotary embedding requires pairs, but head_dim is 33",
+        "use an even head_dim",
     ),
     (
         "llama",
         "hidden=200",
-        "size 'hidden=200': transformers' LLaMA wants hidden 200 to be a multiple of heads 6",
-        "e.g. hidden=204",
+        "size 'hidden=200': transformers' LLaMA requires hidden 200 to be a multiple of heads 6",
+        "use for example hidden=204",
     ),
 ]
 

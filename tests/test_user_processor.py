@@ -156,7 +156,7 @@ def test_a_longest_that_fails() -> None:
     with pytest.raises(ProcessorError) as caught:
         processor.longest(None)  # type: ignore[attr-defined]
     assert str(caught.value) == (
-        "the processor 'users:NoLongest' failed to tell its longest answer: RuntimeError (users.py line 132)"
+        "the processor 'users:NoLongest' failed to give its longest answer: RuntimeError (users.py line 132)"
     )
 
 
@@ -184,7 +184,7 @@ def test_a_module_that_is_not_on_the_path_is_looked_for_where_the_hint_says() ->
         find_factory("my_rules:make")
     assert str(caught.value) == "no processor 'my_rules:make': No module named 'my_rules'"
     assert caught.value.hint is not None
-    assert caught.value.hint.endswith("; PYTHONPATH=FOLDER adds the folder of my_rules.py or of the package my_rules")
+    assert caught.value.hint.endswith("; set PYTHONPATH to the folder of my_rules.py or of the package my_rules")
 
 
 @pytest.mark.parametrize("name", [":", ":make", "users:", "Grammar"])

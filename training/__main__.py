@@ -1,4 +1,4 @@
-"""Makes a preset's checkpoint from nothing: data, training, evaluation, and the packed weights."""
+"""`python -m training`: make a preset's checkpoint from data to packed weights."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import torch
 
 from molprof.common.files import cache_dir
 from molprof.profiler.models.architecture import ARCHITECTURES
-from molprof.profiler.models.checkpoint import checkpoint_path, load_compact
+from molprof.profiler.models.checkpoint import checkpoint_path
 from molprof.profiler.models.tokenizers import preset_tokenizer
-from molprof.profiler.molecules.sample import Sample
-from training.checkpoint import save
-from training.dataset import build, load
+from training.checkpoint import load_compact, save
+from training.corpus import Sample, build, load
 from training.evaluate import evaluate
-from training.train import Settings, record, train
+from training.train import Settings, train
 
 HELD_OUT = 256
 SPLIT_SEED = 5
@@ -35,11 +34,19 @@ SPLIT_SEED = 5
     help="Folder for the data, the state to resume from, and the log.",
 )
 @click.option("--molecules", default=40_000, show_default=True, help="Training molecules to make.")
-@click.option("--workers", default=2, show_default=True, help="Processes that make them; part of what they are.")
-@click.option("--data-seed", default=1, show_default=True)
+@click.option(
+    "--workers", default=2, show_default=True, help="Processes that make them. Other numbers make other molecules."
+)
+@click.option("--data-seed", default=1, show_default=True, help="Seed for the training molecules.")
 @click.option("--threads", default=1, show_default=True, help="CPU threads for training.")
-@click.option("--set", "overrides", multiple=True, metavar="NAME=VALUE", help="A training setting; repeatable.")
-@click.option("--evaluate-only", is_flag=True, help="Score and pack the last saved state as it is.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Change a training setting. May be given several times.",
+)
+@click.option("--evaluate-only", is_flag=True, help="Score and pack the last saved state without training.")
 def main(
     preset: str,
     work: Path,
@@ -50,7 +57,7 @@ def main(
     overrides: tuple[str, ...],
     evaluate_only: bool,
 ) -> None:
-    """Trains PRESET and packs it into the package's checkpoint. Run it again to resume.
+    """Train PRESET, then pack and score its checkpoint. An interrupted run resumes.
 
     \b
     Example:
@@ -69,16 +76,22 @@ def main(
     tokenizer = preset_tokenizer(preset, cache_dir() / "tokenizers")
     until = dataclasses.replace(settings, steps=0) if evaluate_only else settings
     model, vocabulary, step = train(until, samples, tokenizer, folder)
-    notes: dict[str, Any] = record(settings, step, len(samples), data_seed)
+    notes: dict[str, Any] = {
+        "settings": dataclasses.asdict(settings),
+        "steps": step,
+        "samples": len(samples),
+        "data_seed": data_seed,
+        "torch": torch.__version__,
+    }
     save(checkpoint_path(preset), model, vocabulary, preset, notes)
-    packed, _ = load_compact(checkpoint_path(preset))  # what is scored is what is shipped, rounded to float16
+    packed, _ = load_compact(checkpoint_path(preset))  # the score is that of the packed float16 weights
     notes["held_out"] = dataclasses.asdict(evaluate(packed, vocabulary, tokenizer, held))
     save(checkpoint_path(preset), model, vocabulary, preset, notes)
     click.echo(json.dumps(notes, indent=1))
 
 
 def split(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """Held-out and training samples; `profiler/molecules/molecules.smi` lists the first 64 held-out ones."""
+    """Held-out and training samples. `profiler/molecules/molecules.smi` lists the first 64 held-out ones."""
     shuffled = list(samples)
     random.Random(SPLIT_SEED).shuffle(shuffled)
     return shuffled[:HELD_OUT], shuffled[HELD_OUT:]

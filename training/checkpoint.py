@@ -1,4 +1,4 @@
-"""Packing a trained compact model into the checkpoint that a preset is loaded from."""
+"""A trained compact model, packed into the presets' checkpoints and read back as it is."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from molprof.common.files import replacing
-from molprof.profiler.models.architecture import ARCHITECTURES
-from molprof.profiler.models.checkpoint import METADATA, OUTPUT, Header
+from molprof.profiler.models.architecture import ARCHITECTURES, build_empty, config
+from molprof.profiler.models.checkpoint import METADATA, OUTPUT, Header, fill, read_header
+from molprof.profiler.models.widening import EMBEDDING
 from training.encode import CompactVocabulary
-
-_EMBEDDING = "model.embed_tokens.weight"
 
 
 def save(
     path: Path, model: PreTrainedModel, vocabulary: CompactVocabulary, preset: str, record: dict[str, Any]
 ) -> None:
-    """Writes a trained compact model in float16, with all that expanding it needs.
+    """Write a trained compact model as float16, with what expanding it requires.
 
     Args:
-        model: has tied embeddings of `vocabulary.rows` rows; eos and pad of its config are compact ids.
-        record: settings of the training, JSON-ready.
+        model: tied embeddings with `vocabulary.rows` rows; its config's eos and pad are compact ids.
+        record: account of the training, for JSON.
     """
     if vocabulary.full_size != ARCHITECTURES[preset].logits_width:
         raise ValueError(f"{vocabulary.full_size} columns; {preset} has {ARCHITECTURES[preset].logits_width}")
@@ -35,9 +34,25 @@ def save(
         for name, tensor in model.state_dict().items()
         if name != OUTPUT  # tied to the embedding
     }
-    if tensors[_EMBEDDING].shape[0] != vocabulary.rows:
-        raise ValueError(f"{tensors[_EMBEDDING].shape[0]} embedding rows for {vocabulary.rows} compact ids")
+    if tensors[EMBEDDING].shape[0] != vocabulary.rows:
+        raise ValueError(f"{tensors[EMBEDDING].shape[0]} embedding rows for {vocabulary.rows} compact ids")
     eos, pad = vocabulary.ids[model.config.eos_token_id], vocabulary.ids[model.config.pad_token_id]
     header = Header(preset, vocabulary.ids, eos, pad, record)
     with replacing(path) as part:
         save_file(tensors, str(part), metadata={"format": "pt", METADATA: json.dumps(asdict(header))})
+
+
+def load_compact(path: Path) -> tuple[PreTrainedModel, Header]:
+    """The compact model, float32 on the CPU: compact id i is `header.ids[i]`, the last one all other tokens.
+
+    It generates what the full model does with less work, but its probabilities lack the raised logit.
+
+    Raises:
+        RunError: the checkpoint is missing or damaged.
+    """
+    header = read_header(path)
+    eos, pad = header.ids.index(header.eos), header.ids.index(header.pad)
+    own = ARCHITECTURES[header.preset]
+    model = build_empty(config(own, len(header.ids) + 1, eos, pad), torch.float32, torch.device("cpu"))
+    fill(model, path, header, None, own.shape, lambda layer, layers: None)
+    return model, header

@@ -1,23 +1,28 @@
-"""Training molecules: BRICS recombination and mutation of drug-like seeds, with ETKDG conformers."""
+"""Training molecules: BRICS recombination and random edits of drug-like seeds, with ETKDG conformers, as JSON lines."""
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
-from rdkit import Chem
+from rdkit import Chem, rdBase
 from rdkit.Chem import BRICS, rdDistGeom, rdMolTransforms
 
 from molprof.common.errors import UsageError
-from molprof.profiler.molecules.sample import Sample, sample_of
-from molprof.profiler.molecules.smiles import molecule
+from molprof.common.files import replacing
+from molprof.profiler.molecules.conformers import atoms_in_order
+from molprof.profiler.molecules.smiles import Molecule, Position, block, molecule
 
-# Elements a mutation may write, weighted as drug-like molecules use them.
+# Elements that a mutation may write, about as frequent as in drug-like molecules.
 _ELEMENTS = (6, 6, 6, 6, 7, 7, 8, 8, 16, 9, 17, 35)
-# What a mutation may chain into but a chemist would not draw: peroxides and halogens on heteroatoms, cumulenes,
-# sulfur above two bonds without oxygen, three heteroatoms in a row.
+# Refused: peroxides, halogens on heteroatoms, cumulenes, sulfur with more than two bonds but no oxygen, three
+# heteroatoms in a row, and the like.
 _IMPLAUSIBLE = tuple(
     Chem.MolFromSmarts(text)
     for text in (
@@ -48,8 +53,24 @@ _IMPLAUSIBLE = tuple(
 _BONDS = (Chem.BondType.SINGLE, Chem.BondType.SINGLE, Chem.BondType.SINGLE, Chem.BondType.DOUBLE)
 
 
+@dataclass(frozen=True)
+class Sample:
+    """A molecule with one conformer.
+
+    Attributes:
+        positions: (x, y, z) in Angstrom per atom, in the order of `molecule.atoms`; centred, along the principal axes.
+    """
+
+    molecule: Molecule
+    positions: tuple[Position, ...]
+
+    def conformer(self, decimals: int = 4) -> str:
+        """The enriched text that a model has to write."""
+        return self.molecule.skeleton([block(position, decimals) for position in self.positions])
+
+
 def seed_smiles() -> list[str]:
-    """The seed list that comes with molprof."""
+    """The SMILES of `seeds.smi`."""
     text = resources.files(__package__).joinpath("seeds.smi").read_text()
     return [line.split()[0] for line in text.splitlines() if line.strip()]
 
@@ -84,7 +105,7 @@ def molecules(count: int, max_atoms: int, seed: int, exclude: frozenset[str] = f
 
 
 def conformer(smiles: str, seed: int) -> Sample | None:
-    """One ETKDGv3 conformer in its principal axes; None where embedding fails or hydrogens stay in the SMILES."""
+    """One ETKDGv3 conformer along its principal axes; None where embedding fails or the SMILES keeps hydrogens."""
     try:
         prompt = molecule(smiles)
     except UsageError:
@@ -100,8 +121,8 @@ def conformer(smiles: str, seed: int) -> Sample | None:
         return None
     bare = Chem.RemoveHs(with_h)
     rdMolTransforms.CanonicalizeConformer(bare.GetConformer())
-    sample = sample_of(bare)
-    return sample if sample is not None and sample.molecule.smiles == prompt.smiles else None
+    found = atoms_in_order(bare)
+    return Sample(*found) if found is not None and found[0].smiles == prompt.smiles else None
 
 
 def _recombine(rng: random.Random, pieces: list[Chem.Mol]) -> Chem.Mol | None:
@@ -109,9 +130,7 @@ def _recombine(rng: random.Random, pieces: list[Chem.Mol]) -> Chem.Mol | None:
     chosen = rng.sample(pieces, k=rng.choice((2, 2, 3)))
     built = BRICS.BRICSBuild(chosen, scrambleReagents=True, maxDepth=2)
     mol = next(iter(built), None)
-    if mol is None:
-        return None
-    return _sane(mol)
+    return None if mol is None else _sane(mol)
 
 
 def _mutate(rng: random.Random, mol: Chem.Mol) -> Chem.Mol | None:
@@ -143,7 +162,7 @@ def _mutate(rng: random.Random, mol: Chem.Mol) -> Chem.Mol | None:
 
 
 def _sane(mol: Chem.Mol) -> Chem.Mol | None:
-    """The molecule re-read from its own SMILES, or None where the edit broke its chemistry."""
+    """The molecule read again from its SMILES; None where the edit broke its chemistry."""
     for atom in mol.GetAtoms():
         if atom.GetNumRadicalElectrons():
             return None
@@ -157,3 +176,35 @@ def _sane(mol: Chem.Mol) -> Chem.Mol | None:
     if any(read.HasSubstructMatch(pattern) for pattern in _IMPLAUSIBLE):
         return None
     return read
+
+
+def build(path: Path, count: int, max_atoms: int, seed: int, workers: int) -> None:
+    """Write about `count` different molecules with conformers; each worker has its own seed."""
+    share = -(-count // workers)
+    jobs = [(share, max_atoms, seed * 1000 + worker) for worker in range(workers)]
+    seen: set[str] = set()
+    pool = multiprocessing.get_context("spawn").Pool(workers)
+    with replacing(path) as part, part.open("w") as out, pool:
+        for rows in pool.imap_unordered(_shard, jobs):
+            for smiles, positions in rows:
+                if smiles not in seen:
+                    seen.add(smiles)
+                    out.write(json.dumps([smiles, positions]) + "\n")
+
+
+def load(path: Path) -> list[Sample]:
+    """The samples of a file that `build` wrote."""
+    with path.open() as lines:
+        rows = [json.loads(line) for line in lines]
+    return [Sample(molecule(smiles), tuple(tuple(row) for row in positions)) for smiles, positions in rows]
+
+
+def _shard(job: tuple[int, int, int]) -> list[tuple[str, list[list[float]]]]:
+    count, max_atoms, seed = job
+    rdBase.DisableLog("rdApp.*")  # ETKDG's notes on molecules that it cannot embed
+    rows = []
+    for smiles in molecules(count, max_atoms, seed):
+        sample = conformer(smiles, seed)
+        if sample is not None:
+            rows.append((sample.molecule.smiles, [[round(x, 6) for x in row] for row in sample.positions]))
+    return rows

@@ -1,4 +1,4 @@
-"""Training examples: prompt and enriched text as compact token ids with a loss weight for each."""
+"""Training examples: prompt and enriched text as compact token ids, with a loss weight for each."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rdkit import Chem
 
-from molprof.profiler.molecules.sample import Sample
-from molprof.profiler.molecules.smiles import block, split_atoms
+from molprof.profiler.molecules.smiles import split_atoms
 from molprof.profiler.molecules.template import conformer_text, free_flags, prompt_text
+from training.corpus import Sample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-# The skeleton must be copied without a fault, the coordinates are free within a few tenths of an Angstrom, and the
-# prompt need not be predicted at all.
+# The skeleton must be copied exactly, coordinates may be off by a few tenths of an Angstrom, and the prompt need not be
+# predicted.
 COPY_WEIGHT, FREE_WEIGHT, PROMPT_WEIGHT = 4.0, 1.0, 0.2
 
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence: compact token ids (int64, length T) and the loss weight of each as a target (float32, T)."""
+    """Compact token ids (int64, length T), and the loss weight of each as a target (float32, T)."""
 
     ids: np.ndarray
     weights: np.ndarray
@@ -35,7 +35,7 @@ class CompactVocabulary:
     """The tokens that occur, and one shared row for all others.
 
     Attributes:
-        ids: sorted ids in the full vocabulary; compact id i stands for `ids[i]`, compact id len(ids) for the rest.
+        ids: sorted full-vocabulary ids; compact id i is `ids[i]`, compact id len(ids) all others.
         full_size: columns of the full logits.
     """
 
@@ -72,22 +72,20 @@ def occurring(tokenizer: PreTrainedTokenizerFast, samples: Iterable[Sample], ful
 def example(
     sample: Sample, tokenizer: PreTrainedTokenizerFast, table: np.ndarray, decimals: int, rng: random.Random
 ) -> Example:
-    """One training sequence; every second one has its atoms in another order, so that copying is learned as such."""
+    """One training sequence. Half of them reorder the atoms, so that the model learns to copy."""
     if rng.random() < 0.5:
         sample = _reordered(sample, rng)
     prompt = prompt_text(sample.molecule.smiles)
-    blocks = [block(position, decimals) for position in sample.positions]
-    text = prompt + conformer_text(sample.molecule.skeleton(blocks)) + str(tokenizer.eos_token)
+    text = prompt + conformer_text(sample.conformer(decimals)) + str(tokenizer.eos_token)
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     offsets = encoded["offset_mapping"]
-    free = free_flags(text, offsets)
-    weights = np.where(free, FREE_WEIGHT, COPY_WEIGHT).astype(np.float32)
+    weights = np.where(free_flags(text, offsets), FREE_WEIGHT, COPY_WEIGHT).astype(np.float32)
     weights[[end <= len(prompt) for _, end in offsets]] = PROMPT_WEIGHT
     return Example(table[np.asarray(encoded["input_ids"])], weights)
 
 
 def _reordered(sample: Sample, rng: random.Random) -> Sample:
-    """The same molecule and positions, its SMILES written from another atom in another order."""
+    """The same molecule, its SMILES and positions in a random order of atoms."""
     mol = Chem.MolFromSmiles(sample.molecule.smiles)
     if mol.GetNumAtoms() != len(sample.positions):
         return sample  # RDKit dropped a bracketed hydrogen, so the rows no longer match

@@ -1,4 +1,4 @@
-"""How well a tiny model has learned: greedy generation for held-out molecules, without any constraint."""
+"""How well a tiny model has learned: greedy generation of held-out molecules without constraint."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch
 
 from molprof.profiler.molecules.kinds import check
 from molprof.profiler.molecules.quality import bond_errors
-from molprof.profiler.molecules.sample import Sample
-from molprof.profiler.molecules.smiles import Molecule, parse_positions
+from molprof.profiler.molecules.smiles import Molecule, read_positions
 from molprof.profiler.molecules.template import prompt_text
+from training.corpus import Sample
 from training.encode import CompactVocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-# A generated bond counts as plausible when it is this close (Angstrom) to the length in the ETKDG conformer.
+# A plausible bond differs from its length in the ETKDG conformer by at most this (Angstrom).
 BOND_TOLERANCE = 0.3
 
 
@@ -28,11 +28,10 @@ class Score:
     """Figures over the held-out molecules.
 
     Attributes:
-        molecules: how many were generated.
-        valid: whose generated graph is the prompt's, with three numbers per atom.
-        valid_first_64: the same over the first 64, which `profiler/molecules/molecules.smi` lists.
+        valid: molecules whose generated graph is the prompt's, with three numbers per atom.
+        valid_first_64: of the first 64, which `profiler/molecules/molecules.smi` lists.
         bonds: bonds of the valid molecules.
-        plausible_bonds: those within `BOND_TOLERANCE` of the reference length.
+        plausible_bonds: bonds within `BOND_TOLERANCE` of the reference length.
         median_bond_error: median absolute difference to the reference length, in Angstrom.
     """
 
@@ -57,7 +56,8 @@ def evaluate(
         error
         for text, sample, good in zip(texts, held, correct, strict=True)
         if good
-        for error in _bond_errors(text, sample)
+        for error in bond_errors(sample.molecule.smiles, read_positions(text), sample.positions)
+        if error is not None
     )
     return Score(
         molecules=len(held),
@@ -69,17 +69,6 @@ def evaluate(
     )
 
 
-def count_valid(
-    model: PreTrainedModel,
-    vocabulary: CompactVocabulary,
-    tokenizer: PreTrainedTokenizerFast,
-    molecules: Sequence[Molecule],
-) -> int:
-    """How many molecules the compact model writes validly, greedily and without constraint."""
-    texts = generate_texts(model, vocabulary, tokenizer, molecules)
-    return sum(check(text, molecule) is None for text, molecule in zip(texts, molecules, strict=True))
-
-
 def generate_texts(
     model: PreTrainedModel,
     vocabulary: CompactVocabulary,
@@ -87,47 +76,31 @@ def generate_texts(
     molecules: Sequence[Molecule],
     batch: int = 32,
 ) -> list[str]:
-    """What the compact model writes for each molecule, greedily.
+    """What the compact model writes for each molecule, greedily, the end token left out.
 
-    The shared row is left as it is: it stands for one unused token, and greedy search would need that one to win.
+    The shared row's logit is not raised: the row then stands for one unused token.
     """
-    texts: list[str] = []
-    for start in range(0, len(molecules), batch):
-        texts.extend(_generate_batch(model, vocabulary, tokenizer, molecules[start : start + batch]))
-    return texts
-
-
-def _generate_batch(
-    model: PreTrainedModel,
-    vocabulary: CompactVocabulary,
-    tokenizer: PreTrainedTokenizerFast,
-    molecules: Sequence[Molecule],
-) -> list[str]:
+    generate: Any = model.generate
     table = vocabulary.table()
     eos, pad = int(table[tokenizer.eos_token_id]), int(table[tokenizer.pad_token_id])
-    prompts = [tokenizer(prompt_text(molecule.smiles))["input_ids"] for molecule in molecules]
-    width = max(map(len, prompts))
-    ids = torch.tensor([[pad] * (width - len(row)) + [int(table[index]) for index in row] for row in prompts])
-    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompts])
-    with torch.inference_mode():
-        generate: Any = model.generate
-        out = generate(
-            input_ids=ids,
-            attention_mask=mask,
-            max_new_tokens=450,
-            do_sample=False,
-            eos_token_id=eos,
-            pad_token_id=pad,
-        )
     full = [*vocabulary.ids, tokenizer.pad_token_id]
-    texts = []
-    for row in out[:, width:].tolist():
-        text = str(tokenizer.decode([full[index] for index in row]))
-        texts.append(text.split(str(tokenizer.eos_token))[0])
+    texts: list[str] = []
+    for start in range(0, len(molecules), batch):
+        smiles = [molecule.smiles for molecule in molecules[start : start + batch]]
+        prompts = [tokenizer(prompt_text(text))["input_ids"] for text in smiles]
+        width = max(map(len, prompts))
+        ids = torch.tensor([[pad] * (width - len(row)) + [int(table[index]) for index in row] for row in prompts])
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompts])
+        with torch.inference_mode():
+            out = generate(
+                input_ids=ids,
+                attention_mask=mask,
+                max_new_tokens=450,
+                do_sample=False,
+                eos_token_id=eos,
+                pad_token_id=pad,
+            )
+        for row in out[:, width:].tolist():
+            text = str(tokenizer.decode([full[index] for index in row]))
+            texts.append(text.split(str(tokenizer.eos_token))[0])
     return texts
-
-
-def _bond_errors(text: str, sample: Sample) -> list[float]:
-    """Absolute bond-length differences in Angstrom; the generated skeleton keeps the prompt's atom order."""
-    errors = bond_errors(sample.molecule.smiles, parse_positions(text) or [], sample.positions)
-    return [error for error in errors if error is not None]

@@ -1,4 +1,4 @@
-"""Trains a preset's tiny model: `python -m training --help`. Resumable, seeded, recorded."""
+"""Training of a preset's tiny model: seeded, and resumable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +21,21 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from molprof.common.files import replacing
 from molprof.profiler.models.architecture import ARCHITECTURES, build, config
-from molprof.profiler.molecules.sample import Sample
+from training.corpus import Sample
 from training.encode import CompactVocabulary, Example, example, occurring
+
+_SAVE_EVERY = 250
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a training run was given; stored beside the weights.
+    """Settings of a training run; stored beside the weights.
 
     Attributes:
-        preset: key of `ARCHITECTURES`.
-        steps: optimizer steps in all.
-        decay_steps: the last steps, over which the learning rate falls linearly to zero.
+        decay_steps: last steps, over which the learning rate falls linearly to zero.
         batch_tokens: tokens per batch, padding included.
         short_steps: first steps, on molecules of at most `short_atoms` atoms.
-        coarse_steps: first steps with one decimal per coordinate: shorter sequences, so more copying per second.
+        coarse_steps: first steps, with one decimal per coordinate: shorter sequences teach copying sooner.
         matrix_rate: learning rate of Muon (hidden matrices).
         other_rate: learning rate of AdamW (embeddings and norms).
         seed: of weights, order and augmentation.
@@ -56,18 +56,12 @@ class Settings:
 
 
 def train(
-    settings: Settings,
-    samples: list[Sample],
-    tokenizer: PreTrainedTokenizerFast,
-    folder: Path,
-    save_every: int = 250,
+    settings: Settings, samples: list[Sample], tokenizer: PreTrainedTokenizerFast, folder: Path
 ) -> tuple[PreTrainedModel, CompactVocabulary, int]:
-    """Trains to `settings.steps`, from the last saved state in `folder` where there is one.
+    """Train to `settings.steps`, resuming the state in `folder`; the compact model, its vocabulary and steps taken.
 
-    Returns the model in compact form, its vocabulary, and the steps taken.
-
-    The model's output layer has one row per occurring token and one for all others, whose logit is raised by
-    log(number of others): the softmax is then exactly that of a full vocabulary in which they all share that row.
+    The output layer has one row per occurring token and one for all others. The loss raises that row's logit by
+    log(number of others), so that the softmax is exactly that of the full vocabulary.
     """
     torch.manual_seed(settings.seed)
     architecture = ARCHITECTURES[settings.preset]
@@ -78,31 +72,20 @@ def train(
     _sharpen(model)
     matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
     others = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name]
+    rates = (settings.matrix_rate, settings.other_rate)
     optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(
-            matrices,
-            lr=settings.matrix_rate,
-            weight_decay=settings.weight_decay,
-            adjust_lr_fn="match_rms_adamw",
-        ),
-        torch.optim.AdamW(others, lr=settings.other_rate, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.Muon(matrices, lr=rates[0], weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=rates[1], betas=(0.9, 0.95), weight_decay=0.0),
     ]
-    base_rates = [settings.matrix_rate, settings.other_rate]
     state_file = folder / "state.pt"
-    step = 0
-    if state_file.exists():
-        state = torch.load(state_file, weights_only=True)
-        model.load_state_dict(state["model"])
-        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        step = int(state["step"])
+    step = _resumed(state_file, model, optimizers)
     stop = _Stop()
     log = (folder / "log.jsonl").open("a")
     batches = _batches(settings, samples, tokenizer, table, pad, step)
     began, seen = time.perf_counter(), 0
     while step < settings.steps and not stop.asked:
         rate = _rate(settings, step)
-        for optimizer, base in zip(optimizers, base_rates, strict=True):
+        for optimizer, base in zip(optimizers, rates, strict=True):
             optimizer.param_groups[0]["lr"] = base * rate
         ids, weights = next(batches)
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -125,17 +108,16 @@ def train(
             log.write(json.dumps(row) + "\n")
             log.flush()
             print(f"\r{settings.preset}: {row}", end="", file=sys.stderr, flush=True)
-        if step % save_every == 0 or step == settings.steps or stop.asked:
+        if step % _SAVE_EVERY == 0 or step == settings.steps or stop.asked:
             _save(state_file, model, optimizers, step)
     log.close()
     return model, vocabulary, step
 
 
 def _sharpen(model: PreTrainedModel) -> None:
-    """Starts LLaMA's query and key projections wide enough for attention logits of about unit spread.
+    """Start LLaMA's query and key projections with attention logits of about unit spread, as Qwen3's norms do.
 
-    With transformers' 0.02 that spread is below 0.1, all positions look alike, and copying is found only after
-    thousands of steps. Qwen3 needs nothing: its query and key norms give unit spread from the start.
+    With transformers' 0.02 the spread is below 0.1, and the model learns to copy only after thousands of steps.
     """
     if model.config.model_type == "llama":
         for name, weight in model.named_parameters():
@@ -168,7 +150,7 @@ def _batches(
     pad: int,
     start: int,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of similar length from step `start` on, endlessly; right-padded, so causal attention needs no mask."""
+    """Endless batches of similar length from step `start` on; right-padded, so causal attention needs no mask."""
     rng = random.Random(f"{settings.seed}-{start}")
     step = start
     short = [sample for sample in samples if len(sample.molecule.atoms) <= settings.short_atoms]
@@ -191,7 +173,7 @@ def _batches(
 
 
 def _groups(examples: list[Example], batch_tokens: int) -> Iterator[list[Example]]:
-    """Cuts examples sorted by length into groups of at most `batch_tokens` padded tokens."""
+    """Groups of at most `batch_tokens` padded tokens, of examples sorted by length."""
     group: list[Example] = []
     for item in examples:
         if group and len(item.ids) * (len(group) + 1) > batch_tokens:
@@ -200,6 +182,17 @@ def _groups(examples: list[Example], batch_tokens: int) -> Iterator[list[Example
         group.append(item)
     if group:
         yield group
+
+
+def _resumed(path: Path, model: PreTrainedModel, optimizers: list[torch.optim.Optimizer]) -> int:
+    """Load the saved state if there is one; steps taken so far."""
+    if not path.exists():
+        return 0
+    state = torch.load(path, weights_only=True)
+    model.load_state_dict(state["model"])
+    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(saved)
+    return int(state["step"])
 
 
 def _save(path: Path, model: PreTrainedModel, optimizers: list[torch.optim.Optimizer], step: int) -> None:
@@ -213,7 +206,7 @@ def _save(path: Path, model: PreTrainedModel, optimizers: list[torch.optim.Optim
 
 
 class _Stop:
-    """The first Ctrl-C or SIGTERM ends training after the running step, with everything saved."""
+    """The first Ctrl-C or SIGTERM ends training after the current step, which is saved."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -223,14 +216,3 @@ class _Stop:
     def _ask(self, number: int, frame: object) -> None:
         self.asked = True
         signal.signal(number, signal.SIG_DFL)
-
-
-def record(settings: Settings, steps: int, samples: int, data_seed: int) -> dict[str, Any]:
-    """What the checkpoint says about its making."""
-    return {
-        "settings": asdict(settings),
-        "steps": steps,
-        "samples": samples,
-        "data_seed": data_seed,
-        "torch": torch.__version__,
-    }

@@ -29,6 +29,20 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "molprof"
 
 
+def read_text(path: Path, hint: str | None = None) -> str:
+    """The text of a UTF-8 file, without a byte order mark.
+
+    Raises:
+        UsageError: it cannot be read, or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as problem:
+        raise UsageError(f"cannot read {path}: {problem.strerror or problem}", hint) from problem
+    except UnicodeDecodeError as problem:
+        raise UsageError(f"{path} is not UTF-8 text: {problem.reason} at byte {problem.start}", hint) from problem
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the block ends well, and is gone when it does not.

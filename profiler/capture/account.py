@@ -11,7 +11,7 @@ from molprof.profiler.decoding.results import BatchResult, PassResult
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.molecules.kinds import check, classify, plain
-from molprof.profiler.molecules.needs import needs
+from molprof.profiler.molecules.placeholders import needs
 
 
 def molecule_runs(

@@ -25,8 +25,7 @@ from molprof.profiler.decoding.results import BatchResult, PassResult
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import Molecule
-from molprof.profiler.molecules.template import PLACEHOLDER, Template
-from molprof.profiler.molecules.templates import Templates, default_threads
+from molprof.profiler.molecules.template import PLACEHOLDER, Template, Templates, default_threads
 from molprof.profiler.processors.base import BatchProcessor, Processor
 
 _KERNELS = {

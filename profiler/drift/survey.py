@@ -1,4 +1,4 @@
-"""Drift without a model: what placeholders give, what real coordinates need, per tokenizer."""
+"""Drift without a model: tokens that placeholders give and that real coordinates need, per tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from molprof.common.errors import UsageError
 from molprof.common.molecule_records import Skipped
 from molprof.common.text import shortened
-from molprof.profiler.drift.conformers import Conformer, Conformers
+from molprof.profiler.molecules.conformers import Conformer, Conformers
 from molprof.profiler.molecules.placeholders import (
     Placeholder,
     best_placeholder,
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 SCHEMA = 1
-# What `generic` and `qwen` write into their templates.
+# Those of `generic` and `qwen`.
 PLACEHOLDERS = (PLACEHOLDER, "0.000,0.000,0.000")
-# Texts and tokens whose counts and ids tell tokenizers apart at a glance.
+# Texts and tokens in which tokenizers differ.
 EXAMPLES = (
     "<0.0000,0.0000,0.0000>",
     "<0.5,1.2,0.3>",
@@ -79,11 +79,11 @@ class PlaceholderDrift:
 
     Attributes:
         text: what a template writes between `<` and `>`.
-        tokens: FREE positions that it gives a block; None, as all else, where it merges with its brackets.
+        tokens: FREE positions that it gives a block; None, as all others, if it merges with its brackets.
         drift_tokens: FREE positions minus tokens needed; below 0 a coordinate does not fit.
         too_short_ratio, exact_ratio, too_long_ratio: of the blocks.
-        tokens_per_molecule, tokens_per_atom: of whole templates, tags included, without an end token; None where
-            the texts are not known (XYZ).
+        tokens_per_molecule, tokens_per_atom: of whole templates, tags included, without an end token; None if the
+            texts are unknown (XYZ).
     """
 
     text: str
@@ -120,7 +120,7 @@ class TokenizerDrift:
         token_ids: id of each of `SINGLES`, None where it takes several tokens.
         needed_tokens: per block, between forced brackets.
         best: cuts none of these coordinates, fewest tokens. closest: least mean |drift|.
-        answers: None where the texts are not known (XYZ).
+        answers: None if the texts are unknown (XYZ).
     """
 
     name: str
@@ -159,7 +159,7 @@ def survey(
     placeholders: Sequence[str] = PLACEHOLDERS,
     decimals: int = COORDINATE_DECIMALS,
 ) -> Survey:
-    """Counts tokens of every conformer with every tokenizer and placeholder.
+    """The drift of every tokenizer and placeholder over all conformers.
 
     Raises:
         UsageError: a tokenizer merges every placeholder with its brackets.
@@ -177,21 +177,21 @@ def survey(
 
 
 def check_placeholders(texts: Sequence[str]) -> None:
-    """Refuses what cannot stand for a coordinate between `<` and `>`.
+    """Check that each text is three numbers with commas between them.
 
     Raises:
-        UsageError: a text is not three numbers with commas between them.
+        UsageError: one is not.
     """
     for text in texts:
         if not _PLACEHOLDER.fullmatch(text):
             raise UsageError(
-                f"{shortened(text)!r} is no placeholder: it is not three numbers with commas between them",
-                hint="the text between < and >, such as 0.0000,0.0000,0.0000",
+                f"{shortened(text)!r} is no placeholder: expected three numbers with commas between them",
+                hint="use the text between < and >, such as 0.0000,0.0000,0.0000",
             )
 
 
 def distribution(values: Sequence[int]) -> Distribution:
-    """Of at least one value."""
+    """The distribution of at least one value."""
     ordered = sorted(values)
 
     def rank(share: float) -> int:

@@ -1,4 +1,4 @@
-"""The presets' model architectures: real Qwen3 and LLaMA classes of transformers, tiny or at any other size."""
+"""The presets' architectures: Qwen3 and LLaMA classes of transformers, tiny or at any other size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a decoder; `heads * head_dim` need not equal `hidden` (Qwen3 sets them apart)."""
+    """Sizes of a decoder; `heads * head_dim` need not equal `hidden`."""
 
     layers: int
     hidden: int
@@ -30,8 +30,7 @@ class Architecture:
     """A model family at one size.
 
     Attributes:
-        family: `qwen` or `llama`; decides the transformers classes.
-        shape: the sizes.
+        family: `qwen` or `llama`.
         logits_width: columns of the logits, padding to a multiple of 128 included, as published.
         rope_theta: base of the rotary frequencies.
         context: longest sequence in tokens.
@@ -83,7 +82,7 @@ def config(architecture: Architecture, vocabulary: int, eos: int, pad: int) -> P
 
 
 def build(settings: PretrainedConfig) -> PreTrainedModel:
-    """A model of that configuration with fresh weights."""
+    """A model with fresh weights."""
     from transformers import AutoModelForCausalLM
 
     model: PreTrainedModel = AutoModelForCausalLM.from_config(settings)
@@ -91,7 +90,7 @@ def build(settings: PretrainedConfig) -> PreTrainedModel:
 
 
 def build_empty(settings: PretrainedConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """A model of that configuration in evaluation mode, its weights allocated and not set.
+    """A model in evaluation mode whose weights are allocated and not set.
 
     Raises:
         RunError: the device has no memory for it.
@@ -99,14 +98,16 @@ def build_empty(settings: PretrainedConfig, dtype: torch.dtype, device: torch.de
     import torch
     from transformers import AutoModelForCausalLM
 
-    _check_memory(_matrix_elements(settings), dtype, device)  # a million layers take long to make, even empty ones
+    _check_memory(
+        _matrix_elements(settings), dtype, device
+    )  # before a million layers are made, which takes long even empty
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(settings, dtype=dtype)
     _check_memory(model.num_parameters(), dtype, device)
     model.to_empty(device=device)
     model.tie_weights()
-    # Rotary frequencies are a buffer that no checkpoint holds. They stay float32 whatever the weights are: rounded to
-    # bfloat16 they turn by another angle, off by radians at the far end of a long answer.
+    # No checkpoint holds the rotary frequencies. They stay float32: in bfloat16 their angles are off by radians at the
+    # end of a long answer.
     with device:
         model.model.rotary_emb = type(model.model.rotary_emb)(settings)
     model.eval()
@@ -114,7 +115,7 @@ def build_empty(settings: PretrainedConfig, dtype: torch.dtype, device: torch.de
 
 
 def _matrix_elements(settings: PretrainedConfig) -> int:
-    """Parameters of a configuration without its norms and biases, tied ones once."""
+    """Parameters without norms and biases, tied ones once."""
     heads = settings.num_attention_heads + settings.num_key_value_heads
     layer = settings.hidden_size * (2 * heads * settings.head_dim + 3 * settings.intermediate_size)
     embeddings = settings.vocab_size * settings.hidden_size * (1 if settings.tie_word_embeddings else 2)
@@ -128,12 +129,12 @@ def _check_memory(parameters: int, dtype: torch.dtype, device: torch.device) -> 
         raise RunError(
             f"the model's {parameters / 1e6:,.0f} M parameters need {needed / 1e9:,.1f} GB as {dtype}; "
             f"{device} has {available / 1e9:,.1f} GB free",
-            hint="a smaller --size, or --dtype bfloat16",
+            hint="use a smaller --size, or --dtype bfloat16",
         )
 
 
 def _available_bytes(device: torch.device) -> int | None:
-    """Free memory of a device; None where the system does not tell."""
+    """Free memory of a device; None if unknown."""
     import torch
 
     if device.type == "cuda":

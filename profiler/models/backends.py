@@ -1,4 +1,4 @@
-"""A tokenizer by name, as the `tokenizers` library has it: what counting tokens needs, without a model or torch."""
+"""A tokenizer by name, of the `tokenizers` library: for counting tokens without a model or torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def load_backend(name: str) -> Tokenizer:
     """The tokenizer of a preset, of a folder with a `tokenizer.json`, or of a hub id; it neither pads nor truncates.
 
     Raises:
-        UsageError: there is none of that name, or it cannot be had without a network.
+        UsageError: no such tokenizer, or it requires the network.
         MissingExtraError: a library or a preset's vocabulary is not installed.
     """
     try:
@@ -43,7 +43,9 @@ def _find(name: str) -> Path:
     folder = Path(name).expanduser()
     if name and folder.is_dir():
         if not (folder / _FILE).is_file():
-            raise UsageError(f"the folder {name} has no {_FILE}", hint="tokenizer.save_pretrained of transformers 5")
+            raise UsageError(
+                f"the folder {name} has no {_FILE}", hint="tokenizer.save_pretrained of transformers 5 writes one"
+            )
         return folder / _FILE
     if not name or name.startswith(("/", ".", "~")) or folder.exists():
         raise UsageError(f"no tokenizer {name!r}", hint=_ACCEPTED)

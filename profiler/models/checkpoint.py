@@ -1,9 +1,8 @@
-"""A preset's compact checkpoint, and the full-vocabulary model that it stands for.
+"""A preset's compact checkpoint, and the full-vocabulary model that is loaded from it.
 
-A preset is trained with one output row per token that occurs and one row for all others (`training/encode.py`), and
-the file holds only those rows. Loading copies the shared row to every other column of the real logits width. Training
-raised the logit of the shared row by log(number of others), so that the softmax over the full width is the trained
-distribution. widening.py spreads the weights over larger sizes.
+The file holds one output row per token that occurs and one row for all others. Loading copies the shared row to every
+other column of the logits. Training raised the shared row's logit by log(number of others), so the softmax over the
+full width is exactly the trained distribution.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Header:
         preset: key of `ARCHITECTURES`.
         ids: full-vocabulary id of each embedding row but the last, which all other ids share.
         eos, pad: full-vocabulary ids.
-        record: settings of the training.
+        record: settings and score of the training.
     """
 
     preset: str
@@ -62,7 +61,7 @@ def read_header(path: Path) -> Header:
     if not path.is_file():
         raise RunError(f"the checkpoint {path} is missing", hint=_REINSTALL)
     try:
-        # Length of the header as uint64, then the header as JSON. The safetensors package would import torch.
+        # Length of the header as uint64, then the header as JSON. The reader of the safetensors package imports torch.
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(min(length, _HEADER_BYTES)))
@@ -109,29 +108,14 @@ def load_preset(
 
         randomize(model, report)
     else:
-        _fill(model, file, header, header.ids, wide.shape, report)
+        fill(model, file, header, header.ids, wide.shape, report)
     return model
 
 
-def load_compact(path: Path) -> tuple[PreTrainedModel, Header]:
-    """The compact model, float32 on the CPU: compact id i is `header.ids[i]`, the last id all other tokens.
-
-    It generates what the full model does with a fraction of the work, but its probabilities lack the raised logit.
-    """
-    import torch
-
-    header = read_header(path)
-    eos, pad = header.ids.index(header.eos), header.ids.index(header.pad)
-    own = ARCHITECTURES[header.preset]
-    model = build_empty(config(own, len(header.ids) + 1, eos, pad), torch.float32, torch.device("cpu"))
-    _fill(model, path, header, None, own.shape, lambda layer, layers: None)
-    return model, header
-
-
-def _fill(
+def fill(
     model: PreTrainedModel, path: Path, header: Header, ids: tuple[int, ...] | None, wide: Shape, report: Report
 ) -> None:
-    """Fills a model of shape `wide` with the weights, the embedding expanded by `ids` or (None) as it is."""
+    """Fill a model of shape `wide` with the checkpoint's weights; `ids` expands the embedding, None keeps its rows."""
     import torch
     from safetensors.torch import load_file
 
@@ -145,5 +129,7 @@ def _fill(
     found = {name: tensor.shape for name, tensor in tensors.items()}
     if found != wanted:
         unlike = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
-        raise RunError(f"{path} does not fit the architecture: different in {', '.join(unlike)}", hint=_REINSTALL)
+        raise RunError(
+            f"{path} does not fit the architecture; these weights differ: {', '.join(unlike)}", hint=_REINSTALL
+        )
     widen(model, tensors, ids, own.shape, wide, report)

@@ -1,4 +1,4 @@
-"""Where a model or tokenizer that is no preset is loaded from, found out with one short request and no retries."""
+"""Where a model or tokenizer that is no preset is loaded from, by one short request without retries."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FILES = {"model": ("config.json",), "tokenizer": ("tokenizer.json", "tokenizer_
 
 
 def check_exists(what: str, name: str) -> None:
-    """Refuses, before any work, a model or tokenizer that loading would not find.
+    """Check, before any work, that loading would find a model or tokenizer.
 
     Args:
         what: `model` or `tokenizer`.
         name: a preset, a folder or a hub id.
 
     Raises:
-        UsageError: there is none of this name, as far as can be told from here.
+        UsageError: there is none of this name.
     """
     if name in ARCHITECTURES:
         return
@@ -40,7 +40,7 @@ def check_exists(what: str, name: str) -> None:
 
 
 def not_found(what: str, name: str, local: str) -> UsageError:
-    """That a name is neither here nor in the cache, and why the hub cannot be asked."""
+    """The error for a name that is neither here nor in the cache; `local`: why the hub cannot be asked."""
     return UsageError(
         f"no {what} {name!r}: no preset and no folder, not in the model hub's cache, and {local}",
         hint=f"check the name and the network; {ACCEPTED}",
@@ -48,10 +48,10 @@ def not_found(what: str, name: str, local: str) -> UsageError:
 
 
 def only_local(what: str, name: str) -> str | None:
-    """Why `name` can be had from this machine alone; None where the hub has it.
+    """Why `name` can be loaded from this machine only; None where the hub has it.
 
-    The hub's client asks for every file of a model, each several times with growing pauses: most of a minute until
-    a mistyped name is refused. So it is asked once here, and where it cannot be reached, loading goes to its cache.
+    The hub's client requests every file of a model several times, with growing pauses: a mistyped name takes most of a
+    minute. So this makes one request, and if the hub cannot be reached, loading uses the cache.
 
     Args:
         what: `model` or `tokenizer`.
@@ -65,16 +65,16 @@ def only_local(what: str, name: str) -> str | None:
         if not any(Path(name, file).is_file() for file in needed):
             raise UsageError(
                 f"the folder {name} holds no {what}: it has no {', no '.join(needed)}",
-                hint="give a folder as save_pretrained writes it: config.json, tokenizer files, weights",
+                hint="use a folder that save_pretrained wrote: config.json, tokenizer files, weights",
             )
         return "it is a folder"
     check_folder(what, name)
     if huggingface_hub.constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE forbids to ask the model hub"
+        return "HF_HUB_OFFLINE forbids asking the model hub"
     try:
         huggingface_hub.HfApi().model_info(name, timeout=_TIMEOUT_S)
     except GatedRepoError:
-        return None  # loading says what to do about it, or has the token for it
+        return None  # loading has the token for it, or says what to do
     except RepositoryNotFoundError as problem:
         raise UsageError(
             f"no {what} {name!r}: no preset, no folder, and {huggingface_hub.constants.ENDPOINT} has none of this name",
@@ -84,7 +84,7 @@ def only_local(what: str, name: str) -> str | None:
         raise UsageError(
             f"no {what} {name!r}: no preset, no folder, and no name that a hub id can have", ACCEPTED
         ) from problem
-    except Exception as problem:  # of the HTTP library, which differs between versions of the client
+    except Exception as problem:  # of the HTTP library, another one in each version of the client
         reason = " ".join(str(problem).split()) or type(problem).__name__
         return f"the model hub {huggingface_hub.constants.ENDPOINT} cannot be reached ({reason})"
     return None

@@ -1,4 +1,4 @@
-"""Names of models and tokenizers."""
+"""Names of models and tokenizers: what is accepted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ACCEPTED = f"use a preset ({', '.join(ARCHITECTURES)}), a folder, or a model hub
 
 
 def check_folder(what: str, name: str | None) -> None:
-    """Raises UsageError where a name can only be a folder, and there is none: before a job waits in a queue for it.
+    """Check, before a job waits in a queue for it, that a name that can only be a folder is one.
 
     Args:
         what: `model` or `tokenizer`.

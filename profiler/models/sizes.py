@@ -1,4 +1,4 @@
-"""Sizes that a preset can be given: the real ones by name, any other by numbers. Imports no torch."""
+"""Other sizes of a preset: real ones by name, any other by numbers. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMED = {
     "llama": {"380m": Shape(layers=16, hidden=1024, heads=16, kv_heads=8, head_dim=64, mlp=4096)},
 }
 _NUMBERS = tuple(field.name for field in dataclasses.fields(Shape))
-# What a million layers need is told; more of them could not even be listed.
+# A million layers are refused for their memory; more could not even be listed.
 _DIGITS = 7
 _TIED = {"yes": True, "no": False}
 
@@ -36,15 +36,15 @@ def sized(preset: str, size: str, weights: str = TRAINED) -> Architecture:
 
     Args:
         size: a name of `NAMED`, or numbers such as `layers=28,hidden=1024,heads=16,kv_heads=8,head_dim=128,mlp=3072`;
-            those left out are the preset's own. `tied=no` gives the output layer weights of its own.
-        weights: `trained` where the result has to hold the trained model.
+            others stay the preset's own. `tied=no` gives the output layer its own weights.
+        weights: `trained` if the result must hold the trained model.
 
     Raises:
         UsageError: no such preset or size, or one that cannot be.
     """
     if preset not in ARCHITECTURES:
         raise UsageError(
-            f"size {size!r}: the model {preset!r} has the size that it has",
+            f"size {size!r}: the model {preset!r} cannot be resized",
             hint=f"sizes are for the presets: {', '.join(ARCHITECTURES)}",
         )
     own = ARCHITECTURES[preset]
@@ -75,52 +75,54 @@ def _numbers(preset: str, own: Architecture, size: str) -> Architecture:
 
 
 def key_value_heads(narrow: Shape, wide: Shape) -> int:
-    """Key-value heads that `wide` needs to serve every query head of `narrow`.
+    """Key-value heads that `wide` requires to serve every query head of `narrow`.
 
-    A wide key-value head serves `wide.heads / wide.kv_heads` query heads; a narrow one that serves more than that is
-    repeated until all its query heads have a place.
+    A narrow key-value head that serves more query heads than a wide one is repeated.
     """
     served, places = narrow.heads // narrow.kv_heads, wide.heads // wide.kv_heads
     return narrow.kv_heads * -(-served // places)
 
 
 def _problems(own: Architecture, size: Architecture, weights: str) -> list[tuple[str, str]]:
-    """Why that size cannot be, and what could."""
+    """What is wrong with a size, and what to do."""
     narrow, wide = own.shape, size.shape
     found = []
     if wide.heads % wide.kv_heads:
         found.append(
-            (f"{wide.heads} heads cannot share {wide.kv_heads} key-value heads evenly", "heads: a multiple of kv_heads")
+            (
+                f"{wide.heads} heads cannot share {wide.kv_heads} key-value heads evenly",
+                "make heads a multiple of kv_heads",
+            )
         )
     if wide.head_dim % 2:
-        found.append((f"rotary embedding turns pairs, and head_dim is {wide.head_dim}", "an even head_dim"))
+        found.append((f"rotary embedding requires pairs, but head_dim is {wide.head_dim}", "use an even head_dim"))
     if own.family == "llama" and wide.hidden % wide.heads:
         found.append(
             (
-                f"transformers' LLaMA wants hidden {wide.hidden} to be a multiple of heads {wide.heads}",
-                f"e.g. hidden={-(-wide.hidden // wide.heads) * wide.heads}",
+                f"transformers' LLaMA requires hidden {wide.hidden} to be a multiple of heads {wide.heads}",
+                f"use for example hidden={-(-wide.hidden // wide.heads) * wide.heads}",
             )
         )
     if found or weights == RANDOM:
         return found
-    advice = f"--weights {RANDOM} takes any size"
+    advice = f"use a larger size, or --weights {RANDOM} for any size"
     for name in ("layers", "hidden", "mlp"):
         least, value = getattr(narrow, name), getattr(wide, name)
         if value < least:
-            found.append((f"the trained model has {name} {least}, which {value} cannot hold", advice))
+            found.append((f"the trained model has {name} {least}, more than {value}", advice))
     if wide.head_dim % narrow.head_dim:
         found.append(
             (
-                f"the rotary frequencies of the trained heads of {narrow.head_dim} are among those of "
-                f"{2 * narrow.head_dim}, {3 * narrow.head_dim}, ..., not of {wide.head_dim}",
+                f"head_dim {wide.head_dim} is not a multiple of the trained {narrow.head_dim}, so that the rotary "
+                "frequencies differ",
                 advice,
             )
         )
     if (needed := key_value_heads(narrow, wide)) > wide.kv_heads:
         found.append(
             (
-                f"the {narrow.heads} trained heads, in {narrow.kv_heads} groups, need {needed} key-value heads where "
-                f"each serves {wide.heads // wide.kv_heads}, not {wide.kv_heads}",
+                f"the {narrow.heads} trained heads in {narrow.kv_heads} groups require {needed} key-value heads that "
+                f"serve {wide.heads // wide.kv_heads} each, not {wide.kv_heads}",
                 advice,
             )
         )

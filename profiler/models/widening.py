@@ -1,7 +1,7 @@
-"""The same function in a larger model: the weights of a trained preset, spread over another shape.
+"""The weights of a trained preset, spread over a larger shape without changing the function.
 
-Every channel, head and unit of the wide model repeats one of the narrow model, and whatever sums over the repeats is
-divided by their number. Layers beyond the trained ones are random and add nothing. docs/models.md has the maths.
+Every channel, head and unit of the wide model repeats one of the narrow model; sums over repeats are divided by their
+number. Layers beyond the trained ones are random and add nothing. docs/models.md has the maths.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Axis:
     """One dimension of a wide weight.
 
     Attributes:
-        index: int64 (wide,): the narrow place that each wide one repeats.
-        scale: float32 (wide,): what it is multiplied by.
+        index: narrow place that each wide one repeats, int64 (wide,).
+        scale: its factor, float32 (wide,).
     """
 
     index: Tensor
@@ -43,16 +43,15 @@ class Axis:
 
 
 def repeated(narrow: int, wide: int) -> tuple[Tensor, Tensor]:
-    """Which of `narrow` things each of `wide` repeats, in turn, and how often that one is repeated; (wide,) both."""
+    """Which of `narrow` things each of `wide` repeats, and how often that one is repeated; (wide,) both."""
     index = torch.arange(wide) % narrow
     return index, torch.bincount(index, minlength=narrow)[index]
 
 
 def hidden_axes(narrow: int, wide: int) -> tuple[Axis, Axis, Axis]:
-    """Axes of what writes to the residual stream, of what reads it, and of norm weights between both.
+    """Axes of what writes the residual stream, of what reads it, and of norm weights.
 
-    A repeated channel is scaled so that the root mean square over all channels, and with it the norm's epsilon, stays
-    what it was.
+    Repeated channels are scaled to keep the root mean square over all channels, and with it the norm's epsilon.
     """
     index, count = repeated(narrow, wide)
     gain = (wide / (narrow * count)).sqrt()
@@ -60,7 +59,7 @@ def hidden_axes(narrow: int, wide: int) -> tuple[Axis, Axis, Axis]:
 
 
 def rotary_places(narrow: int, wide: int) -> tuple[Tensor, Tensor]:
-    """Which dimension of a narrow head each of a wide head repeats, and which of those turn alike; (wide,) both.
+    """Which dimension of a narrow head each of a wide head repeats, and which of them turn as fast; (wide,) both.
 
     Pair n of a head of D turns at theta^(-2n/D), which is pair n * wide / D of a wide head. A pair is a dimension
     of the first half and its partner of the second half (transformers' `rotate_half`).
@@ -73,8 +72,7 @@ def rotary_places(narrow: int, wide: int) -> tuple[Tensor, Tensor]:
 def query_heads(narrow: Shape, wide: Shape) -> tuple[Tensor, Tensor]:
     """The narrow query head that each wide one repeats, (heads,), and the same for key-value heads, (kv_heads,).
 
-    Query heads share a key-value head in runs, as transformers' `repeat_kv` has it. A narrow run that is longer than
-    a wide one is cut into several.
+    Runs of query heads share a key-value head (transformers' `repeat_kv`). A run longer than a wide one is cut.
     """
     run, places = narrow.heads // narrow.kv_heads, wide.heads // wide.kv_heads
     cuts = [
@@ -102,7 +100,7 @@ def layer_axes(narrow: Shape, wide: Shape, normed: bool) -> dict[str, tuple[Axis
     queries, groups = query_heads(narrow, wide)
     source, turning = rotary_places(narrow.head_dim, wide.head_dim)
     stretch = wide.head_dim / narrow.head_dim
-    # Only dimensions that turn as the narrow ones do may score. 1 / sqrt(head_dim) makes all scores smaller.
+    # Only dimensions that turn as the narrow ones do may score; the factor undoes the smaller 1 / sqrt(head_dim).
     scoring = turning * stretch**0.5
     plain, whole = torch.ones(wide.head_dim), torch.ones(wide.heads)[:, None]
     value, repeats = repeated(narrow.head_dim, wide.head_dim)
@@ -147,9 +145,7 @@ def widen(
     wide: Shape,
     report: Report = lambda layer, layers: None,
 ) -> None:
-    """Fills a model of shape `wide` with what makes it the function that `weights` are at shape `narrow`.
-
-    Computed in float32 on the model's device, one weight at a time. Of the same shape, the weights are copied.
+    """Fill a model of shape `wide` with `weights` of shape `narrow`, spread in float32 on the model's device.
 
     Args:
         weights: by transformers' name, with one embedding row for each of `ids` and one for all others.
@@ -165,9 +161,9 @@ def widen(
         return taken(weights[name].to(device, torch.float32), along)
 
     rows = taken(weights[EMBEDDING].to(device, torch.float32), [_same(weights[EMBEDDING].shape[0]), write])
-    for name in {EMBEDDING, OUTPUT} & parameters.keys():  # one of them where they are tied
+    for name in {EMBEDDING, OUTPUT} & parameters.keys():  # only the first if they are tied
         _set_rows(parameters[name], rows, ids)
-    # The output layer has the embedding's rows: it reads with the scale that is for writing.
+    # The output layer has the embedding's rows, whose scale is that of writing.
     parameters["model.norm.weight"].copy_(spread("model.norm.weight", [norm.times(narrow.hidden / wide.hidden)]))
     for layer in range(wide.layers):
         prefix = f"model.layers.{layer}."
@@ -181,7 +177,7 @@ def widen(
 
 @torch.no_grad()
 def randomize(model: PreTrainedModel, report: Report = lambda layer, layers: None) -> None:
-    """Fills a model as transformers starts one: normal with standard deviation 0.02, norms 1; the same every time."""
+    """Fill a model as transformers does: normal with standard deviation 0.02, norms 1; the same every time."""
     generator = torch.Generator(model.device).manual_seed(_SEED)
     for name, parameter in model.named_parameters():
         if ".layers." not in name:
@@ -198,7 +194,7 @@ def _same(size: int) -> Axis:
 
 
 def _set_rows(parameter: Tensor, rows: Tensor, ids: Sequence[int] | None) -> None:
-    """(rows, hidden) into (vocabulary, hidden), the last row into all places that are not in `ids`."""
+    """Copy (rows, hidden) into (vocabulary, hidden), the last row into all places that are not in `ids`."""
     if ids is None:
         parameter.copy_(rows)
     else:
@@ -214,10 +210,10 @@ def _set_random(parameter: Tensor, generator: torch.Generator) -> None:
 
 
 def _set_idle(parts: Mapping[str, Tensor], layer: int) -> None:
-    """A layer whose weights are random and whose outputs are sums of pairs that cancel.
+    """Fill a layer with random weights whose outputs are sums of pairs that cancel.
 
-    Zeros in the output projections would do, and would let a GPU run those products at a lower power, hence a higher
-    clock, than real ones. Partners are neighbours, so that a partial sum cancels wherever a kernel splits it.
+    Zeros would take a GPU less power than real weights, and so raise its clock. Partners are neighbours, so that a
+    partial sum cancels wherever a kernel splits it.
     """
     generator = torch.Generator(next(iter(parts.values())).device).manual_seed(_SEED + layer)
     for parameter in parts.values():

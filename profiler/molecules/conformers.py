@@ -1,21 +1,61 @@
-"""The coordinates that come with molprof: an ETKDG conformer of each packaged molecule."""
+"""Real coordinates: the packaged ETKDG conformers, and those of a file (SDF, XYZ, enriched text)."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
-from molprof.common.errors import RunError
-from molprof.profiler.molecules.placeholders import Position
-from molprof.profiler.molecules.smiles import parse_positions
+from rdkit import Chem
+
+from molprof.common.errors import RunError, UsageError
+from molprof.common.files import read_text
+from molprof.common.molecule_records import Skipped
+from molprof.profiler.molecules.smiles import TRIPLE, Molecule, Position, position_of, quiet, split_atoms
+
+# Training data has the prompt and the tags around the text.
+_LINE = re.compile(r"(?:\[SMILES\].*?\[/SMILES\])?(?:\[CONFORMER\])?(.*?)(?:\[/CONFORMER\])?")
+_ATOM_BLOCK = re.compile(r"([^\[\]<>]*)(\[[^\[\]<>]+\])<([^<>]*)>")
+_SHOWN_CHARACTERS = 60
+_FORMATS = "SDF (.sdf, .mol), XYZ (.xyz), or one text per line: [C]<1.0,2.0,3.0>=[O]<...>"
+
+# Line, text of the line, and the conformer that begins there or why there is none.
+Found = tuple[int, str, "Conformer | str"]
+
+
+@dataclass(frozen=True)
+class Conformer:
+    """One molecule's coordinates.
+
+    Attributes:
+        line: where it begins in its file, from 1.
+        molecule: None where the file holds no bonds (XYZ), so that its text is unknown.
+        positions: (x, y, z) in Angstrom per heavy atom, in the order of the text.
+    """
+
+    line: int
+    molecule: Molecule | None
+    positions: tuple[Position, ...]
+
+
+@dataclass(frozen=True)
+class Conformers:
+    """At least one conformer, and the lines that gave none."""
+
+    source: str
+    conformers: tuple[Conformer, ...]
+    skipped: tuple[Skipped, ...]
 
 
 @cache
 def reference_conformers() -> tuple[tuple[str, tuple[Position, ...]], ...]:
-    """Canonical SMILES, and (x, y, z) per atom in Angstrom, in its order: centred, along the principal axes.
+    """Canonical SMILES and positions (Angstrom, centred, along the principal axes) of each packaged molecule.
 
-    They are kept as RDKit's ETKDGv3 made them with seed 0, with twelve decimals: another release may make others, and
-    what is fitted to them must not change with it.
+    RDKit's ETKDGv3 made them with seed 0. They are stored with twelve decimals, since another release of RDKit may
+    make others, which would change what is fitted to them.
 
     Raises:
         RunError: the list is missing from the installation.
@@ -24,10 +64,134 @@ def reference_conformers() -> tuple[tuple[str, tuple[Position, ...]], ...]:
         lines = resources.files(__package__).joinpath("conformers.txt").read_text().splitlines()
     except OSError as problem:
         raise RunError("the built-in conformers are missing from this installation", "reinstall molprof") from problem
-    found = []
-    for line in lines:
-        smiles, text = line.split("\t")
-        positions = parse_positions(text)
-        assert positions is not None
-        found.append((smiles, tuple(positions)))
-    return tuple(found)
+    pairs = (line.split("\t") for line in lines)
+    return tuple((smiles, tuple(map(position_of, TRIPLE.finditer(text)))) for smiles, text in pairs)
+
+
+def built_in_conformers(count: int | None = None) -> Conformers:
+    """Packaged conformers of the first `count` built-in molecules (None: all)."""
+    found = (
+        Conformer(line, split_atoms(smiles), positions)
+        for line, (smiles, positions) in enumerate(reference_conformers()[:count], start=1)
+    )
+    return Conformers("ETKDG conformers of the built-in molecules", tuple(found), ())
+
+
+def read_conformers(path: Path, count: int | None = None) -> Conformers:
+    """The first `count` conformers of a file (None: all), coordinates as they stand, without hydrogens.
+
+    The suffix decides: SDF, XYZ, or lines of enriched text.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no conformer.
+    """
+    lines = read_text(path, _FORMATS).splitlines()
+    readers = {".sdf": _sdf, ".sd": _sdf, ".mol": _sdf, ".xyz": _xyz}
+    return _collected(str(path), readers.get(path.suffix.lower(), _texts)(lines), count)
+
+
+def atoms_in_order(mol: Chem.Mol) -> tuple[Molecule, tuple[Position, ...]] | None:
+    """A molecule's text and its positions in the order of that text; None where the SMILES leaves atoms out."""
+    prompt = split_atoms(Chem.MolToSmiles(mol))
+    order = list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
+    return (prompt, _positions(mol, order)) if len(order) == len(prompt.atoms) else None
+
+
+def _positions(mol: Chem.Mol, atoms: list[int]) -> tuple[Position, ...]:
+    rows = mol.GetConformer().GetPositions()[atoms]
+    return tuple((float(x), float(y), float(z)) for x, y, z in rows)
+
+
+def _collected(source: str, found: Iterable[Found], count: int | None) -> Conformers:
+    conformers: list[Conformer] = []
+    skipped: list[Skipped] = []
+    for line, text, item in found:
+        if isinstance(item, Conformer):
+            conformers.append(item)
+        else:
+            skipped.append(Skipped(line, text[:_SHOWN_CHARACTERS], item))
+        if len(conformers) == count:
+            break
+    if not conformers:
+        why = f"; line {skipped[0].line}: {skipped[0].problem}" if skipped else ""
+        raise UsageError(f"{source}: no conformer{why}", hint=_FORMATS)
+    return Conformers(source, tuple(conformers), tuple(skipped))
+
+
+def _texts(lines: list[str]) -> Iterator[Found]:
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if text and not text.startswith("#"):
+            yield number, text, _of_text(number, text)
+
+
+def _of_text(line: int, text: str) -> Conformer | str:
+    framed = _LINE.fullmatch(text)
+    assert framed is not None  # every part may be absent
+    body = framed.group(1)
+    pieces: list[str] = []
+    atoms: list[str] = []
+    positions: list[Position] = []
+    end = 0
+    while match := _ATOM_BLOCK.match(body, end):
+        piece, atom, inside = match.groups()
+        numbers = TRIPLE.fullmatch(inside)
+        if numbers is None:
+            return f"block {len(atoms) + 1} is not three decimal numbers: <{inside[:_SHOWN_CHARACTERS]}>"
+        pieces.append(piece)
+        atoms.append(atom)
+        positions.append(position_of(numbers))
+        end = match.end()
+    rest = body[end:]
+    if not atoms or re.search(r"[\[\]<>]", rest):
+        return f"character {framed.start(1) + end + 1}: expected an atom in brackets with a coordinate block after it"
+    bare = "".join(piece + atom for piece, atom in zip(pieces, atoms, strict=True)) + rest
+    return Conformer(line, Molecule(bare, tuple(atoms), (*pieces, rest)), tuple(positions))
+
+
+def _sdf(lines: list[str]) -> Iterator[Found]:
+    start = 0
+    while any(line.strip() for line in lines[start:]):
+        ends = (place for place in range(start, len(lines)) if lines[place].startswith("$$$$"))
+        end = next(ends, len(lines))
+        yield start + 1, lines[start].strip(), _of_molecule(start + 1, "\n".join(lines[start:end]) + "\n")
+        start = end + 1
+
+
+def _of_molecule(line: int, block: str) -> Conformer | str:
+    with quiet():
+        mol = Chem.MolFromMolBlock(block, removeHs=True)
+    if mol is None:
+        return "RDKit cannot read the record"
+    if mol.GetNumAtoms() == 0:
+        return "the record has no atoms"
+    if not mol.GetNumConformers() or not mol.GetConformer().Is3D():
+        return "the record has no 3D coordinates"
+    found = atoms_in_order(mol)
+    return "its SMILES does not name every atom of the record" if found is None else Conformer(line, *found)
+
+
+def _xyz(lines: list[str]) -> Iterator[Found]:
+    start = 0
+    while start < len(lines):
+        head = lines[start].strip()
+        if not head:
+            start += 1
+            continue
+        if not head.isdigit():
+            yield start + 1, head, "expected the number of atoms that begins a frame; nothing after it was read"
+            return
+        end = start + 2 + int(head)
+        yield start + 1, head, _of_frame(start + 1, lines[start:end], int(head))
+        start = end
+
+
+def _of_frame(line: int, frame: list[str], atoms: int) -> Conformer | str:
+    if len(frame) < atoms + 2:
+        return f"the frame ends after {max(0, len(frame) - 2)} of {atoms} atoms"
+    with quiet():
+        mol = Chem.MolFromXYZBlock("\n".join(frame) + "\n")
+    if mol is None:
+        return "RDKit cannot read the frame"
+    heavy = [atom.GetIdx() for atom in mol.GetAtoms() if atom.GetAtomicNum() != 1]
+    return Conformer(line, None, _positions(mol, heavy)) if heavy else "the frame has no heavy atoms"

@@ -1,7 +1,6 @@
 """What each generated token is (free, copy, junk, filler, eos), and whether the text is a valid conformer.
 
-The text alone decides: a token belongs to a coordinate block by where it stands between `<` and `>`, with a
-template or without one, so that constrained and unconstrained runs are counted by the same rule.
+The text alone decides, so that constrained and unconstrained runs are counted by the same rule.
 """
 
 from __future__ import annotations
@@ -12,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from molprof.profiler.models.vocabulary import TokenBytes
-from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS, Molecule, smiles_of_conformer
+from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS, TRIPLE, Molecule, smiles_of_conformer
 
-_NUMBER = rb"-?[0-9]+\.[0-9]+"
-_TRIPLE = re.compile(rb",".join([_NUMBER] * 3))
+_TRIPLE_BYTES = re.compile(TRIPLE.pattern.encode())
 _FRACTION = re.compile(rb"\.([0-9]+)")
-# A block ends at its `>`; an unfinished or nested one where the text ends or another block opens.
+# A block ends at its `>`, where another one opens, or where the text ends.
 _BLOCK = re.compile(rb"<([^<>]*)")
 _ANSWER = re.compile(r"\[CONFORMER\](.*)\[/CONFORMER\]", re.DOTALL)
 _ATOM_BLOCK = re.compile(r"\[[^\[\]<>]+\]<([^<>]*)>")
@@ -32,10 +30,9 @@ class Classified:
         kinds: one letter per token: f(ree) c(opy) j(unk) l(filler) e(os).
         blocks: coordinate block of each token, -1 outside.
         malformed_blocks: blocks that do not begin with three decimal numbers.
-        cut_blocks: those of them, 0 or 1, that the bound on new tokens cut short: the text ends in it, without an end
-            token. What the model would have written is not known.
+        cut_blocks: those of them, 0 or 1, in which the text ends without an end token: the bound on new tokens cut it.
         text: the text without the end token.
-        insides: text between the brackets of each block; None of one that no `>` closes.
+        insides: text between the brackets of each block; None if no `>` closes it.
     """
 
     kinds: str
@@ -48,8 +45,12 @@ class Classified:
 
 @dataclass(frozen=True)
 class _Span:
-    """One coordinate block as byte offsets: its inside, its `x,y,z` prefix' end (None: malformed), and the
-    stretches of digits beyond the format's precision."""
+    """One coordinate block as byte offsets.
+
+    Attributes:
+        good: where its `x,y,z` prefix ends; None: malformed.
+        filler: stretches of digits beyond the format's precision.
+    """
 
     start: int
     end: int
@@ -62,20 +63,17 @@ def classify(
 ) -> Classified:
     """Kind and block of each token.
 
-    A token is *junk* where it begins in a block after the longest prefix that reads `x,y,z` (three decimal
-    numbers); *filler* where it begins with a digit beyond `decimals`; *free* where all its characters lie
-    inside a block; else *copy*. In a block without such a prefix (malformed) nothing is junk.
+    *junk*: begins in a block after the longest prefix that reads `x,y,z`. *filler*: begins with a digit beyond
+    `decimals`. *free*: lies inside a block. *copy*: any other. A block without such a prefix (malformed) has no junk.
 
     Args:
         tokens: generated ids; only the last one may be an end token.
         table: bytes of each id.
         eos: ids that end a sequence.
     """
-    ended = bool(tokens) and tokens[-1] in eos
-    body = tokens[:-1] if ended else tokens
+    body, ended = _body(tokens, eos)
     pieces = [table.of(token) for token in body]
-    # Special tokens such as <|im_start|> are no coordinate blocks: they keep their length, not their
-    # brackets.
+    # Special tokens such as <|im_start|> are no coordinate blocks: they keep their length, not their brackets.
     scanned = b"".join(
         bytes(len(piece)) if token in table.special else piece for token, piece in zip(body, pieces, strict=True)
     )
@@ -105,15 +103,20 @@ def classify(
 
 
 def plain(tokens: Sequence[int], table: TokenBytes, eos: frozenset[int]) -> Classified:
-    """Kinds of an answer to a prompt of plain text: it has no coordinates, so all but the end token is free."""
-    ended = bool(tokens) and tokens[-1] in eos
-    body = tokens[:-1] if ended else tokens
+    """Kinds of an answer to plain text, which has no coordinates: all but the end token is free."""
+    body, ended = _body(tokens, eos)
     return Classified("f" * len(body) + "e" * ended, [-1] * len(tokens), 0, 0, table.join(body))
+
+
+def _body(tokens: Sequence[int], eos: frozenset[int]) -> tuple[Sequence[int], bool]:
+    """The tokens without an end token, and whether there was one."""
+    ended = bool(tokens) and tokens[-1] in eos
+    return (tokens[:-1] if ended else tokens), ended
 
 
 def _span(match: re.Match[bytes], decimals: int) -> _Span:
     start, end = match.span(1)
-    prefix = _TRIPLE.match(match.group(1))
+    prefix = _TRIPLE_BYTES.match(match.group(1))
     good = None if prefix is None else start + prefix.end()
     stretches = (
         (start + digits.start(1) + decimals, start + digits.end(1)) for digits in _FRACTION.finditer(match.group(1))
@@ -131,11 +134,10 @@ def _kind(begin: int, end: int, span: _Span) -> str:
 
 
 def check(text: str, molecule: Molecule) -> str | None:
-    """Why a generated text is not a valid conformer of the molecule; None where it is.
+    """Why a generated text is not a valid conformer of the molecule; None where it is valid.
 
-    Valid: the tags enclose a skeleton with one block per atom, the molecular graph that RDKit reads is the
-    prompt's, and each block reads exactly `x,y,z`. Checked in this order, so that "malformed" and "junk" are
-    said only of text whose graph is right.
+    Valid: the tags enclose a skeleton with one block per atom, the molecular graph that RDKit reads is the prompt's,
+    and each block reads exactly `x,y,z`. Checked in this order.
     """
     answer = _ANSWER.fullmatch(text)
     if answer is None:
@@ -146,20 +148,14 @@ def check(text: str, molecule: Molecule) -> str | None:
     written = smiles_of_conformer(body)
     if written is None:
         return "RDKit cannot read the skeleton"
-    # RDKit's canonical SMILES of a canonical SMILES is, rarely, another string: the reference goes the same
-    # way.
+    # RDKit's canonical SMILES of a canonical SMILES is, rarely, another string.
     if written not in (molecule.smiles, smiles_of_conformer(molecule.skeleton("0.0,0.0,0.0"))):
         return f"another molecule: {written}"
     inside = [match.group(1) for match in _ATOM_BLOCK.finditer(body)]
     if len(inside) != len(molecule.atoms):
         return f"{len(inside)} coordinate blocks for {len(molecule.atoms)} atoms"
-    prefixes = [_TRIPLE.match(block.encode()) for block in inside]
-    malformed = [block for block, prefix in zip(inside, prefixes, strict=True) if prefix is None]
+    malformed = [block for block in inside if TRIPLE.match(block) is None]
     if malformed:
         return f"{len(malformed)} of {len(inside)} blocks malformed: <{malformed[0]}>"
-    junk = [
-        block
-        for block, prefix in zip(inside, prefixes, strict=True)
-        if prefix is not None and prefix.end() < len(block.encode())
-    ]
+    junk = [block for block in inside if TRIPLE.fullmatch(block) is None]
     return f"{len(junk)} of {len(inside)} blocks end in junk: <{junk[0]}>" if junk else None

@@ -1,4 +1,4 @@
-"""Reading what to generate from: a file of SMILES, or the molecules that come with molprof."""
+"""Prompts: molecules of a SMILES file or the built-in ones, or lines of plain text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from molprof.common.errors import RunError, UsageError
+from molprof.common.files import read_text
 from molprof.common.molecule_records import Skipped
 from molprof.common.text import shortened
 from molprof.profiler.molecules.smiles import Molecule, molecule
@@ -18,13 +19,13 @@ SHORT_ATOMS = 8
 
 @dataclass(frozen=True)
 class Prompt:
-    """One thing to generate from.
+    """One prompt.
 
     Attributes:
         line: line in the input, from 1.
-        name: the second column, empty where there is none.
-        text: what the model is given.
-        molecule: None for a prompt of plain text.
+        name: the input's second column; empty without one.
+        text: the prompt itself.
+        molecule: None for plain text.
     """
 
     line: int
@@ -35,13 +36,13 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The first readable prompts of an input, and the lines before them that gave none.
+    """The first readable prompts of an input, and the lines that gave none.
 
     Attributes:
-        wanted: how many were asked for; there may be fewer.
-        unit: what one of them is.
-        times: how often each stands in `prompts`, one after the other.
-        there: how many there are in the input; None where it was not read to its end.
+        wanted: number asked for; there may be fewer.
+        unit: what one prompt is, for notes.
+        times: how often `prompts` repeats each, one after the other.
+        there: number in the input; None where it was not read to its end.
     """
 
     prompts: tuple[Prompt, ...]
@@ -53,7 +54,7 @@ class Prompts:
     there: int | None = None
 
     def notes(self) -> tuple[str, ...]:
-        """What the user should know about the input, one line each."""
+        """Notes on skipped, missing and left-out lines, for the user."""
         notes = [f"{self.source}, line {item.line}: {item.problem}; skipped" for item in self.skipped]
         count = len(self.prompts) // self.times
         if count < self.wanted:
@@ -68,9 +69,9 @@ def read_prompts(path: Path | None, count: int, strict: bool = False) -> Prompts
     """The first `count` molecules of a SMILES file, or of the built-in list.
 
     Args:
-        path: one SMILES per line, optionally a name after white space; empty lines and lines that begin with
-            `#` do not count. None: the molecules that come with molprof.
-        strict: refuse a line that RDKit cannot read instead of skipping it.
+        path: a SMILES per line, optionally with a name after white space; empty lines and lines that begin with `#`
+            are ignored. None: the built-in molecules.
+        strict: raise for a line that RDKit cannot read instead of skipping it.
 
     Raises:
         UsageError: the file cannot be read or holds no molecule, or `strict` and a line is unreadable.
@@ -89,7 +90,7 @@ def read_prompts(path: Path | None, count: int, strict: bool = False) -> Prompts
 
 
 def read_texts(path: Path, count: int) -> Prompts:
-    """The first `count` prompts of plain text, one per line; empty lines do not count.
+    """The first `count` prompts of plain text, one per line; empty lines are ignored.
 
     Raises:
         UsageError: the file cannot be read or holds no prompt.
@@ -102,13 +103,13 @@ def read_texts(path: Path, count: int) -> Prompts:
 
 
 def repeated(prompts: Prompts, times: int) -> Prompts:
-    """Every prompt so many times, one after the other."""
+    """Every prompt `times` times, one after the other."""
     copies = tuple(prompt for prompt in prompts.prompts for _ in range(times))
     return replace(prompts, prompts=copies, times=times)
 
 
 def short_molecules(count: int) -> list[str]:
-    """The first of the built-in molecules with at most `SHORT_ATOMS` atoms, then the others: for a quick look."""
+    """The first built-in molecules with at most `SHORT_ATOMS` atoms, then the others."""
     read = [prompt.molecule for prompt in read_prompts(None, len(_lines(None))).prompts]
     ordered = sorted((item for item in read if item is not None), key=lambda item: len(item.atoms) > SHORT_ATOMS)
     return [item.smiles for item in ordered[:count]]
@@ -123,13 +124,8 @@ def _lines(path: Path | None) -> list[str]:
                 "the built-in molecules are missing from this installation",
                 hint="--smiles FILE, or reinstall molprof",
             ) from problem
-    try:
-        # A line ends where an editor ends it: not at a form feed or U+2028, as it does for str.splitlines.
-        return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
-    except OSError as problem:
-        raise UsageError(f"cannot read {path}: {problem.strerror or problem}") from problem
-    except UnicodeDecodeError as problem:
-        raise UsageError(f"{path} is not UTF-8 text: {problem.reason} at byte {problem.start}") from problem
+    # str.splitlines would also end a line at a form feed or U+2028, where no editor does.
+    return read_text(path).removesuffix("\n").split("\n")
 
 
 def _parse(lines: Iterable[str], count: int, strict: bool, source: str) -> Prompts:

@@ -16,25 +16,28 @@ from molprof.common.text import shortened
 # Bracket atoms first, then two-letter organic atoms, so that 'Cl' is never read as 'C' + 'l'.
 _ATOM = re.compile(r"\[[^\[\]]+\]|Br|Cl|[BCNOPSFIbcnops*]")
 _BLOCK = re.compile(r"<([^<>]*)>")
-_DECIMAL = re.compile(r"-?[0-9]+\.[0-9]+")
 # An element that SMILES allows without brackets; '[C]' in a conformer stands for such a bare atom.
 _BARE = re.compile(r"\[(Br|Cl|[BCNOPSFIbcnops])\]")
-# How the skeleton writes an atom that the SMILES itself has as e.g. '[C]' (a carbene carbon): a valence-less
-# bracket is marked with an explicit zero charge, which RDKit reads as the same atom, so that '[C]' is free to
-# mean a bare atom.
+# A '[C]' of the SMILES itself (a carbene carbon) gets a charge of zero, which RDKit reads as the same atom, since '[C]'
+# means a bare one.
 _RADICAL = "[{}+0]"
+_NUMBER = r"(-?[0-9]+\.[0-9]+)"
+TRIPLE = re.compile(",".join([_NUMBER] * 3))
+# As lenient as programs that read coordinates with float(): `0.`, and `-1`, where a number was cut short.
+_CUT_TRIPLE = re.compile(",".join([r"(-?[0-9]+\.?[0-9]*)"] * 3))
 
 COORDINATE_DECIMALS = 4
+Position = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class Molecule:
-    """One prompt molecule.
+    """One molecule, cut into its atoms and what stands between them.
 
     Attributes:
-        smiles: canonical SMILES, hydrogens removed, RDKit's order.
-        atoms: heavy atoms (bracketed hydrogens, if RDKit keeps any, included), in the order of `smiles`.
-        pieces: what stands before each atom and after the last one (bonds, ring digits, parentheses, dots);
+        smiles: canonical SMILES without hydrogens.
+        atoms: bracketed atoms in the order of `smiles`: heavy ones, and hydrogens that RDKit keeps.
+        pieces: bonds, ring digits, parentheses and dots before each atom and after the last one;
             `len(pieces) == len(atoms) + 1`.
     """
 
@@ -51,9 +54,7 @@ class Molecule:
         texts = [blocks] * len(self.atoms) if isinstance(blocks, str) else list(blocks)
         if len(texts) != len(self.atoms):
             raise ValueError(f"{len(texts)} coordinate blocks for {len(self.atoms)} atoms")
-        parts = []
-        for piece, atom, text in zip(self.pieces, self.atoms, texts, strict=False):
-            parts.append(f"{piece}{atom}<{text}>")
+        parts = (f"{piece}{atom}<{text}>" for piece, atom, text in zip(self.pieces, self.atoms, texts, strict=False))
         return "".join(parts) + self.pieces[-1]
 
 
@@ -73,7 +74,7 @@ def canonical(smiles: str) -> str:
 
 
 def molecule(smiles: str) -> Molecule:
-    """The molecule of a SMILES, ready to be written as a skeleton.
+    """The molecule of a SMILES in canonical form.
 
     Raises:
         UsageError: RDKit cannot read `smiles`.
@@ -82,7 +83,7 @@ def molecule(smiles: str) -> Molecule:
 
 
 def split_atoms(text: str) -> Molecule:
-    """A SMILES as it stands, every atom in brackets; `text` must be readable SMILES."""
+    """The molecule of readable SMILES, its text kept as it is."""
     atoms, pieces, end = [], [], 0
     for match in _ATOM.finditer(text):
         pieces.append(text[end : match.start()])
@@ -106,16 +107,23 @@ def smiles_of_conformer(text: str) -> str | None:
     return str(Chem.MolToSmiles(mol))
 
 
-def parse_positions(text: str) -> list[tuple[float, float, float]] | None:
-    """The positions of an enriched text in Angstrom, one per block; None where a block is not three decimals."""
-    positions = []
-    for match in _BLOCK.finditer(text):
-        numbers = match.group(1).split(",")
-        if len(numbers) != 3 or not all(_DECIMAL.fullmatch(number) for number in numbers):
-            return None
-        x, y, z = map(float, numbers)
-        positions.append((x, y, z))
-    return positions
+def read_positions(text: str, cut: bool = False) -> list[Position | None]:
+    """Positions of an enriched text in Angstrom, one per block, junk after them dropped.
+
+    None for a block that does not begin with three decimal numbers.
+
+    Args:
+        cut: also read numbers that end at or before their point.
+    """
+    triple = _CUT_TRIPLE if cut else TRIPLE
+    found = (triple.match(block.group(1)) for block in _BLOCK.finditer(text))
+    return [None if match is None else position_of(match) for match in found]
+
+
+def position_of(triple: re.Match[str]) -> Position:
+    """The three numbers that `TRIPLE` matched."""
+    x, y, z = map(float, triple.groups())
+    return x, y, z
 
 
 def coordinate(value: float, decimals: int = COORDINATE_DECIMALS) -> str:
@@ -137,7 +145,7 @@ def block(position: Iterable[float], decimals: int = COORDINATE_DECIMALS) -> str
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps RDKit's own messages off stderr: molprof reports unreadable molecules by itself."""
+    """Keep RDKit's messages off stderr: molprof reports unreadable molecules itself."""
     block = rdBase.BlockLogs()
     try:
         yield

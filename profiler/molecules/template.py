@@ -1,10 +1,12 @@
-"""The position template: which tokens of the answer the prompt already fixes (COPY) and which are FREE."""
+"""Position templates: which tokens of an answer the prompt fixes (COPY), and which are FREE."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 PLACEHOLDER = "0.0000,0.0000,0.0000"
+MOST_THREADS = 8
 _INSIDE = re.compile(r"<([^<>]*)>")
 
 
@@ -41,17 +44,17 @@ class Template:
 
 
 def prompt_text(smiles: str) -> str:
-    """What the model is given."""
+    """The prompt of a molecule."""
     return f"[SMILES]{smiles}[/SMILES]"
 
 
 def conformer_text(skeleton: str) -> str:
-    """What the model has to write, without the end-of-sequence token."""
+    """The answer with this skeleton, without the end token."""
     return f"[CONFORMER]{skeleton}[/CONFORMER]"
 
 
 def build_template(molecule: Molecule, tokenizer: PreTrainedTokenizerFast, placeholder: str = PLACEHOLDER) -> Template:
-    """Tokenizes the skeleton once, with offsets, and marks the FREE positions."""
+    """The template of a molecule."""
     text = conformer_text(molecule.skeleton(placeholder))
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     offsets = encoded["offset_mapping"]
@@ -64,7 +67,7 @@ def build_template(molecule: Molecule, tokenizer: PreTrainedTokenizerFast, place
 
 
 def free_flags(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
-    """True for each token whose characters all lie between `<` and `>`, bool of length `len(offsets)`."""
+    """True for each token that lies between `<` and `>`, bool of length `len(offsets)`."""
     inside = np.zeros(len(text) + 1, dtype=np.int64)
     for match in _INSIDE.finditer(text):
         inside[match.start(1) : match.end(1)] = 1
@@ -73,3 +76,49 @@ def free_flags(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
     ends = np.asarray([end for _, end in offsets])
     free: np.ndarray = (before[ends] - before[begins] == ends - begins) & (ends > begins)
     return free
+
+
+def default_threads() -> int:
+    """`SLURM_CPUS_PER_TASK`, else half the cores plus one; at most 8."""
+    given = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    wanted = int(given) if given.isdigit() and int(given) > 0 else (os.cpu_count() or 1) // 2 + 1
+    return min(wanted, MOST_THREADS)
+
+
+@dataclass
+class Templates:
+    """Builds the templates of batches.
+
+    Attributes:
+        threads: number of threads.
+        cache: keep templates until `clear`, so that each molecule is built once.
+    """
+
+    tokenizer: PreTrainedTokenizerFast
+    placeholder: str
+    threads: int = 1
+    cache: bool = False
+    _kept: dict[str, Template] = field(default_factory=dict)
+
+    def build(self, molecules: Sequence[Molecule]) -> list[Template]:
+        """One template per molecule, in their order."""
+        if not self.cache:
+            return self._build(molecules)
+        new = {molecule.smiles: molecule for molecule in molecules if molecule.smiles not in self._kept}
+        self._kept.update(zip(new, self._build(list(new.values())), strict=True))
+        return [self._kept[molecule.smiles] for molecule in molecules]
+
+    def clear(self) -> None:
+        """Drop the kept templates, so that a timed pass builds its own."""
+        self._kept.clear()
+
+    def _build(self, molecules: Sequence[Molecule]) -> list[Template]:
+        if self.threads == 1 or len(molecules) < 2:
+            return [self._one(molecule) for molecule in molecules]
+        # The first call may change the tokenizer's padding, which fails while other threads use the tokenizer.
+        self.tokenizer("", add_special_tokens=False)
+        with ThreadPoolExecutor(self.threads) as pool:
+            return list(pool.map(self._one, molecules))
+
+    def _one(self, molecule: Molecule) -> Template:
+        return build_template(molecule, self.tokenizer, self.placeholder)

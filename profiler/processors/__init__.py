@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """The factory of a processor, as `package.module:factory`, and what the processor does."""
+    """A processor's `package.module:factory`, and what it does."""
 
     place: str
     summary: str
@@ -25,14 +25,14 @@ class Entry:
 _HERE = "molprof.profiler.processors"
 _CONTRACT = "a factory takes a Target: see molprof/profiler/processors/base.py"
 PROCESSORS = {
-    "generic": Entry(f"{_HERE}.generic:Generic", "position template, block-list at FREE positions; any tokenizer"),
-    "qwen": Entry(f"{_HERE}.qwen:Qwen", "position template, allow-list of number tokens; single-digit tokenizers"),
-    "vectorized": Entry(f"{_HERE}.vectorized:Vectorized", "the masks of --lp, prepared before the first step"),
-    "placeholder": Entry(f"{_HERE}.placeholder:Placeholder", "vectorized, with a placeholder that fits the tokenizer"),
+    "generic": Entry(f"{_HERE}.generic:Generic", "position template; FREE blocks brackets and controls; any tokenizer"),
+    "qwen": Entry(f"{_HERE}.qwen:Qwen", "position template; FREE allows number tokens only; single-digit tokenizers"),
+    "vectorized": Entry(f"{_HERE}.vectorized:Vectorized", "masks of generic or qwen, prepared before the first step"),
+    "placeholder": Entry(f"{_HERE}.placeholder:Placeholder", "vectorized, its placeholder fitted to the tokenizer"),
     "truncate": Entry(f"{_HERE}.truncate:Truncate", "position template; a coordinate ends where the model closes it"),
-    "grammar": Entry(f"{_HERE}.grammar:Grammar", "three decimal numbers per block, in the tokenizer's own tokens"),
-    "xgrammar": Entry(f"{_HERE}.xgrammar_adapter:make", "the same grammar by XGrammar (extra xgrammar)"),
-    "llguidance": Entry(f"{_HERE}.llguidance_adapter:make", "the same grammar by llguidance (extra llguidance)"),
+    "grammar": Entry(f"{_HERE}.grammar:Grammar", "three decimal numbers per coordinate, in the tokenizer's own tokens"),
+    "xgrammar": Entry(f"{_HERE}.engines:make_xgrammar", "like grammar, by the package XGrammar (molprof[xgrammar])"),
+    "llguidance": Entry(f"{_HERE}.engines:make_llguidance", "like grammar, by llguidance (molprof[llguidance])"),
 }
 
 
@@ -69,7 +69,7 @@ def find_factory(name: str) -> Factory:
         factory: Factory = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as problem:
         if problem.name is not None and problem.name == module.partition(".")[0]:
-            hint += f"; PYTHONPATH=FOLDER adds the folder of {problem.name}.py or of the package {problem.name}"
+            hint += f"; set PYTHONPATH to the folder of {problem.name}.py or of the package {problem.name}"
         raise UsageError(f"no processor {name!r}: {problem}", hint=hint) from problem
     except (ImportError, AttributeError) as problem:
         raise UsageError(f"no processor {name!r}: {problem}", hint=hint) from problem

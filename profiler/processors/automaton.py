@@ -1,9 +1,8 @@
-"""A token automaton per molecule, as tables for a whole batch: which tokens may follow, and what then.
+"""A token automaton per molecule, as tables for a whole batch; automaton_batch.py runs them.
 
-A row's automaton is a chain: gap, coordinate, gap, ..., coordinate, gap, end. A *gap* is skeleton text that the
-prompt fixes, as one or a few token paths; a *coordinate* is the same small automaton every time. States of all
-rows are numbered together; one table holds, per state and class of token, the next state and the mask that holds
-there. automaton_batch.py runs them.
+A row's automaton is a chain: gap, coordinate, gap, ..., coordinate, gap, end. A *gap* is skeleton text as one or a few
+token paths; a *coordinate* is always the same small automaton. States are numbered over all rows; one table holds, per
+state and class of token, the next state and its mask.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -20,30 +20,38 @@ from molprof.profiler.models.target import Target
 
 Path = tuple[int, ...]
 END = 0
-_OTHER = 0  # the class of tokens that no branching state tells apart
+_OTHER = 0  # the class of tokens that no branching state allows
 
 
 @dataclass(frozen=True)
 class Coordinate:
-    """The automaton of one coordinate block's inside.
+    """The automaton of the inside of a coordinate block.
 
     Attributes:
         edges: per state, the next state by token; a coordinate begins in state 0.
         closing: states in which the text may leave the block.
-        longest: most tokens that a coordinate can take.
     """
 
     edges: tuple[dict[int, int], ...]
     closing: frozenset[int]
-    longest: int
+
+    @cached_property
+    def longest(self) -> int:
+        """Most tokens of a coordinate; its automaton has no loops."""
+
+        @cache
+        def length(state: int) -> int:
+            return max((1 + length(onward) for onward in set(self.edges[state].values())), default=0)
+
+        return length(0)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """One row: its gaps, `len(gaps) - 1` coordinates between them.
+    """One row: its gaps, with a coordinate between each two.
 
     Attributes:
-        gaps: per gap its token paths, all of which lead to the next coordinate, or to the end.
+        gaps: per gap its token paths, all of which lead to the next coordinate or to the end.
     """
 
     gaps: tuple[tuple[Path, ...], ...]
@@ -55,30 +63,17 @@ class Chain:
 
 @dataclass(frozen=True)
 class Node:
-    """A place inside token paths that were merged where they begin alike: where each token leads, and whether a
-    path ends here."""
+    """A place inside token paths merged where they begin alike: where tokens lead, and whether a path ends here."""
 
     edges: dict[int, Node]
     ends: bool
 
 
-def longest_path(states: Sequence[dict[int, int]]) -> int:
-    """Most tokens from state 0 on, in an automaton without loops."""
-    found: dict[int, int] = {}
-
-    def length(state: int) -> int:
-        if state not in found:
-            found[state] = max((1 + length(onward) for onward in set(states[state].values())), default=0)
-        return found[state]
-
-    return length(0)
-
-
 def check_vocabulary(name: str, target: Target) -> None:
-    """Refuses a vocabulary in which a token joins a digit with a mark of a coordinate.
+    """Check that no token joins a digit with a mark of a coordinate.
 
     Raises:
-        UsageError: there is such a token; `name` is the processor that cannot work with it.
+        UsageError: one does, so that the processor `name` cannot work with it.
     """
     joined = re.compile(rb"[0-9][<>,.\-]|[<>,.\-][0-9]")
     for token, piece in enumerate(target.table.pieces):
@@ -91,7 +86,7 @@ def check_vocabulary(name: str, target: Target) -> None:
 
 @dataclass(frozen=True)
 class Tables:
-    """The automata of a batch; `states` of them, numbered over all rows, state 0 the end of every row.
+    """The automata of a batch, states numbered over all rows; state 0 is the end of every row.
 
     Attributes:
         classes: class of each token id, int64 (logits_width,).
@@ -130,11 +125,7 @@ def compile_tables(coordinate: Coordinate, chains: Sequence[Chain], target: Targ
 
 
 class _Builder:
-    """Numbers the states of a batch and collects their edges.
-
-    Attributes:
-        masks: mask of each state.
-    """
+    """Numbers the states of a batch, with the mask of each in `masks`, and collects their edges."""
 
     def __init__(self, coordinate: Coordinate) -> None:
         self._coordinate = coordinate
@@ -148,7 +139,7 @@ class _Builder:
         self._state(-1, ())  # the end: the end token, again and again
 
     def row(self, chain: Chain) -> int:
-        """Adds a row; its first state."""
+        """The first state of a new row."""
         tries = [self._trie(paths) for paths in chain.gaps]
         leave = {token: self._gap(child, None) for token, child in tries[-1].edges.items()}
         for trie in reversed(tries[:-1]):
@@ -159,7 +150,7 @@ class _Builder:
         return state
 
     def _block(self, leave: dict[int, int]) -> int:
-        """A coordinate, whose closing states lead on as `leave` says."""
+        """The first state of a new coordinate, whose closing states lead on as `leave` says."""
         begin = len(self.masks)
         self._blocks.append(begin)
         for place in range(len(self._coordinate.edges)):
@@ -200,7 +191,7 @@ class _Builder:
         return self._tries[paths]
 
     def classes(self, width: int) -> tuple[np.ndarray, int]:
-        """Class of each token, and how many classes: tokens that every state treats alike share one."""
+        """Class of each token, and the number of classes; tokens that every state treats alike share one."""
         told_apart = {token for _, token, _ in self._edges}
         ways: dict[int, dict[int, int]] = {token: {} for token in told_apart}
         for place, edges in enumerate(self._coordinate.edges):

@@ -1,4 +1,4 @@
-"""A batch's token automata, run on the device: nothing is read back from there while text is made."""
+"""A batch's token automata on the device: no step reads anything back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,15 @@ from transformers import LogitsProcessor
 
 from molprof.profiler.models.target import Target
 from molprof.profiler.processors.automaton import END, Tables
+
+
+class DeviceTables(NamedTuple):
+    """Fields of `Tables` that a step reads, on the device."""
+
+    classes: Tensor
+    moves: Tensor
+    columns: Tensor
+    bias: Tensor
 
 
 def fused_step() -> Callable[..., None] | None:
@@ -32,31 +41,28 @@ def kernels_per_step(target: Target) -> int:
 class AutomatonBatch(LogitsProcessor):
     """A batch's automata, its rows' states on the device.
 
-    Allowed scores are copied into a tensor that is -inf everywhere else; it is kept and returned at every step,
-    and valid until the next call. A step touches `rows x k` elements, whatever the vocabulary, and reads no value
-    back: one kernel on a GPU with Triton, which torch brings along there, else six.
+    Allowed scores are copied into a tensor that is -inf everywhere else and is returned at every step. A step touches
+    `rows x k` elements, whatever the vocabulary: one kernel on a GPU with Triton, else six.
 
     Args:
         prompt_width: columns of the left-padded prompts.
     """
 
-    reads_tokens = True  # what `forced` returns depends on what was chosen
+    reads_tokens = True  # what is forced depends on the chosen tokens
 
     def __init__(self, tables: Tables, prompt_width: int, target: Target) -> None:
         device = target.device
         self._tables = tables
         self._width = target.logits_width
         self._prompt_width = self._read = prompt_width
-        self._classes = torch.from_numpy(tables.classes).to(device)
-        self._moves = torch.from_numpy(tables.moves).to(device)
-        self._columns = torch.from_numpy(tables.columns).to(device)
-        self._bias = torch.from_numpy(tables.bias).to(device)
+        copied = (tables.classes, tables.moves, tables.columns, tables.bias)
+        self._device = DeviceTables(*(torch.from_numpy(array).to(device) for array in copied))
         self._at = torch.from_numpy(tables.first.copy()).to(device)
         self._out = torch.full((len(tables.first), self._width), -math.inf, device=device)
         self._step = fused_step() if device.type == "cuda" else None
         self._called: list[int] = []
         self._ids: Tensor | None = None
-        # For a decoding loop that appends forced runs at once: its states are on the host, see `forced`.
+        # States on the host, for a decoding loop that appends forced runs; see `forced`.
         self._host = tables.first.copy()
         self._masked = np.zeros(len(tables.first), dtype=np.int64)
 
@@ -65,16 +71,18 @@ class AutomatonBatch(LogitsProcessor):
         self._called.append(self._read - self._prompt_width)
         self._ids = input_ids
         if self._step is not None:
-            tables = self._classes, self._moves, self._at
-            self._step(input_ids, first, *tables, scores, self._columns, self._bias, self._out)
+            self._step(input_ids, first, self._device, self._at, scores, self._out)
             return self._out
         for column in range(first, self._read):
-            kinds = self._classes[input_ids[:, column]]
-            self._at = self._moves[self._at[:, 0], kinds]
-        kept = scores.index_select(1, self._columns)
-        kept.add_(self._bias.index_select(0, self._at[:, 1]))
-        self._out.index_copy_(1, self._columns, kept)
-        return self._out
+            kinds = self._device.classes[input_ids[:, column]]
+            self._at = self._device.moves[self._at[:, 0], kinds]
+        return self._allowed(scores, self._at[:, 1], self._out)
+
+    def _allowed(self, scores: Tensor, masks: Tensor, out: Tensor) -> Tensor:
+        """Scores that each row's mask allows, written into `out`."""
+        kept = scores.index_select(1, self._device.columns)
+        kept.add_(self._device.bias.index_select(0, masks))
+        return out.index_copy_(1, self._device.columns, kept)
 
     @cached_property
     def _hidden(self) -> np.ndarray:
@@ -84,9 +92,9 @@ class AutomatonBatch(LogitsProcessor):
 
     @property
     def masked_logits(self) -> list[int]:
-        """Logits set to -inf so far, by row, idle row-steps included.
+        """Logits set to -inf so far, by row, steps on finished rows included.
 
-        Found by walking the tables along what was written, so that no step has to count.
+        Walks the tables along what was written, so that no step counts.
         """
         if self._ids is None:
             return [int(count) for count in self._masked]
@@ -102,11 +110,7 @@ class AutomatonBatch(LogitsProcessor):
         return [int(count) for count in total]
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
-        """The tokens from here on for which no choice is left, the end token included.
-
-        Called in order, once before a row's first choice and once after each; the row's state moves past `chosen`
-        (None before the first choice) and past what is returned.
-        """
+        """See `ForcedRuns`: the row's state moves past `chosen` and past what is returned."""
         at = self._host[row]
         if chosen is not None:
             at = self._tables.moves[at[0], self._tables.classes[chosen]]
@@ -121,14 +125,8 @@ class AutomatonBatch(LogitsProcessor):
         return run
 
     def mask(self, scores: Tensor, places: Any) -> Tensor:
-        """The masked scores of the rows `places.rows`, each in the state that `forced` left it in.
-
-        Args:
-            scores: float32 (rows, logits_width).
-        """
+        """See `ForcedRuns`: each row is in the state that `forced` left it in."""
         rows = list(places.rows)
         masks = self._host[rows, 1]
         self._masked[rows] += self._hidden[masks]
-        kept = scores.index_select(1, self._columns)
-        kept.add_(self._bias.index_select(0, torch.from_numpy(masks).to(scores.device)))
-        return self._out[: len(rows)].index_copy_(1, self._columns, kept)
+        return self._allowed(scores, torch.from_numpy(masks).to(scores.device), self._out[: len(rows)])

@@ -1,4 +1,4 @@
-"""What a studied logits processor is: made once per run, started once per batch, counting what it masks."""
+"""The contract of a logits processor: made once per run, started once per batch, counting what it masks."""
 
 from __future__ import annotations
 
@@ -17,27 +17,25 @@ class BatchProcessor(Protocol):
 
     @property
     def masked_logits(self) -> list[int] | None:
-        """Logits set to -inf so far, by row; None where they are not counted. Read after the last step, so that
-        no step has to wait for the device to count them."""
+        """Logits set to -inf so far, by row; None where they are not counted. Read after the last step."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """The masked scores.
 
         Args:
             input_ids: prompt and answer so far, int64 (batch, prompt_width + position).
-            scores: float32 (batch, logits_width); transformers hands over a fresh copy, so it may be written
-                to. What is returned has the same shape, dtype and device, and need only last until the next
-                call.
+            scores: float32 (batch, logits_width), a fresh copy that may be written to. What is returned has the same
+                shape, dtype and device, and must last until the next call.
         """
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the rows of a step stand in molprof's own decoding loop: unlike `generate`'s, at unlike positions.
+    """Where the rows of a step stand in molprof's own decoding loop, each at its own position.
 
     Attributes:
-        rows: rows of the batch, in the order of the scores; rows that have ended may be missing.
-        positions: by row, the answer position that a token is being chosen for.
+        rows: rows of the batch, in the order of the scores; finished ones may be missing.
+        positions: answer position of the next token, by row.
         row_ids, position_ids: the same on the logits' device, int64 (rows,).
     """
 
@@ -49,13 +47,12 @@ class Places:
 
 @runtime_checkable
 class ForcedRuns(Protocol):
-    """What a batch processor may have besides, for `--forced-runs` and `--drop-finished`.
+    """What a batch processor must also have for `--forced-runs` and `--drop-finished`.
 
     Attributes:
-        reads_tokens: True where what is forced depends on the chosen tokens: the host then reads them back once
-            per step. False where positions tell it; such a processor forces the end token itself, and lets no
-            other token end a row.
-        masked_logits: as for `BatchProcessor`.
+        reads_tokens: True if what is forced depends on the chosen tokens, which the host then reads back once per step.
+            False if positions decide it; such a processor forces the end token, and lets no other token end a row.
+        masked_logits: see `BatchProcessor`.
     """
 
     reads_tokens: bool
@@ -65,10 +62,10 @@ class ForcedRuns(Protocol):
         """See `BatchProcessor`."""
 
     def forced(self, row: int, position: int, chosen: int | None) -> Sequence[int]:
-        """The tokens from answer position `position` on for which no choice is left, the end token included.
+        """The forced tokens from answer position `position` on, the end token included.
 
-        Called in order, once before a row's first choice (position 0) and once after each, so that a row's
-        state may be moved on: past `chosen`, and past what is returned.
+        Called in order, once before a row's first choice (position 0) and once after each. It may move the row's state
+        past `chosen` and past what is returned.
 
         Args:
             chosen: the token at `position - 1`; None before the first choice, and without `reads_tokens`.
@@ -79,23 +76,22 @@ class ForcedRuns(Protocol):
 
 
 class Processor(Protocol):
-    """A processor for a whole run: holds what depends on the vocabulary only.
+    """A processor for a whole run, with what depends on the vocabulary only.
 
-    A user's own (`--processor package.module:factory`) needs `start` alone. Its factory may as well return a
-    transformers `LogitsProcessor`, which is then made anew for each batch, by another call of the factory.
+    A user's own (`--processor package.module:factory`) requires `start` alone. Its factory may also return a
+    transformers `LogitsProcessor`, and is then called again for each batch.
 
     Attributes:
         name: as given to `--processor`.
-        placeholder: what the templates write for a coordinate.
-        parameters: whatever else decides what it does, for the manifest.
+        placeholder: what templates write for a coordinate.
+        parameters: what else decides what it does, for the manifest.
 
-    It may have besides (looked for by name, so that a user's processor need not know of them):
+    Optional, looked up by name:
 
-    - `needs_templates`: True where it cannot work with plain-text prompts, for which `start` gets no templates.
-      False if missing.
-    - `fixed_length`: False where an answer need not have its template's length; such a run has no template counts
-      in its manifest, for none of them bound the text. True if missing.
-    - `longest(template)`: most tokens of an answer, end token included. The template's and one more if missing.
+    - `needs_templates`: True if it cannot work with plain-text prompts, which have no templates. Default: False.
+    - `fixed_length`: False if an answer need not have its template's length; the manifest then has no template counts.
+      Default: True.
+    - `longest(template)`: most tokens of an answer, end token included. Default: the template's and one more.
     """
 
     name: str
@@ -106,7 +102,7 @@ class Processor(Protocol):
         """The processor of one batch.
 
         Args:
-            templates: one per row; empty for prompts of plain text, which have none.
+            templates: one per row; empty for prompts of plain text.
             prompt_width: columns of the left-padded prompts; answer position p is column prompt_width + p.
         """
 

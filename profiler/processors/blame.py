@@ -1,4 +1,4 @@
-"""What a user's own code raised, and where in it: for messages that spare the user a traceback of ours."""
+"""What a user's own code raised, and where in it, as text for an error message."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from molprof.common.errors import MolprofError
 _LIBRARIES = ("stdlib", "platstdlib")
 _INSTALLED = {"site-packages", "dist-packages"}
 
-
-# An out-of-memory error and those of molprof say by themselves what to do.
+# Errors that already say what to do.
 PASSED_ON = (MolprofError, torch.OutOfMemoryError)
-# What else a user's code may raise. `SystemExit` would end the process without a word; an interrupt must end it.
+# `SystemExit` would end the process without a message.
 RAISED = (Exception, SystemExit)
 
 
 def told(problem: BaseException, factory: str) -> str:
     """Kind, text and, where it is known, place of an error: `ValueError: too few (mine.py line 12)`.
 
-    The place is the innermost frame outside of molprof and of installed packages; of a processor that is itself
-    installed, the innermost frame of its own package.
+    The place is the innermost frame outside of molprof and installed packages; for an installed processor, the
+    innermost frame of its own package.
 
     Args:
         factory: `package.module:factory`.
@@ -39,7 +38,7 @@ def _place(problem: BaseException, module: str) -> str | None:
     frames = [
         (str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(problem.__traceback__)
-        if not frame.f_code.co_filename.startswith("<")  # no file: what imports a module, or made code
+        if not frame.f_code.co_filename.startswith("<")  # no file: the import system, or generated code
     ]
     package = module.partition(".")[0]
     foreign = [frame for frame in frames if frame[0].partition(".")[0] != "molprof"]

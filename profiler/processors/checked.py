@@ -1,14 +1,16 @@
-"""A user's own processor, made to fit the contract and watched: what it does wrong is said by step and row.
+"""A user's own processor behind the contract of `base`; its mistakes are errors that name step and row.
 
-Type, shape, dtype and device are compared in every step, which reads nothing back from the device. Whether a row
-has any token left costs a wait for the device, so it is looked at in a pass that is not timed.
+Every step compares type, shape, dtype and device. Whether a row has any token left requires a host sync, so only an
+untimed pass checks that.
 """
 
 from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -22,16 +24,37 @@ from molprof.profiler.processors.base import Places
 from molprof.profiler.processors.blame import PASSED_ON, RAISED, told
 
 
+@dataclass(frozen=True)
+class _User:
+    """The processor in errors: its name, and the place it comes from as given to `--processor`."""
+
+    name: str
+    place: str
+
+    def error(self, what: str, step: int | None = None) -> ProcessorError:
+        return ProcessorError(f"the processor {self.name!r} {what}", step=step)
+
+    @contextmanager
+    def blamed(self, what: str) -> Iterator[None]:
+        """Raise whatever the user's code raises inside as a `ProcessorError` that begins with `what`."""
+        try:
+            yield
+        except PASSED_ON:
+            raise
+        except RAISED as problem:
+            raise self.error(f"{what}: {told(problem, self.place)}") from problem
+
+
 class UserProcessor:
     """What a user's factory makes, as a `Processor`.
 
     Args:
         name: as given to `--processor`.
-        factory: makes a `Processor`, or a transformers `LogitsProcessor` (or any callable like one), which is
-            then made anew for each batch.
+        factory: makes a `Processor`, or a transformers `LogitsProcessor` (or any callable like one), which is then made
+            anew for each batch.
 
     Attributes:
-        verify: whether the batches that are started from now on look for rows without any token left.
+        verify: whether batches started from now on check that every row has a token left.
 
     Raises:
         UsageError: the factory makes neither, or its parameters cannot be written into a trace.
@@ -45,8 +68,8 @@ class UserProcessor:
                 hint="a factory returns a transformers LogitsProcessor, or an object with start(templates, width)",
             )
         self._made, self._factory, self._target = made, factory, target
-        self._place = name
         self.name = str(getattr(made, "name", name))
+        self._user = _User(self.name, name)
         self.placeholder = str(getattr(made, "placeholder", PLACEHOLDER))
         self.parameters = _recordable(name, dict(getattr(made, "parameters", {})))
         self.needs_templates = bool(getattr(made, "needs_templates", False))
@@ -58,43 +81,33 @@ class UserProcessor:
         own = getattr(self._made, "longest", None)
         if own is None:
             return len(template.ids) + 1
-        try:
+        with self._user.blamed("failed to give its longest answer"):
             most = int(own(template))
-        except PASSED_ON:
-            raise
-        except RAISED as problem:
-            what = f"failed to tell its longest answer: {told(problem, self._place)}"
-            raise ProcessorError(f"the processor {self.name!r} {what}") from problem
         if most < 1:
-            raise ProcessorError(f"the processor {self.name!r} says that its longest answer has {most} tokens")
+            raise self._user.error(f"says that its longest answer has {most} tokens")
         return most
 
     def start(self, templates: Sequence[Template], prompt_width: int) -> CheckedBatch:
-        try:
+        with self._user.blamed("failed to start"):
             if callable(getattr(self._made, "start", None)):
                 batch = self._made.start(templates, prompt_width)
             else:
                 batch = self._factory(self._target)
-        except PASSED_ON:
-            raise
-        except RAISED as problem:
-            what = f"failed to start: {told(problem, self._place)}"
-            raise ProcessorError(f"the processor {self.name!r} {what}") from problem
         jumps = callable(getattr(batch, "forced", None)) and callable(getattr(batch, "mask", None))
         if jumps and hasattr(batch, "reads_tokens"):
-            return CheckedRuns(self.name, self._place, batch, prompt_width, self.verify, self._target)
+            return CheckedRuns(self._user, batch, prompt_width, self.verify, self._target)
         if not callable(batch):
-            what = f"its start gave a {type(batch).__name__}, which cannot be called with input_ids and scores"
-            raise ProcessorError(f"the processor {self.name!r} failed: {what}")
-        return CheckedBatch(self.name, self._place, batch, prompt_width, self.verify, self._target)
+            what = f"its start returned a {type(batch).__name__}, which cannot be called with input_ids and scores"
+            raise self._user.error(f"failed: {what}")
+        return CheckedBatch(self._user, batch, prompt_width, self.verify, self._target)
 
 
 class CheckedBatch(LogitsProcessor):
-    """Calls a user's batch processor and looks at what it returns."""
+    """Calls a user's batch processor and checks what it returns."""
 
-    def __init__(self, name: str, place: str, batch: Any, prompt_width: int, verify: bool, target: Target) -> None:
+    def __init__(self, user: _User, batch: Any, prompt_width: int, verify: bool, target: Target) -> None:
         self._target = target
-        self._name, self._place, self._batch = name, place, batch
+        self._user, self._batch = user, batch
         self._prompt_width, self._verify = prompt_width, verify
         self._ends = {target.eos, target.pad}
         self._rows: int | None = None
@@ -102,18 +115,13 @@ class CheckedBatch(LogitsProcessor):
     @property
     def masked_logits(self) -> list[int] | None:
         """What the processor counted; None where it does not count."""
-        try:
+        with self._user.blamed("failed to give its masked logits"):
             counted = getattr(self._batch, "masked_logits", None)
             counts = None if counted is None else [int(count) for count in counted]
-        except PASSED_ON:
-            raise
-        except RAISED as problem:
-            what = f"failed to tell its masked logits: {told(problem, self._place)}"
-            raise ProcessorError(f"the processor {self._name!r} {what}") from problem
         rows = self._rows
         if counts is not None and rows is not None and (len(counts) != rows or min(counts, default=0) < 0):
-            what = f"has masked_logits {shortened(str(counts))}, not one count for each of {rows} rows"
-            raise ProcessorError(f"the processor {self._name!r} {what}")
+            shown = shortened(str(counts))
+            raise self._user.error(f"has masked_logits {shown}, not one count for each of {rows} rows")
         return counts
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -124,7 +132,7 @@ class CheckedBatch(LogitsProcessor):
     def _checked(
         self, called: Callable[..., Any], about: Any, scores: Tensor, step: int, rows: Sequence[int]
     ) -> Tensor:
-        """What `called` makes of `scores`; `rows` are the rows of the batch that these are."""
+        """What `called` makes of `scores`, which are those of the batch's rows `rows`."""
         expected = tuple(scores.shape), scores.dtype, scores.device
         at = f"rows {rows[0]} to {rows[-1]}" if len(rows) > 1 else f"row {rows[0]}"
         try:
@@ -133,7 +141,7 @@ class CheckedBatch(LogitsProcessor):
         except PASSED_ON:
             raise
         except RAISED as problem:
-            raise self._error(f"raised {told(problem, self._place)}", step, at) from problem
+            raise self._error(f"raised {told(problem, self._user.place)}", step, at) from problem
         if not isinstance(out, Tensor):
             raise self._error(f"returned a {type(out).__name__}, not a tensor of scores", step, at)
         found = tuple(out.shape), out.dtype, out.device
@@ -152,30 +160,25 @@ class CheckedBatch(LogitsProcessor):
         return out
 
     def _error(self, what: str, step: int, where: str) -> ProcessorError:
-        return ProcessorError(f"the processor {self._name!r} {what}, at step {step}, {where}", step=step)
+        return self._user.error(f"{what}, at step {step}, {where}", step)
 
 
 class CheckedRuns(CheckedBatch):
-    """One that tells forced runs too, watched in the same way: `ForcedRuns`."""
+    """A user's batch processor with `ForcedRuns`."""
 
-    def __init__(self, name: str, place: str, batch: Any, prompt_width: int, verify: bool, target: Target) -> None:
-        super().__init__(name, place, batch, prompt_width, verify, target)
+    def __init__(self, user: _User, batch: Any, prompt_width: int, verify: bool, target: Target) -> None:
+        super().__init__(user, batch, prompt_width, verify, target)
         self.reads_tokens = bool(batch.reads_tokens)
         self._step = 0
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
         """See `ForcedRuns`."""
         where = f"at position {position} of row {row}"
-        try:
+        with self._user.blamed(f"failed to give what is forced {where}"):
             tokens = [operator.index(token) for token in self._batch.forced(row, position, chosen)]
-        except PASSED_ON:
-            raise
-        except RAISED as problem:
-            what = f"failed to tell what is forced {where}: {told(problem, self._place)}"
-            raise ProcessorError(f"the processor {self._name!r} {what}") from problem
         for token in tokens:
             if not 0 <= token < self._target.logits_width:
-                raise ProcessorError(f"the processor {self._name!r} forces {token} {where}, which is no token's id")
+                raise self._user.error(f"forces {token} {where}, which is no token's id")
         return tokens
 
     def mask(self, scores: Tensor, places: Places) -> Tensor:
@@ -186,7 +189,7 @@ class CheckedRuns(CheckedBatch):
 
 
 def _recordable(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    """The parameters as JSON holds them: the trace is written last, when a capture has long run."""
+    """The parameters as JSON holds them: checked now, since the trace is written only when a capture ends."""
     try:
         kept: dict[str, Any] = json.loads(json.dumps(parameters, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as problem:

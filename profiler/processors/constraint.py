@@ -1,9 +1,7 @@
-"""A molecule's grammar as text for other grammar engines, and their masks in a processor: one row, one matcher.
+"""A molecule's grammar as text for other grammar engines, and a processor of their masks.
 
-The grammar is that of `grammar`: the skeleton, and per block three decimal numbers. It is given as text over
-characters, so that an engine decides by itself which tokens may follow; unlike `grammar` they allow every cut of a
-text into tokens. Engines treat special tokens as no text, so tags that are single tokens are forced here, and the
-closing one is what the engine takes for its end of text.
+The language is that of `grammar`, but an engine allows every cut of a text into tokens. For an engine, special tokens
+are no text: tags that are single tokens are forced here, and the closing one is its end of text.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -29,8 +28,7 @@ from molprof.profiler.processors.free_length import WHOLE_DIGITS
 
 _TAGS = "[CONFORMER]", "[/CONFORMER]"
 _BLOCK = re.compile(r"(?<=<)[^<>]*(?=>)")
-_NUMBER = f'"-"? [0-9]{{1,{WHOLE_DIGITS}}} "." [0-9]{{1,{COORDINATE_DECIMALS}}}'
-_NUMBER_PATTERN = rf"-?[0-9]{{1,{WHOLE_DIGITS}}}\.[0-9]{{1,{COORDINATE_DECIMALS}}}"
+_WHOLE, _FRACTION = f"[0-9]{{1,{WHOLE_DIGITS}}}", f"[0-9]{{1,{COORDINATE_DECIMALS}}}"
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Constraint:
 
     Attributes:
         opening: token that is forced first; None where the tag is ordinary text.
-        texts: what stands before, between and after the coordinates.
+        texts: the texts before, between and after the coordinates.
         closing: token that ends the text: the closing tag's, else the end token.
     """
 
@@ -48,12 +46,12 @@ class Constraint:
     closing: int
 
     def ebnf(self) -> str:
-        """The text between opening and closing, in the notation of GBNF."""
-        return f'root ::= {self._sequence()}\nc ::= n "," n "," n\nn ::= {_NUMBER}\n'
+        """The text between opening and closing in GBNF."""
+        return f'root ::= {self._sequence()}\nc ::= n "," n "," n\nn ::= "-"? {_WHOLE} "." {_FRACTION}\n'
 
     def lark(self) -> str:
-        """The same in the notation of Lark."""
-        return f'start: {self._sequence()}\nc: N "," N "," N\nN: /{_NUMBER_PATTERN}/\n'
+        """The same in Lark."""
+        return f'start: {self._sequence()}\nc: N "," N "," N\nN: /-?{_WHOLE}\\.{_FRACTION}/\n'
 
     def _sequence(self) -> str:
         return " c ".join(json.dumps(text) for text in self.texts)
@@ -69,7 +67,7 @@ def constraint(template: Template, target: Target) -> Constraint:
 
 
 def tag_tokens(target: Target) -> tuple[int | None, int]:
-    """What a row is forced to write first, and what ends its text: the tags, or nothing and the end token."""
+    """Opening and closing token of a `Constraint`."""
     vocabulary = target.tokenizer.get_vocab()
     if all(vocabulary.get(tag) in target.table.special for tag in _TAGS):
         return vocabulary[_TAGS[0]], vocabulary[_TAGS[1]]
@@ -77,7 +75,7 @@ def tag_tokens(target: Target) -> tuple[int | None, int]:
 
 
 class Engine(ABC):
-    """What an adapter brings: matchers that know which tokens may follow, as bit masks on the host."""
+    """Makes matchers, which know which tokens may follow, as bit masks on the host."""
 
     @abstractmethod
     def compile(self, constraint: Constraint) -> Any:
@@ -85,33 +83,29 @@ class Engine(ABC):
 
     @abstractmethod
     def accept(self, matcher: Any, token: int) -> None:
-        """Moves a matcher past a token that its mask allowed."""
+        """Move a matcher past a token that its mask allowed."""
 
     @abstractmethod
     def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
-        """Writes each matcher's bits into its row of `mask`, int32 (rows, ceil(logits_width / 32)), on the host."""
+        """Write each matcher's bits into its row of `mask`, int32 (rows, ceil(logits_width / 32)), on the host."""
 
     @abstractmethod
     def apply(self, scores: Tensor, mask: Tensor) -> None:
-        """Sets the scores whose bit is 0 to -inf, in place."""
+        """Set the scores whose bit is 0 to -inf, in place."""
 
 
 class EngineProcessor:
-    """A processor that asks an engine. Its compile time is part of the phase `template`, and counted apart.
-
-    Attributes:
-        parameters: compile time per molecule so far, in ns, besides what the adapter states.
-    """
+    """A processor that asks an engine. Compiling is part of the phase `template`; `parameters` has its mean time."""
 
     placeholder = PLACEHOLDER
     needs_templates = True
     fixed_length = False
 
-    def __init__(self, name: str, target: Target, engine: Engine, parameters: dict[str, Any]) -> None:
+    def __init__(self, name: str, target: Target, engine: Engine) -> None:
         self.name = name
         self._target, self._engine = target, engine
         self._times_ns: list[int] = []
-        self.parameters = parameters
+        self.parameters: dict[str, Any] = {"version": version(name)}
 
     def longest(self, template: Template) -> int:
         """Most tokens of an answer, end token included: one per character, in the worst cut."""
@@ -134,9 +128,9 @@ class EngineProcessor:
 
 
 class _EngineBatch(LogitsProcessor):
-    """A batch's matchers. Each step reads the chosen tokens back, and moves a mask to the device."""
+    """A batch's matchers. Each step reads the chosen tokens back, and copies a mask to the device."""
 
-    masked_logits = None  # an engine's masks are not counted: that would cost more than making them
+    masked_logits = None  # counting the bits would cost more than making them
 
     def __init__(
         self, engine: Engine, rows: Sequence[Constraint], matchers: list[Any], prompt_width: int, target: Target
@@ -144,7 +138,7 @@ class _EngineBatch(LogitsProcessor):
         self._engine, self._rows, self._matchers = engine, rows, matchers
         self._read = prompt_width
         self._eos = target.eos
-        # Where each row is forced: its opening token at first, the end token when it has closed.
+        # The token that each row is forced to write: its opening token first, the end token after its closing one.
         self._forced: list[int | None] = [row.opening for row in rows]
         pinned = target.device.type == "cuda"
         words = -(-target.logits_width // 32)

@@ -1,7 +1,4 @@
-"""What `grammar` and `truncate` share: a coordinate is as long as the model writes it, between fixed texts.
-
-They differ in the automaton of a coordinate, and in how the text between coordinates is cut into tokens.
-"""
+"""What `grammar` and `truncate` share: coordinates as long as the model writes them, between fixed texts."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ WHOLE_DIGITS = 3
 
 
 class FreeLength(ABC):
-    """One automaton per molecule: a chain of fixed texts and, between them, coordinates of three numbers.
+    """One automaton per molecule: a chain of fixed texts with a coordinate between each two.
 
-    A number is an optional minus, one to three digits, a point, and one to four digits.
+    A coordinate is three numbers: an optional minus, one to three digits, a point, one to four digits.
 
     Raises:
         UsageError: the vocabulary joins a digit with a mark of a coordinate.

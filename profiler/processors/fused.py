@@ -1,17 +1,20 @@
-"""A step of the token automata as one kernel, for GPUs: `AutomatonBatch` without it takes six."""
+"""A step of `AutomatonBatch` as one kernel, for GPUs: without Triton it takes six."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from molprof.profiler.processors.automaton_batch import DeviceTables
+
 _BLOCK = 256
 
 
-# Both change at every step: without this, each of their specializations would be compiled.
+# Both change at every step, and Triton would compile each of their specializations.
 @triton.jit(do_not_specialize=["first", "last"])  # type: ignore[untyped-decorator]
 def _step(
     ids: Any,
@@ -29,9 +32,9 @@ def _step(
     column_count: Any,
     out: Any,
     out_stride: Any,
-    BLOCK: tl.constexpr,  # noqa: N803  (Triton: what is known when it compiles)
+    BLOCK: tl.constexpr,  # noqa: N803  (Triton's spelling of a constant)
 ) -> None:
-    """One program per row: reads columns `first` to `last` of its ids, then writes its allowed scores."""
+    """One program per row: read columns `first` to `last` of its ids, then write its allowed scores."""
     row = tl.program_id(0).to(tl.int64)
     state = tl.load(at + row * 2)
     mask = tl.load(at + row * 2 + 1)
@@ -51,35 +54,25 @@ def _step(
         tl.store(out + row * out_stride + tokens, kept, mask=inside)
 
 
-def step(
-    input_ids: Tensor,
-    first: int,
-    classes: Tensor,
-    moves: Tensor,
-    at: Tensor,
-    scores: Tensor,
-    columns: Tensor,
-    bias: Tensor,
-    out: Tensor,
-) -> None:
-    """Advances `at` by the columns of `input_ids` from `first` on, and writes the allowed scores into `out`.
+def step(input_ids: Tensor, first: int, tables: DeviceTables, at: Tensor, scores: Tensor, out: Tensor) -> None:
+    """Advance `at` by the columns of `input_ids` from `first` on, and write the allowed scores into `out`.
 
-    Shapes and dtypes as in `automaton.Tables`; `at` int64 (rows, 2), scores and out float32 (rows, logits_width).
+    `at` is int64 (rows, 2); scores and out are float32 (rows, logits_width).
     """
     _step[(len(at),)](
         input_ids,
         input_ids.stride(0),
         first,
         input_ids.shape[1],
-        classes,
-        moves,
-        moves.shape[1],
+        tables.classes,
+        tables.moves,
+        tables.moves.shape[1],
         at,
         scores,
         scores.stride(0),
-        columns,
-        bias,
-        bias.shape[1],
+        tables.columns,
+        tables.bias,
+        tables.bias.shape[1],
         out,
         out.stride(0),
         BLOCK=_BLOCK,

@@ -1,14 +1,11 @@
-"""`grammar`: the text is the molecule's skeleton with three decimal numbers per block, in the model's own tokens.
+"""`grammar`: the molecule's skeleton with three decimal numbers per block, in the tokenizer's own tokens.
 
-A coordinate is `NUMBER,NUMBER,NUMBER`; a number is an optional minus, one to three digits, a point, and one to four
-digits. Every text of that form can be written, in exactly one way: as the tokenizer itself would cut it. So the
-only mass removed is that of ungrammatical text, and of spellings that no training text has; what is allowed keeps
-the model's probabilities, renormalized. Merged tokens come with the tokenizer's own cut: `,-`, `>[`, `]<`, and
-`<-` where a vocabulary prefers it. `-.` never occurs, since a digit stands before every point.
+Every text of that form can be written in exactly one way: as the tokenizer cuts it, with merged tokens such as `,-`,
+`>[` and `]<`. Allowed tokens keep the model's probabilities, renormalized.
 
-How the tokens are found: a text is cut between a digit and a mark whatever else it holds, if no token joins the
-two; that is checked once per vocabulary. So what lies between two digits of a text is cut the same way whatever
-the numbers are: gaps, separators and runs of digits are each tokenized by themselves, by the tokenizer.
+No token joins a digit with a mark (checked once per vocabulary), so every text is cut between them. What lies between
+two digits is then cut the same way whatever the numbers are: the tokenizer cuts gaps, separators and runs of digits
+each by themselves.
 """
 
 from __future__ import annotations
@@ -20,16 +17,16 @@ from molprof.common.errors import UsageError
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
 from molprof.profiler.molecules.template import Template
-from molprof.profiler.processors.automaton import Chain, Coordinate, Node, Path, longest_path, trie
+from molprof.profiler.processors.automaton import Chain, Coordinate, Node, Path, trie
 from molprof.profiler.processors.free_length import WHOLE_DIGITS, FreeLength
 
 _INSIDE = re.compile(r"(?<=<)[^<>]*(?=>)")
-# Token that stands for leaving the block while a coordinate's states are numbered.
+# Stands for leaving the block while a coordinate's states are numbered.
 _LEAVE = -1
 
 
 class Grammar(FreeLength):
-    """One automaton per molecule over the canonical tokens of every conformer text of it."""
+    """Accepts every conformer text of a molecule, in the tokenizer's own tokens."""
 
     name = "grammar"
 
@@ -38,23 +35,15 @@ class Grammar(FreeLength):
         super().__init__(target)
 
     def chain(self, template: Template) -> Chain:
-        """The molecule's gaps as token paths; before a coordinate, one without and one with its first minus."""
+        """The molecule's gaps; before a coordinate, one path without and one with its first minus."""
         first, *between, last = _INSIDE.split(template.text)
-        return Chain(
-            (
-                self._signed("", first),
-                *(self._signed("0", text) for text in between),
-                self._paths("0", last, ("",)),
-            )
-        )
+        gaps = [self._paths("", first, "0"), *(self._paths("0", text, "0") for text in between)]
+        return Chain((*gaps, self._paths("0", last, "")))
 
-    def _signed(self, before: str, text: str) -> tuple[Path, ...]:
-        return self._paths(before, text, ("", "-"))
-
-    def _paths(self, before: str, text: str, signs: tuple[str, ...]) -> tuple[Path, ...]:
-        after = "0" if len(signs) > 1 else ""
+    def _paths(self, before: str, text: str, after: str) -> tuple[Path, ...]:
         key = before, text, after
         if key not in self._gaps:
+            signs = ("", "-") if after else ("",)
             self._gaps[key] = tuple(self._cut([(before, text + sign, after) for sign in signs]))
         return self._gaps[key]
 
@@ -74,7 +63,7 @@ class Grammar(FreeLength):
             yield tuple(token for token, _ in kept)
 
     def coordinate(self) -> Coordinate:
-        """Number, comma, number, comma, number, its states numbered from its end to its beginning."""
+        """Number, comma, number, comma, number; states are numbered from the end to the beginning."""
         whole = trie(self._digit_paths(WHOLE_DIGITS))
         fraction = trie(self._digit_paths(COORDINATE_DECIMALS))
         point = trie(tuple(self._cut([("0", ".", "0")])))
@@ -86,10 +75,10 @@ class Grammar(FreeLength):
                 edges = _link(part, edges, states)
         states[0] = edges
         closing = frozenset(place for place, ways in enumerate(states) if ways.pop(_LEAVE, None) is not None)
-        return Coordinate(tuple(states), closing, longest_path(states))
+        return Coordinate(tuple(states), closing)
 
     def _digit_paths(self, most: int) -> tuple[Path, ...]:
-        """Every run of one to `most` digits, as it is cut after a mark."""
+        """Every run of one to `most` digits, as cut after a mark."""
         runs = [f"{value:0{size}}" for size in range(1, most + 1) for value in range(10**size)]
         return tuple(self._cut([(".", run, ".") for run in runs]))
 
@@ -97,7 +86,7 @@ class Grammar(FreeLength):
 def _link(node: Node, after: dict[int, int], states: list[dict[int, int]]) -> dict[int, int]:
     """The edges of a trie's root, its other places added to `states`; where the trie ends, `after` goes on.
 
-    Places with the same future are one state: of 1,000 three-digit tokens, all lead to the same.
+    Places with the same future are one state: all 1,000 three-digit tokens lead to the same one.
     """
     known: dict[tuple[tuple[int, int], ...], int] = {}
 

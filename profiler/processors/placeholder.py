@@ -1,8 +1,7 @@
-"""`placeholder`: the position template with the placeholder that fits the tokenizer, chosen from real coordinates.
+"""`placeholder`: `vectorized` with the placeholder that fits the tokenizer, chosen from real coordinates.
 
-A template gives every coordinate as many tokens as its placeholder has. Too few cut numbers short, too many are
-filled with junk: here as few as hold every coordinate of the packaged conformers. The masks are those of
-`vectorized`; junk gets rarer, and does not end, since real coordinates differ in length.
+The placeholder has as few tokens as hold every coordinate of the packaged conformers. Since real coordinates differ in
+length, junk gets rarer but does not end.
 """
 
 from __future__ import annotations

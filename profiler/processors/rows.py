@@ -1,20 +1,24 @@
 """The loop over rows that `generic` and `qwen` share: a Python iteration and a few kernels per row and step.
 
-This is how the processors under study were first written, and what their cost is about: it is kept plain on
-purpose.
+The processors under study were first written like this, and its cost is what they show: it stays plain on purpose.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from molprof.profiler.processors.base import Places
+from molprof.profiler.models.target import Target
+from molprof.profiler.molecules.template import Template
+from molprof.profiler.processors.base import BatchProcessor, Places
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Force:
 
 @dataclass(frozen=True)
 class Block:
-    """These tokens cannot follow; `ids` is int64 (n,) on the logits' device, `count` is n."""
+    """These tokens cannot follow; `ids` is int64 (count,) on the logits' device."""
 
     ids: Tensor
     count: int
@@ -34,13 +38,55 @@ class Block:
 
 @dataclass(frozen=True)
 class Allow:
-    """Only these tokens can follow; `ids` is int64 (n,) on the logits' device, `count` is n."""
+    """Only these tokens can follow; `ids` is int64 (count,) on the logits' device."""
 
     ids: Tensor
     count: int
 
 
 Action = Force | Block | Allow
+
+
+class TemplateProcessor(ABC):
+    """A processor that forces the template's token at COPY positions."""
+
+    name: str
+    placeholder: str
+    needs_templates = True
+    parameters: dict[str, Any]
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    @abstractmethod
+    def free(self, place: int, left: int, following: int) -> Action:
+        """What is done at a FREE position.
+
+        Args:
+            place: FREE positions before it in its block.
+            left: FREE positions after it in its block.
+            following: the template's next token.
+        """
+
+    def actions(self, template: Template) -> list[Action]:
+        """What is done at each answer position of a row."""
+        ids, sizes = template.ids.tolist(), template.free_per_block.tolist()
+        places = [0] * len(sizes)
+        actions: list[Action] = []
+        for position, (token, block) in enumerate(zip(ids, template.blocks.tolist(), strict=True)):
+            if block < 0:
+                actions.append(Force(token))
+            else:
+                place = places[block]
+                actions.append(self.free(place, sizes[block] - place - 1, ids[position + 1]))
+                places[block] += 1
+        return actions
+
+    def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
+        return RowProcessor([self.actions(template) for template in templates], prompt_width, self._target.eos)
+
+    def _on_device(self, ids: Sequence[int]) -> tuple[Tensor, int]:
+        return torch.tensor(ids, dtype=torch.int64, device=self._target.device), len(ids)
 
 
 class RowProcessor(LogitsProcessor):
@@ -52,7 +98,7 @@ class RowProcessor(LogitsProcessor):
         eos: the end token.
     """
 
-    reads_tokens = False  # positions alone tell what is forced
+    reads_tokens = False  # positions alone decide what is forced
 
     def __init__(self, actions: Sequence[Sequence[Action]], prompt_width: int, eos: int) -> None:
         self._actions = actions
@@ -62,7 +108,7 @@ class RowProcessor(LogitsProcessor):
 
     @property
     def masked_logits(self) -> list[int]:
-        """Logits set to -inf so far, by row, idle row-steps included."""
+        """Logits set to -inf so far, by row, steps on finished rows included."""
         return list(self._masked)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

@@ -1,12 +1,8 @@
-"""`truncate`: the position template, except that a coordinate is as long as the model writes it.
+"""`truncate`: the position template, except that a coordinate ends where the model closes it.
 
-COPY runs are the template's own tokens. Inside a block the tokens of numbers are allowed as far as they keep to
-`x,y,z` (an optional minus, one to three digits, a point, one to four digits), cut in any way that the vocabulary
-has. Once three numbers stand, the template's closing token is allowed too: if the model takes it, the row goes on
-at the next COPY run, instead of filling the placeholder's other positions with junk.
-
-Against `grammar`: no work at the borders of numbers, but also tokens that a tokenizer would not have chosen there
-(`,` and `-` for `,-`), and always the COPY tokens that suit a number without a minus.
+COPY runs are the template's own tokens. A block allows every token that keeps to `x,y,z`, and after three numbers the
+template's closing token too. Unlike `grammar`, a text may be cut in ways that the tokenizer would not choose (`,` and
+`-` for `,-`), and a COPY run is always the one before a number without a minus.
 """
 
 from __future__ import annotations
@@ -14,17 +10,17 @@ from __future__ import annotations
 from molprof.profiler.models.vocabulary import TokenBytes
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
 from molprof.profiler.molecules.template import Template
-from molprof.profiler.processors.automaton import Chain, Coordinate, longest_path
+from molprof.profiler.processors.automaton import Chain, Coordinate
 from molprof.profiler.processors.free_length import WHOLE_DIGITS, FreeLength
 
 _DIGITS = b"0123456789"
-# Where a number stands: before it, after its minus, in its whole part, after its point, in its fraction.
+# Which number, its part (begin, minus, whole, point, fraction), and digits of that part so far.
 _Place = tuple[int, str, int]
 _BEGIN: _Place = (0, "begin", 0)
 
 
 class Truncate(FreeLength):
-    """COPY as in the template; FREE until the model closes a complete coordinate."""
+    """Forces the template's COPY runs; a coordinate ends where the model closes it."""
 
     name = "truncate"
 
@@ -47,7 +43,7 @@ class Truncate(FreeLength):
 
 
 def number_automaton(table: TokenBytes) -> Coordinate:
-    """Three decimal numbers, byte by byte, compiled to the vocabulary's tokens."""
+    """Three decimal numbers, in any cut into the vocabulary's tokens."""
     tokens = [(token, table.of(token)) for token in table.made_of(_DIGITS + b".,-") if token not in table.special]
     numbers = {_BEGIN: 0}
     waiting = [_BEGIN]
@@ -63,7 +59,7 @@ def number_automaton(table: TokenBytes) -> Coordinate:
                 ways[token] = numbers[after]
         edges.append(ways)
     closing = frozenset(number for (which, part, _), number in numbers.items() if which == 2 and part == "fraction")
-    return Coordinate(tuple(edges), closing, longest_path(edges))
+    return Coordinate(tuple(edges), closing)
 
 
 def _read(place: _Place, piece: bytes) -> _Place | None:

@@ -1,17 +1,18 @@
 """`vectorized`: the masks of `generic` or `qwen` for the whole batch at once, prepared before the first step.
 
-A template fixes what happens at every position of every row, so all index lists are made in `start` and a step
-only slices them by its position: no Python per row, no host sync, and two kernels where FREE allows a few tokens
-(three where it blocks a few). Rows times length times vocabulary is never built: 32 x 2,000 x 152,000 would be
-9.7 GB.
+A template fixes what happens at every position of every row, so `start` makes all index lists and a step only slices
+them by its position: no Python per row, no host sync, and two kernels where FREE allows a few tokens (three where it
+blocks a few). A mask of rows x length x vocabulary is never built: 32 x 2,000 x 152,000 takes 9.7 GB.
 
-In molprof's own decoding loop rows stand at unlike positions, so that no list holds a step. There the mask of each
-kind of action is looked up: a kind per position and row, and a mask over the vocabulary per kind, of which a batch
-has as many as its skeletons have different tokens, and two or three: some ten megabytes. That makes three kernels.
+In molprof's own decoding loop rows stand at different positions. There three kernels look up each row's kind of action
+by position and row, and a mask over the vocabulary by kind. A batch has one kind per different token of its skeletons
+and two or three more: about ten megabytes.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -27,10 +28,10 @@ from molprof.profiler.processors import default_processor
 from molprof.profiler.processors.base import BatchProcessor, Places
 from molprof.profiler.processors.generic import Generic
 from molprof.profiler.processors.qwen import Qwen
-from molprof.profiler.processors.rows import Action, Allow, Block, Force
+from molprof.profiler.processors.rows import Action, Block, Force
 
 _MASKS: dict[str, type[Generic] | type[Qwen]] = {"generic": Generic, "qwen": Qwen}
-# A copied entry (overwritten at each step), a forced one, and one that is allowed no longer.
+# Of a copied entry (overwritten at each step), of a forced one, and of one that is no longer allowed.
 _CONSTANTS = np.array([math.nan, 0.0, -math.inf], dtype=np.float32)
 
 
@@ -38,7 +39,7 @@ class Vectorized:
     """The scores that `generic` or `qwen` would return, bit by bit.
 
     Args:
-        masks: `generic` or `qwen`; None: whichever `--lp` takes for the tokenizer.
+        masks: `generic` or `qwen`; None: `qwen` where the tokenizer suits it.
     """
 
     name = "vectorized"
@@ -62,11 +63,11 @@ class _Plan:
 
     Attributes:
         tokens: per kind of action, the ids it names, ascending, int64.
-        force, allow: per kind of action, whether it forces its one token, or allows its tokens.
-        kinds: kind of action by position and row, int64 (length + 2, rows): the first position past the longest
-            row and the one after it, which stands for all later ones, force the end token.
+        force, block: per kind of action, whether it forces its one token, or blocks its tokens; else it allows them.
+        kinds: kind of action by position and row, int64 (length + 2, rows). The last two positions force the end
+            token; the very last stands for all later ones.
         masked: logits set to -inf by position and row, int64 of the same shape.
-        lengths: answer positions of each row before the end token, which is `end`.
+        lengths: answer positions of each row before the end token, `end`.
     """
 
     def __init__(self, rows: Sequence[Sequence[Action]], target: Target) -> None:
@@ -74,7 +75,7 @@ class _Plan:
         numbers: dict[Any, int] = {}
         self.tokens: list[np.ndarray] = []
         self.force: list[bool] = []
-        self.allow: list[bool] = []
+        self.block: list[bool] = []
         counts: list[int] = []
 
         def number(action: Action) -> int:
@@ -84,8 +85,8 @@ class _Plan:
                 ids = [action.token] if isinstance(action, Force) else sorted(action.ids.tolist())
                 self.tokens.append(np.asarray(ids, dtype=np.int64))
                 self.force.append(isinstance(action, Force))
-                self.allow.append(isinstance(action, Allow))
-                counts.append(len(ids) if isinstance(action, Block) else target.logits_width - len(ids))
+                self.block.append(isinstance(action, Block))
+                counts.append(len(ids) if self.block[-1] else target.logits_width - len(ids))
             return numbers[key]
 
         self.end = target.eos
@@ -100,16 +101,27 @@ class _Plan:
     def blocked(self) -> np.ndarray:
         """Tokens that cannot follow, by kind of action: bool (kinds, logits width)."""
         found = np.zeros((len(self.tokens), self.width), dtype=np.bool_)
-        for kind, (tokens, force, allow) in enumerate(zip(self.tokens, self.force, self.allow, strict=True)):
-            found[kind] = force or allow
-            found[kind, tokens] = not (force or allow)
+        for kind, (tokens, block) in enumerate(zip(self.tokens, self.block, strict=True)):
+            found[kind] = not block
+            found[kind, tokens] = block
         return found
+
+
+class _Slices:
+    """Arrays of any length, one per position, as slices of one tensor on the device."""
+
+    def __init__(self, arrays: Sequence[np.ndarray], device: torch.device) -> None:
+        self._all = torch.from_numpy(np.concatenate(arrays)).to(device)
+        self._ends = [0, *itertools.accumulate(map(len, arrays))]
+
+    def __getitem__(self, position: int) -> Tensor:
+        return self._all[self._ends[position] : self._ends[position + 1]]
 
 
 class _PlannedBatch(LogitsProcessor):
     """Where a batch stands, what is forced there, and what it has masked so far."""
 
-    reads_tokens = False  # positions alone tell what is forced
+    reads_tokens = False  # positions alone decide what is forced
 
     def __init__(self, plan: _Plan, prompt_width: int, device: torch.device) -> None:
         self._prompt_width = prompt_width
@@ -122,7 +134,7 @@ class _PlannedBatch(LogitsProcessor):
 
     @property
     def masked_logits(self) -> list[int]:
-        """Logits set to -inf so far, by row, idle row-steps included."""
+        """Logits set to -inf so far, by row, steps on finished rows included."""
         return [int(count) for count in self._masked]
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
@@ -151,51 +163,42 @@ class _PlannedBatch(LogitsProcessor):
 class _AllowBatch(_PlannedBatch):
     """Few tokens are allowed: they are copied into a tensor that is -inf everywhere else.
 
-    That tensor is kept and returned at every step, so that a step writes only the few entries that change:
-    what this step allows, and -inf where the step before had allowed something else. It is valid until the next
-    call.
+    That tensor is returned at every step. A step writes only the entries that change: what it allows, and -inf where
+    the step before allowed something else.
     """
 
     def __init__(self, plan: _Plan, prompt_width: int, device: torch.device) -> None:
         super().__init__(plan, prompt_width, device)
         self._out = torch.full((plan.kinds.shape[1], plan.width), -math.inf, device=device)
         self._at = -1
-        sources: list[np.ndarray] = []
+        self._copied: list[int] = []  # by position: entries that are copied, which come first
         targets: list[np.ndarray] = []
         values: list[np.ndarray] = []
-        self._spans: list[tuple[int, int, int]] = []  # where a position's entries begin, its copies and all end
-        begin = 0
         none = np.full(plan.kinds.shape[1], -1)
         for before, kinds in zip([none, *plan.kinds[:-1]], plan.kinds, strict=True):
-            kept: list[np.ndarray] = []
-            zero: list[np.ndarray] = []
-            gone: list[np.ndarray] = []
+            copied: list[np.ndarray] = []
+            forced: list[np.ndarray] = []
+            reset: list[np.ndarray] = []
             for row, (had, kind) in enumerate(zip(before.tolist(), kinds.tolist(), strict=True)):
-                (zero if plan.force[kind] else kept).append(row * plan.width + plan.tokens[kind])
+                (forced if plan.force[kind] else copied).append(row * plan.width + plan.tokens[kind])
                 if had >= 0 and had != kind:
                     left = np.setdiff1d(plan.tokens[had], plan.tokens[kind], assume_unique=True)
-                    gone.append(row * plan.width + left)
-            parts = [np.concatenate([np.empty(0, np.int64), *lists]) for lists in (kept, zero, gone)]
-            copied, forced, reset = map(len, parts)
-            sources.append(parts[0])
-            targets.extend(parts)
-            values.append(np.repeat(_CONSTANTS, (copied, forced, reset)))
-            end = begin + copied + forced + reset
-            self._spans.append((begin, begin + copied, end))
-            begin = end
-        self._targets = torch.from_numpy(np.concatenate(targets)).to(device)
-        self._values = torch.from_numpy(np.concatenate(values)).to(device)
+                    reset.append(row * plan.width + left)
+            sizes = [sum(map(len, part)) for part in (copied, forced, reset)]
+            self._copied.append(sizes[0])
+            targets.append(np.concatenate([*copied, *forced, *reset]))
+            values.append(np.repeat(_CONSTANTS, sizes))
+        self._targets, self._values = _Slices(targets, device), _Slices(values, device)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         position = self._position(input_ids)
         if position not in (self._at, self._at + 1):  # steps were left out: what they would have reset is unknown
             self._out.fill_(-math.inf)
         self._at = position
-        begin, copied, end = self._spans[position]
-        if copied > begin:
-            flat = scores.reshape(-1)
-            torch.index_select(flat, 0, self._targets[begin:copied], out=self._values[begin:copied])
-        self._out.view(-1).index_copy_(0, self._targets[begin:end], self._values[begin:end])
+        targets, values, copied = self._targets[position], self._values[position], self._copied[position]
+        if copied:
+            torch.index_select(scores.reshape(-1), 0, targets[:copied], out=values[:copied])
+        self._out.view(-1).index_copy_(0, targets, values)
         return self._out
 
 
@@ -204,46 +207,33 @@ class _BlockBatch(_PlannedBatch):
 
     def __init__(self, plan: _Plan, prompt_width: int, device: torch.device) -> None:
         super().__init__(plan, prompt_width, device)
-        blocks = [place for place in range(len(plan.tokens)) if not plan.force[place]]
-        shared = plan.tokens[blocks[0]] if blocks else np.empty(0, np.int64)
-        for place in blocks[1:]:
-            shared = np.intersect1d(shared, plan.tokens[place], assume_unique=True)
+        blocks = [tokens for tokens, force in zip(plan.tokens, plan.force, strict=True) if not force]
+        shared = functools.reduce(np.intersect1d, blocks) if blocks else np.empty(0, np.int64)
         extra = [
             tokens if force else np.setdiff1d(tokens, shared, assume_unique=True)
             for tokens, force in zip(plan.tokens, plan.force, strict=True)
         ]
-        forced = np.asarray(plan.force)[plan.kinds]
         rows: list[np.ndarray] = []
         targets: list[np.ndarray] = []
         values: list[np.ndarray] = []
-        self._free: list[bool] = []
-        self._row_spans: list[tuple[int, int]] = []
-        self._spans: list[tuple[int, int]] = []
-        row_begin = begin = 0
-        for kinds, flags in zip(plan.kinds, forced, strict=True):
-            rows.append(np.flatnonzero(flags))
+        for kinds, forced in zip(plan.kinds, np.asarray(plan.force)[plan.kinds], strict=True):
+            rows.append(np.flatnonzero(forced))
             entries = [row * plan.width + extra[kind] for row, kind in enumerate(kinds.tolist())]
-            sizes = list(map(len, entries))
-            targets.extend(entries)
-            values.append(np.repeat(np.where(flags, np.float32(0.0), np.float32(-math.inf)), sizes))
-            self._free.append(not flags.all())
-            self._row_spans.append((row_begin, row_begin + len(rows[-1])))
-            self._spans.append((begin, begin + sum(sizes)))
-            row_begin, begin = self._row_spans[-1][1], self._spans[-1][1]
+            targets.append(np.concatenate(entries))
+            values.append(np.repeat(np.where(forced, np.float32(0.0), np.float32(-math.inf)), list(map(len, entries))))
+        self._free = [len(forced) < plan.kinds.shape[1] for forced in rows]
         self._shared = torch.from_numpy(shared).to(device)
-        self._rows = torch.from_numpy(np.concatenate(rows)).to(device)
-        self._targets = torch.from_numpy(np.concatenate(targets)).to(device)
-        self._values = torch.from_numpy(np.concatenate(values)).to(device)
+        self._rows = _Slices(rows, device)
+        self._targets, self._values = _Slices(targets, device), _Slices(values, device)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         position = self._position(input_ids)
         scores = scores.contiguous()
+        rows, targets = self._rows[position], self._targets[position]
         if self._free[position]:
             scores.index_fill_(1, self._shared, -math.inf)
-        begin, end = self._row_spans[position]
-        if end > begin:
-            scores.index_fill_(0, self._rows[begin:end], -math.inf)
-        begin, end = self._spans[position]
-        if end > begin:
-            scores.view(-1).index_copy_(0, self._targets[begin:end], self._values[begin:end])
+        if len(rows):
+            scores.index_fill_(0, rows, -math.inf)
+        if len(targets):
+            scores.view(-1).index_copy_(0, targets, self._values[position])
         return scores
