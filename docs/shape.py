@@ -134,9 +134,7 @@ class Checkout:
 
     def lengths(self, tests: bool) -> dict[str, int]:
         """Lines of each file of the tests, or of all others."""
-        return {
-            path: len(text.splitlines()) for path, text in self.files.items() if path.startswith("tests/") is tests
-        }
+        return {path: len(text.splitlines()) for path, text in self.files.items() if path.startswith("tests/") is tests}
 
     def long_signatures(self) -> list[str]:
         """Functions of more than `MOST_PARAMETERS` parameters, those that click calls left out."""
@@ -186,8 +184,7 @@ def _circles(arrows: dict[str, set[str]]) -> list[list[str]]:
     """Strongly connected groups of two or more."""
     reach = {name: _reachable(name, arrows) for name in arrows}
     groups = {
-        tuple(sorted({name, *(other for other in reach[name] if name in reach.get(other, ()))}))
-        for name in arrows
+        tuple(sorted({name, *(other for other in reach[name] if name in reach.get(other, ()))})) for name in arrows
     }
     return [list(group) for group in sorted(groups) if len(group) > 1]
 

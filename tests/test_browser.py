@@ -9,10 +9,9 @@ from typing import Any
 
 import browser
 import pytest
-from page_data import HOSTILE, foreign, hostile_document, report_of, two_runs
+from page_data import HOSTILE, foreign, hostile_document, render, report_of, two_runs
 
 from molprof.analysis.compare import compare
-from molprof.analysis.render import render
 
 pytestmark = pytest.mark.skipif(
     browser.CHROMIUM is None, reason="chromium is not installed: no browser to show the page in"

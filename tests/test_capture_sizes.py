@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 import tiny_trace
-from page_data import report_of
+from page_data import render, report_of
 
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
 from molprof.analysis.plots import NotRecordedError, plot_svg, subject_of
-from molprof.analysis.render import render
 from molprof.analysis.reports.load import load_report
 from molprof.profiler.capture.capture import capture
 from molprof.profiler.capture.passes import Progress

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import tiny_trace
 from conftest import Cli
+from page_data import render
 
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
-from molprof.analysis.render import render
 from molprof.analysis.reports.load import ReportOptions, load_report
 from molprof.analysis.reports.stored import load_compared, read_baseline
 from molprof.common.errors import NotComparableError, TraceError

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import tiny_trace
+from page_data import render
 
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.rows import ROWS
 from molprof.analysis.figures import Report
-from molprof.analysis.render import render
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import UsageError
 

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 import tiny_trace
 from conftest import Cli
-from page_data import HOSTILE, foreign, hostile_document, report_of, two_runs
+from page_data import HOSTILE, foreign, hostile_document, render, report_of, two_runs
 
 from molprof.analysis.compare import compare
 from molprof.analysis.drift.model import JunkExample
 from molprof.analysis.figures.model import Check, Finding
 from molprof.analysis.figures.step_times import StepTime
 from molprof.analysis.plots import subject_of
-from molprof.analysis.render import render
 from molprof.analysis.render.html.figures import page_figures
 from molprof.analysis.render.html.tables import MAX_ROWS, PageCell, _limited, checks_table, junk_table
 

@@ -233,7 +233,7 @@ def test_a_run_without_repeats_has_no_latency_and_no_waterfall(tmp_path: Path) -
 
 
 def test_dark_mode_knows_every_colour_that_is_made_for_white_paper() -> None:
-    sheet = (Path(__file__).parent.parent / "analysis/render/html/page.css").read_text()
+    sheet = (Path(__file__).parent.parent / "analysis/render/page/page.css").read_text()
     dark = sheet.split("prefers-color-scheme: dark", 1)[1]
     for name in ("INK", "MUTED", "GRID", "DARK"):
         assert f'stroke="{getattr(style, name)}"' in dark, name

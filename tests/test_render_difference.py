@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import tiny_trace
+from page_data import render
 from synthetic import Cost, Spec, captured, costs
 
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.parts import GROUPS, PART_LABELS, by_group, group_of, in_order, part_label
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import Spread
-from molprof.analysis.render import render
 from molprof.analysis.render.table import WIDTH
 from molprof.analysis.reports.load import load_report
 

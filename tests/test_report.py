@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import tiny_trace
+from page_data import render
 
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.tables import METRICS
-from molprof.analysis.render import render
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import TraceError
 from molprof.common.manifest import PHASES

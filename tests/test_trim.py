@@ -13,12 +13,12 @@ import pytest
 import tiny_trace
 from conftest import Cli
 from decoding_trace import decoding, launched
+from page_data import render
 from tiny_trace import slice_
 from trace_rows import x
 
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
-from molprof.analysis.render import render
 from molprof.analysis.reports.load import load_report
 from molprof.analysis.trim import Wish, trim
 from molprof.common.errors import TraceError, UsageError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,22 @@ from molprof.analysis.bench.results import (
 from molprof.analysis.compare.statistics import Interval, median_interval
 
 GENERATE, SDPA = "generate", "sdpa"
+# What a setting is called where its value alone does not say it.
+_NAMES: dict[str, Callable[[Any], str]] = {
+    "processor": lambda value: "no LP" if value is None else str(value),
+    "batch_size": lambda value: f"b{value}",
+    "batch": lambda value: f"b{value}",
+    "compile": lambda value: f"compile {value}",
+    "tf32": lambda value: "tf32" if value else "no tf32",
+    "cudnn_benchmark": lambda value: "cudnn bench" if value else "no cudnn bench",
+    "padding_multiple": lambda value: f"pad {value}",
+    "count": lambda value: f"n{value}",
+    "heads": lambda value: f"h{value}",
+    "kv_heads": lambda value: f"kv{value}",
+    "head_dim": lambda value: f"d{value}",
+    "queries": lambda value: f"q{value}",
+    "keys": lambda value: f"k{value}",
+}
 # Of a message in a table or a list; JSON has it whole.
 _SHORT_CHARACTERS = 150
 
@@ -177,6 +193,17 @@ def varying(items: Iterable[Measured]) -> list[str]:
     cases = list(items)
     names = dict.fromkeys(name for item in cases for name in item.settings if name != "kind")
     return [name for name in names if len({repr(item.settings.get(name)) for item in cases}) > 1]
+
+
+def short(item: Measured, names: Sequence[str]) -> str:
+    """A case by the settings that tell it from the others."""
+    parts = [_NAMES.get(name, str)(item.settings.get(name)) for name in names]
+    return " ".join(parts) or item.label
+
+
+def sdpa_key(item: Measured) -> tuple[Any, ...]:
+    """What cases of one table share: all settings but the backend."""
+    return tuple((name, repr(value)) for name, value in item.settings.items() if name != "backend")
 
 
 def _pass_ns(figures: GenerationFigures) -> float:

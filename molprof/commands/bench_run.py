@@ -15,6 +15,7 @@ import click
 
 from molprof.commands.options import deliver, note
 from molprof.commands.submission import check_submission, own_arguments, run_on_cluster
+from molprof.common.document import Column, Document, Section, Table
 from molprof.common.errors import RunError, UsageError
 from molprof.common.text import escaped
 
@@ -121,7 +122,7 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
         number, of = running.share
         cases = cases[number - 1 :: of]
     if running.dry_run:
-        deliver(listed(cases, facts, running.repeats), None)
+        deliver(listed(cases, facts, running.repeats))
         return 0
     assert running.output is not None
     results = Results(running.output)
@@ -162,23 +163,22 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
     return 0
 
 
-def listed(cases: Sequence[Case], facts: Facts, repeats: int) -> str:
-    """The cases as a table, with the reasons of those that cannot run here."""
-    from molprof.analysis.render.table import to_table
-    from molprof.common.document import Column, Document, Section
+def listed(cases: Sequence[Case], facts: Facts, repeats: int) -> Document:
+    """The cases, with the reasons of those that cannot run here."""
     from molprof.profiler.bench.cases import case_id
     from molprof.profiler.bench.facts import unsupported
 
     reasons = [unsupported(case, facts) for case in cases]
     able = reasons.count(None)
-    rows = tuple(
-        (case_id(case), case.label(), "" if reason is None else reason)
+    rows = [
+        {"id": case_id(case), "label": case.label(), "unsupported": reason}
         for case, reason in zip(cases, reasons, strict=True)
-    )
+    ]
     where = facts.environment.get("gpu") or facts.environment.get("cpu") or facts.device
-    note_line = f"{able} of {len(cases)} cases can run on {facts.device} ({where}), each in {repeats} processes"
-    columns = (Column("case", "left"), Column("what", "left"), Column("unsupported here", "left"))
-    return to_table(Document("Benchmark cases", (Section("", columns, rows, (note_line,)),)))
+    summary = f"{able} of {len(cases)} cases can run on {facts.device} ({where}), each in {repeats} processes"
+    columns = (Column("case"), Column("settings"), Column("unsupported here"))
+    table = Table(columns, [tuple(row.values()) for row in rows], missing="")
+    return Document("Benchmark cases", (Section("", table=table),), lambda: rows, summary=(summary,))
 
 
 class Lines:

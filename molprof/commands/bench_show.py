@@ -1,4 +1,4 @@
-"""`molprof bench show`: what a file of results holds, as tables or as a figure."""
+"""`molprof bench show`: the results in a file, as tables or as a plot."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import check_result, deliver, note, result_options
+from molprof.commands.options import check_result, deliver, note, result_options, write
 
 _FIGURE_FORMATS = ("png", "svg", "pdf")
 # Kinds and what they show; a test holds them against the figures that there are.
@@ -20,13 +20,13 @@ KINDS = {
 
 @click.command("show")
 @click.argument("file", type=click.Path(path_type=Path, readable=False))
-@click.option("--plot", "kind", type=click.Choice(list(KINDS)), help="A figure instead of tables, into -o OUT.")
-@result_options("table", "markdown", "json", "csv")
+@click.option("--plot", "kind", type=click.Choice(list(KINDS)), help="Write this plot to -o OUT instead of tables.")
+@result_options()
 def show(file: Path, kind: str | None, style: str, output: Path | None, force: bool) -> None:
-    """What the results in FILE are: tables, or a figure.
+    """Shows the results in FILE as tables, or as a plot.
 
     \b
-    Figures (--plot):
+    Plots (--plot):
       batch  speed by batch size, a line for each configuration
       cache  static against dynamic KV cache, first pass and steady state
       heat   speed of every configuration at every batch size
@@ -40,7 +40,7 @@ def show(file: Path, kind: str | None, style: str, output: Path | None, force: b
     """
     context = click.get_current_context()
     if kind is not None and context.get_parameter_source("style") is click.core.ParameterSource.COMMANDLINE:
-        raise click.UsageError("--format is of tables; the ending of OUT says the format of a figure")
+        raise click.UsageError("--format is for tables; the ending of OUT selects the format of a plot")
     if kind is not None:
         suffix = "" if output is None else output.suffix.removeprefix(".").lower()
         if suffix not in _FIGURE_FORMATS:
@@ -52,10 +52,10 @@ def show(file: Path, kind: str | None, style: str, output: Path | None, force: b
     if kind is not None:
         from molprof.analysis.plots.benchmark import bench_figure
 
-        deliver(bench_figure(kind, results, suffix), output)
+        write(bench_figure(kind, results, suffix), output)
         return
-    from molprof.analysis.bench.render import render_results
+    from molprof.analysis.documents.benchmark import bench_document
 
     for line in results.notes:
         note(line)
-    deliver(render_results(results, style, f"Benchmark results: {file.name}"), output)
+    deliver(bench_document(results, f"Benchmark results: {file.name}"), style, output)

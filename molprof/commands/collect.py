@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from molprof.commands.options import deliver, note
-from molprof.commands.submission import config_option, follow, settle, task_table
+from molprof.commands.submission import config_option, follow, settle
 
 
 @click.command("collect")
@@ -25,6 +25,7 @@ def command(name: str, wait: bool, config: Path | None) -> None:
       molprof collect capture-3
       molprof collect sweep-2 --wait
     """
+    from molprof.profiler.cluster.document import tasks_document
     from molprof.profiler.cluster.job import find_job, jobs_folder
     from molprof.profiler.cluster.status import job_status
     from molprof.profiler.cluster.submit import recovered
@@ -34,5 +35,5 @@ def command(name: str, wait: bool, config: Path | None) -> None:
     status = follow(job) if wait else job_status(job)
     if status.problem:
         note(f"Slurm cannot be asked, so what the tasks wrote is all that is known: {status.problem}")
-    deliver(task_table(status), None)
+    deliver(tasks_document(status))
     settle(status)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molprof.commands.options import deliver, engine_options, note
+from molprof.commands.options import deliver, engine_options, note, write
 from molprof.commands.progress import Progress
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing
@@ -60,8 +60,8 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     for path in paths.values():
         check_output(path, force)
     from molprof.analysis.compare import compare
+    from molprof.analysis.documents.comparison import comparison_document
     from molprof.analysis.documents.verdict import comparison_verdict
-    from molprof.analysis.render import render
     from molprof.analysis.reports.load import ReportOptions
     from molprof.analysis.reports.parallel import load_reports
     from molprof.profiler.capture.capture import capture
@@ -97,7 +97,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     reports = load_reports(list(paths.values()), ReportOptions(trace_processor, cached=True))
     runs = dict(zip(RUNS, reports, strict=True))
     pairs = [compare([runs[preset], runs[f"{preset}-lp"]]) for preset in ("llama", "qwen")]
-    deliver(render(compare(reports), "table"), None)
+    deliver(comparison_document(compare(reports)))
     lines = [
         "",
         "What the LP does:",
@@ -110,7 +110,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
         f"  molprof compare {paths['qwen']} {paths['qwen-lp']}",
         f"  molprof open {paths['qwen-lp']}",
     ]
-    deliver("\n".join(lines), None)
+    write("\n".join(lines))
 
 
 def _left(elapsed_s: float, done: int) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import TRACE, deliver, file_option, reading_options, sweeps_expanded
+from molprof.commands.options import TRACE, file_option, reading_options, sweeps_expanded, write
 from molprof.common.files import check_output
 
 _FORMATS = ("png", "svg", "pdf")
@@ -65,4 +65,4 @@ def command(
     from molprof.analysis.reports.stored import load_compared
 
     reports = load_compared(traces, ReportOptions(trace_processor, partial=partial, cached=cached))
-    deliver(plot_file(kind, subject_of(reports, anyway), output.suffix.removeprefix(".").lower()), output)
+    write(plot_file(kind, subject_of(reports, anyway), output.suffix.removeprefix(".").lower()), output)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import TRACE, check_result, deliver, engine_options, note, result_options
+from molprof.commands.options import TRACE, check_result, deliver, engine_options, note, result_options, write
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -31,12 +31,12 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
     multiple=True,
     metavar="KEY=VALUE",
     callback=_pairs,
-    help="A value for $KEY in the query: a number, or text. May be given several times.",
+    help="Value of $KEY in the query: a number or text. Repeatable.",
 )
 @click.option("--stacks", is_flag=True, help="Read Python stacks too (category python_function).")
-@click.option("--partial", is_flag=True, help="Of a damaged trace, take what is whole.")
+@click.option("--partial", is_flag=True, help="Read the whole part of a damaged trace.")
 @engine_options
-@result_options("table", "csv", "json", "markdown", "parquet")
+@result_options("parquet")
 def command(
     query: str,
     traces: tuple[Path, ...],
@@ -51,8 +51,8 @@ def command(
     """Runs QUERY over each of TRACES.
 
     QUERY is the name of a module or table that molprof queries lists, a .sql file, or SQL in quotes. SQL may use the
-    names of all modules without including them. With several traces, a first column `trace` says whose row it is.
-    The results of several statements follow each other; csv, json and parquet hold one.
+    names of all modules without including them. With several traces, a first column `trace` names the trace of each
+    row. Results of several statements follow each other; csv, json and parquet hold one result only.
 
     \b
     Examples:
@@ -63,7 +63,7 @@ def command(
       molprof query mine.sql trace.json.gz --format parquet -o mine.parquet
     """
     check_result(output, force)
-    from molprof.analysis.documents.query_result import render_result
+    from molprof.analysis.documents.query_result import query_document
     from molprof.analysis.query import find_statement, run_statement
     from molprof.analysis.query.parquet import check_parquet, result_to_parquet
 
@@ -75,4 +75,7 @@ def command(
     result = run_statement(statement, traces, native_path=trace_processor, stacks=stacks, partial=partial)
     for line in result.notes:
         note(line)
-    deliver(result_to_parquet(result) if style == "parquet" else render_result(result, style), output)
+    if style == "parquet":
+        write(result_to_parquet(result), output)
+    else:
+        deliver(query_document(result), style, output)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from molprof.analysis.render import FORMATS, render
 from molprof.commands.options import (
     TRACE,
     check_result,
@@ -18,6 +19,7 @@ from molprof.commands.options import (
     reading_options,
     result_options,
     sweeps_expanded,
+    write,
 )
 from molprof.commands.submission import check_submission, config_option, run_on_cluster, submit_options
 from molprof.common.errors import UsageError
@@ -26,15 +28,13 @@ from molprof.common.files import check_output
 if TYPE_CHECKING:
     from molprof.analysis.figures import Report
 
-_ENDINGS = {"table": ".txt", "json": ".json", "markdown": ".md", "csv": ".csv", "html": ".html"}
-
 
 @click.command("report")
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
 @click.option("--stacks", is_flag=True, help="Read Python stacks too; no figure needs them.")
 @fail_if_option("'junk_tokens>0' or 'wall_ns>2s'")
 @reading_options
-@result_options("table", "json", "markdown", "csv", "html")
+@result_options()
 @config_option
 @submit_options
 def command(
@@ -122,7 +122,7 @@ def _outputs(traces: Sequence[Path], output: Path | None, style: str, force: boo
     output.mkdir(parents=True, exist_ok=True)
     places: dict[Path, Path] = {}
     for trace in traces:
-        place = output / (_stem(trace) + _ENDINGS[style])
+        place = output / (_stem(trace) + FORMATS[style][1])
         if place in places:
             raise UsageError(f"{places[place]} and {trace} would share {place}", hint="report them one by one")
         check_output(place, force)
@@ -139,15 +139,15 @@ def _stem(trace: Path) -> str:
 
 def _deliver(reports: Sequence[Report], style: str, outputs: Sequence[Path | None]) -> None:
     """Each report to its file, or all of them to stdout; JSON of several as a list."""
-    from molprof.analysis.render import render
+    from molprof.analysis.documents.report import report_document
 
-    texts = [render(report, style) for report in reports]
-    if outputs[0] is None and len(texts) > 1:
-        joined = ",\n".join(text.rstrip("\n") for text in texts)
-        deliver(f"[\n{joined}\n]" if style == "json" else "\n".join(texts), None)
+    documents = [report_document(report) for report in reports]
+    if outputs[0] is None and len(documents) > 1:
+        texts = [render(document, style).rstrip("\n") for document in documents]
+        write("[\n" + ",\n".join(texts) + "\n]" if style == "json" else "\n\n".join(texts))
         return
-    for text, place in zip(texts, outputs, strict=True):
-        deliver(text, place)
+    for document, place in zip(documents, outputs, strict=True):
+        deliver(document, style, place)
 
 
 def _submit(

@@ -11,7 +11,6 @@ import click
 
 from molprof.commands.options import note
 from molprof.common.errors import RunError
-from molprof.common.text import aligned
 
 if TYPE_CHECKING:
     from molprof.profiler.cluster.job import Job, Task
@@ -192,13 +191,3 @@ def settle(status: JobStatus) -> None:
         f"{len(bad)} of {len(status.tasks)} tasks of {job.id} did not end well: {first}",
         hint=f"molprof logs {job.id} {bad[0].number}; again: molprof jobs {job.id} --requeue",
     )
-
-
-def task_table(status: JobStatus) -> str:
-    """The tasks of a job, one line each."""
-    rows = [("TASK", "NAME", "STATE", "SLURM", "NODE", "")]
-    for task in status.tasks:
-        rows.append(
-            (str(task.number), task.name, task.state, task.slurm_id or "-", task.node or "-", task.message or "")
-        )
-    return aligned(rows)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Callable
+from typing import Literal
 
 NOT_RECORDED = "not recorded"
 
 # A value of a table; None: not recorded.
-Cell = str | int | float | None
+Value = str | int | float | None
+Cell = Value
+# Its lowest and highest.
+Range = tuple[float, float]
+# name: of a kernel or operator, which may be shortened. ratio: of a whole, so percent; factor: of two values.
+# index: a number of something, not an amount. change_ns: a difference of times. raw: as SQL gave it.
+Unit = Literal[
+    "text", "name", "ns", "change_ns", "bytes", "ratio", "factor", "count", "number", "index", "speed", "probability",
+    "raw",
+]  # fmt: skip
 
 _NS_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _BYTE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
@@ -90,9 +101,9 @@ def percent_text(value_ratio: float | None) -> str:
     return "< 0.01 %" if 0 < percent < 0.005 else f"{percent:.2f} %"
 
 
-def ratio_text(value_ratio: float | None) -> str:
-    """A ratio as a factor; empty where there is none."""
-    return "" if value_ratio is None else f"{_digits(value_ratio)}x"
+def factor_text(value: float | None) -> str:
+    """A ratio of two values as a factor."""
+    return NOT_RECORDED if value is None else f"{_digits(value)}x"
 
 
 def bool_text(value: bool | None) -> str:
@@ -105,32 +116,23 @@ def text(value: str | None) -> str:
     return NOT_RECORDED if value is None else value
 
 
-def by_unit(unit: str, value: Cell) -> str:
-    """A value of a compared row."""
+def shown(value: Value | Range, unit: Unit) -> str:
+    """A value as people read it."""
+    if isinstance(value, tuple):
+        return " to ".join(shown(end, unit) for end in value)
+    if value is None or isinstance(value, bool):
+        return bool_text(value)
     if isinstance(value, str):
-        return value
-    formats: dict[str, Callable[[float | None], str]] = {
-        "ns": time_text,
-        "ratio": percent_text,
-        "count": count_text,
-        "number": number_text,
-    }
-    return formats.get(unit, number_text)(value)
+        return short_name(value) if unit == "name" else value
+    return _FORMATS[unit](value)
 
 
-def by_column(column: str, value: Cell) -> str:
-    """A value of a metric's table, by the suffix of its column; empty where null."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return short_name(value)
-    if column.endswith("_ns"):
-        return time_text(value)
-    if column.endswith("_bytes") or column == "bytes":
-        return bytes_text(value)
-    if column.endswith("_ratio"):
-        return percent_text(value)
-    return number_text(value)
+def column_unit(column: str) -> Unit:
+    """The unit of a table's numbers, by the suffix of their column."""
+    if column == "bytes":
+        return "bytes"
+    suffixes: dict[str, Unit] = {"_ns": "ns", "_bytes": "bytes", "_ratio": "ratio"}
+    return next((unit for suffix, unit in suffixes.items() if column.endswith(suffix)), "number")
 
 
 def column_title(column: str) -> str:
@@ -183,5 +185,35 @@ def _character_width(character: str) -> int:
 def _digits(value: float) -> str:
     """Four significant digits, at least none and at most three decimals."""
     size = abs(value)
+    if 0 < size < 1e-3:
+        return f"{value:.3g}"
     decimals = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
     return f"{value:,.{decimals}f}"
+
+
+def _raw(value: float) -> str:
+    """Three decimals where a number is not whole, and no separators."""
+    if isinstance(value, int):
+        return str(value)
+    if math.isfinite(value) and abs(value) >= 1e-3:
+        return f"{value:.3f}".rstrip("0").rstrip(".")
+    return f"{value:.3g}"
+
+
+_FORMATS: dict[Unit, Callable[[float], str]] = {
+    "text": number_text,
+    "name": number_text,
+    "ns": time_text,
+    "change_ns": signed_time_text,
+    "bytes": bytes_text,
+    "ratio": percent_text,
+    "factor": factor_text,
+    "count": count_text,
+    "number": number_text,
+    "index": str,
+    "speed": speed_text,
+    "probability": "{:.3f}".format,
+    "raw": _raw,
+}
+
+by_unit = shown
