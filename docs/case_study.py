@@ -48,22 +48,23 @@ class Study:
 
     def value(self, name: str, row: str) -> str:
         """A compared row of one run, in its unit."""
-        found = next(item for item in compared_rows([self._reports[name]]) if item.id == row)
-        return by_unit(found.unit, found.values[0])
+        found = next(item for item in compared_rows([self._reports[name]]) if item.figure.id == row)
+        return by_unit(found.figure.unit, found.values[0])
 
     def figures(self, names: Sequence[str], rows: Sequence[str]) -> str:
         """A table of compared rows by their ids, a column for each run."""
         comparison = self._compared(names)
-        known = {row.id: row for row in comparison.rows}
+        known = {row.figure.id: row for row in comparison.rows}
         body = [
-            (known[name].label, *(by_unit(known[name].unit, value) for value in known[name].values)) for name in rows
+            (known[name].figure.label, *(by_unit(known[name].figure.unit, value) for value in known[name].values))
+            for name in rows
         ]
         return _table(("", *comparison.labels), body)
 
     def ratio(self, first: str, other: str, row: str = "wall_ns") -> str:
         """A row of `other` over that of `first`; ~ where noise explains it."""
         comparison = self._compared((first, other))
-        found = next(item for item in comparison.rows if item.id == row)
+        found = next(item for item in comparison.rows if item.figure.id == row)
         value = found.ratios[1]
         if value is None:
             return "not recorded"

@@ -38,10 +38,10 @@ def report(tmp_path: Path) -> Report:
     ("change", "problem"),
     [
         ({"smiles": "CC"}, "other molecules, as CC instead of C (1 of 2)"),
-        ({"generation": {"sampling": "top_p"}}, "sampling top_p, not greedy"),
+        ({"generation": {"sampling": "top_p"}}, "sampling (top_p, not greedy)"),
         (
             {"generation": {"sampling_parameters": {"temperature": 0.5}}},
-            "sampling with temperature 0.5, not none",
+            "sampling parameters (temperature 0.5, not none)",
         ),
     ],
 )
@@ -61,7 +61,7 @@ def test_a_run_of_fewer_molecules_is_refused(tmp_path: Path, report: Report) -> 
     content = tiny_trace.document()
     content["molprof"]["molecules"].pop()
     fewer = load_report(tiny_trace.write(tmp_path / "fewer.json", content))
-    with pytest.raises(NotComparableError, match="1 molecules, not 2"):
+    with pytest.raises(NotComparableError, match=r"molecules \(1, not 2\)"):
         compare([report, fewer])
 
 
@@ -76,7 +76,7 @@ def test_a_molecule_without_its_token_track_is_missing(tmp_path: Path, report: R
 def test_experiments_are_compared_and_said(tmp_path: Path, report: Report) -> None:
     other = changed(tmp_path, {"batch_size": 1, "cache": "static", "max_new_tokens": 9, "seed": 7})
     assert compare([report, other]).notes[0] == (
-        "llama lp:generic #2 differs from llama lp:generic #1 in batch size (1, not 2); cache (static, not dynamic); "
+        "llama lp:generic #2 differs from llama lp:generic #1 in KV cache (static, not dynamic); batch size (1, not 2); "
         "max_new_tokens (9, not 3)"
     )
     sampled = [changed(tmp_path, {"sampling": "sample", "seed": seed}) for seed in (0, 1)]
@@ -94,7 +94,7 @@ def test_a_trace_of_other_origin_is_compared_as_far_as_it_goes(tmp_path: Path, r
     foreign = load_report(tiny_trace.write(tmp_path / "theirs.json", FOREIGN))
     comparison = compare([foreign, report])
     assert any(line.startswith("not captured by molprof: theirs. ") for line in comparison.notes)
-    rows = {row.id: row for row in comparison.rows}
+    rows = {row.figure.id: row for row in comparison.rows}
     assert rows["kernels"].ratios[1] == 6
     assert rows["kernels"].significant == (None, True)
     assert rows["wall_ns"].significant == (None, None)
@@ -110,7 +110,7 @@ def test_noise_and_counts(tmp_path: Path, report: Report) -> None:
         repeat["phases_ns"]["sampling"] += (more - 400) // 20
     other = load_report(tiny_trace.write(tmp_path / "other.json", content))
     comparison = compare([report, other])
-    rows = {row.id: row for row in comparison.rows}
+    rows = {row.figure.id: row for row in comparison.rows}
     assert rows["wall_ns"].significant == (None, True)
     interval = rows["wall_ns"].ratio_intervals[1]
     assert interval is not None
@@ -120,7 +120,7 @@ def test_noise_and_counts(tmp_path: Path, report: Report) -> None:
     assert rows["prefill_ns"].significant == (None, False)
     assert rows["launches"].significant == (None, False)
     assert rows["busy_ratio"].significant == (None, None)
-    assert {rows[name].noise for name in ("busy_ratio", "gpu_ns_per_step", "kernel_time_ns")} == {"once"}
+    assert {rows[name].figure.noise for name in ("busy_ratio", "gpu_ns_per_step", "kernel_time_ns")} == {"once"}
     shown = [line.split() for line in render(comparison).splitlines()]
     assert ["total", "time", "(median)", "1.095", "µs", "1.495", "µs", "1.37x"] in shown
     assert ["prefill", "per", "batch", "30", "ns", "30", "ns", "~"] in shown
@@ -138,7 +138,7 @@ def test_too_few_repeats_are_said(tmp_path: Path, report: Report) -> None:
     one = load_report(tiny_trace.write(tmp_path / "one.json", content))
     comparison = compare([report, one])
     assert any("too few repeats to tell" in line and "llama lp:generic #2 (1)" in line for line in comparison.notes)
-    assert {row.significant[1] for row in comparison.rows if row.noise == "repeats"} == {None}
+    assert {row.significant[1] for row in comparison.rows if row.figure.noise == "repeats"} == {None}
     assert "~ " not in render(comparison).split("How sure")[0]
 
 

@@ -14,7 +14,7 @@ from conftest import Cli
 from molprof.analysis.bench.bounds import read_bounds
 from molprof.analysis.bench.recommend import Advice, recommend
 from molprof.analysis.bench.results import read_results
-from molprof.analysis.findings.scope import STEP_PHASES
+from molprof.analysis.figures.run_model import STEP_PHASES
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import TraceError
 from molprof.profiler.bench.cases import GenerateCase

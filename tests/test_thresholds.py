@@ -47,7 +47,7 @@ def foreign(tmp_path: Path) -> Report:
 )
 def test_what_a_threshold_says(text: str, metric: str, operator: str, bound: float, relative: bool) -> None:
     found = parse_threshold(text)
-    assert (found.row.id, found.operator, found.relative) == (metric, operator, relative)
+    assert (found.metric.id, found.operator, found.relative) == (metric, operator, relative)
     assert found.bound == pytest.approx(bound)
 
 

@@ -13,7 +13,7 @@ from molprof.analysis.compare.predictions import Expectation, predictions
 from molprof.analysis.compare.rows import compared_rows
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.compare.trace_difference import trace_difference
-from molprof.analysis.figures import Report
+from molprof.analysis.figures.model import Report
 from molprof.common.errors import UsageError
 
 __all__ = ["Comparison", "Expectation", "compare"]

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from molprof.analysis.figures import Report
+from molprof.analysis.figures.catalog import FIGURES
+from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run
 from molprof.common.errors import NotComparableError
+from molprof.common.values import by_unit
 
 _ANYWAY = "--anyway compares them all the same"
-# Differences that are experiments: what they are called, and how to get them.
-_EXPERIMENTS: tuple[tuple[str, Callable[[Run], Any]], ...] = (
-    ("model size", lambda run: run.setup.size or "its own"),
-    ("batch size", lambda run: run.setup.batch_size),
-    ("device", lambda run: run.setup.gpu or run.setup.device),
-    ("dtype", lambda run: run.setup.dtype),
-    ("attention", lambda run: run.setup.attention),
-    ("cache", lambda run: run.setup.cache),
-    ("torch", lambda run: run.setup.torch),
-    ("transformers", lambda run: run.setup.transformers),
-)
 
 
 def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: bool = False) -> tuple[str, ...]:
@@ -33,18 +23,19 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
     Raises:
         NotComparableError: a run that cannot be compared to the first one, and not `anyway`.
     """
-    runs = [(label, report.run) for label, report in zip(labels, reports, strict=True) if report.run is not None]
+    named = list(zip(labels, reports, strict=True))
+    runs = [(label, report, report.run) for label, report in named if report.run is not None]
     notes = []
-    for label, other in runs[1:]:
-        first_label, first = runs[0]
-        for problem in _problems(first, other):
+    for label, report, run in runs[1:]:
+        first_label, first, first_run = runs[0]
+        for problem in [*_unlike(first, report, "work"), *_other_molecules(first_run, run)]:
             line = f"{label} and {first_label} are not comparable: {problem}"
             if not anyway:
                 raise NotComparableError(line, hint=_ANYWAY)
             notes.append(line)
-        if differences := _differences(first, other):
+        if differences := [*_unlike(first, report, "setting"), *_differences(first_run, run)]:
             notes.append(f"{label} differs from {first_label} in {'; '.join(differences)}")
-    for label, run in runs:
+    for label, _, run in runs:
         # Every token is of one of these kinds or the end.
         cut = sum(item.tokens == item.free + item.copy + item.junk + item.filler for item in run.sequences)
         if cut:
@@ -52,9 +43,9 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
                 f"{cut} of {run.molecules} molecules of {label} were cut at their bound of tokens: its tokens and "
                 "times are not of whole molecules"
             )
-    if random := [label for label, run in runs if run.setup.random]:
+    if random := [label for label, _, run in runs if run.setup.random]:
         notes.append(f"random weights, so that tokens, junk and drift are not meaningful: {', '.join(random)}")
-    foreign = [label for label, report in zip(labels, reports, strict=True) if report.run is None]
+    foreign = [label for label, report in named if report.run is None]
     if foreign and runs:
         notes.append(
             f"not captured by molprof: {', '.join(foreign)}. Figures of the whole trace are compared; those of runs, "
@@ -63,36 +54,32 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
     return tuple(notes)
 
 
-def _problems(first: Run, other: Run) -> list[str]:
-    problems = []
-    if other.molecules != first.molecules:
-        problems.append(f"{other.molecules} molecules, not {first.molecules}")
-    elif missing := list((_smiles(first) - _smiles(other)).elements()):
-        extra = list((_smiles(other) - _smiles(first)).elements())
-        instead = f"{extra[0]} instead of {missing[0]}" if extra else f"nothing instead of {missing[0]}"
-        problems.append(f"other molecules, as {instead} ({len(missing)} of {first.molecules})")
-    if other.setup.sampling != first.setup.sampling:
-        problems.append(f"sampling {other.setup.sampling}, not {first.setup.sampling}")
-    elif other.setup.sampling_parameters != first.setup.sampling_parameters:
-        problems.append(
-            f"sampling with {_parameters(other)}, not {_parameters(first)}",
-        )
-    return problems
+def _unlike(first: Report, other: Report, role: str) -> list[str]:
+    """The figures of a role in which the reports differ, with both values."""
+    found = []
+    for figure in FIGURES:
+        if figure.role == role and (value := figure.value(other)) != (before := figure.value(first)):
+            found.append(f"{figure.label} ({by_unit(figure.unit, value)}, not {by_unit(figure.unit, before)})")
+    return found
+
+
+def _other_molecules(first: Run, other: Run) -> list[str]:
+    """A line where runs of as many molecules have others."""
+    missing = list((_smiles(first) - _smiles(other)).elements())
+    if other.molecules != first.molecules or not missing:
+        return []
+    extra = list((_smiles(other) - _smiles(first)).elements())
+    instead = f"{extra[0]} instead of {missing[0]}" if extra else f"nothing instead of {missing[0]}"
+    return [f"other molecules, as {instead} ({len(missing)} of {first.molecules})"]
 
 
 def _smiles(run: Run) -> Counter[str]:
     return Counter(item.smiles or "a plain-text prompt" for item in run.sequences)
 
 
-def _parameters(run: Run) -> str:
-    return ", ".join(f"{name} {value}" for name, value in sorted(run.setup.sampling_parameters.items())) or "none"
-
-
 def _differences(first: Run, other: Run) -> list[str]:
-    """Experiments: said, and compared."""
-    found = [
-        f"{name} ({value(other)}, not {value(first)})" for name, value in _EXPERIMENTS if value(other) != value(first)
-    ]
+    """Differences that runs are compared in spite of, besides settings."""
+    found = []
     same_molecules = _smiles(first) == _smiles(other)
     if same_molecules and [item.smiles for item in first.sequences] != [item.smiles for item in other.sequences]:
         found.append("the order of the molecules")

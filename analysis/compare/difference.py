@@ -7,11 +7,10 @@ from fractions import Fraction
 
 from molprof.analysis.compare.attribution import Factor, attribute, rounded
 from molprof.analysis.compare.model import Basis, Difference
-from molprof.analysis.compare.parts import BOUNDS, HOST, STEP_PHASES, in_order
+from molprof.analysis.compare.parts import BOUNDS, HOST, in_order
 from molprof.analysis.compare.step_costs import StepCosts, step_costs
-from molprof.analysis.figures.run_model import Run
+from molprof.analysis.figures.run_model import STEP_PHASES, Run
 
-SETUP_PHASES = ("template", "tokenize", "setup")
 # Phases that are a part each: how much time they took is all that is known of them.
 _PHASE_PARTS = {
     "setup.template": "template",

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from molprof.analysis.compare.predictions import BUILT_IN, Expectation
-from molprof.analysis.compare.rows import ROW_OF
 from molprof.analysis.compare.thresholds import near_metrics
+from molprof.analysis.figures.catalog import METRICS
 from molprof.common.errors import UsageError
 from molprof.common.toml_file import TomlFile, read_toml
 
@@ -59,8 +59,7 @@ def _expectation(file: TomlFile, found: object, number: int) -> Expectation:
             refuse(f"{key} is {entry[key]!r}, expected text", key)
     if entry["direction"] not in ("lower", "higher"):
         refuse(f"direction is {entry['direction']!r}, expected 'lower' or 'higher'", "direction")
-    row = ROW_OF.get(entry["metric"])
-    if row is None or row.unit == "text":
+    if entry["metric"] not in METRICS:
         refuse(f"no metric {entry['metric']!r}", "metric", near_metrics(entry["metric"]))
     bound = entry.get("bound", 1.0)
     if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not (math.isfinite(bound) and bound > 0):

@@ -6,15 +6,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from molprof.analysis.compare.statistics import Interval
-from molprof.analysis.figures import Report
-from molprof.common.values import Cell
+from molprof.analysis.figures.figure import Figure
+from molprof.analysis.figures.model import Report
+from molprof.common.values import Cell, Unit
 
 SCHEMA = 1
 
 Verdict = Literal["confirmed", "refuted", "not significant", "not recorded"]
 Direction = Literal["lower", "higher"]
-Noise = Literal["repeats", "once", "exact"]
-Unit = Literal["ns", "ratio", "count", "number", "text"]
 # Where a part comes from: unprofiled times and counts alone, or unprofiled time divided as in the recorded window.
 Basis = Literal["measured", "window"]
 
@@ -24,31 +23,40 @@ class ComparedRow:
     """One figure of every run.
 
     Attributes:
-        unit: ns; ratio (1 = all); count (integer); number (with decimals); text.
         values: one per run, None where not recorded.
         ratios: each value over the first run's; None for text, if one is not recorded or the first 0.
-        noise: repeats, a time of unprofiled passes; once, measured in the recorded steps alone; exact, a count,
-            which is the same in every pass.
-        intervals: of each run's median, for noise `repeats` with enough of them; else None.
+        intervals: of each run's median, for times of enough repeats; else None.
         ratio_intervals: of each ratio, as above; None for the first run.
-        significant: whether a run differs from the first: beyond noise, or at all for noise `exact`. None for the first
-            run, for noise `once`, and where too few repeats or what is not recorded leave it open.
+        significant: whether a run differs from the first: beyond noise, or at all for a figure without noise. None for
+            the first run, for a figure measured once, and where too few repeats or what is not recorded leave it open.
     """
 
-    id: str
-    group: str
-    label: str
-    unit: Unit
+    figure: Figure
     values: tuple[Cell, ...]
     ratios: tuple[float | None, ...]
-    noise: Noise
     intervals: tuple[Interval | None, ...]
     ratio_intervals: tuple[Interval | None, ...]
     significant: tuple[bool | None, ...]
 
     def within_noise(self, index: int) -> bool:
         """Noise explains that the run at `index` differs from the first, in a figure that every repeat measures."""
-        return self.noise == "repeats" and self.significant[index] is False
+        return self.figure.noise == "repeats" and self.significant[index] is False
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready dicts and lists."""
+        figure = self.figure
+        return {
+            "id": figure.id,
+            "group": figure.group,
+            "label": figure.label,
+            "unit": figure.unit,
+            "values": list(self.values),
+            "ratios": list(self.ratios),
+            "noise": figure.noise,
+            "intervals": [item and asdict(item) for item in self.intervals],
+            "ratio_intervals": [item and asdict(item) for item in self.ratio_intervals],
+            "significant": list(self.significant),
+        }
 
 
 @dataclass(frozen=True)
@@ -161,10 +169,7 @@ class Comparison:
             "schema": self.schema,
             "labels": list(self.labels),
             "runs": [run.to_json() for run in self.runs],
-            "rows": [
-                {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(row).items()}
-                for row in self.rows
-            ],
+            "rows": [row.to_json() for row in self.rows],
             "difference": differences[0] if len(differences) == 1 else differences,
             "trace_difference": recorded[0] if len(recorded) == 1 else recorded,
             "predictions": [asdict(prediction) for prediction in self.predictions],

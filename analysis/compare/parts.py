@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-STEP_PHASES = ("forward", "processor", "sampling", "bookkeeping")
+from molprof.analysis.figures.run_model import STEP_PHASES
+
 # A phase of the steps has these three where both windows recorded GPU work, else `HOST` alone.
 BOUNDS = ("gpu", "launch", "sync")
 HOST = "host"

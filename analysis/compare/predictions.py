@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from molprof.analysis.compare.model import Direction, Prediction, Verdict
-from molprof.analysis.compare.rows import ROW_OF, Row
 from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval, ratio_interval
-from molprof.analysis.figures import Report
+from molprof.analysis.figures.catalog import METRICS
+from molprof.analysis.figures.figure import Figure
+from molprof.analysis.figures.model import Report
 
 LOWER = "llama"
 HIGHER = "qwen"
@@ -22,7 +23,7 @@ class Expectation:
     """A figure of one run that is expected to be lower or higher than that of another.
 
     Attributes:
-        metric: id of a compared row.
+        metric: id of a compared figure.
         bound: of the ratio of the one figure to the other.
         between: labels of the runs, or patterns with `*` and `?`; None for the second run against the first.
     """
@@ -95,23 +96,23 @@ def _named(item: Expectation, runs: Sequence[Run]) -> tuple[tuple[Run, Run] | No
 
 
 def _judge(item: Expectation, pair: tuple[Run, Run] | None, missing: str) -> Prediction:
-    row = ROW_OF[item.metric]
+    metric = METRICS[item.metric]
     figures: dict[str, float | None] = {}
     ratio, interval, verdict = None, None, None
     reason: str | None = missing
     if pair is not None:
-        values = [row.value(report) for _, report in pair]
+        values = [metric.value(report) for _, report in pair]
         one, other = (None if isinstance(value, str) else value for value in values)
         figures = {pair[0][0]: one, pair[1][0]: other}
         reason = f"not recorded in {' and '.join(name for name, value in figures.items() if value is None)}"
         if one is not None and other is not None:
             ratio = one / other if other else None
-            verdict, interval, reason = _verdict(item, row, pair, one, other)
+            verdict, interval, reason = _verdict(item, metric, pair, one, other)
     return Prediction(
         id=item.id,
         text=item.text,
         verdict=verdict or "not recorded",
-        unit=row.unit,
+        unit=metric.unit,
         figures=figures,
         metric=item.metric,
         direction=item.direction,
@@ -123,14 +124,14 @@ def _judge(item: Expectation, pair: tuple[Run, Run] | None, missing: str) -> Pre
 
 
 def _verdict(
-    item: Expectation, row: Row, pair: tuple[Run, Run], one: float, other: float
+    item: Expectation, metric: Figure, pair: tuple[Run, Run], one: float, other: float
 ) -> tuple[Verdict, Interval | None, str | None]:
     """From the interval of the ratio for times, from the figures themselves for all else."""
     lower = item.direction == "lower"
-    if row.noise != "repeats":
+    if metric.noise != "repeats":
         holds = one < item.bound * other if lower else one > item.bound * other
         return ("confirmed" if holds else "refuted"), None, None
-    interval = ratio_interval(row.samples(pair[0][1]), row.samples(pair[1][1]))
+    interval = ratio_interval(metric.samples(pair[0][1]), metric.samples(pair[1][1]))
     if interval is None:
         return "not significant", None, f"fewer than {LEAST_REPEATS} repeats of one of the runs"
     if interval.low <= item.bound <= interval.high:

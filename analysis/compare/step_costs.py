@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from molprof.analysis.compare.parts import BOUNDS, STEP_PHASES
-from molprof.analysis.figures.run_model import Run
+from molprof.analysis.compare.parts import BOUNDS
+from molprof.analysis.figures.run_model import STEP_PHASES, Run
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from molprof.analysis.compare.rows import ROW_OF, Row
 from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval, median_interval, ratio_interval
-from molprof.analysis.figures import Report
+from molprof.analysis.figures.catalog import METRICS
+from molprof.analysis.figures.figure import Figure
+from molprof.analysis.figures.model import Report
 from molprof.common.errors import UsageError
 from molprof.common.values import by_unit
 
@@ -38,11 +39,11 @@ class Threshold:
     Attributes:
         text: as it was given.
         operator: the one that holds where it is broken.
-        bound: a factor on the first run's figure where `relative`, else a value in the row's unit.
+        bound: a factor on the first run's figure where `relative`, else a value in the metric's unit.
     """
 
     text: str
-    row: Row
+    metric: Figure
     operator: str
     bound: float
     relative: bool
@@ -83,8 +84,8 @@ def parse_threshold(text: str, relative: bool = True) -> Threshold:
     match = _FORM.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} is not a threshold", hint=_FORMS)
-    row = ROW_OF.get(match["metric"])
-    if row is None or row.unit == "text":
+    metric = METRICS.get(match["metric"])
+    if metric is None:
         raise UsageError(f"{text!r}: no metric {match['metric']!r}", hint=near_metrics(match["metric"]))
     unit, sign, number = match["unit"], match["sign"], float(match["number"])
     if sign:
@@ -92,32 +93,33 @@ def parse_threshold(text: str, relative: bool = True) -> Threshold:
             raise UsageError(f"{text!r}: a change is given in percent", hint=_FORMS)
         if not relative:
             raise UsageError(f"{text!r} is a change, and there is no other run", hint="molprof compare BEFORE AFTER")
-        return Threshold(text, row, match["operator"], 1 + float(f"{sign}{number}") / 100, True)
-    return Threshold(text, row, match["operator"], _value(text, row, unit, number), False)
+        return Threshold(text, metric, match["operator"], 1 + float(f"{sign}{number}") / 100, True)
+    return Threshold(text, metric, match["operator"], _value(text, metric, unit, number), False)
 
 
-def _value(text: str, row: Row, unit: str | None, number: float) -> float:
-    """A value in the row's unit."""
-    if row.unit == "ns":
+def _value(text: str, metric: Figure, unit: str | None, number: float) -> float:
+    """A value in the metric's unit."""
+    if metric.unit == "ns":
         if unit in _NS:
             return number * _NS[unit]
         if unit is None and number == 0:
             return 0.0
-        raise UsageError(f"{text!r}: {row.id} is a time", hint="give it a unit (ns us ms s), or a change such as +5%")
-    if row.unit == "ratio" and unit == "%":
+        raise UsageError(
+            f"{text!r}: {metric.id} is a time", hint="give it a unit (ns us ms s), or a change such as +5%"
+        )
+    if metric.unit == "ratio" and unit == "%":
         return number / 100
     if unit is not None:
         hint = f"a change has a sign: +{number:g}%" if unit == "%" else "give a number without unit"
-        raise UsageError(f"{text!r}: {row.id} has no unit {unit}", hint=hint)
+        raise UsageError(f"{text!r}: {metric.id} has no unit {unit}", hint=hint)
     return number
 
 
 def near_metrics(name: str) -> str:
     """A hint that names metrics like `name`, or all of them."""
-    known = [row.id for row in ROW_OF.values() if row.unit != "text"]
-    near = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
-    near += [item for item in known if name.lower() in item and item not in near]
-    return f"did you mean {', '.join(near[:5])}?" if near else f"metrics: {', '.join(known)}"
+    near = difflib.get_close_matches(name, METRICS, n=4, cutoff=0.5)
+    near += [item for item in METRICS if name.lower() in item and item not in near]
+    return f"did you mean {', '.join(near[:5])}?" if near else f"metrics: {', '.join(METRICS)}"
 
 
 def judge_report(report: Report, thresholds: Sequence[Threshold]) -> Outcome:
@@ -147,32 +149,34 @@ def _outcome(verdicts: Sequence[_Verdict]) -> Outcome:
 
 
 def _absolute(threshold: Threshold, report: Report, where: str) -> _Verdict:
-    row = threshold.row
-    value = row.value(report)
-    head = f"{threshold.text}: {where}{row.id}"
+    metric = threshold.metric
+    value = metric.value(report)
+    head = f"{threshold.text}: {where}{metric.id}"
     if value is None or isinstance(value, str):
         return "untold", f"{head} is not recorded{_why(report)}"
-    line = f"{head} is {by_unit(row.unit, value)}"
-    if row.noise != "repeats":
+    line = f"{head} is {by_unit(metric.unit, value)}"
+    if metric.noise != "repeats":
         return ("broken" if threshold.exceeded(value) else ""), line
-    return _timed(threshold, line, threshold.exceeded(value), median_interval(row.samples(report)), row.unit)
+    return _timed(threshold, line, threshold.exceeded(value), median_interval(metric.samples(report)), metric.unit)
 
 
 def _relative(threshold: Threshold, report: Report, label: str, first: Report, first_label: str) -> _Verdict:
-    row = threshold.row
-    value, base = row.value(report), row.value(first)
-    head = f"{threshold.text}: {label}: {row.id}"
+    metric = threshold.metric
+    value, base = metric.value(report), metric.value(first)
+    head = f"{threshold.text}: {label}: {metric.id}"
     for name, item, source in ((label, value, report), (first_label, base, first)):
         if item is None or isinstance(item, str):
             return "untold", f"{head} is not recorded in {name}{_why(source)}"
     assert isinstance(value, (int, float))
     assert isinstance(base, (int, float))
     ratio = value / base if base else (1.0 if value == base else math.copysign(math.inf, value))
-    line = f"{head} is {by_unit(row.unit, value)}, {by_unit(row.unit, base)} in {first_label}"
+    line = f"{head} is {by_unit(metric.unit, value)}, {by_unit(metric.unit, base)} in {first_label}"
     line += f": {_change(ratio)}" if math.isfinite(ratio) else ""
-    if row.noise != "repeats":
+    if metric.noise != "repeats":
         return ("broken" if threshold.exceeded(ratio) else ""), line
-    return _timed(threshold, line, threshold.exceeded(ratio), ratio_interval(row.samples(report), row.samples(first)))
+    return _timed(
+        threshold, line, threshold.exceeded(ratio), ratio_interval(metric.samples(report), metric.samples(first))
+    )
 
 
 def _timed(

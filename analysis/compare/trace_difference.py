@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from molprof.analysis.compare.model import TraceDifference
-from molprof.analysis.figures import Report
+from molprof.analysis.figures.model import Report
 
 
 def trace_difference(first: Report, other: Report) -> TraceDifference | None:

@@ -10,7 +10,7 @@ from molprof.analysis.compare import Comparison
 from molprof.analysis.compare.model import Prediction
 from molprof.analysis.compare.statistics import LEVEL
 from molprof.analysis.documents.difference import difference_sections
-from molprof.analysis.documents.figures import figure_sections, settings_section
+from molprof.analysis.documents.figures import compared_figures, settings_section
 from molprof.analysis.documents.findings import findings_section
 from molprof.analysis.documents.report import report_sections, warnings
 from molprof.analysis.documents.rows import Reports
@@ -21,20 +21,20 @@ from molprof.common.document import Cell, Column, Document, Section, Table
 
 
 def comparison_document(comparison: Comparison) -> Document:
-    """The document; findings, settings and the tables of each report are for pages alone."""
+    """The document; findings and the tables of each report are for pages alone."""
     labels = comparison.labels
     reports = Reports(labels, comparison.runs)
-    pages = [settings_section(labels, comparison.runs), *report_sections(reports)]
     return Document(
         f"molprof compare: {', '.join(labels[1:])} against {labels[0]}",
         (
             plot_sections(subject_of(comparison)),
             replace(findings_section(reports), page_only=True),
-            *figure_sections(labels, comparison.rows),
+            settings_section(labels, comparison.runs),
+            compared_figures(comparison),
             *difference_sections(comparison),
             *_predictions(comparison),
             *_confidence(comparison),
-            *(replace(section, page_only=True) for section in pages),
+            *(replace(section, page_only=True) for section in report_sections(reports)),
         ),
         comparison.to_json,
         lambda: _records(comparison),
@@ -47,7 +47,7 @@ def _records(comparison: Comparison) -> Table:
     """One row per figure, one column per run, then each run's ratio to the first."""
     labels = comparison.labels
     titles = ("id", "unit", *labels, *(f"{label} ratio" for label in labels[1:]))
-    rows = [(row.id, row.unit, *row.values, *row.ratios[1:]) for row in comparison.rows]
+    rows = [(row.figure.id, row.figure.unit, *row.values, *row.ratios[1:]) for row in comparison.rows]
     return Table(tuple(map(Column, titles)), rows)
 
 
@@ -84,7 +84,7 @@ def _reasons(items: Iterable[Prediction]) -> tuple[str, ...]:
 
 def _confidence(comparison: Comparison) -> list[Section]:
     """How far chance explains the times, and what else to keep in mind."""
-    row = next(row for row in comparison.rows if row.id == "wall_ns")
+    row = next(row for row in comparison.rows if row.figure.id == "wall_ns")
     rows = [
         (f"total time of {label}", Cell((item.low, item.high), "ns"), item.level)
         for label, item in zip(comparison.labels, row.intervals, strict=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from molprof.analysis.compare import run_labels
-from molprof.analysis.compare.rows import compared_rows
 from molprof.analysis.documents.drift import drift_sections
-from molprof.analysis.documents.figures import figure_sections, settings_section
+from molprof.analysis.documents.figures import report_figures, settings_section
 from molprof.analysis.documents.findings import findings_section
 from molprof.analysis.documents.rows import Reports, Row, filled
 from molprof.analysis.documents.run import run_sections
@@ -29,7 +28,7 @@ def report_document(report: Report) -> Document:
         (
             plot_sections(subject_of(report)),
             findings_section(reports),
-            *figure_sections(reports.labels, compared_rows((report,))),
+            report_figures(reports.labels[0], report),
             settings_section(reports.labels, reports.reports),
             *report_sections(reports),
         ),

@@ -40,7 +40,7 @@ _CAUSES = {
 def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
     """One statement for each run after the first."""
     first_label, first = comparison.labels[0], comparison.runs[0]
-    wall = next(row for row in comparison.rows if row.id == "wall_ns")
+    wall = next(row for row in comparison.rows if row.figure.id == "wall_ns")
     return tuple(
         _recorded(label, recorded, first_label)
         if recorded is not None

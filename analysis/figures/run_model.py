@@ -8,6 +8,9 @@ from typing import Any
 from molprof.analysis.drift.model import Disagreement, Drift
 from molprof.analysis.figures.step_times import StepTime
 
+SETUP_PHASES = ("template", "tokenize", "setup")
+STEP_PHASES = ("forward", "processor", "sampling", "bookkeeping")
+
 
 @dataclass(frozen=True)
 class Spread:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import query_rows
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.figures.run_model import Run
-from molprof.analysis.findings.scope import LEAST_GAIN, STEP_PHASES, Scope
+from molprof.analysis.figures.run_model import STEP_PHASES, Run
+from molprof.analysis.findings.scope import LEAST_GAIN, Scope
 from molprof.common.values import count_text, number_text, percent_text, time_text
 
 PROCESSOR = "processor"

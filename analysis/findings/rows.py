@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import query_rows
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.figures.run_model import Run
-from molprof.analysis.findings.scope import STEP_PHASES, Scope
+from molprof.analysis.figures.run_model import STEP_PHASES, Run
+from molprof.analysis.findings.scope import Scope
 from molprof.common.values import count_text, percent_text
 
 # Share of all row-steps.

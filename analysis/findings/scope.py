@@ -17,11 +17,10 @@ import numpy as np
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import query_rows
 from molprof.analysis.figures.model import Report
-from molprof.analysis.figures.run_model import Run
+from molprof.analysis.figures.run_model import STEP_PHASES, Run
 from molprof.analysis.findings.intervals import Stretches, inside_ns, joined, length_ns
 from molprof.common.values import percent_text, time_text
 
-STEP_PHASES = ("forward", "processor", "sampling", "bookkeeping")
 # Less is not worth a finding.
 LEAST_GAIN = 0.01
 

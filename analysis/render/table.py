@@ -120,15 +120,16 @@ def _gap(column: Column) -> int:
 
 
 def _fitted(places: Sequence[int], sizes: Sequence[int], table: Table) -> list[int]:
-    """Sizes, cut so that a line fits: text first, the widest column first; numbers as the last resort."""
+    """Sizes, cut so that a line fits: text first, the widest column first; then keys, numbers as the last resort."""
     fitted = [sizes[place] for place in places]
     columns = [table.columns[place] for place in places]
     surplus = _surplus(fitted, columns)
-    for numeric in (False, True):
-        candidates = [index for index, column in enumerate(columns) if column.numeric == numeric]
+    ranks = [2 if column.numeric else int(place < table.keys) for place, column in zip(places, columns, strict=True)]
+    for rank, least in ((0, _SHORTEST), (1, _SHORTEST_KEY), (1, _SHORTEST), (2, _SHORTEST)):
+        candidates = [index for index, found in enumerate(ranks) if found == rank]
         while surplus > 0 and candidates:
             widest = max(candidates, key=lambda index: fitted[index])
-            if fitted[widest] <= _SHORTEST:
+            if fitted[widest] <= least:
                 break
             fitted[widest] -= 1
             surplus -= 1

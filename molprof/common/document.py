@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from molprof.common.values import NOT_RECORDED, Range, Unit, Value, shown
+from molprof.common.values import NOT_RECORDED, Range, Unit, Value, by_unit
 
 _LEFT: tuple[Unit, ...] = ("text", "name")
 
@@ -77,7 +77,7 @@ class Table:
         """A cell as people read it."""
         if cell.value is None:
             return self.missing
-        return "~" if cell.noise else shown(cell.value, cell.unit)
+        return "~" if cell.noise else by_unit(cell.unit, cell.value)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ NOT_RECORDED = "not recorded"
 
 # A value of a table; None: not recorded.
 Value = str | int | float | None
-Cell = Value
+Cell = Value  # its name so far
 # Its lowest and highest.
 Range = tuple[float, float]
 # name: of a kernel or operator, which may be shortened. ratio: of a whole, so percent; factor: of two values.
@@ -116,10 +116,10 @@ def text(value: str | None) -> str:
     return NOT_RECORDED if value is None else value
 
 
-def shown(value: Value | Range, unit: Unit) -> str:
+def by_unit(unit: Unit, value: Value | Range) -> str:
     """A value as people read it."""
     if isinstance(value, tuple):
-        return " to ".join(shown(end, unit) for end in value)
+        return " to ".join(by_unit(unit, end) for end in value)
     if value is None or isinstance(value, bool):
         return bool_text(value)
     if isinstance(value, str):
@@ -215,5 +215,3 @@ _FORMATS: dict[Unit, Callable[[float], str]] = {
     "probability": "{:.3f}".format,
     "raw": _raw,
 }
-
-by_unit = shown
