@@ -11,6 +11,7 @@ from page_data import render
 
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
+from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import UsageError
 
@@ -103,7 +104,7 @@ def test_the_rows_of_the_original_question_are_there() -> None:
         "tokens_per_molecule",
         "junk_tokens",
     }
-    identifiers = [row.id for row in FIGURES]
+    identifiers = [figure.id for figure in FIGURES]
     assert wanted <= set(identifiers)
     assert len(set(identifiers)) == len(identifiers)
 

@@ -66,7 +66,9 @@ def _predictions(comparison: Comparison) -> Iterator[Section]:
             (_expected(item), item.verdict, *(Cell(value, item.unit) for value in item.figures.values()), item.ratio)
             for item in found
         ]
-        yield Section(f"Predictions: {compared[0]} against {compared[-1]}", _reasons(found), Table(columns, rows))
+        yield Section(
+            f"Predictions: {compared[0]} against {compared[-1]}", _reasons(found), Table(columns, rows, missing="-")
+        )
 
 
 def _expected(item: Prediction) -> str:

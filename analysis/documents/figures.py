@@ -63,4 +63,7 @@ def settings_section(labels: Sequence[str], reports: Sequence[Report]) -> Sectio
     )
     columns = (Column("setting"), *map(Column, labels))
     rows = [(figure.label, *(Cell(value, figure.unit) for value in values)) for figure, values in found]
-    return Section("Settings", ("settings that differ are marked",) if marked else (), Table(columns, rows, marked))
+    missing = [figure.label for figure in SETTINGS if figure not in [known for known, _ in found]]
+    notes = ("rows that differ are marked",) if marked else ()
+    notes += (f"not recorded: {', '.join(missing)}",) if missing else ()
+    return Section("Settings", notes, Table(columns, rows, marked))

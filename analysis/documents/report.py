@@ -17,7 +17,7 @@ from molprof.analysis.figures.model import Table as Metric
 from molprof.analysis.plots import subject_of
 from molprof.analysis.plots.sections import plot_sections
 from molprof.common.document import Cell, Column, Document, Section
-from molprof.common.values import column_title, column_unit, count_text, per
+from molprof.common.values import column_title, column_unit, count_text, counted, per
 
 
 def report_document(report: Report) -> Document:
@@ -57,9 +57,9 @@ def report_sections(reports: Reports) -> list[Section]:
         *drift_sections(reports),
         _memory_operations(reports),
         _devices(reports),
+        _checks(reports),
         _events(reports),
         *_metrics(reports),
-        _checks(reports),
     )
 
 
@@ -88,16 +88,13 @@ def _devices(reports: Reports) -> Section:
 def _events(reports: Reports) -> Section:
     def rows(report: Report) -> Iterator[Row]:
         yield from report.trace.events_by_category.items()
-        counts = report.counts
-        if report.trace.gpu_recorded:
-            yield "launches without GPU work", counts.launches_without_gpu_work
-            yield "kernels without a recorded call", counts.kernels_without_call
-            yield "kernels of different names", counts.kernel_names
 
     def notes(report: Report) -> Iterator[str]:
         left_out = report.trace.events_by_category.get(STACK_CATEGORY, 0)
         if left_out and not report.trace.stacks:
             yield f"{count_text(left_out)} Python stack events left out: no figure needs them"
+        if report.trace.lanes:
+            yield f"{counted(report.trace.lanes, 'event')} in lanes: they partly overlap another of their track"
 
     columns = (Column("category"), Column("events", "count"))
     return Section("Events", reports.notes(notes), reports.table(columns, rows), detail=True)
@@ -134,9 +131,11 @@ def _checks(reports: Reports) -> Section:
     def rows(report: Report) -> Iterator[Row]:
         for check in report.checks:
             tolerance = Cell(check.tolerance_ratio, "ratio") if check.tolerance_ratio else "none"
-            result = "holds" if check.holds else "DOES NOT HOLD"
+            result = "holds" if check.holds else "FAILS"
             yield check.text, check.left, check.right, tolerance, result
 
     table = reports.table(columns, rows, marked=lambda report: [not check.holds for check in report.checks])
     broken = len(table.marked)
-    return Section("Checks", (f"{broken} of {len(table.rows)} do not hold" if broken else "all hold",), table)
+    return Section(
+        "Checks", (f"{broken} of {len(table.rows)} fail" if broken else f"all {len(table.rows)} hold",), table
+    )

@@ -52,4 +52,4 @@ class Reports:
 
 def filled(*sections: Section) -> list[Section]:
     """The sections that hold anything."""
-    return [item for item in sections if item.notes or item.parts or (item.table is not None and item.table.rows)]
+    return [item for item in sections if item.notes or item.parts or (item.table is not None and item.table.shown)]

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from molprof.analysis.documents.rows import Reports, Row
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.run_model import Run, SequenceFigures
+from molprof.analysis.figures.run_model import SequenceFigures
 from molprof.common.document import Column, Section, Table
 from molprof.common.values import count_text, counted, number_text, per, percent_text, time_text
 
 
 def run_sections(reports: Reports) -> Iterator[Section]:
-    """Phases, notes on tokens and drift, and the molecules."""
+    """Phases, signed drift, and the molecules."""
     yield Section("Phases", (*_phase_notes(reports), *reports.notes(_outside)), _phases(reports))
-    yield Section("Tokens and drift", reports.notes(_tokens))
+    yield Section("Drift", reports.notes(_drift))
     yield Section("Molecules", table=_molecules(reports), detail=True)
 
 
@@ -57,33 +57,16 @@ def _outside(report: Report) -> Iterator[str]:
     yield f"phase timestamps: {cost}{without}"
 
 
-def _tokens(report: Report) -> Iterator[str]:
+def _drift(report: Report) -> Iterator[str]:
     run = report.run
     if run is None:
         return
-    skipped = f"; {counted(run.skipped, 'input line')} skipped" if run.skipped else ""
-    yield f"{counted(run.molecules, 'molecule')}, {counted(run.generated_tokens, 'token')}{skipped}"
+    drift = run.drift
     if run.setup.random:
         yield "drift: not meaningful, the weights are random"
     elif not run.blocks:
         yield "no coordinate blocks"
-    else:
-        yield from _blocks(run)
-
-
-def _blocks(run: Run) -> Iterator[str]:
-    free = "" if run.setup.processor is None else f"{number_text(run.free_positions_per_block)} FREE positions and "
-    yield (
-        f"{counted(run.blocks, 'coordinate block')}; on average {free}"
-        f"{number_text(run.coordinate_tokens_per_block)} tokens per block"
-    )
-    cut = f" ({count_text(run.cut_blocks)} cut)" if run.cut_blocks else ""
-    yield (
-        f"{counted(run.junk_tokens, 'junk token')} in {counted(run.junk_blocks, 'block')}, "
-        f"{counted(run.filler_tokens, 'filler token')}, {counted(run.malformed_blocks, 'malformed block')}{cut}"
-    )
-    drift = run.drift
-    if drift is not None and drift.known_blocks:
+    elif drift is not None and drift.known_blocks:
         yield (
             f"drift (FREE positions minus tokens needed): mean {number_text(drift.mean_drift_tokens)}; "
             f"{counted(drift.too_short_blocks, 'block')} too short, {count_text(drift.exact_blocks)} exact, "

@@ -37,7 +37,7 @@ def _list(lines: Sequence[str]) -> str:
 
 def _section(section: Section, level: int) -> list[str]:
     notes, blocks = section.notes, []
-    if section.table is not None and section.table.rows:
+    if section.table is not None and section.table.shown:
         rows, more = shown_rows(section)
         notes = (*notes, *more)
         if section.table.titled:

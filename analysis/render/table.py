@@ -120,18 +120,15 @@ def _gap(column: Column) -> int:
 
 
 def _fitted(places: Sequence[int], sizes: Sequence[int], table: Table) -> list[int]:
-    """Sizes, cut so that a line fits: text first, the widest column first; then keys, numbers as the last resort."""
+    """Sizes, cut so that a line fits: the widest text first, then keys further, numbers as the last resort."""
     fitted = [sizes[place] for place in places]
     columns = [table.columns[place] for place in places]
     surplus = _surplus(fitted, columns)
-    ranks = [2 if column.numeric else int(place < table.keys) for place, column in zip(places, columns, strict=True)]
-    for rank, least in ((0, _SHORTEST), (1, _SHORTEST_KEY), (1, _SHORTEST), (2, _SHORTEST)):
-        candidates = [index for index, found in enumerate(ranks) if found == rank]
-        while surplus > 0 and candidates:
-            widest = max(candidates, key=lambda index: fitted[index])
-            if fitted[widest] <= least:
-                break
-            fitted[widest] -= 1
+    for keys, numeric in ((_SHORTEST_KEY, False), (_SHORTEST, False), (_SHORTEST, True)):
+        least = [keys if place < table.keys else _SHORTEST for place in places]
+        candidates = [index for index, column in enumerate(columns) if column.numeric == numeric]
+        while surplus > 0 and (wide := [index for index in candidates if fitted[index] > least[index]]):
+            fitted[max(wide, key=lambda index: fitted[index])] -= 1
             surplus -= 1
     return fitted
 
@@ -140,7 +137,7 @@ def _section(section: Section, layouts: dict[tuple[Column, ...], _Layout]) -> st
     rows, more = shown_rows(section)
     lines = [_cut(escaped(section.title), WIDTH)] if section.title else []
     lines += _notes((*section.notes, *more))
-    if section.table is not None and (rows or section.table.wide):
+    if section.table is not None and section.table.shown:
         pieces = [_piece(section.table, rows, *piece) for piece in layouts[section.table.columns]]
         lines.append("\n\n".join(pieces))
     return "\n".join(lines)

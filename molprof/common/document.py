@@ -65,6 +65,11 @@ class Table:
         """Whether it has headings; without any it holds names and what there is to say about each."""
         return any(column.title for column in self.columns)
 
+    @property
+    def shown(self) -> bool:
+        """Whether formats show it: without rows only where a query gave none."""
+        return bool(self.rows) or self.wide
+
     def cells(self) -> Iterator[list[Cell]]:
         """Rows whose cells all have their unit."""
         for row in self.rows:
