@@ -155,8 +155,8 @@ def test_hostile_names_run_nothing(show: Show, tmp_path: Path) -> None:
     assert [url for url in window.requests if not url.startswith(("file:", "data:"))] == []
     assert count(window, "script") == 1
     assert count(window, "[onload], [onerror], [onmouseover], img") == 0
-    for place in range(min(6, count(window, "h1, .verdict p, summary"))):
-        window.click("h1, .verdict p, summary", place)
+    for place in range(min(6, count(window, "h1, .summary p, summary"))):
+        window.click("h1, .summary p, summary", place)
     assert window.console == []
     assert window.dialogs == []
 

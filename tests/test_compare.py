@@ -75,7 +75,7 @@ def test_the_parts_of_the_difference_add_up(llama: Report, qwen: Report) -> None
 
 
 def test_rows_and_ratios(llama: Report, qwen: Report) -> None:
-    rows = {row.id: row for row in compare([llama, qwen]).rows}
+    rows = {row.figure.id: row for row in compare([llama, qwen]).rows}
     assert rows["wall_ns"].values == (1095, 2105)
     assert rows["wall_ns"].ratios == (1.0, 2105 / 1095)
     assert rows["forward_ns"].values == (500.0, 1000.0)
@@ -147,7 +147,7 @@ def test_more_than_two_runs_each_against_the_first(llama: Report, qwen: Report, 
 def test_a_trace_of_other_origin_has_no_difference(llama: Report, foreign: Report) -> None:
     comparison = compare([foreign, llama])
     assert comparison.to_json()["difference"] is None
-    rows = {row.id: row for row in comparison.rows}
+    rows = {row.figure.id: row for row in comparison.rows}
     assert rows["wall_ns"].values == (None, 1095)
     assert rows["wall_ns"].ratios == (None, None)
     assert rows["kernels"].values == (1, 6)
@@ -160,14 +160,15 @@ def test_launches_of_steps_that_the_engine_marked(tmp_path: Path, foreign: Repor
         events.append(tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", ts, 2, correlation=index))
         events.append(tiny_trace.work("kernel", "k", ts + 10, 2, index))
     marked = load_report(tiny_trace.write(tmp_path / "marked.json", {"traceEvents": events}))
-    rows = {row.id: row for row in compare([marked, foreign]).rows}
+    rows = {row.figure.id: row for row in compare([marked, foreign]).rows}
     assert rows["launches_per_step"].values == (1.5, None)
     assert rows["launches_per_token"].values == (0.375, None)
 
 
 def test_what_no_trace_records_is_one_line(foreign: Report) -> None:
     shown = " ".join(render(compare([foreign, foreign])).split())
-    assert "not recorded in any of them: Setup; Time, not profiled; Tokens; Launches (per token, per step, " in shown
+    assert "not recorded: Time, not profiled; Tokens; Launches (per token, per step, " in shown
+    assert "not recorded: Setup; Trace (devices in the trace)" in shown
     assert "valid molecules" not in shown
 
 

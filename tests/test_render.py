@@ -70,7 +70,7 @@ def test_table() -> None:
         "title\n=====\n\nWARNING: cut\n\n  The answer.\n\n"
         "Section\n  a note\n  name  count\n  ----  -----\n  a         1\n* b|    1,000\n\n"
         "part\n  in it\n\n"
-        "  key   value\n  time  2.000 ms\n"
+        "  key   value\n  time  2.00 ms\n"
     )
 
 
@@ -78,7 +78,7 @@ def test_markdown() -> None:
     assert render_document(SMALL, "markdown") == (
         "## title\n\n> **Warning:** cut\n\n- The answer.\n\n### Section\n\n- a note\n\n"
         "| name | count |\n| --- | ---: |\n| a | 1 |\n| **b\\|** | 1,000 |\n\n#### part\n\n- in it\n\n"
-        "- key: value\n- time: 2.000 ms\n"
+        "- key: value\n- time: 2.00 ms\n"
     )
 
 
@@ -130,14 +130,14 @@ def test_a_table_of_many_columns_is_split_and_repeats_its_keys() -> None:
     table = Table(tuple(columns), (row,), missing="-")
     assert render_document(document(Section("s", table=table))).splitlines()[3:] == [
         "s",
-        "  figure" + " " * 29 + "run 0 ratio     run 1 ratio     run 2 ratio     run 3 ratio",
-        f"  {'-' * 30}" + "  -------- -----" * 4,
-        f"  {'k' * 30}" + "  2.500 µs     ~" * 4,
+        "  figure" + " " * 28 + "run 0 ratio    run 1 ratio    run 2 ratio    run 3 ratio",
+        f"  {'-' * 30}" + "  ------- -----" * 4,
+        f"  {'k' * 30}" + "  2.50 µs     ~" * 4,
         "",
-        " " * 50 + "run",
-        "  figure" + " " * 29 + "run 4 ratio    5 ratio",
-        f"  {'-' * 30}  -------- -----  --- -----",
-        f"  {'k' * 30}  2.500 µs     ~    -  none",
+        " " * 49 + "run",
+        "  figure" + " " * 28 + "run 4 ratio    5 ratio",
+        f"  {'-' * 30}  ------- -----  --- -----",
+        f"  {'k' * 30}  2.50 µs     ~    -  none",
     ]
 
 
@@ -155,11 +155,11 @@ def test_what_is_said_of_a_name_goes_over_lines() -> None:
     [
         (0, "0 ns"),
         (999, "999 ns"),
-        (1_000, "1.000 µs"),
-        (12_345, "12.35 µs"),
-        (45_432_698, "45.43 ms"),
-        (468_153_602, "468.2 ms"),
-        (-2_000_000_000, "-2.000 s"),
+        (1_000, "1.00 µs"),
+        (12_345, "12.3 µs"),
+        (45_432_698, "45.4 ms"),
+        (468_153_602, "468 ms"),
+        (-2_000_000_000, "-2.00 s"),
         (7_200_000_000_000, "7,200 s"),
         (None, "not recorded"),
     ],
@@ -169,13 +169,13 @@ def test_times(value_ns: int | None, expected: str) -> None:
 
 
 def test_other_values() -> None:
-    assert text.bytes_text(771_323_904) == "771.3 MB"
+    assert text.bytes_text(771_323_904) == "771 MB"
     assert text.count_text(2_912_920) == "2,912,920"
-    assert (text.number_text(14.0), text.number_text(1.3333)) == ("14", "1.333")
+    assert (text.number_text(14.0), text.number_text(1.3333)) == ("14", "1.33")
     assert (text.percent_text(0.3843), text.percent_text(0.00001), text.percent_text(0)) == (
-        "38.43 %",
+        "38.4 %",
         "< 0.01 %",
-        "0.00 %",
+        "0 %",
     )
     assert [text.percent_text(None), text.count_text(None), text.bytes_text(None)] == ["not recorded"] * 3
     assert text.short_name(
@@ -218,13 +218,13 @@ def test_report_table(report: Report) -> None:
     for line in (
         "  events                  34",
         "  placeholder             0.0000,0.0000,0.0000",
-        "  total time (median)                        1.095 µs",
+        "  total time (median)                         1.09 µs",
         "    lowest                                     995 ns",
         "  launches without GPU work                         1",
         "  0  C              3     1     1     1       0       1       1          0     300  no: no [/CONFOR…",
-        "  Memcpy DtoH      1  1.000 µs   16 B",
-        "  0       149.0 µs  67.00 µs  82.00 µs     44.97 %",
-        "  matmul                    1  40.00 µs     55.56 %      1",
+        "  Memcpy DtoH      1  1.00 µs   16 B",
+        "  0       149 µs  67.0 µs  82.0 µs      45.0 %",
+        "  matmul                    1  40.0 µs      55.6 %      1",
         "  all 9 hold",
         "  token slices = tokens of the recorded steps                          3        3       none  holds",
     ):
@@ -260,11 +260,11 @@ def test_comparison_table(tmp_path: Path, report: Report) -> None:
     assert shown[0] == "molprof compare: qwen lp:generic against llama lp:generic"
     # Words by word: how wide the first column is, its longest label decides.
     words = [line.split() for line in shown]
-    assert ["total", "time", "(median)", "1.095", "µs", "2.095", "µs", "1.913x"] in words
+    assert ["total", "time", "(median)", "1.09", "µs", "2.10", "µs", "1.91x"] in words
     assert ["device", "Test", "GPU", "Test", "GPU"] in words
     assert ["filler", "tokens", "0", "0"] in words
-    assert ["forward:", "GPU", "busy", "+1.000", "µs", "100.00", "%"] in words
-    assert ["less", "time", "end", "to", "end", "not", "significant", "1.095", "µs", "2.095", "µs", "0.523x"] in words
+    assert ["forward:", "GPU", "busy", "+1.00", "µs", "100", "%"] in words
+    assert ["less", "time", "end", "to", "end", "not", "significant", "1.09", "µs", "2.10", "µs", "0.523x"] in words
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 6])

@@ -286,7 +286,7 @@ def test_the_command_says_what_it_did(molprof: Cli, tmp_path: Path) -> None:
     tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
     result = molprof("trim", "trace.json", "--steps", "2", "-o", "small.json.gz")
     assert (result.returncode, result.stdout) == (0, "")
-    assert result.stderr == "wrote small.json.gz: 13 of 34 events, 0.0 MB\n"
+    assert result.stderr == "wrote small.json.gz: 13 of 34 events, 0 MB\n"
     again = molprof("trim", "trace.json", "--steps", "2", "-o", "small.json.gz")
     assert (again.returncode, "already exists" in again.stderr) == (2, True)
     itself = molprof("trim", "trace.json", "--steps", "2", "-o", "trace.json", "--force")

@@ -10,7 +10,7 @@ from molprof.analysis.compare.model import Difference, TraceDifference
 from molprof.analysis.compare.parts import GROUPS, by_group, in_order, part_label
 from molprof.analysis.figures.run_model import Run
 from molprof.common.document import Column, Section, Table
-from molprof.common.values import NOT_RECORDED, Value, per, signed_time_text, time_text
+from molprof.common.values import NOT_RECORDED, Value, factor_text, per, signed_time_text, time_text
 
 _LARGEST = 3
 # A larger part of the difference that is unexplained is worth a note.
@@ -99,8 +99,8 @@ def _notes(comparison: Comparison, known: list[Known]) -> Iterator[str]:
 
 def _factors(item: Difference) -> str:
     """The ratio of the times as a product."""
-    product = " × ".join(f"{_FACTOR_LABELS[name]} {ratio:.3f}x" for name, ratio in item.factors.items())
-    return f"time {prod(item.factors.values()):.3f}x = {product}"
+    product = " × ".join(f"{_FACTOR_LABELS[name]} {factor_text(ratio)}" for name, ratio in item.factors.items())
+    return f"time {factor_text(prod(item.factors.values()))} = {product}"
 
 
 def _first_pass(run: Run | None) -> str:

@@ -38,20 +38,27 @@ def _section(
     columns: tuple[Column, ...], rows: Iterable[tuple[Figure, Sequence[Cell]]], notes: tuple[str, ...]
 ) -> Section:
     """A table for each group but the settings; what no trace records, in a line."""
-    sections, missing = [], []
-    for group, items in groupby((row for row in rows if row[0] not in SETTINGS), key=lambda row: row[0].group):
-        found = list(items)
-        known = [
-            (figure.label, *cells) for figure, cells in found if any(cell.value not in (None, "") for cell in cells)
-        ]
-        if known:
-            sections.append(Section(group, table=Table(columns, known, keys=2, missing="-")))
-            names = [figure.label.strip() for figure, cells in found if (figure.label, *cells) not in known]
-            missing += [f"{group} ({', '.join(names)})"] if names else []
-        else:
-            missing.append(group)
-    notes += (f"not recorded: {'; '.join(missing)}",) if missing else ()
+    rows = [row for row in rows if row[0] not in SETTINGS]
+    known = [(figure, cells) for figure, cells in rows if any(cell.value not in (None, "") for cell in cells)]
+    sections = [
+        Section(group, table=Table(columns, [(figure.label, *cells) for figure, cells in found], keys=2, missing="-"))
+        for group, found in groupby(known, key=lambda row: row[0].group)
+    ]
+    notes += _missing([figure for figure, _ in rows], [figure for figure, _ in known])
     return Section("Figures", notes, parts=tuple(sections))
+
+
+def _missing(figures: Sequence[Figure], known: Sequence[Figure]) -> tuple[str, ...]:
+    """The figures that are not known, by group; a group of which nothing is known by its name alone."""
+    texts = []
+    for group, items in groupby(figures, key=lambda figure: figure.group):
+        found = list(items)
+        names = [figure.label.strip() for figure in found if figure not in known]
+        if len(names) == len(found):
+            texts.append(group)
+        elif names:
+            texts.append(f"{group} ({', '.join(names)})")
+    return (f"not recorded: {'; '.join(texts)}",) if texts else ()
 
 
 def settings_section(labels: Sequence[str], reports: Sequence[Report]) -> Section:
@@ -63,7 +70,6 @@ def settings_section(labels: Sequence[str], reports: Sequence[Report]) -> Sectio
     )
     columns = (Column("setting"), *map(Column, labels))
     rows = [(figure.label, *(Cell(value, figure.unit) for value in values)) for figure, values in found]
-    missing = [figure.label for figure in SETTINGS if figure not in [known for known, _ in found]]
     notes = ("rows that differ are marked",) if marked else ()
-    notes += (f"not recorded: {', '.join(missing)}",) if missing else ()
+    notes += _missing(SETTINGS, [figure for figure, _ in found])
     return Section("Settings", notes, Table(columns, rows, marked))

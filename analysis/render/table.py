@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from molprof.common.document import Column, Document, Section, Table
@@ -17,6 +18,9 @@ _SHORTEST = 12
 _SHORTEST_KEY = 32
 # Kernel names reach a thousand characters; JSON has them whole.
 _LONGEST = 60
+
+# The space between a number and its unit: lines do not break there.
+_NUMBER = re.compile(r"(?<=\d) (?=(?:[nµm]?s|%|[kMG]?B)(?:\W|$))")
 
 # Pieces of a table: the columns of each, and their sizes.
 _Layout = list[tuple[list[int], list[int]]]
@@ -179,13 +183,13 @@ def _notes(notes: Iterable[str]) -> list[str]:
 def _words(value: str, size: int, indent: str = "") -> list[str]:
     """`value` in lines of whole words of at most `size` columns, all but the first indented."""
     lines, line = [], ""
-    for word in value.split(" "):
+    for word in _NUMBER.sub("\xa0", value).split(" "):
         if line and width(line) + 1 + width(word) > size:
             lines.append(line)
             line = indent + word
         else:
             line = f"{line} {word}" if line else word
-    return [_cut(item, size) for item in [*lines, line]]
+    return [_cut(item.replace("\xa0", " "), size) for item in [*lines, line]]
 
 
 def _line(cells: Sequence[str], columns: Sequence[Column], sizes: Sequence[int], indent: str = _INDENT) -> str:

@@ -1,10 +1,9 @@
-"""`molprof demo`: the founding question, on this machine."""
+"""`molprof demo`: what the logits processor costs, measured on this machine."""
 
 from __future__ import annotations
 
 import os
 import sys
-import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import click
 
 from molprof.commands.options import deliver, engine_options, note, write
 from molprof.commands.progress import Progress
+from molprof.common.document import Document, Section
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing
 
@@ -37,16 +37,16 @@ RUNS = {
     type=click.Path(path_type=Path),
     default=Path("molprof-demo"),
     show_default=True,
-    help="Where the traces go.",
+    help="Folder for the traces.",
 )
 @click.option("-n", "count", default=8, show_default=True, metavar="N", help="Molecules per run.")
 @click.option("--repeats", default=3, show_default=True, metavar="N", help="Timed passes per run.")
 @click.option("--force", is_flag=True, help="Replace traces of an earlier demo in DIR.")
 @engine_options
 def command(folder: Path, count: int, repeats: int, force: bool, trace_processor: str | None) -> None:
-    """Captures both presets with and without the LP, and prints the four-way comparison.
+    """Captures both presets with and without the LP, and prints the comparison of the four runs.
 
-    Takes a few minutes on two CPU cores; uses the GPU where there is one. The traces stay in DIR.
+    Takes a few minutes on two CPU cores; uses a GPU if there is one. Keeps the traces in DIR.
 
     \b
     Examples:
@@ -68,8 +68,8 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     from molprof.profiler.molecules.prompts import short_molecules
     from molprof.profiler.settings import AUTO, CaptureSettings
 
-    # One core stays free: torch's threads wait for each other at every operator, so that one that has to share its core
-    # with another program slows all of them down, tenfold on two cores.
+    # One core stays free: torch's threads wait for each other at every operator, so one that shares its core with
+    # another program slows all of them down, tenfold on two cores.
     threads = max(1, (os.cpu_count() or 2) - 1)
     molecules = folder / "molecules.smi"
     with replacing(molecules) as part:
@@ -98,23 +98,30 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     runs = dict(zip(RUNS, reports, strict=True))
     pairs = [compare([runs[preset], runs[f"{preset}-lp"]]) for preset in ("llama", "qwen")]
     deliver(comparison_document(compare(reports)))
-    lines = [
-        "",
-        "What the LP does:",
-        *(_wrapped(line) for pair in pairs for line in comparison_verdict(pair)),
-        f"  valid molecules: {', '.join(f'{name} {_valid(report)}' for name, report in runs.items())}",
-        "The traces:",
-        *(f"  {path}" for path in paths.values()),
-        "Next:",
-        f"  molprof report {paths['qwen-lp']}",
-        f"  molprof compare {paths['qwen']} {paths['qwen-lp']}",
-        f"  molprof open {paths['qwen-lp']}",
-    ]
-    write("\n".join(lines))
+    write("")
+    deliver(
+        Document(
+            "",
+            (
+                Section("What the LP does", tuple(line for pair in pairs for line in comparison_verdict(pair))),
+                Section("Valid molecules", tuple(f"{name}: {_valid(report)}" for name, report in runs.items())),
+                Section("Traces", tuple(map(str, paths.values()))),
+                Section(
+                    "Next",
+                    (
+                        f"molprof report {paths['qwen-lp']}",
+                        f"molprof compare {paths['qwen']} {paths['qwen-lp']}",
+                        f"molprof open {paths['qwen-lp']}",
+                    ),
+                ),
+            ),
+            dict,
+        )
+    )
 
 
 def _left(elapsed_s: float, done: int) -> str:
-    """How long the runs that are left will take, where those before them tell it: as long each."""
+    """Time left, if each run takes as long as those before."""
     if done == 0:
         return ""
     left_s = elapsed_s / done * (len(RUNS) - done)
@@ -125,8 +132,3 @@ def _valid(report: Report) -> str:
     if report.run is None or report.run.valid_molecules is None:
         return "not recorded"
     return f"{report.run.valid_molecules} of {report.run.molecules}"
-
-
-def _wrapped(line: str) -> str:
-    kept = line.replace(" %", "\xa0%")  # a number and its sign stay together
-    return textwrap.fill(kept, 100, initial_indent="  ", subsequent_indent="    ").replace("\xa0", " ")

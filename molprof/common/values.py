@@ -36,11 +36,11 @@ _KERNEL_NOISE = (
 
 
 def time_text(value_ns: float | None) -> str:
-    """Nanoseconds in the unit that leaves one to three digits before the point."""
+    """Nanoseconds with three significant digits, in the largest unit that leaves one before the point."""
     if value_ns is None:
         return NOT_RECORDED
     for size, unit in _NS_UNITS:
-        if abs(value_ns) >= size:
+        if abs(value_ns) >= 0.9995 * size:
             return f"{_digits(value_ns / size)} {unit}"
     return f"{value_ns:.0f} ns"
 
@@ -52,11 +52,8 @@ def signed_time_text(value_ns: float | None) -> str:
 
 def signed_percent_text(value_ratio: float | None) -> str:
     """A part of a difference, in percent of it, with its sign."""
-    if value_ratio is None:
-        return NOT_RECORDED
-    percent = 100 * value_ratio
-    decimals = 0 if abs(percent) >= 10 else 1 if abs(percent) >= 1 else 2
-    return f"{percent:+.{decimals}f} %"
+    text = percent_text(value_ratio)
+    return f"+{text}" if value_ratio is not None and value_ratio > 0 else text
 
 
 def bytes_text(value_bytes: float | None) -> str:
@@ -64,7 +61,7 @@ def bytes_text(value_bytes: float | None) -> str:
     if value_bytes is None:
         return NOT_RECORDED
     for size, unit in _BYTE_UNITS:
-        if abs(value_bytes) >= size:
+        if abs(value_bytes) >= 0.9995 * size:
             return f"{_digits(value_bytes / size)} {unit}"
     return f"{value_bytes:.0f} B"
 
@@ -80,25 +77,26 @@ def counted(value: float | None, noun: str) -> str:
 
 
 def number_text(value: float | None) -> str:
-    """A number with as many decimals as four digits leave room for; none where it is whole."""
+    """A number with three significant digits; whole where it is whole."""
     if value is None:
         return NOT_RECORDED
     return f"{value:,.0f}" if float(value).is_integer() else _digits(value)
 
 
 def speed_text(value: float | None) -> str:
-    """A measured speed with four digits, so that columns are even; a small one with three, and never 0."""
-    if value is None:
-        return NOT_RECORDED
-    return f"{value:.3g}" if 0 < value < 0.1 else _digits(value)
+    """A measured speed with three significant digits."""
+    return NOT_RECORDED if value is None else _digits(value)
 
 
 def percent_text(value_ratio: float | None) -> str:
-    """A ratio as a percentage."""
+    """A ratio as a percentage with three significant digits, at most two decimals."""
     if value_ratio is None:
         return NOT_RECORDED
     percent = 100 * value_ratio
-    return "< 0.01 %" if 0 < percent < 0.005 else f"{percent:.2f} %"
+    if 0 < percent < 0.005:
+        return "< 0.01 %"
+    decimals = 0 if abs(percent) >= 99.95 or abs(percent) < 0.005 else 1 if abs(percent) >= 9.995 else 2
+    return f"{percent + 0.0:,.{decimals}f} %".replace("-0 %", "0 %")
 
 
 def factor_text(value: float | None) -> str:
@@ -183,11 +181,11 @@ def _character_width(character: str) -> int:
 
 
 def _digits(value: float) -> str:
-    """Four significant digits, at least none and at most three decimals."""
+    """Three significant digits; more before the point where a number has them."""
     size = abs(value)
-    if 0 < size < 1e-3:
+    if size < 0.0995:
         return f"{value:.3g}"
-    decimals = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
+    decimals = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 else 3
     return f"{value:,.{decimals}f}"
 
 
