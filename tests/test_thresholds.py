@@ -118,7 +118,7 @@ def test_changes_of_counts_and_times(tmp_path: Path) -> None:
     assert judge("wall_ns>+8%", slower).broken
     assert judge("wall_ns>+9%", slower).notes
     assert judge("wall_ns>+10%", slower) == Outcome((), (), ())
-    assert judge("wall_ns>+5%", noisy).notes[0].endswith("(between -9.50 % and +10.5 % at 90 %): within noise")
+    assert judge("wall_ns>+5%", noisy).notes[0].endswith("(between -9.5 % and +10.5 % at 90 %): within noise")
     assert [line.split(":")[1] for line in judge("wall_ns>+5%", slower, noisy, slower).broken] == [" b0", " b2"]
     # The first run is the measure, and no threshold of value is its.
     assert judge("junk_tokens>0", slower).broken == ("junk_tokens>0: b0: junk_tokens is 1",)
