@@ -17,7 +17,9 @@ from trace_rows import load, x
 
 from molprof.analysis.engine import Engine, session
 from molprof.analysis.engine.ahead import Ahead, can_copy
-from molprof.analysis.reports import ahead
+from molprof.analysis.figures.catalog import QUERIES as FIGURE_QUERIES
+from molprof.analysis.findings import QUERIES as FINDING_QUERIES
+from molprof.analysis.reports import load as report_load
 from molprof.analysis.reports.load import ReportOptions, load_report
 from molprof.common.errors import QueryError
 
@@ -98,6 +100,13 @@ def test_no_copy_beside_threads_or_of_a_process_elsewhere(loaded: Engine, monkey
     assert loaded.query(COUNT)["n"].tolist() == [3]
 
 
+@pytest.mark.parametrize("kind", ["run", "foreign"])
+def test_queries_of_idle_time_are_asked_beside(kind: str) -> None:
+    asked = [query.module for query in (*FIGURE_QUERIES, *FINDING_QUERIES) if query.beside in ("any", kind)]
+    # Devices and causes of idle time, then gaps of launches; of a foreign trace also the span of its events.
+    assert asked == ["devices", "idle_causes", "idle_causes", *(["phases"] if kind == "foreign" else [])]
+
+
 @pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces")
 @pytest.mark.parametrize("name", ["h100_qwen1.5_0.5b", "mi300x_vllm_decode_graph", "torch_compile_triton"])
 def test_a_report_is_the_same_and_takes_all_answers(
@@ -115,7 +124,7 @@ def test_so_is_that_of_a_captured_run(tmp_path: Path, copies: list[Ahead], monke
 def same_and_taken(path: Path, copies: list[Ahead], monkeypatch: pytest.MonkeyPatch) -> None:
     alone = load_report(path, ReportOptions(processes=1))
     assert not copies
-    monkeypatch.setattr(ahead, "LEAST_EVENTS", 0)
+    monkeypatch.setattr(report_load, "LEAST_EVENTS", 0)
     taken: list[str] = []
     take = Ahead.take
 

@@ -15,7 +15,7 @@ from page_data import render
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
 from molprof.analysis.reports.load import ReportOptions, load_report
-from molprof.analysis.reports.stored import load_compared, read_baseline
+from molprof.analysis.reports.stored import load_compared, read_stored
 from molprof.common.errors import NotComparableError, TraceError
 
 FOREIGN = {"traceEvents": [tiny_trace.work("kernel", "k", 5, 2, 1)]}
@@ -76,21 +76,18 @@ def test_a_molecule_without_its_token_track_is_missing(tmp_path: Path, report: R
 def test_experiments_are_compared_and_said(tmp_path: Path, report: Report) -> None:
     other = changed(tmp_path, {"batch_size": 1, "cache": "static", "max_new_tokens": 9, "seed": 7})
     assert compare([report, other]).notes[0] == (
-        "llama lp:generic #2 differs from llama lp:generic #1 in KV cache (static, not dynamic); batch size (1, not 2); "
-        "max_new_tokens (9, not 3)"
+        "llama lp:generic #2 differs from llama lp:generic #1 in KV cache (static, not dynamic); "
+        "batch size (1, not 2); max_new_tokens (9, not 3)"
     )
     sampled = [changed(tmp_path, {"sampling": "sample", "seed": seed}) for seed in (0, 1)]
     assert any("seed (1, not 0)" in line for line in compare(sampled).notes)
 
 
 def test_what_was_cut_is_said(report: Report) -> None:
-    assert (
-        "1 of 2 molecules of llama lp:generic #1 were cut at their bound of tokens"
-        in compare([report, report]).notes[0]
-    )
+    assert "1 of 2 molecules of llama lp:generic #1 stopped at the token limit" in compare([report, report]).notes[0]
 
 
-def test_a_trace_of_other_origin_is_compared_as_far_as_it_goes(tmp_path: Path, report: Report) -> None:
+def test_a_foreign_trace_is_compared_as_far_as_it_goes(tmp_path: Path, report: Report) -> None:
     foreign = load_report(tiny_trace.write(tmp_path / "theirs.json", FOREIGN))
     comparison = compare([foreign, report])
     assert any(line.startswith("not captured by molprof: theirs. ") for line in comparison.notes)
@@ -123,11 +120,9 @@ def test_noise_and_counts(tmp_path: Path, report: Report) -> None:
     assert {rows[name].figure.noise for name in ("busy_ratio", "gpu_ns_per_step", "kernel_time_ns")} == {"once"}
     shown = [line.split() for line in render(comparison).splitlines()]
     assert ["total", "time", "(median)", "1.09", "µs", "1.50", "µs", "1.37x"] in shown
-    assert ["prefill", "per", "batch", "30", "ns", "30", "ns", "~"] in shown
+    assert ["prefill", "time", "per", "batch", "30", "ns", "30", "ns", "~"] in shown
     assert ["decode", "steps", "2", "2", "1.00x"] in shown
-    assert any(
-        line.startswith("3 repeats: the interval of a ratio reaches 90 %, not 95 %") for line in comparison.notes
-    )
+    assert any(line.startswith("3 timed passes: intervals of ratios reach 90 %, not 95 %") for line in comparison.notes)
     row = next(item for item in comparison.to_json()["rows"] if item["id"] == "prefill_ns")
     assert row["significant"] == [None, False]
 
@@ -137,7 +132,9 @@ def test_too_few_repeats_are_said(tmp_path: Path, report: Report) -> None:
     del content["molprof"]["timings"]["repeats"][1:]
     one = load_report(tiny_trace.write(tmp_path / "one.json", content))
     comparison = compare([report, one])
-    assert any("too few repeats to tell" in line and "llama lp:generic #2 (1)" in line for line in comparison.notes)
+    assert any(
+        "too few timed passes to tell" in line and "llama lp:generic #2 (1)" in line for line in comparison.notes
+    )
     assert {row.significant[1] for row in comparison.rows if row.figure.noise == "repeats"} == {None}
     assert "~ " not in render(comparison).split("How sure")[0]
 
@@ -147,7 +144,7 @@ def test_a_stored_report_stands_for_its_trace(tmp_path: Path, report: Report, pa
     text = render(report, "json").encode()
     path = tmp_path / "baseline.json"
     path.write_bytes(gzip.compress(text) if packed else text)
-    stored = read_baseline(path)
+    stored = read_stored(path)
     assert stored is not None
     # What a table without rows would have had as columns is not in JSON.
     assert stored.to_json() == report.to_json()
@@ -155,7 +152,7 @@ def test_a_stored_report_stands_for_its_trace(tmp_path: Path, report: Report, pa
     # Keys in another order are as good.
     other = tmp_path / "sorted.json"
     other.write_text(json.dumps(json.loads(text), sort_keys=True))
-    again = read_baseline(other)
+    again = read_stored(other)
     assert again is not None
     assert again.to_json() == report.to_json()
     trace = tmp_path / "trace.json"
@@ -168,9 +165,9 @@ def test_a_stored_report_stands_for_its_trace(tmp_path: Path, report: Report, pa
 def test_other_files_are_no_stored_reports(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other.json"
     path.write_bytes(content)
-    assert read_baseline(path) is None
-    assert read_baseline(tmp_path / "absent.json") is None
-    assert read_baseline(tiny_trace.write(tmp_path / "trace.json.gz", tiny_trace.document())) is None
+    assert read_stored(path) is None
+    assert read_stored(tmp_path / "absent.json") is None
+    assert read_stored(tiny_trace.write(tmp_path / "trace.json.gz", tiny_trace.document())) is None
 
 
 def test_a_stored_report_that_is_not_whole(tmp_path: Path, report: Report) -> None:
@@ -178,19 +175,44 @@ def test_a_stored_report_that_is_not_whole(tmp_path: Path, report: Report) -> No
     content = report.to_json()
     path.write_text(json.dumps({**content, "schema": 99}))
     with pytest.raises(TraceError, match="is a report of schema 99"):
-        read_baseline(path)
+        read_stored(path)
     path.write_text(json.dumps({**content, "counts": {"launches": 3}}))
     with pytest.raises(TraceError, match="is not a whole report of this molprof: Object missing required field"):
-        read_baseline(path)
+        read_stored(path)
     path.write_text(json.dumps({key: content[key] for key in ("schema", "trace")}))
     with pytest.raises(TraceError, match="is not a whole report of this molprof: Object missing required field"):
-        read_baseline(path)
-    path.write_text(json.dumps({**content, "tables": {}}))
-    with pytest.raises(TraceError, match="is not a whole report of this molprof: it has no table '"):
-        read_baseline(path)
+        read_stored(path)
     path.write_text(json.dumps({**content, "tables": 5}))
     with pytest.raises(TraceError, match="is not a whole report"):
-        read_baseline(path)
+        read_stored(path)
+
+
+def test_a_stored_report_without_a_table_or_with_another_is_read(tmp_path: Path, report: Report) -> None:
+    content = json.loads(render(report, "json"))
+    del content["tables"]["steps"], content["tables"]["idle_causes"]
+    content["tables"]["of_a_newer_molprof"] = [{"calls": 3, "time_ns": 5}]
+    content["of_a_newer_molprof"] = {"more": 1}
+    path = tmp_path / "baseline.json"
+    path.write_text(json.dumps(content))
+    stored = read_stored(path)
+    assert stored is not None
+    assert stored.table("steps").rows == stored.table("idle_causes").rows == ()
+    assert stored.table("of_a_newer_molprof").rows == ((3, 5),)
+    for style in ("table", "markdown", "csv", "json", "html"):
+        assert render(stored, style)
+        assert render(compare([stored, report]), style)
+
+
+def test_a_stored_foreign_report_without_its_steps_lacks_what_is_read_from_them(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    content = load_report(tiny_trace.write(tmp_path / "theirs.json", FOREIGN)).to_json()
+    del content["tables"]["steps"]
+    path.write_text(json.dumps(content))
+    stored = read_stored(path)
+    assert stored is not None
+    rows = {row.figure.id: row.values for row in compare([stored, stored]).rows}
+    assert rows["launches_per_step"] == rows["launches_per_token"] == (None, None)
+    assert rows["kernels"] == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -198,14 +220,14 @@ def test_a_stored_report_that_is_not_whole(tmp_path: Path, report: Report) -> No
     [
         (("counts", "launches"), -5, "counts.launches is -5"),
         (("counts", "kernels"), 1, "counts.kernels, and those with and without a call: 1 and "),
-        (("trace", "events_by_category", "kernel"), 1, "the left side of the sum 'kernels'"),
+        (("trace", "events_by_category", "kernel"), 1, "the left side of check 'kernels'"),
         (("devices", "0", "busy_ns"), 1, "devices.0.span_ns, and busy and idle: "),
-        (("run", "generated_tokens"), 1, "the left side of the sum 'tokens', and the figure it is of: 5 and 1"),
-        (("run", "junk_tokens"), 3, "the right side of the sum 'kinds'"),
+        (("run", "generated_tokens"), 1, "the left side of check 'tokens', and its figure: 5 and 1"),
+        (("run", "junk_tokens"), 3, "the right side of check 'kinds'"),
         (("run", "blocks"), 99, "run.blocks, and the sum over sequences: 99 and "),
-        (("run", "wall_ns", "median"), 1, "the left side of the sum 'wall_time'"),
+        (("run", "wall_ns", "median"), 1, "the left side of check 'wall_time'"),
         (("run", "decode_steps"), -1, "run.decode_steps is -1"),
-        (("checks", 0, "right"), 1, "the sum 'events' of .* has holds: true"),
+        (("checks", 0, "right"), 1, "check 'events' of .* has holds: true"),
     ],
 )
 def test_a_stored_report_that_contradicts_itself(
@@ -220,7 +242,7 @@ def test_a_stored_report_that_contradicts_itself(
     path = tmp_path / "edited.json"
     path.write_text(json.dumps(content))
     with pytest.raises(TraceError, match=message):
-        read_baseline(path)
+        read_stored(path)
 
 
 def test_a_stored_report_is_no_trace(molprof: Cli, tmp_path: Path, report: Report) -> None:
@@ -272,7 +294,10 @@ def test_predictions_and_refusal_at_the_command_line(molprof: Cli, tmp_path: Pat
     tiny_trace.write(tmp_path / "b.json", content)
     refused = molprof("compare", "a.json", "b.json", "-o", "out.txt")
     assert (refused.returncode, refused.stdout) == (3, "")
-    assert "are not comparable: other molecules, as CC instead of C (1 of 2)\n  --anyway" in refused.stderr
+    assert (
+        "are not comparable: other molecules, as CC instead of C (1 of 2)\n  compare them with --anyway"
+        in refused.stderr
+    )
     assert not (tmp_path / "out.txt").exists()
     (tmp_path / "mine.toml").write_text(
         '[[prediction]]\nid = "x"\ntext = "less masking"\nmetric = "masking_launches"\n'

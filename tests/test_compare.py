@@ -144,7 +144,7 @@ def test_more_than_two_runs_each_against_the_first(llama: Report, qwen: Report, 
     assert differences[2]["residual_ratio"] is None
 
 
-def test_a_trace_of_other_origin_has_no_difference(llama: Report, foreign: Report) -> None:
+def test_a_foreign_trace_has_no_difference(llama: Report, foreign: Report) -> None:
     comparison = compare([foreign, llama])
     assert comparison.to_json()["difference"] is None
     rows = {row.figure.id: row for row in comparison.rows}
@@ -167,11 +167,11 @@ def test_launches_of_steps_that_the_engine_marked(tmp_path: Path, foreign: Repor
 
 def test_what_no_trace_records_is_one_line(foreign: Report) -> None:
     shown = " ".join(render(compare([foreign, foreign])).split())
-    assert "not recorded: Time, not profiled; Tokens; Launches (per token, per step, " in shown
+    assert "not recorded: Unprofiled time; Tokens; Launches (launches per token, " in shown
     assert "not recorded: Setup; Trace (devices in the trace)" in shown
     assert "valid molecules" not in shown
 
 
 def test_one_report_is_no_comparison(llama: Report) -> None:
-    with pytest.raises(UsageError, match="two traces or more, got 1"):
+    with pytest.raises(UsageError, match="at least two traces, got 1"):
         compare([llama])

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from synthetic import PHASES, Cost, Spec, captured, costs
 
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.difference import difference
+from molprof.analysis.compare.difference import difference, step_costs
 from molprof.analysis.compare.model import Difference
 from molprof.analysis.compare.parts import PART_LABELS
-from molprof.analysis.compare.step_costs import step_costs
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import PhaseBound, PhaseFigures, Run, Spread
 from molprof.analysis.reports.load import load_report

@@ -136,7 +136,7 @@ def test_runs_are_named_by_label_or_pattern(tmp_path: Path) -> None:
     assert list(compared("* no lp", "llama lp:generic").figures) == ["llama no lp", "llama lp:generic"]
     assert list(compared("llama lp*", "llama lp*").figures) == ["llama lp:generic", "llama lp:qwen"]
     missing = compared("mistral*", "llama*")
-    assert (missing.verdict, missing.figures, missing.reason) == ("not recorded", {}, "no run is called 'mistral*'")
+    assert (missing.verdict, missing.figures, missing.reason) == ("not recorded", {}, "no run is named 'mistral*'")
 
 
 def test_what_is_not_recorded_has_no_verdict(tmp_path: Path) -> None:

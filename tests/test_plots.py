@@ -115,8 +115,8 @@ def test_waterfall_names_every_part_that_can_be_seen_and_adds_up(pair: Compariso
     (axis,) = figure.axes
     assert axis.get_title(loc="left") == "qwen lp:generic against llama lp:generic: +1.38 s"
     assert [label.get_text() for label in axis.get_yticklabels()] == [
-        "llama lp:generic", "building templates", "useful tokens", "junk tokens", "idle row-steps (row finished)",
-        "forward: GPU busy", "forward: launch-bound (GPU idle)", "processor: waiting, GPU idle", "a smaller part",
+        "llama lp:generic", "building templates", "useful tokens", "junk tokens", "steps on finished rows",
+        "forward: GPU busy", "forward: launch-bound (GPU idle)", "processor: host sync (GPU idle)", "a smaller part",
         "qwen lp:generic",
     ]  # fmt: skip
     for text in ("4.00 s", "+900 ms (+65.2 %)", "-30.0 ms (-2.17 %)", "+1.00 ms (+0.07 %)", "5.38 s"):

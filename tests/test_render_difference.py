@@ -27,10 +27,11 @@ SLOWER = Spec(
 
 TABLE = """\
 Difference in unprofiled time from llama lp:generic
-  slow lp:generic: largest parts: idle row-steps (row finished) +3.31 ms, processor: GPU busy
-    +1.65 ms, useful tokens +1.10 ms
+  slow lp:generic: largest parts: steps on finished rows +3.31 ms, processor: GPU busy +1.65 ms,
+    useful tokens +1.10 ms
   slow lp:generic: time 1.91x = tokens 1.43x × steps per token 1.23x × time per step 1.09x
-  GPU busy, launch-bound and waiting: unprofiled time of the phase, divided as in the recorded steps
+  GPU busy, launch-bound and host sync: unprofiled time of the phase, divided as in the recorded
+    steps
   share: of the whole difference; a part below 0 % works against it
   not in the table: first pass (compiling, first use) minus the median: llama lp:generic +5.00 ms,
     slow lp:generic +5.00 ms
@@ -41,12 +42,12 @@ Difference in unprofiled time from llama lp:generic
     useful tokens                          +1.10 ms  12.4 %
     junk tokens                            +1.10 ms  12.4 %
     filler tokens                          +1.10 ms  12.4 %
-  idle row-steps (row finished)            +3.31 ms  37.1 %
+  steps on finished rows                   +3.31 ms  37.1 %
   forward: launch-bound (GPU idle)          -450 µs -5.04 %
   processor, per step                      +2.75 ms  30.8 %
     GPU busy                               +1.65 ms  18.5 %
     launch-bound (GPU idle)                 +550 µs  6.16 %
-    waiting, GPU idle                       +550 µs  6.16 %
+    host sync (GPU idle)                    +550 µs  6.16 %
   unexplained                               +777 ns  0.01 %
   total                                    +8.93 ms   100 %
 """

@@ -12,7 +12,7 @@ import tiny_trace
 from page_data import render
 
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.tables import METRICS
+from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import TraceError
 from molprof.common.manifest import PHASES
@@ -77,7 +77,7 @@ def test_a_captured_run(tmp_path: Path) -> None:
     junk = report["findings"][0]
     assert set(junk) == {"id", "title", "evidence", "gain_ratio", "fix", "explanation", "query", "figures"}
     assert junk["gain_ratio"] == pytest.approx((1 - 2 / 3) * (1000 + 20 + 15 + 10) / 1095)
-    assert list(report["tables"]) == [metric.name for metric in METRICS]
+    assert list(report["tables"]) == list(TABLES)
     assert json.loads(json.dumps(report)) == report
 
 
@@ -326,9 +326,8 @@ def test_steps_of_a_trace_of_other_origin_are_in_a_table(tmp_path: Path) -> None
     ]
 
 
-def test_every_metric_has_a_module() -> None:
-    assert {f"{PACKAGE}.{metric.module}" for metric in METRICS} <= set(modules())
-    assert len({metric.name for metric in METRICS}) == len(METRICS)
+def test_every_table_has_a_module() -> None:
+    assert {f"{PACKAGE}.{table.query.module}" for table in TABLES.values()} <= set(modules())
 
 
 @pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to read")

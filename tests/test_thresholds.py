@@ -66,7 +66,7 @@ def test_what_a_threshold_says(text: str, metric: str, operator: str, bound: flo
         ("wall_ns>5%", "wall_ns is a time", "a change such as +5%"),
         ("junk_tokens>5%", "junk_tokens has no unit %", "+5%"),
         ("junk_tokens>5ms", "junk_tokens has no unit ms", "without unit"),
-        ("junk_tokens>+5", "a change is given in percent", "+5%"),
+        ("junk_tokens>+5", "a change must be in percent", "+5%"),
     ],
 )
 def test_what_is_no_threshold(text: str, message: str, hint: str) -> None:
@@ -147,7 +147,8 @@ def test_what_is_not_recorded_cannot_be_told(tmp_path: Path) -> None:
     assert judge_comparison(("a", "b"), (other, run), [parse_threshold("kernels>+5%")]).broken
     assert judge_report(other, [parse_threshold("junk_tokens>0")]).untold
     two = report_of(tmp_path, (1000, 1100))
-    assert "fewer than 3 repeats" in judge_report(two, [parse_threshold("wall_ns>1ns")]).untold[0]
+    assert "fewer than 3 timed passes" in judge_report(two, [parse_threshold("wall_ns>1ns")]).untold[0]
     assert (
-        "fewer than 3 repeats" in judge_comparison(("a", "b"), (run, two), [parse_threshold("wall_ns>+5%")]).untold[0]
+        "fewer than 3 timed passes"
+        in judge_comparison(("a", "b"), (run, two), [parse_threshold("wall_ns>+5%")]).untold[0]
     )

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from molprof.analysis.compare.comparable import check_comparable
-from molprof.analysis.compare.difference import difference
+from molprof.analysis.compare.difference import difference, trace_difference
 from molprof.analysis.compare.model import SCHEMA, Comparison
 from molprof.analysis.compare.predictions import Expectation, predictions
 from molprof.analysis.compare.rows import compared_rows
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
-from molprof.analysis.compare.trace_difference import trace_difference
 from molprof.analysis.figures.model import Report
 from molprof.common.errors import UsageError
 
@@ -31,7 +30,7 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
         NotComparableError: runs of other molecules or other sampling, and not `anyway`.
     """
     if len(reports) < 2:
-        raise UsageError(f"a comparison needs two traces or more, got {len(reports)}")
+        raise UsageError(f"compare needs at least two traces, got {len(reports)}")
     labels = run_labels(reports)
     notes = check_comparable(labels, reports, anyway)
     runs = [report.run for report in reports]
@@ -52,7 +51,7 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
 
 
 def repeat_notes(labels: Sequence[str], reports: Sequence[Report]) -> tuple[str, ...]:
-    """One line on runs with too few repeats to tell times apart, one on those whose intervals stay below LEVEL."""
+    """A line on runs with too few timed passes to tell times apart, and one if intervals stay below LEVEL."""
     counts = [
         (label, len(report.run.repeats))
         for label, report in zip(labels, reports, strict=True)
@@ -63,20 +62,20 @@ def repeat_notes(labels: Sequence[str], reports: Sequence[Report]) -> tuple[str,
     notes = []
     if few := [f"{label} ({count})" for label, count in counts if count < LEAST_REPEATS]:
         notes.append(
-            f"too few repeats to tell a difference in times from noise: {', '.join(few)}; it takes {LEAST_REPEATS} of "
-            f"each run, and {ENOUGH_REPEATS} for {100 * LEVEL:.0f} %"
+            f"too few timed passes to tell differences in time from noise: {', '.join(few)}. Capture at least "
+            f"{LEAST_REPEATS} of each run, {ENOUGH_REPEATS} for intervals of {100 * LEVEL:.0f} % (--repeats)"
         )
     least = min((count for _, count in counts if count >= LEAST_REPEATS), default=ENOUGH_REPEATS)
     if (level := best_level(least, least)) < LEVEL:
         notes.append(
-            f"{least} repeats: the interval of a ratio reaches {100 * level:.0f} %, not {100 * LEVEL:.0f} %; "
-            f"{ENOUGH_REPEATS} of each run do"
+            f"{least} timed passes: intervals of ratios reach {100 * level:.0f} %, not {100 * LEVEL:.0f} %. "
+            f"{ENOUGH_REPEATS} of each run reach it"
         )
     return tuple(notes)
 
 
 def run_labels(reports: Sequence[Report]) -> tuple[str, ...]:
-    """Short names, unlike each other: the run's own, or the file's for a trace of other origin."""
+    """Unique short names: of the run, or of the file for a foreign trace."""
     names = [report_label(report) for report in reports]
     count = Counter(names)
     seen: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Whether the times of runs can be compared: only of the same work, chosen in the same way."""
+"""Whether runs are comparable: same molecules, same sampling."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from molprof.analysis.figures.run_model import Run
 from molprof.common.errors import NotComparableError
 from molprof.common.values import by_unit
 
-_ANYWAY = "--anyway compares them all the same"
+_ANYWAY = "compare them with --anyway"
 
 
 def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: bool = False) -> tuple[str, ...]:
-    """What to keep in mind when comparing, one line each.
+    """Notes on what differs and what is missing, one line each.
 
-    Runs of other molecules, or that chose their tokens by other rules, have times of other work. Traces of other origin
-    have no run: what they do have is compared.
+    Runs of other molecules or with other sampling do other work. Foreign traces are compared as far as they go.
 
     Raises:
-        NotComparableError: a run that cannot be compared to the first one, and not `anyway`.
+        NotComparableError: a run did other work than the first one, and not `anyway`.
     """
     named = list(zip(labels, reports, strict=True))
     runs = [(label, report, report.run) for label, report in named if report.run is not None]
@@ -40,15 +39,15 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
         cut = sum(item.tokens == item.free + item.copy + item.junk + item.filler for item in run.sequences)
         if cut:
             notes.append(
-                f"{cut} of {run.molecules} molecules of {label} were cut at their bound of tokens: its tokens and "
-                "times are not of whole molecules"
+                f"{cut} of {run.molecules} molecules of {label} stopped at the token limit, so its tokens and times "
+                "are not of whole molecules"
             )
     if random := [label for label, _, run in runs if run.setup.random]:
-        notes.append(f"random weights, so that tokens, junk and drift are not meaningful: {', '.join(random)}")
+        notes.append(f"random weights, so tokens, junk and drift are not meaningful: {', '.join(random)}")
     foreign = [label for label, report in named if report.run is None]
     if foreign and runs:
         notes.append(
-            f"not captured by molprof: {', '.join(foreign)}. Figures of the whole trace are compared; those of runs, "
+            f"not captured by molprof: {', '.join(foreign)}. Figures of the whole trace are compared. Figures of runs, "
             "steps and tokens are not recorded there"
         )
     return tuple(notes)
@@ -78,14 +77,14 @@ def _smiles(run: Run) -> Counter[str]:
 
 
 def _differences(first: Run, other: Run) -> list[str]:
-    """Differences that runs are compared in spite of, besides settings."""
+    """Differences besides settings that do not prevent a comparison."""
     found = []
     same_molecules = _smiles(first) == _smiles(other)
     if same_molecules and [item.smiles for item in first.sequences] != [item.smiles for item in other.sequences]:
         found.append("the order of the molecules")
     if first.setup.sampling != "greedy" and other.setup.seed != first.setup.seed:
         found.append(f"seed ({other.setup.seed}, not {first.setup.seed})")
-    # Templates bound the answers, so that other tokens or another processor mean another bound.
+    # With other templates, another token limit is no difference of its own.
     alike = all(
         getattr(first.setup, name) == getattr(other.setup, name) for name in ("tokenizer", "processor", "placeholder")
     )

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from molprof.analysis.compare.statistics import Interval
 from molprof.analysis.figures.figure import Figure
-from molprof.analysis.figures.model import Report
+from molprof.analysis.figures.model import Report, plain
 from molprof.common.values import Cell, Unit
 
 SCHEMA = 1
 
 Verdict = Literal["confirmed", "refuted", "not significant", "not recorded"]
 Direction = Literal["lower", "higher"]
-# Where a part comes from: unprofiled times and counts alone, or unprofiled time divided as in the recorded window.
+# A part is of unprofiled times and counts, or of unprofiled time divided as in the recorded steps.
 Basis = Literal["measured", "window"]
 
 
@@ -24,11 +25,10 @@ class ComparedRow:
 
     Attributes:
         values: one per run, None where not recorded.
-        ratios: each value over the first run's; None for text, if one is not recorded or the first 0.
-        intervals: of each run's median, for times of enough repeats; else None.
+        ratios: each value over the first run's; None for text, if one is not recorded, or if the first is 0.
+        intervals: of each run's median, for times of enough passes.
         ratio_intervals: of each ratio, as above; None for the first run.
-        significant: whether a run differs from the first: beyond noise, or at all for a figure without noise. None for
-            the first run, for a figure measured once, and where too few repeats or what is not recorded leave it open.
+        significant: whether a run differs from the first, beyond noise if there is any; None if unknown.
     """
 
     figure: Figure
@@ -39,7 +39,7 @@ class ComparedRow:
     significant: tuple[bool | None, ...]
 
     def within_noise(self, index: int) -> bool:
-        """Noise explains that the run at `index` differs from the first, in a figure that every repeat measures."""
+        """Noise explains the difference between the run at `index` and the first."""
         return self.figure.noise == "repeats" and self.significant[index] is False
 
     def to_json(self) -> dict[str, Any]:
@@ -64,14 +64,12 @@ class Difference:
     """Unprofiled median wall time of a run minus the first run's, as parts that add up to it (docs/comparing.md).
 
     Attributes:
-        parts: by id of `parts.py`, in its order, ns; positive where the run takes longer than the first, 0 where
-            neither has it. Their sum and `residual_ns` are `wall_ns`, to the nanosecond.
-        residual_ns: what no part accounts for; residual_ratio: the same over |wall_ns|, None where that is 0.
-        basis: of each part.
-        gpu_beyond_ns: recorded GPU time that the first's and the run's unprofiled steps have no room for, over the
-            whole run: above 0 where the window is not like the run. None where no part is divided as in the window.
-        factors: tokens, steps_per_token and time_per_step, each the run's over the first's: their product is the
-            ratio of the wall times. Empty where a run has no tokens, steps or time.
+        parts: by id of `parts.py`, ns; positive where the run takes longer. They and `residual_ns` make `wall_ns`.
+        residual_ns: unexplained time; residual_ratio: the same over |wall_ns|, None where that is 0.
+        gpu_beyond_ns: recorded GPU time for which unprofiled steps of the first and the run have no room, over the
+            whole run: above 0 where the recorded steps are not like the run. None if no part is divided as in them.
+        factors: tokens, steps_per_token and time_per_step, the run's over the first's. Their product is the ratio of
+            the wall times. Empty where a run has no tokens, steps or time.
         factor_values: of the first and of the run; time_per_step in ns.
     """
 
@@ -84,23 +82,15 @@ class Difference:
     factors: dict[str, float]
     factor_values: dict[str, tuple[float, float]]
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON-ready dicts and lists."""
-        return {
-            **asdict(self),
-            "gpu_beyond_ns": None if self.gpu_beyond_ns is None else list(self.gpu_beyond_ns),
-            "factor_values": {name: list(values) for name, values in self.factor_values.items()},
-        }
-
 
 @dataclass(frozen=True)
 class TraceDifference:
     """Recorded, so profiled, device time of a trace minus the first's: for traces without unprofiled time.
 
     Attributes:
-        span_ns: from each device's first work to the end of its last, summed over devices.
-        parts: `busy`, and `idle.` and a cause of molprof_idle_cause, ns; 0 where neither has it.
-        residual_ns: what no part accounts for.
+        span_ns: from the first work of each device to the end of its last, summed.
+        parts: `busy`, and `idle.` with a cause of molprof_idle_cause, ns.
+        residual_ns: unexplained time.
         devices: number of devices of the first and of the trace.
     """
 
@@ -109,25 +99,16 @@ class TraceDifference:
     residual_ns: int
     devices: tuple[int, int]
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON-ready dicts and lists."""
-        return {**asdict(self), "devices": list(self.devices)}
-
 
 @dataclass(frozen=True)
 class Prediction:
-    """An expectation, and what the figures say.
+    """An expectation of the first run of `figures` against the second, and its verdict.
 
     Attributes:
-        text: what the first run of `figures` is expected to have, against the second.
-        verdict: confirmed, refuted, not significant (the interval of the ratio holds the bound, or too few repeats
-            tell), or not recorded.
-        figures: the compared figure by label of run; empty where there are no two runs to compare.
-        metric: id of the compared row.
+        figures: the metric by label of run; empty without two runs to compare.
         direction, bound: the ratio of the first figure to the second is expected to be lower or higher than the bound.
-        ratio: that ratio; None where it cannot be made.
-        interval: of the ratio, for times with enough repeats.
-        reason: why there is no verdict; None where there is one.
+        interval: of the ratio, for times of enough passes.
+        reason: why there is no verdict.
     """
 
     id: str
@@ -163,15 +144,18 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready dicts and lists; `difference` and `trace_difference` are one object for two runs, else a list."""
-        differences = [None if item is None else item.to_json() for item in self.differences]
-        recorded = [None if item is None else item.to_json() for item in self.trace_differences]
         return {
             "schema": self.schema,
             "labels": list(self.labels),
             "runs": [run.to_json() for run in self.runs],
             "rows": [row.to_json() for row in self.rows],
-            "difference": differences[0] if len(differences) == 1 else differences,
-            "trace_difference": recorded[0] if len(recorded) == 1 else recorded,
+            "difference": _one_or_all(self.differences),
+            "trace_difference": _one_or_all(self.trace_differences),
             "predictions": [asdict(prediction) for prediction in self.predictions],
             "notes": list(self.notes),
         }
+
+
+def _one_or_all(items: Sequence[Difference | None] | Sequence[TraceDifference | None]) -> Any:
+    found = [None if item is None else plain(asdict(item)) for item in items]
+    return found[0] if len(found) == 1 else found

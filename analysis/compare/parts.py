@@ -18,12 +18,12 @@ GROUPS = {
     "setup": "set-up",
     "prefill": "prefill",
     "tokens": "tokens",
-    "steps": "rows of a step",
+    "steps": "rows and batching",
     "forward": "forward, per step",
     "processor": "processor, per step",
     "sampling": "sampling, per step",
     "bookkeeping": "bookkeeping, per step",
-    "text": "text",
+    "text": "decoding text",
 }
 
 PART_LABELS = {
@@ -34,8 +34,8 @@ PART_LABELS = {
     "tokens.useful": "useful tokens",
     "tokens.junk": "junk tokens",
     "tokens.filler": "filler tokens",
-    "steps.forced": "forced runs (tokens per row-step)",
-    "steps.idle": "idle row-steps (row finished)",
+    "steps.forced": "forced runs (tokens per row and step)",
+    "steps.idle": "steps on finished rows",
     "steps.batching": "batching (rows per step)",
     **{
         f"{phase}.{bound}": f"{phase}: {label}"
@@ -43,7 +43,7 @@ PART_LABELS = {
         for bound, label in (
             ("gpu", "GPU busy"),
             ("launch", "launch-bound (GPU idle)"),
-            ("sync", "waiting, GPU idle"),
+            ("sync", "host sync (GPU idle)"),
             (HOST, "host time"),
         )
     },

@@ -1,4 +1,4 @@
-"""Expectations held against the figures: four about a LLaMA- and a Qwen-tokenized model, and those of a user's file."""
+"""Expectations tested on the figures: four built-in ones about LLaMA and Qwen, and those of a file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Expectation:
     between: tuple[str, str] | None = None
 
 
-# What was expected of LLaMA's tokens against Qwen's before anything was measured.
+# Expected of LLaMA's tokens against Qwen's before anything was measured.
 BUILT_IN = (
     Expectation("fewer_tokens_per_molecule", "fewer tokens per molecule", "tokens_per_molecule", "lower"),
     Expectation("fewer_launches_per_molecule", "fewer launches per molecule", "launches_per_molecule", "lower"),
@@ -55,12 +55,12 @@ def predictions(
 ) -> tuple[Prediction, ...]:
     """The verdict on each expectation.
 
-    The built-in ones take the first two runs of unlike family, alike in processor use; `given` ones the runs that they
-    name.
+    Built-in ones take the first LLaMA and the first Qwen run, both with or both without processor; `given` ones the
+    runs that they name.
     """
     runs = list(zip(labels, reports, strict=True))
     pair = _families(runs)
-    missing = "it takes a LLaMA and a Qwen run, both with a processor or both without"
+    missing = "requires a LLaMA and a Qwen run, both with a processor or both without"
     built_in = [_judge(item, pair, missing) for item in BUILT_IN]
     return (*built_in, *(_judge(item, *_named(item, runs)) for item in given))
 
@@ -89,7 +89,7 @@ def _named(item: Expectation, runs: Sequence[Run]) -> tuple[tuple[Run, Run] | No
         # A label first: labels may hold characters of patterns.
         matching = [run for run in runs if run[0] == pattern] or [run for run in runs if fnmatchcase(run[0], pattern)]
         if not matching:
-            return None, f"no run is called {pattern!r}"
+            return None, f"no run is named {pattern!r}"
         # Two patterns that match the same runs mean two different ones of them.
         found.append(next((run for run in matching if run not in found), matching[0]))
     return (found[0], found[1]), ""
@@ -133,7 +133,7 @@ def _verdict(
         return ("confirmed" if holds else "refuted"), None, None
     interval = ratio_interval(metric.samples(pair[0][1]), metric.samples(pair[1][1]))
     if interval is None:
-        return "not significant", None, f"fewer than {LEAST_REPEATS} repeats of one of the runs"
+        return "not significant", None, f"one of the runs has fewer than {LEAST_REPEATS} timed passes"
     if interval.low <= item.bound <= interval.high:
-        return "not significant", interval, f"the ratio's interval holds {item.bound:g}"
+        return "not significant", interval, f"the interval of the ratio contains {item.bound:g}"
     return ("confirmed" if (interval.high < item.bound) is lower else "refuted"), interval, None

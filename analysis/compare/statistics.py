@@ -1,12 +1,11 @@
-"""How sure a figure is: intervals from repeats, without assuming a distribution.
+"""Intervals of medians and ratios from timed passes, without assuming a distribution.
 
-A run's median has the interval between two order statistics, with the exact level that the binomial distribution
-gives (Hollander, Wolfe, Chicken: Nonparametric Statistical Methods, 3.6; benchstat prints the same). The ratio of two
-runs has the interval between two order statistics of all ratios of a repeat of one to a repeat of the other, with the
-exact level that the distribution of the Mann-Whitney statistic gives (ibid. 4.3, Moses, on logarithms): it assumes that
-the runs' times differ by a factor. The level is the least that is LEVEL or more; few repeats reach less, and the level
-that they reach is a part of the result. Four repeats of each of two runs reach 97 % for their ratio, three 90 %; for
-one run's median, six repeats reach 97 %, three 75 %.
+The interval of a median lies between two order statistics. Its exact level is binomial (Hollander, Wolfe, Chicken:
+Nonparametric Statistical Methods, 3.6; benchstat prints the same). The interval of the ratio of two runs lies between
+two order statistics of all ratios of a pass of one to a pass of the other. Its exact level is that of the Mann-Whitney
+statistic (ibid. 4.3, Moses, on logarithms), which assumes that the times differ by a factor. The level is the smallest
+of at least LEVEL. Few passes reach less: four of each run reach 97 % for a ratio, three 90 %; for a median, six reach
+97 %, three 75 %.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from functools import cache
 import numpy as np
 
 LEVEL = 0.95
-# Fewer repeats of either run, and nothing is said about significance.
+# With fewer passes of either run, significance is unknown.
 LEAST_REPEATS = 3
-# Of each of two runs: their ratio's interval reaches LEVEL.
+# With these of each run, the interval of a ratio reaches LEVEL.
 ENOUGH_REPEATS = 4
-# Of more, these many say enough: the exact distribution costs the cube of their number.
+# More add little: the exact distribution costs the cube of their number.
 _MOST_REPEATS = 60
 
 
 @dataclass(frozen=True)
 class Interval:
-    """What a figure lies in, with probability `level` or more; in the figure's unit."""
+    """Contains a figure with probability `level` or more, in its unit."""
 
     low: float
     high: float
@@ -37,7 +36,7 @@ class Interval:
 
     @property
     def reached(self) -> bool:
-        """The repeats were enough for LEVEL."""
+        """There were enough passes for LEVEL."""
         return self.level >= LEVEL
 
 
@@ -68,12 +67,12 @@ def ratio_interval(values: Sequence[float], first: Sequence[float]) -> Interval 
 
 
 def best_level(count: int, others: int) -> float:
-    """The level that the interval of a ratio of so many repeats to so many can reach."""
+    """The highest level of the interval of a ratio of two runs with these numbers of passes."""
     return 1 - 2 / math.comb(count + others, count)
 
 
 def significant(interval: Interval | None, bound: float = 1.0) -> bool | None:
-    """Whether the ratio is certainly another than `bound`; None where too few repeats tell."""
+    """Whether the interval excludes `bound`; None without an interval."""
     return None if interval is None else not interval.low <= bound <= interval.high
 
 

@@ -34,11 +34,11 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Threshold:
-    """A bound that must not be broken.
+    """A bound that fails the command if broken.
 
     Attributes:
-        text: as it was given.
-        operator: the one that holds where it is broken.
+        text: as given.
+        operator: holds where the bound is broken.
         bound: a factor on the first run's figure where `relative`, else a value in the metric's unit.
     """
 
@@ -53,17 +53,17 @@ class Threshold:
         return _OPERATORS[self.operator](value, self.bound)
 
     def surely(self, interval: Interval) -> bool:
-        """Whether all of an interval is."""
+        """Whether all of an interval is beyond the bound."""
         return self.exceeded(interval.low if self.operator.startswith(">") else interval.high)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of all thresholds, one line each.
+    """Results of all thresholds, one line each.
 
     Attributes:
-        broken: those that are.
-        untold: those that nothing can be said about: not recorded, or too few repeats.
+        broken: beyond the bound.
+        untold: not recorded, or too few timed passes.
         notes: beyond the bound, but within noise.
     """
 
@@ -76,10 +76,10 @@ def parse_threshold(text: str, relative: bool = True) -> Threshold:
     """A threshold as the command line gives it.
 
     Args:
-        relative: a change against another run can be meant.
+        relative: changes against another run are allowed.
 
     Raises:
-        UsageError: not of the form, no such metric, or a unit that does not fit it.
+        UsageError: wrong form, unknown metric, or a unit that does not fit.
     """
     match = _FORM.fullmatch(text)
     if match is None:
@@ -90,7 +90,7 @@ def parse_threshold(text: str, relative: bool = True) -> Threshold:
     unit, sign, number = match["unit"], match["sign"], float(match["number"])
     if sign:
         if unit != "%":
-            raise UsageError(f"{text!r}: a change is given in percent", hint=_FORMS)
+            raise UsageError(f"{text!r}: a change must be in percent", hint=_FORMS)
         if not relative:
             raise UsageError(f"{text!r} is a change, and there is no other run", hint="molprof compare BEFORE AFTER")
         return Threshold(text, metric, match["operator"], 1 + float(f"{sign}{number}") / 100, True)
@@ -128,7 +128,7 @@ def judge_report(report: Report, thresholds: Sequence[Threshold]) -> Outcome:
 
 
 def judge_comparison(labels: Sequence[str], reports: Sequence[Report], thresholds: Sequence[Threshold]) -> Outcome:
-    """Every report but the first: changes against the first, and values of their own."""
+    """All reports but the first: their values, and their changes against the first."""
     verdicts = []
     for threshold in thresholds:
         for label, report in zip(labels[1:], reports[1:], strict=True):
@@ -139,7 +139,7 @@ def judge_comparison(labels: Sequence[str], reports: Sequence[Report], threshold
     return _outcome(verdicts)
 
 
-# broken, untold, notes or nothing, and the line
+# Field of Outcome, or nothing, and the line.
 _Verdict = tuple[str, str]
 
 
@@ -155,9 +155,8 @@ def _absolute(threshold: Threshold, report: Report, where: str) -> _Verdict:
     if value is None or isinstance(value, str):
         return "untold", f"{head} is not recorded{_why(report)}"
     line = f"{head} is {by_unit(metric.unit, value)}"
-    if metric.noise != "repeats":
-        return ("broken" if threshold.exceeded(value) else ""), line
-    return _timed(threshold, line, threshold.exceeded(value), median_interval(metric.samples(report)), metric.unit)
+    interval = median_interval(metric.samples(report))
+    return _verdict(threshold, line, value, interval, lambda bound: by_unit(metric.unit, bound))
 
 
 def _relative(threshold: Threshold, report: Report, label: str, first: Report, first_label: str) -> _Verdict:
@@ -172,20 +171,18 @@ def _relative(threshold: Threshold, report: Report, label: str, first: Report, f
     ratio = value / base if base else (1.0 if value == base else math.copysign(math.inf, value))
     line = f"{head} is {by_unit(metric.unit, value)}, {by_unit(metric.unit, base)} in {first_label}"
     line += f": {_change(ratio)}" if math.isfinite(ratio) else ""
-    if metric.noise != "repeats":
-        return ("broken" if threshold.exceeded(ratio) else ""), line
-    return _timed(
-        threshold, line, threshold.exceeded(ratio), ratio_interval(metric.samples(report), metric.samples(first))
-    )
+    return _verdict(threshold, line, ratio, ratio_interval(metric.samples(report), metric.samples(first)), _change)
 
 
-def _timed(
-    threshold: Threshold, line: str, exceeded: bool, interval: Interval | None, unit: str | None = None
+def _verdict(
+    threshold: Threshold, line: str, value: float, interval: Interval | None, show: Callable[[float], str]
 ) -> _Verdict:
-    """A time is beyond its bound where all of its interval is; `unit` of None: the interval is of a ratio."""
+    """A time breaks a bound if its whole interval is beyond it, any other figure if its value is."""
+    exceeded = threshold.exceeded(value)
+    if threshold.metric.noise != "repeats":
+        return ("broken" if exceeded else ""), line
     if interval is None:
-        return "untold", f"{line}; fewer than {LEAST_REPEATS} repeats tell nothing of noise (capture --repeats)"
-    show = _change if unit is None else lambda value: by_unit(unit, value)
+        return "untold", f"{line}; noise is unknown with fewer than {LEAST_REPEATS} timed passes (capture --repeats)"
     line += f" (between {show(interval.low)} and {show(interval.high)} at {100 * interval.level:.0f} %)"
     if threshold.surely(interval):
         return "broken", line

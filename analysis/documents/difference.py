@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from molprof.analysis.compare import Comparison
@@ -43,10 +43,9 @@ def _parts(known: list[Known]) -> Table:
     """One row per group and per part of a group; what is 0 in every run is left out."""
     items = [item for _, item in known]
 
-    def row(label: str, value: Callable[[Difference], int | None]) -> _Row:
+    def row(label: str, parts_ns: Sequence[int | None]) -> _Row:
         cells: list[Value] = [label]
-        for item in items:
-            part_ns = value(item)
+        for part_ns, item in zip(parts_ns, items, strict=True):
             cells += [part_ns, per(part_ns, item.wall_ns)]
         return tuple(cells)
 
@@ -55,13 +54,13 @@ def _parts(known: list[Known]) -> Table:
     for group, parts in by_group(shown).items():
         indent = ""
         if len(parts) > 1:
-            rows.append(row(GROUPS[group], lambda item, parts=parts: sum(item.parts.get(part, 0) for part in parts)))
+            rows.append(row(GROUPS[group], [sum(item.parts.get(part, 0) for part in parts) for item in items]))
             indent = "  "
         for part in parts:
             label = part_label(part).removeprefix(f"{group}: ") if indent else part_label(part)
-            rows.append(row(indent + label, lambda item, part=part: item.parts.get(part)))
-    rows.append(row("unexplained", lambda item: item.residual_ns))
-    rows.append(row("total", lambda item: item.wall_ns))
+            rows.append(row(indent + label, [item.parts.get(part) for item in items]))
+    rows.append(row("unexplained", [item.residual_ns for item in items]))
+    rows.append(row("total", [item.wall_ns for item in items]))
     # One run may have its phases divided by what bounded them and another not.
     return Table(_columns("part", [label for label, _ in known]), rows, missing="")
 
@@ -88,7 +87,7 @@ def _notes(comparison: Comparison, known: list[Known]) -> Iterator[str]:
             first, this = map(time_text, item.gpu_beyond_ns)
             yield f"{label}: recorded GPU time beyond the unprofiled steps: {first} (first run), {this} (this run)"
     if any(basis == "window" for _, item in known for basis in item.basis.values()):
-        yield "GPU busy, launch-bound and waiting: unprofiled time of the phase, divided as in the recorded steps"
+        yield "GPU busy, launch-bound and host sync: unprofiled time of the phase, divided as in the recorded steps"
     if any(item.wall_ns for _, item in known):
         yield _SHARES
     runs = zip(comparison.labels, comparison.runs, strict=True)

@@ -11,6 +11,7 @@ from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.settings import SETTINGS
 from molprof.common.document import Cell, Column, Section, Table
+from molprof.common.values import Range, Value
 
 
 def report_figures(label: str, report: Report) -> Section:
@@ -69,7 +70,9 @@ def settings_section(labels: Sequence[str], reports: Sequence[Report]) -> Sectio
         place for place, (figure, values) in enumerate(found) if figure.role != "measure" and len(set(values)) > 1
     )
     columns = (Column("setting"), *map(Column, labels))
-    rows = [(figure.label, *(Cell(value, figure.unit) for value in values)) for figure, values in found]
-    notes = ("rows that differ are marked",) if marked else ()
+    rows: list[list[Value | Range | Cell]] = [
+        [figure.label, *(Cell(value, figure.unit) for value in values)] for figure, values in found
+    ]
+    notes: tuple[str, ...] = ("rows that differ are marked",) if marked else ()
     notes += _missing(SETTINGS, [figure for figure, _ in found])
     return Section("Settings", notes, Table(columns, rows, marked))

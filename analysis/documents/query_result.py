@@ -20,23 +20,23 @@ def query_document(result: Result) -> Document:
 
 
 def _table(columns: Columns) -> Table:
-    values = {name: [_value(value) for value in column.tolist()] for name, column in columns.items()}
+    values = [[_value(value) for value in column.tolist()] for column in columns.values()]
     titles = [
         Column(name, "raw" if any(isinstance(value, int | float) for value in column) else "text")
-        for name, column in values.items()
+        for name, column in zip(columns, values, strict=True)
     ]
-    return Table(tuple(titles), list(zip(*values.values(), strict=True)), missing="", wide=True)
+    return Table(tuple(titles), list(zip(*values, strict=True)), missing="", wide=True)
 
 
 def _objects(columns: Columns) -> list[dict[str, Value]]:
-    """One object per row; JSON has no infinite numbers, so they are texts."""
-    return [
-        {
-            name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in zip(columns, row, strict=True)
-        }
-        for row in _table(columns).rows
-    ]  # type: ignore[return-value]
+    """One object per row."""
+    values = [[_finite(_value(value)) for value in column.tolist()] for column in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _finite(value: Value) -> Value:
+    """JSON has no infinite numbers: they are texts."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _value(value: str | int | float | bytes | None) -> Value:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from molprof.analysis.compare import run_labels
 from molprof.analysis.documents.drift import drift_sections
@@ -12,8 +13,8 @@ from molprof.analysis.documents.rows import Reports, Row, filled
 from molprof.analysis.documents.run import run_sections
 from molprof.analysis.documents.verdict import report_verdict
 from molprof.analysis.figures import Report
+from molprof.analysis.figures.catalog import shown_tables
 from molprof.analysis.figures.model import STACK_CATEGORY
-from molprof.analysis.figures.model import Table as Metric
 from molprof.analysis.plots import subject_of
 from molprof.analysis.plots.sections import plot_sections
 from molprof.common.document import Cell, Column, Document, Section
@@ -101,25 +102,25 @@ def _events(reports: Reports) -> Section:
 
 
 def _metrics(reports: Reports) -> Iterator[Section]:
-    """Every table of the reports that has rows; one whose columns differ shows those of the first report."""
-    for name in dict.fromkeys(table.name for report in reports.reports for table in report.tables):
-        found = {id(report): report.table(name) for report in reports.reports}
-        first = next((table for table in found.values() if table.rows), None)
-        if first is None:
-            continue
-
-        def rows(report: Report, found: dict[int, Metric] = found, first: Metric = first) -> Iterator[Row]:
-            table = found[id(report)]
-            if table.columns == first.columns:
-                yield from table.rows
-
-        texts = [any(isinstance(row[place], str) for table in found.values() for row in table.rows if len(row) > place)
-                 for place in range(len(first.columns))]  # fmt: skip
-        columns = [
-            Column(column_title(column), "name" if is_text else column_unit(column))
-            for column, is_text in zip(first.columns, texts, strict=True)
-        ]
+    """Every table that has rows; of reports whose columns differ, those like the first."""
+    tables = [{table.name: table for table in shown_tables(report)} for report in reports.reports]
+    for name in dict.fromkeys(name for found in tables for name in found):
+        first = next(found[name] for found in tables if name in found)
+        alike = {
+            id(report): found[name].rows
+            for report, found in zip(reports.reports, tables, strict=True)
+            if name in found and found[name].columns == first.columns
+        }
+        columns = []
+        for place, column in enumerate(first.columns):
+            is_text = any(isinstance(row[place], str) for rows in alike.values() for row in rows)
+            columns.append(Column(column_title(column), "name" if is_text else column_unit(column)))
+        rows = partial(_rows, alike)
         yield Section(first.title, table=reports.table(columns, rows, missing=""), detail=True)
+
+
+def _rows(alike: Mapping[int, Sequence[Row]], report: Report) -> Sequence[Row]:
+    return alike.get(id(report), ())
 
 
 def _checks(reports: Reports) -> Section:

@@ -26,8 +26,9 @@ def _phases(reports: Reports) -> Table:
     )  # fmt: skip
 
     def rows(report: Report) -> Iterator[Row]:
-        for name, phase in report.run.phases.items() if report.run is not None else ():
-            share = per(phase.wall_ns, report.run.wall_ns.median)
+        run = report.run
+        for name, phase in run.phases.items() if run is not None else ():
+            share = None if run is None else per(phase.wall_ns, run.wall_ns.median)
             yield (
                 name, phase.wall_ns, share, phase.host_ns, phase.gpu_ns, phase.launches, phase.kernels, phase.syncs,
                 phase.leaf_operators, phase.sync_ns,

@@ -1,26 +1,41 @@
-"""Small queries over the package `molprof`, as Python rows."""
+"""Queries over the package `molprof`, with their answers as Python rows."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from molprof.analysis.engine import Engine
 from molprof.queries import PACKAGE
 
 
-def query_text(module: str, sql: str) -> str:
-    """What the engine is asked by the functions below."""
-    return f"INCLUDE PERFETTO MODULE {PACKAGE}.{module};\n{sql}"
+@dataclass(frozen=True)
+class Query:
+    """SQL that uses a module of the package, and what that includes.
+
+    Attributes:
+        beside: the traces of which, if large, a copy of this process answers it: `any`, those of a captured `run`,
+            `foreign` ones, or none.
+    """
+
+    module: str
+    sql: str
+    beside: Literal["any", "run", "foreign"] | None = None
+
+    @property
+    def text(self) -> str:
+        """What the trace processor is asked."""
+        return f"INCLUDE PERFETTO MODULE {PACKAGE}.{self.module};\n{self.sql}"
 
 
-def query_rows(engine: Engine, module: str, sql: str) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
-    """Column names and rows of a query that uses `module` of the package (and what that includes)."""
-    columns = engine.query(query_text(module, sql))
+def query_rows(engine: Engine, query: Query) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
+    """Column names and rows."""
+    columns = engine.query(query.text)
     # tolist() gives Python's own int and float, which json and formatting treat as such.
     return tuple(columns), tuple(zip(*(column.tolist() for column in columns.values()), strict=True))
 
 
-def query_row(engine: Engine, module: str, sql: str) -> dict[str, Any]:
-    """The only row of a query, by column name."""
-    columns, (row,) = query_rows(engine, module, sql)
+def query_row(engine: Engine, query: Query) -> dict[str, Any]:
+    """The only row, by column name."""
+    columns, (row,) = query_rows(engine, query)
     return dict(zip(columns, row, strict=True))

@@ -1,4 +1,4 @@
-"""Metrics: one loaded trace in, one `Report` out."""
+"""Figures: one loaded trace in, one `Report` out."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.checks import run_checks, trace_checks
 from molprof.analysis.figures.counts import read_counts, read_devices
 from molprof.analysis.figures.model import SCHEMA, Report, TraceFigures
-from molprof.analysis.figures.run import read_run, without_steps
+from molprof.analysis.figures.run import read_run
 from molprof.analysis.figures.tables import read_tables
 from molprof.analysis.figures.timeline import read_typical_step
+from molprof.analysis.figures.window import without_steps
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.common.errors import TraceError
@@ -58,7 +60,7 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         counts=counts,
         devices=read_devices(engine),
         run=run,
-        tables=read_tables(engine, manifest is not None),
+        tables=read_tables(engine, TABLES.values(), manifest is not None),
         checks=checks,
         findings=(),
         typical_step=read_typical_step(engine) if trace.whole_steps else None,

@@ -1,12 +1,17 @@
-"""Every figure, in the order in which they are shown."""
+"""Every figure and every table, in the order in which they are shown, and what they ask of a trace."""
 
 from __future__ import annotations
 
+from molprof.analysis.engine.package import Query
+from molprof.analysis.figures.counts import DEVICES
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.kernels import KERNELS
 from molprof.analysis.figures.launches import LAUNCHES
 from molprof.analysis.figures.masking import MASKING
+from molprof.analysis.figures.model import Report, Table
 from molprof.analysis.figures.settings import SETTINGS
+from molprof.analysis.figures.tables import TABLES as SHARED
+from molprof.analysis.figures.tables import TableQuery
 from molprof.analysis.figures.times import TIMES
 from molprof.analysis.figures.tokens import TOKENS
 
@@ -15,3 +20,14 @@ FIGURES: tuple[Figure, ...] = (*SETTINGS, *TIMES, *TOKENS, *LAUNCHES, *KERNELS, 
 COMPARED = {figure.id: figure for figure in FIGURES if figure.compared}
 # Metrics of --fail-if and predictions, by id.
 METRICS = {name: figure for name, figure in COMPARED.items() if figure.unit != "text"}
+# Tables by name: those that several read, then those of single figures.
+TABLES: dict[str, TableQuery] = {
+    table.name: table for table in (*SHARED, *(table for figure in FIGURES for table in figure.tables))
+}
+# What a report asks that a copy of the process may answer.
+QUERIES: tuple[Query, ...] = (DEVICES, *(table.query for table in TABLES.values()))
+
+
+def shown_tables(report: Report) -> list[Table]:
+    """The tables of a report that have rows for people."""
+    return [table for table in report.tables if table.rows and (table.name not in TABLES or TABLES[table.name].shown)]

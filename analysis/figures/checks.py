@@ -1,28 +1,37 @@
-"""Sums that must hold: each compares two figures that were counted in different ways."""
+"""Checks: sums that must hold, of figures counted in two ways."""
 
 from __future__ import annotations
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import query_row
+from molprof.analysis.engine.package import Query, query_row
 from molprof.analysis.figures.model import STACK_CATEGORY, Check, Counts, TraceFigures
 from molprof.analysis.figures.run_model import Run
 from molprof.common.manifest import Manifest
 
 WALL_TOLERANCE_RATIO = 0.01
 
-_GPU_SQL = """
+_GPU = Query(
+    "phase_work",
+    """
 SELECT
   (SELECT IFNULL(SUM(dur), 0) FROM slice WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset')) AS all_ns,
   (SELECT IFNULL(SUM(gpu_ns), 0) FROM molprof_phase_summary) AS phases_ns
-"""
+""",
+)
 
-_BOUND_SQL = """
+_BOUND = Query(
+    "phase_bound",
+    """
 SELECT
   (SELECT IFNULL(SUM(dur), 0) FROM molprof_phase) AS host_ns,
   (SELECT SUM(gpu_busy_ns) + SUM(sync_idle_ns) + SUM(launch_ns) FROM molprof_phase_bound) AS parts_ns
-"""
+""",
+)
 
-_TOKEN_SQL = """
+_TOKENS = Query(
+    "tokens",
+    """
+INCLUDE PERFETTO MODULE molprof.phases;
 SELECT
   (SELECT COUNT() FROM molprof_token) AS arrays,
   (SELECT COUNT() FROM slice WHERE category = 'molprof.token') AS slices,
@@ -32,11 +41,12 @@ SELECT
     JOIN molprof_step AS step
       ON step.batch = token.batch AND step.step = token.step
   ) AS in_recorded_steps
-"""
+""",
+)
 
 
 def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
-    """Sums of any trace."""
+    """Checks of any trace."""
     events = sum(
         count for category, count in trace.events_by_category.items() if trace.stacks or category != STACK_CATEGORY
     )
@@ -47,68 +57,43 @@ def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
         trace.events_by_category.get("kernel", 0),
         counts.kernels_with_call + counts.kernels_without_call,
     )
-    if trace.lost_events is None:  # a Perfetto trace, whose events nobody but the engine counts
+    if trace.lost_events is None:  # a Perfetto trace: only the trace processor counts its events
         return (kernels,)
-    text = f"events in the file{left_out} = slices in the engine"
+    text = f"events in the file{left_out} = slices in the trace processor"
     return (_check("events", text, events, events - trace.lost_events), kernels)
 
 
 def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...]:
-    """Sums of a run that molprof captured."""
-    gpu = query_row(engine, "phase_work", _GPU_SQL)
-    tokens = query_row(engine, "tokens", f"INCLUDE PERFETTO MODULE molprof.phases;\n{_TOKEN_SQL}")
+    """Checks of a captured run."""
+    gpu, tokens, bound = (query_row(engine, query) for query in (_GPU, _TOKENS, _BOUND))
+    made = run.generated_tokens
+    unfinished = "tokens in the manifest = tokens of unfinished rows, summed over steps"
+    in_steps = "token slices = tokens of the recorded steps"
+    surplus = sum(molecule.kinds.count("j") + molecule.kinds.count("l") for molecule in manifest.molecules)
+    junk = "junk and filler tokens in the manifest = in the trace"
     checks = [
         _check("gpu_time", "GPU time = phases + outside any phase, ns", gpu["all_ns"], gpu["phases_ns"]),
-        _check("tokens", "tokens in the manifest = tokens in the trace", run.generated_tokens, tokens["arrays"]),
-        _check(
-            "unfinished_rows",
-            "tokens in the manifest = what unfinished rows got, summed over steps",
-            run.generated_tokens,
-            _of_unfinished_rows(manifest),
-        ),
-        _check(
-            "token_slices",
-            "token slices = tokens of the recorded steps",
-            tokens["slices"],
-            tokens["in_recorded_steps"],
-        ),
-        _check(
-            "kinds",
-            "junk and filler tokens in the manifest = in the trace",
-            sum(molecule.kinds.count("j") + molecule.kinds.count("l") for molecule in manifest.molecules),
-            run.junk_tokens + run.filler_tokens,
-        ),
+        _check("tokens", "tokens in the manifest = tokens in the trace", made, tokens["arrays"]),
+        _check("unfinished_rows", unfinished, made, _of_unfinished_rows(manifest)),
+        _check("token_slices", in_steps, tokens["slices"], tokens["in_recorded_steps"]),
+        _check("kinds", junk, surplus, run.junk_tokens + run.filler_tokens),
     ]
-    bound = query_row(engine, "phase_bound", _BOUND_SQL)
     if bound["parts_ns"] is not None:
-        checks.append(
-            _check(
-                "phase_bound",
-                "time of the phases = GPU busy + CPU waiting + CPU issuing, ns",
-                bound["host_ns"],
-                bound["parts_ns"],
-            )
-        )
+        text = "phase time = GPU busy + host syncs + launching, ns"
+        checks.append(_check("phase_bound", text, bound["host_ns"], bound["parts_ns"]))
     if run.wall_ns.median is not None:
-        phases = sum(phase.wall_ns or 0 for phase in run.phases.values())
-        checks.append(
-            _check(
-                "wall_time",
-                "unprofiled wall time = sum of its phases, ns",
-                run.wall_ns.median,
-                phases,
-                WALL_TOLERANCE_RATIO,
-            )
-        )
+        phases_ns = sum(phase.wall_ns or 0 for phase in run.phases.values())
+        text = "unprofiled wall time = sum of its phases, ns"
+        checks.append(_check("wall_time", text, run.wall_ns.median, phases_ns, WALL_TOLERANCE_RATIO))
     return tuple(checks)
 
 
 def _of_unfinished_rows(manifest: Manifest) -> int:
-    """Tokens of rows without an end yet, step by step: one each, or as many as the loop says that it appended."""
+    """Tokens of unfinished rows, step by step: one each, or as many as the loop appended."""
     total = 0
     for batch, steps in enumerate(manifest.steps_per_batch):
         rows = [molecule for molecule in manifest.molecules if molecule.batch == batch]
-        # Not to `steps`: a manifest may say any number, and beyond these no row is unfinished.
+        # A manifest may claim any number of steps, but no row is unfinished beyond these.
         for step in range(min(steps, max((molecule.busy_steps for molecule in rows), default=0))):
             going = [molecule for molecule in rows if molecule.busy_steps > step]
             total += sum(1 if molecule.step_tokens is None else molecule.step_tokens[step] for molecule in going)
@@ -120,5 +105,5 @@ def _check(name: str, text: str, left: int, right: int, tolerance_ratio: float =
 
 
 def agree(left: int, right: int, tolerance_ratio: float) -> bool:
-    """Whether the sides of a sum are equal, up to `tolerance_ratio` of the left one."""
+    """Whether both sides are equal, up to `tolerance_ratio` of the left one."""
     return abs(left - right) <= tolerance_ratio * abs(left)

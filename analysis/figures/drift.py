@@ -6,26 +6,32 @@ from molprof.analysis.drift.blocks import Block, drift_figures
 from molprof.analysis.drift.disagreement import Token, disagreement_figures
 from molprof.analysis.drift.model import Disagreement, Drift
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import query_rows
+from molprof.analysis.engine.package import Query, query_rows
 
 # Columns in the order of Block's and Token's fields.
-_BLOCK_SQL = """
+_BLOCKS = Query(
+    "drift",
+    """
 SELECT sequence, block, text, junk, filler, needed, drift, junk_position, marked_text, surplus_text
 FROM molprof_block
 ORDER BY sequence, block
-"""
-_TOKEN_SQL = """
+""",
+)
+_TOKENS = Query(
+    "disagreement",
+    """
 SELECT sequence, position, text, kind, choice, probability, rank, forbidden
 FROM molprof_token_disagreement
 ORDER BY sequence, position
-"""
+""",
+)
 
 
 def read_drift(engine: Engine) -> Drift:
     """The drift figures of the captured run that the engine holds."""
-    return drift_figures([Block(*row) for row in query_rows(engine, "drift", _BLOCK_SQL)[1]])
+    return drift_figures([Block(*row) for row in query_rows(engine, _BLOCKS)[1]])
 
 
 def read_disagreement(engine: Engine) -> Disagreement | None:
     """What the run recorded of the model's own choices; None where it recorded none."""
-    return disagreement_figures([Token(*row) for row in query_rows(engine, "disagreement", _TOKEN_SQL)[1]])
+    return disagreement_figures([Token(*row) for row in query_rows(engine, _TOKENS)[1]])

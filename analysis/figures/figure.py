@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from molprof.analysis.figures.model import Report
-from molprof.analysis.figures.run_model import PhaseFigures, RepeatFigures, Run
-from molprof.common.values import Cell, Unit, per
+from molprof.analysis.figures.run_model import RepeatFigures, Run
+from molprof.analysis.figures.tables import TableQuery
+from molprof.common.values import Cell, Unit
 
 Noise = Literal["repeats", "once", "exact"]
+Role = Literal["measure", "subject", "setting", "work"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Figure:
         role: `measure`; `subject`: what runs are compared for, such as the model; `setting`: a difference in it that
             `compare` names; `work`: runs that differ in it are not comparable. The page marks what differs, except
             measures.
+        tables: read into the report for this figure; empty in a stored report that lacks them.
         compared: a row of comparisons, and a metric of `--fail-if` and predictions; others belong to one report.
     """
 
@@ -37,7 +40,8 @@ class Figure:
     value: Callable[[Report], Cell]
     repeat: Callable[[Run, RepeatFigures], float | None] | None = None
     once: bool = False
-    role: Literal["measure", "subject", "setting", "work"] = "measure"
+    role: Role = "measure"
+    tables: tuple[TableQuery, ...] = ()
     compared: bool = True
 
     @property
@@ -62,13 +66,3 @@ def of_run(value: Callable[[Run], Cell]) -> Callable[[Report], Cell]:
 def of_gpu(value: Callable[[Report], Cell]) -> Callable[[Report], Cell]:
     """A figure of the trace's GPU calls or work; not recorded where the trace has neither."""
     return lambda report: value(report) if report.trace.gpu_recorded else None
-
-
-def per_molecule(value: Callable[[Run], float | None]) -> Callable[[Report], Cell]:
-    """A figure of the run divided by its molecules."""
-    return of_run(lambda run: per(value(run), run.molecules))
-
-
-def per_recorded_step(phase: str, value: Callable[[PhaseFigures], float | None]) -> Callable[[Report], Cell]:
-    """A figure of a phase divided by the recorded steps."""
-    return of_run(lambda run: per(value(run.phases[phase]), run.window.steps))

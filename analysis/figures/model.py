@@ -19,17 +19,16 @@ GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_dr
 
 @dataclass(frozen=True)
 class TraceFigures:
-    """The file, and what reading it kept.
+    """The file, and what was read of it.
 
     Attributes:
-        events_by_category: complete events in the file; 'None' for those without category.
-        lost_events: events that the engine should show and does not; None for a Perfetto trace, which it reads itself.
-        lanes: events that partly overlap another of their track and got a lane of their own; None as above.
-        complete: False where the file is damaged and only its whole part was read; `problem` says where.
-        stacks: Python stacks were read too (they count in `events_by_category` in any case).
-        trimmed: what was kept of another trace, in words; None for a trace as it was recorded.
-        whole_steps: False where a step has lost events, so that no figure of a step or a phase would be true.
-        device_names: names of the devices that the profiler saw; empty where not recorded.
+        events_by_category: events with a duration; 'None' for those without category.
+        lost_events: events that the trace processor lacks; None for a Perfetto trace, which it reads itself.
+        lanes: events that partly overlap another of their track; None as above.
+        complete: False for a damaged file, of which the part up to `problem` was read.
+        stacks: Python stacks were read too; `events_by_category` counts them in any case.
+        trimmed: what was kept of another trace, in words.
+        whole_steps: False where a step lacks events, so that figures of steps and phases would be wrong.
     """
 
     path: str
@@ -46,7 +45,7 @@ class TraceFigures:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What whoever reads the figures must know, one line each: the file is damaged, or holds nothing."""
+        """What readers of the figures must know, one line each."""
         remarks: tuple[str, ...] = () if self.complete else (f"only the whole part was read: {self.problem}",)
         if self.trimmed is not None:
             lost = "" if self.whole_steps else "; parts of steps were left out, so that their figures are not recorded"
@@ -57,7 +56,7 @@ class TraceFigures:
 
     @property
     def gpu_recorded(self) -> bool:
-        """The trace holds GPU work or calls that start it."""
+        """The trace holds GPU work or calls that launch it."""
         return any(category in self.events_by_category for category in GPU_CATEGORIES)
 
 
@@ -72,7 +71,7 @@ class MemoryOperation:
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of the whole trace. They are of what the file records: 0 launches where it records no calls."""
+    """Counts of the whole trace; 0 where it records none."""
 
     launches: int
     graph_launches: int
@@ -87,7 +86,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """From a device's first work to the end of its last: busy is the union of its work, idle the rest."""
+    """From the first work of a device to the end of its last: busy is the union of its work, idle the rest."""
 
     span_ns: int
     busy_ns: int
@@ -96,7 +95,7 @@ class DeviceTime:
 
 @dataclass(frozen=True)
 class Check:
-    """A sum that must hold: `left` = `right`, up to `tolerance_ratio` of `left`."""
+    """A check: `left` = `right`, up to `tolerance_ratio` of `left`."""
 
     id: str
     text: str
@@ -108,7 +107,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one metric. A column's suffix is its unit (_ns, _bytes, _ratio), else it is a count or text."""
+    """Rows of one query. A column's suffix is its unit (_ns, _bytes, _ratio), else it is a count or text."""
 
     name: str
     title: str
@@ -125,12 +124,11 @@ class Finding:
     """Something worth doing.
 
     Attributes:
-        evidence: what the trace shows, with its figures.
-        gain_ratio: the most by which the fix can shrink wall time, as a ratio of it; None where nothing bounds it.
-            Findings overlap: their gains do not add up.
+        evidence: what the trace shows, with figures.
+        gain_ratio: the largest share of wall time that the fix can save; None if unbounded. Gains overlap.
         explanation: why it costs time.
-        query: what `molprof query` takes to show the evidence: a module's name, or SQL.
-        figures: the numbers of the evidence by name; the suffix is the unit (_ns, _ratio), else a count or mean.
+        query: argument of `molprof query` that shows the evidence: name of a module, or SQL.
+        figures: numbers of the evidence by name; the suffix is the unit (_ns, _ratio), else a count or mean.
     """
 
     id: str
@@ -145,10 +143,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """All figures of one trace.
-
-    `run` is None for a trace that molprof did not capture, `typical_step` for one without annotated steps.
-    """
+    """All figures of one trace. A foreign trace has no `run`, one without annotated steps no `typical_step`."""
 
     schema: int
     trace: TraceFigures
@@ -161,19 +156,19 @@ class Report:
     typical_step: TypicalStep | None = None
 
     def table(self, name: str) -> Table:
-        """The table of a metric that every report has."""
-        return next(table for table in self.tables if table.name == name)
+        """The table of that name; without rows where a stored report lacks it."""
+        return next((table for table in self.tables if table.name == name), Table(name, name, (), ()))
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready dicts and lists, keys as documented."""
         fields = {**asdict(self), "tables": {table.name: table.to_json() for table in self.tables}}
-        return {key: _plain(value) for key, value in fields.items()}
+        return {key: plain(value) for key, value in fields.items()}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Tuples as lists, all the way down."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value

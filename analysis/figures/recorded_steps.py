@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import query_rows
+from molprof.analysis.engine.package import Query, query_rows
 
-_SQL = """
+_STEPS = Query(
+    "steps",
+    """
 SELECT step.ts, step.dur, IFNULL(step.number, ROW_NUMBER() OVER (ORDER BY step.ts, step.id) - 1) AS number, own.batch
 FROM molprof_any_step AS step
 LEFT JOIN molprof_step AS own
   USING (id)
 ORDER BY step.ts, step.id
-"""
+""",
+)
 
 
 @dataclass(frozen=True)
@@ -38,4 +41,4 @@ class RecordedStep:
 
 def read_recorded_steps(engine: Engine) -> list[RecordedStep]:
     """All steps in order of start; the package must be registered."""
-    return [RecordedStep(*row) for row in query_rows(engine, "steps", _SQL)[1]]
+    return [RecordedStep(*row) for row in query_rows(engine, _STEPS)[1]]

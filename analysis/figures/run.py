@@ -2,52 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import query_row, query_rows
+from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.drift import read_disagreement, read_drift
 from molprof.analysis.figures.model import TraceFigures
-from molprof.analysis.figures.run_model import (
-    ClassFigures,
-    Marks,
-    PhaseBound,
-    PhaseFigures,
-    RepeatFigures,
-    Run,
-    SequenceFigures,
-    Setup,
-    Spread,
-    WindowFigures,
-)
+from molprof.analysis.figures.run_model import Marks, RepeatFigures, Run, SequenceFigures, Setup, Spread
 from molprof.analysis.figures.step_times import step_times
+from molprof.analysis.figures.window import phase_figures, read_window
 from molprof.common.errors import TraceError
 from molprof.common.manifest import MARKS_PER_STEP, PHASES, Manifest, MoleculeRun, Repeat
+from molprof.common.values import per
 
-# Columns of molprof_phase_summary, in the order that _read_phases takes them.
-_PHASE_SQL = """
-SELECT phase, host_ns, gpu_ns, launches, kernels, syncs, sync_ns, leaf_operators
-FROM molprof_phase_summary
-ORDER BY phase IS NULL, phase
-"""
-
-_BOUND_SQL = """
-SELECT phase, count, gpu_busy_ns, sync_idle_ns, launch_ns
-FROM molprof_phase_bound_summary
-WHERE gpu_busy_ns IS NOT NULL
-ORDER BY phase
-"""
-
-_STEP_SQL = """
-SELECT
-  (SELECT COUNT() FROM molprof_step) AS steps,
-  IFNULL(SUM(launches), 0) AS launches,
-  IFNULL(SUM(kernels), 0) AS kernels,
-  IFNULL(SUM(gpu_ns), 0) AS gpu_ns,
-  IFNULL(SUM(leaf_operators), 0) AS leaf_operators
-FROM molprof_phase_work
-WHERE step IS NOT NULL
-"""
+_SEQUENCES = Query(
+    "drift",
+    "SELECT sequence, tokens, free, copy, junk, filler, blocks, junk_blocks FROM molprof_sequence_drift"
+    " ORDER BY sequence",
+)
 
 
 def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
@@ -67,7 +39,7 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
                 f"manifest: sequence {molecule.sequence} got tokens in {len(molecule.step_tokens)} steps,"
                 f" of {manifest.steps_per_batch[molecule.batch]} steps of its batch"
             )
-    window, phases = _read_window(engine, manifest, trace.gpu_recorded)
+    window, phases = read_window(engine, manifest, trace.gpu_recorded)
     sequences = _read_sequences(engine, manifest)
     middle = middle_repeats(manifest.timings.repeats)
     phase_walls = {name: _mean([repeat.phases_ns.get(name) for repeat in middle]) for name in PHASES}
@@ -76,22 +48,22 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
     generated = sum(len(molecule.token_ids) for molecule in molecules)
     row_steps = _row_steps(manifest)
     blocks = sum(sequence.blocks for sequence in sequences)
-    launches_per_step = _ratio(window.launches, window.steps)
+    launches_per_step = per(window.launches, window.steps)
     steps = sum(manifest.steps_per_batch)
     return Run(
         setup=_setup(manifest),
         wall_ns=_spread(manifest.timings.repeats, wall_ns),
         first_pass_extra_ns=_first_pass_extra(manifest.timings.warmup_ns, wall_ns),
-        profiled_ratio=_ratio(manifest.timings.profiled_steps_ns, manifest.timings.unprofiled_steps_ns),
+        profiled_ratio=per(manifest.timings.profiled_steps_ns, manifest.timings.unprofiled_steps_ns),
         marks=Marks(
             mark_ns=manifest.timings.mark_ns,
             per_step=MARKS_PER_STEP,
-            time_ratio=_ratio(manifest.timings.mark_ns * MARKS_PER_STEP * steps, wall_ns),
+            time_ratio=per(manifest.timings.mark_ns * MARKS_PER_STEP * steps, wall_ns),
             unmarked_wall_ns=manifest.timings.unmarked_wall_ns,
             signature_ns=manifest.timings.signature_ns,
         ),
         molecules=len(molecules),
-        valid_molecules=_valid(molecules),
+        valid_molecules=_sum_of_known(molecule.valid for molecule in molecules),
         skipped=len(manifest.skipped),
         batches=batches,
         steps=steps,
@@ -99,23 +71,23 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         generated_tokens=generated,
         row_steps=row_steps,
         idle_row_steps=row_steps - sum(molecule.busy_steps for molecule in molecules),
-        launches_per_token=_ratio(window.launches, window.tokens),
+        launches_per_token=per(window.launches, window.tokens),
         launches_per_step=launches_per_step,
         launches_per_molecule=(
             None if launches_per_step is None or not molecules else launches_per_step * steps / len(molecules)
         ),
-        leaf_operators_per_token=_ratio(window.leaf_operators, window.tokens),
-        leaf_operators_per_step=_ratio(window.leaf_operators, window.steps),
-        masked_logits=_masked(molecules),
+        leaf_operators_per_token=per(window.leaf_operators, window.tokens),
+        leaf_operators_per_step=per(window.leaf_operators, window.steps),
+        masked_logits=_sum_of_known(molecule.masked_logits for molecule in molecules),
         blocks=blocks,
         free_positions_per_block=_free_positions(molecules),
-        coordinate_tokens_per_block=_ratio(sum(sequence.free for sequence in sequences), blocks),
+        coordinate_tokens_per_block=per(sum(sequence.free for sequence in sequences), blocks),
         junk_tokens=sum(sequence.junk for sequence in sequences),
         filler_tokens=sum(sequence.filler for sequence in sequences),
         junk_blocks=sum(sequence.junk_blocks for sequence in sequences),
         malformed_blocks=sum(molecule.malformed_blocks for molecule in molecules),
         cut_blocks=_cut(molecules),
-        phases={name: _phase(phase_walls[name], phases.get(name)) for name in PHASES},
+        phases={name: phase_figures(phase_walls[name], phases.get(name)) for name in PHASES},
         residual_ratio=_residual(wall_ns, phase_walls),
         window=window,
         sequences=sequences,
@@ -126,24 +98,6 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
             RepeatFigures(repeat.wall_ns, dict(repeat.phases_ns), repeat.compiles, repeat.compile_ns)
             for repeat in manifest.timings.repeats
         ),
-    )
-
-
-def without_steps(run: Run) -> Run:
-    """The run without the figures that its trace gives of steps and phases, parts of which were left out."""
-    unknown = {
-        "launches": None, "kernels": None, "gpu_ns": None, "leaf_operators": None, "classes": None,
-        "unattributed_gpu_ns": None,
-    }  # fmt: skip
-    return replace(
-        run,
-        launches_per_token=None,
-        launches_per_step=None,
-        launches_per_molecule=None,
-        leaf_operators_per_token=None,
-        leaf_operators_per_step=None,
-        phases={name: _phase(phase.wall_ns, None) for name, phase in run.phases.items()},
-        window=replace(run.window, **unknown),  # type: ignore[arg-type]
     )
 
 
@@ -168,90 +122,26 @@ def label(manifest: Manifest) -> str:
     return f"{model} lp:{processor}" if processor else f"{model} no lp"
 
 
-def _read_window(engine: Engine, manifest: Manifest, gpu: bool) -> tuple[WindowFigures, dict[str | None, PhaseFigures]]:
-    """The recorded steps, and each recorded phase by name (None: outside any phase)."""
-    step = query_row(engine, "phase_work", _STEP_SQL)
-    tokens = query_row(engine, "tokens", "SELECT COUNT(slice_id) AS tokens FROM molprof_token")["tokens"]
-    _, classes = query_rows(
-        engine,
-        "step_work",
-        "SELECT class, count, time_ns FROM molprof_step_class ORDER BY time_ns DESC, class",
-    )
-    phases = _read_phases(engine, gpu)
-    outside = phases.get(None)
-    window = WindowFigures(
-        full=manifest.window.full,
-        batch=manifest.window.batch,
-        first_step=manifest.window.first_step,
-        last_step=manifest.window.last_step,
-        steps=step["steps"],
-        tokens=tokens,
-        gpu_recorded=gpu,
-        launches=step["launches"] if gpu else None,
-        kernels=step["kernels"] if gpu else None,
-        gpu_ns=step["gpu_ns"] if gpu else None,
-        leaf_operators=step["leaf_operators"],
-        classes={name: ClassFigures(count, time_ns) for name, count, time_ns in classes} if gpu else None,
-        unattributed_gpu_ns=None if not gpu else (outside.gpu_ns if outside else 0),
-    )
-    return window, phases
-
-
-def _read_phases(engine: Engine, gpu: bool) -> dict[str | None, PhaseFigures]:
-    _, bounds = query_rows(engine, "phase_bound", _BOUND_SQL)
-    bound = {phase: PhaseBound(*figures) for phase, *figures in bounds}
-    _, rows = query_rows(engine, "phase_work", _PHASE_SQL)
-    found = {}
-    for phase, host_ns, gpu_ns, launches, kernels, syncs, sync_ns, leaf_operators in rows:
-        found[phase] = PhaseFigures(
-            wall_ns=None,
-            host_ns=host_ns,
-            gpu_ns=gpu_ns if gpu else None,
-            launches=launches if gpu else None,
-            kernels=kernels if gpu else None,
-            syncs=syncs if gpu else None,
-            sync_ns=sync_ns if gpu else None,
-            leaf_operators=leaf_operators,
-            bound=bound.get(phase),
-        )
-    return found
-
-
-def _phase(wall_ns: int | None, recorded: PhaseFigures | None) -> PhaseFigures:
-    if recorded is None:
-        return PhaseFigures(wall_ns, None, None, None, None, None, None, None)
-    return PhaseFigures(**{**vars(recorded), "wall_ns": wall_ns})
-
-
 def _read_sequences(engine: Engine, manifest: Manifest) -> tuple[SequenceFigures, ...]:
-    _, rows = query_rows(
-        engine,
-        "drift",
-        "SELECT sequence, tokens, free, copy, junk, filler, blocks, junk_blocks FROM molprof_sequence_drift"
-        " ORDER BY sequence",
-    )
+    columns, rows = query_rows(engine, _SEQUENCES)
     molecules = {molecule.sequence: molecule for molecule in manifest.molecules}
-    return tuple(
-        SequenceFigures(
-            sequence=sequence,
-            smiles=molecule.smiles,
-            tokens=tokens,
-            free=free,
-            copy=copy,
-            junk=junk,
-            filler=filler,
-            blocks=blocks,
-            junk_blocks=junk_blocks,
-            malformed_blocks=molecule.malformed_blocks,
-            cut_blocks=molecule.cut_blocks,
-            masked_logits=molecule.masked_logits,
-            valid=molecule.valid,
-            problem=molecule.problem,
-        )
-        for sequence, tokens, free, copy, junk, filler, blocks, junk_blocks in rows
+    found = []
+    for row in rows:
+        figures = dict(zip(columns, row, strict=True))
         # A track without its molecule shows as the broken sum of tokens.
-        if (molecule := molecules.get(sequence)) is not None
-    )
+        if (molecule := molecules.get(figures["sequence"])) is not None:
+            found.append(
+                SequenceFigures(
+                    **figures,
+                    smiles=molecule.smiles,
+                    malformed_blocks=molecule.malformed_blocks,
+                    cut_blocks=molecule.cut_blocks,
+                    masked_logits=molecule.masked_logits,
+                    valid=molecule.valid,
+                    problem=molecule.problem,
+                )
+            )
+    return tuple(found)
 
 
 def _setup(manifest: Manifest) -> Setup:
@@ -311,24 +201,15 @@ def _mean(values: list[int | None]) -> int | None:
     return sum(known) // len(known) if known and len(known) == len(values) else None
 
 
-def _ratio(part: float | None, whole: int | None) -> float | None:
-    return part / whole if part is not None and whole else None
-
-
 def _residual(wall_ns: int | None, phase_walls: dict[str, int | None]) -> float | None:
     if not wall_ns:
         return None
     return (wall_ns - sum(value or 0 for value in phase_walls.values())) / wall_ns
 
 
-def _valid(molecules: list[MoleculeRun]) -> int | None:
-    checked = [molecule.valid for molecule in molecules if molecule.valid is not None]
-    return sum(checked) if checked else None
-
-
-def _masked(molecules: list[MoleculeRun]) -> int | None:
-    counts = [molecule.masked_logits for molecule in molecules if molecule.masked_logits is not None]
-    return sum(counts) if counts else None
+def _sum_of_known(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _cut(molecules: list[MoleculeRun]) -> int | None:
@@ -338,7 +219,7 @@ def _cut(molecules: list[MoleculeRun]) -> int | None:
 
 def _free_positions(molecules: list[MoleculeRun]) -> float | None:
     templates = [molecule.template for molecule in molecules if molecule.template is not None]
-    return _ratio(
+    return per(
         sum(sum(template.free_per_block) for template in templates),
         sum(len(template.free_per_block) for template in templates),
     )

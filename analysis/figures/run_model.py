@@ -14,7 +14,7 @@ STEP_PHASES = ("forward", "processor", "sampling", "bookkeeping")
 
 @dataclass(frozen=True)
 class Spread:
-    """Unprofiled wall time over the repeats; None without any."""
+    """Unprofiled wall time of the timed passes, ns; None without any."""
 
     median: int | None
     low: int | None
@@ -24,13 +24,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class PhaseBound:
-    """What bounded a phase in the recorded window: three parts that add up to its `host_ns`.
+    """What bounded the `count` recorded phases of a name: three parts that add up to their `host_ns`.
 
-    Attributes:
-        count: recorded phases of the name.
-        gpu_busy_ns: a device was at work, whoever gave it that.
-        sync_idle_ns: the CPU was inside a call that waits for the GPU, and no device was at work.
-        launch_ns: the rest: the CPU was issuing, or at work of its own, and no device was at work.
+    A device was busy, whoever launched its work; or the CPU was in a host sync and no device busy; or neither.
     """
 
     count: int
@@ -41,12 +37,7 @@ class PhaseBound:
 
 @dataclass(frozen=True)
 class RepeatFigures:
-    """One unprofiled pass.
-
-    Attributes:
-        phases_ns: host time by phase; a phase that did not occur is missing.
-        compiles, compile_ns: frames that torch.compile compiled in it, and the time in that; None if not recorded.
-    """
+    """One timed pass: host time by phase, where it occurred; frames that torch.compile compiled, and their time."""
 
     wall_ns: int
     phases_ns: dict[str, int]
@@ -56,15 +47,13 @@ class RepeatFigures:
 
 @dataclass(frozen=True)
 class PhaseFigures:
-    """One phase. `wall_ns` is of the whole run, unprofiled; all else of the recorded window, profiled.
+    """One phase. `wall_ns` is of the whole run, unprofiled; all else of the recorded steps, profiled.
 
     Attributes:
-        wall_ns: of the repeat with the median wall time (the mean of the middle two of an even number).
-        host_ns: time on the host in the window, the profiler's cost included.
-        gpu_ns: time of the GPU work that the phase started.
-        syncs, sync_ns: calls that made the CPU wait for the GPU, and the time in them.
-        leaf_operators: CPU operators that call no other.
-        bound: what bounded it; None where the trace records no GPU work.
+        wall_ns: of the timed pass with the median wall time (mean of the middle two of an even number).
+        gpu_ns: time of the GPU work that the phase launched.
+        syncs, sync_ns: host syncs, and the time in them.
+        bound: None where the trace records no GPU work.
     """
 
     wall_ns: int | None
@@ -88,15 +77,13 @@ class ClassFigures:
 
 @dataclass(frozen=True)
 class WindowFigures:
-    """The recorded steps, and all that per-step and per-token figures of launches divide by.
+    """The recorded steps, prefill included, and their tokens.
 
     Attributes:
-        steps: recorded steps, the prefill's included.
-        tokens: tokens generated in them.
         gpu_recorded: the trace holds GPU work or calls; without, launches, kernels and GPU times are None.
-        launches, kernels, gpu_ns, leaf_operators: of these steps; None where parts of them were left out.
-        classes: GPU work by class; None where no GPU work is recorded.
-        unattributed_gpu_ns: time of GPU work outside any phase, of the whole trace.
+        launches, kernels, gpu_ns, leaf_operators: None where parts of the steps were left out.
+        classes: GPU work by class.
+        unattributed_gpu_ns: GPU work outside any phase, in the whole trace.
     """
 
     full: bool
@@ -136,12 +123,7 @@ class SequenceFigures:
 
 @dataclass(frozen=True)
 class Setup:
-    """What ran: enough to label a run and to see whether two are comparable.
-
-    Attributes:
-        size: of a preset that was run at another than its own; weights: of a preset `trained` or `random`. None where
-            that does not apply or is not recorded.
-    """
+    """What ran. `size` is of a preset with another size than its own; `weights` of a preset: trained or random."""
 
     label: str
     model: str
@@ -173,12 +155,12 @@ class Setup:
 
     @property
     def random(self) -> bool:
-        """The weights are random: what was written, and how it drifted, means nothing."""
+        """The weights are random, so tokens and drift mean nothing."""
         return self.weights == "random"
 
     @property
     def loop(self) -> str | None:
-        """How batches were cut and decoded, in a few words; None if not recorded."""
+        """How batches were formed and decoded, in a few words."""
         if self.sorted is None:
             return None
         parts = ["sorted" if self.sorted else "input order"]
@@ -190,14 +172,14 @@ class Setup:
 
 @dataclass(frozen=True)
 class Marks:
-    """What telling the phases apart cost the timed passes.
+    """What phase timestamps cost the timed passes.
 
     Attributes:
-        mark_ns: one host timestamp; per_step of them are taken in each step.
+        mark_ns: one timestamp; each step takes per_step.
         time_ratio: all of them over the wall time of a pass.
-        unmarked_wall_ns: wall time of a pass without any, None if not measured.
-        signature_ns: one signature inspection by transformers' `LogitsProcessorList`, which lies in the phase
-            `processor` once for the mark that ends it and once for each studied processor.
+        unmarked_wall_ns: wall time of a pass without any.
+        signature_ns: one signature inspection by transformers' `LogitsProcessorList`. The phase `processor` has one for
+            its own timestamp and one for each studied processor.
     """
 
     mark_ns: float
@@ -212,23 +194,19 @@ class Run:
     """A run that molprof captured.
 
     Attributes:
-        first_pass_extra_ns: wall time of the first warm-up pass minus the median: compiling, first use of kernels and
-            caches. In no timed pass, so in no difference of them.
+        first_pass_extra_ns: wall time of the first warm-up pass minus the median: compiling, first use of caches.
         profiled_ratio: wall time of the recorded steps, profiled over unprofiled.
         valid_molecules: None where nothing can be checked (plain-text prompts).
-        skipped: input lines that gave no prompt.
-        steps: steps of all batches, prefill included; decode_steps: those after the first of each batch.
-        row_steps: rows that each step computed, summed; idle_row_steps: those that had already finished, or that
-            only kept a batch's shape.
+        skipped: input lines without a prompt.
+        steps: of all batches, prefill included; decode_steps: those after the first of each batch.
+        row_steps: rows that each step computed, summed; idle_row_steps: of these, finished rows and rows that only
+            kept a batch's shape.
         launches_per_token, launches_per_step, leaf_operators_per_...: of the recorded steps.
-        launches_per_molecule: launches_per_step times steps over molecules: exact where all are recorded.
+        launches_per_molecule: launches_per_step times steps over molecules: exact if all steps are recorded.
         masked_logits: logits set to -inf in the whole run; None without a processor.
-        free_positions_per_block: mean over the templates' blocks; None without a processor.
-        coordinate_tokens_per_block: mean number of tokens that the blocks' coordinates took.
-        cut_blocks: malformed blocks that the bound on new tokens cut short; None where not recorded.
-        residual_ratio: wall time that is in no phase, over wall time.
-        disagreement: None where the run was captured without it.
-        repeats: the unprofiled passes, in order: what intervals are made of.
+        cut_blocks: malformed blocks that end at the token limit.
+        residual_ratio: share of wall time outside any phase.
+        repeats: the timed passes, in order.
     """
 
     setup: Setup

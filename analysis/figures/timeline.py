@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import query_rows
+from molprof.analysis.engine.package import Query, query_rows
 
 # What is shorter than the whole time over this is drawn together: it would be less than a pixel or two.
 SLOTS = 500
 
-_STEP_SQL = "SELECT name, source, kind, steps, dur AS dur_ns FROM molprof_typical_step"
+_STEP = Query("typical_step", "SELECT name, source, kind, steps, dur AS dur_ns FROM molprof_typical_step")
 
-_TOTAL_SQL = """
+_TOTALS = Query(
+    "typical_step",
+    """
 SELECT kind, lane, class, COUNT() AS count, SUM(dur) AS time_ns
 FROM molprof_step_interval
 GROUP BY kind, lane, class
 ORDER BY kind, lane, time_ns DESC, class
-"""
+""",
+)
 
 # Long intervals as they are; of the short ones that begin in the same slot one for each lane, from the first start to
 # the last end, with the name and class of those that take most of its time.
-_INTERVAL_SQL = f"""
+_INTERVALS = Query(
+    "typical_step",
+    f"""
 WITH
   item AS (
     SELECT interval.*, MAX(1, (SELECT MAX(MAX(start_ns + dur), (SELECT dur FROM molprof_typical_step))
@@ -52,7 +56,8 @@ SELECT kind, lane, name, class, start_ns, end_ns - start_ns AS dur_ns, count, ow
 FROM ranked
 WHERE rank = 1
 ORDER BY start_ns, id
-"""
+""",
+)
 
 
 @dataclass(frozen=True)
@@ -116,23 +121,10 @@ class TypicalStep:
 
 def read_typical_step(engine: Engine) -> TypicalStep | None:
     """The step of median duration; None in a trace without annotated steps."""
-    _, steps = query_rows(engine, "typical_step", _STEP_SQL)
+    _, steps = query_rows(engine, _STEP)
     if not steps:
         return None
-    name, source, kind, count, dur_ns = steps[0]
-    _, totals = query_rows(engine, "typical_step", _TOTAL_SQL)
-    _, intervals = query_rows(engine, "typical_step", _INTERVAL_SQL)
-    return TypicalStep(
-        name,
-        source,
-        kind,
-        count,
-        dur_ns,
-        tuple(IntervalTotal(*row) for row in totals),
-        tuple(_interval(row) for row in intervals),
-    )
-
-
-def _interval(row: tuple[Any, ...]) -> Interval:
-    kind, lane, name, work_class, start_ns, dur_ns, count, own = row
-    return Interval(kind, lane, name, work_class, start_ns, dur_ns, count, bool(own))  # SQL has 0 and 1
+    totals = tuple(IntervalTotal(*row) for row in query_rows(engine, _TOTALS)[1])
+    # SQL has 0 and 1 for the last column.
+    intervals = tuple(Interval(*row[:-1], bool(row[-1])) for row in query_rows(engine, _INTERVALS)[1])
+    return TypicalStep(*steps[0], totals, intervals)

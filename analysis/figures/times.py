@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-from molprof.analysis.figures.figure import Figure, of_run, per_molecule
+from collections.abc import Callable
+
+from molprof.analysis.figures.figure import Figure, of_run
 from molprof.analysis.figures.run_model import SETUP_PHASES, RepeatFigures, Run
-from molprof.common.values import per
+from molprof.common.values import Unit, per
 
-_GROUP = "Time, not profiled"
+_GROUP = "Unprofiled time"
 
 
-def _phase(name: str, label: str) -> Figure:
-    """Time of a phase per step that has it."""
-
-    def steps(run: Run) -> int:
-        return {"prefill": run.batches, "forward": run.decode_steps}.get(name, run.steps)
-
-    return Figure(
-        f"{name}_ns",
-        _GROUP,
+def _total(name: str, label: str, divisor: Callable[[Run], int]) -> Figure:
+    """Time of a pass over a number of the run."""
+    return _timed(
+        name,
         label,
-        "ns",
-        of_run(lambda run: per(run.phases[name].wall_ns, steps(run))),
-        repeat=lambda run, repeat: per(repeat.phases_ns.get(name), steps(run)),
+        lambda run: per(run.wall_ns.median, divisor(run)),
+        lambda run, repeat: per(repeat.wall_ns, divisor(run)),
     )
+
+
+def _phase(name: str, label: str, steps: Callable[[Run], int]) -> Figure:
+    """Time of a phase per step that has it."""
+    return _timed(
+        f"{name}_ns",
+        label,
+        lambda run: per(run.phases[name].wall_ns, steps(run)),
+        lambda run, repeat: per(repeat.phases_ns.get(name), steps(run)),
+    )
+
+
+def _timed(
+    name: str,
+    label: str,
+    median: Callable[[Run], float | None],
+    repeat: Callable[[Run, RepeatFigures], float | None],
+) -> Figure:
+    return Figure(name, _GROUP, label, "ns", of_run(median), repeat=repeat)
+
+
+def _once(name: str, label: str, value: Callable[[Run], float | None], unit: Unit = "ns") -> Figure:
+    return Figure(name, _GROUP, label, unit, of_run(value), once=True)
 
 
 def _setup_ns(run: Run) -> int | None:
@@ -36,60 +55,16 @@ def _setup_of_repeat(run: Run, repeat: RepeatFigures) -> int | None:
 
 
 TIMES = (
-    Figure(
-        "wall_ns",
-        _GROUP,
-        "total time (median)",
-        "ns",
-        of_run(lambda run: run.wall_ns.median),
-        repeat=lambda run, repeat: repeat.wall_ns,
-    ),
-    Figure("wall_low_ns", _GROUP, "  lowest", "ns", of_run(lambda run: run.wall_ns.low), once=True),
-    Figure("wall_high_ns", _GROUP, "  highest", "ns", of_run(lambda run: run.wall_ns.high), once=True),
-    Figure(
-        "ns_per_molecule",
-        _GROUP,
-        "per molecule",
-        "ns",
-        per_molecule(lambda run: run.wall_ns.median),
-        repeat=lambda run, repeat: per(repeat.wall_ns, run.molecules),
-    ),
-    Figure(
-        "ns_per_token",
-        _GROUP,
-        "per generated token",
-        "ns",
-        of_run(lambda run: per(run.wall_ns.median, run.generated_tokens)),
-        repeat=lambda run, repeat: per(repeat.wall_ns, run.generated_tokens),
-    ),
-    Figure("setup_ns", _GROUP, "set-up, total", "ns", of_run(_setup_ns), repeat=_setup_of_repeat),
-    _phase("prefill", "prefill per batch"),
-    _phase("forward", "forward per decode step"),
-    _phase("processor", "processor per step"),
-    _phase("sampling", "sampling per step"),
-    _phase("bookkeeping", "bookkeeping per step"),
-    Figure(
-        "profiled_ratio",
-        _GROUP,
-        "profiled over unprofiled",
-        "number",
-        of_run(lambda run: run.profiled_ratio),
-        once=True,
-    ),
-    Figure(
-        "mark_ratio",
-        _GROUP,
-        "share of phase timestamps",
-        "ratio",
-        of_run(lambda run: run.marks.time_ratio),
-        compared=False,
-    ),
-    Figure(
-        "unmarked_wall_ns",
-        _GROUP,
-        "pass without phase timestamps",
-        "ns",
-        of_run(lambda run: run.marks.unmarked_wall_ns),
-        compared=False,
-    ),
+    _timed("wall_ns", "total time (median)", lambda run: run.wall_ns.median, lambda run, repeat: repeat.wall_ns),
+    _once("wall_low_ns", "total time, lowest", lambda run: run.wall_ns.low),
+    _once("wall_high_ns", "total time, highest", lambda run: run.wall_ns.high),
+    _total("ns_per_molecule", "time per molecule", lambda run: run.molecules),
+    _total("ns_per_token", "time per generated token", lambda run: run.generated_tokens),
+    _timed("setup_ns", "set-up time", _setup_ns, _setup_of_repeat),
+    _phase("prefill", "prefill time per batch", lambda run: run.batches),
+    _phase("forward", "forward time per decode step", lambda run: run.decode_steps),
+    _phase("processor", "processor time per step", lambda run: run.steps),
+    _phase("sampling", "sampling time per step", lambda run: run.steps),
+    _phase("bookkeeping", "bookkeeping time per step", lambda run: run.steps),
+    _once("profiled_ratio", "profiled / unprofiled step time", lambda run: run.profiled_ratio, "number"),
 )

@@ -1,15 +1,18 @@
-"""Attention: too small a share for another kernel to matter, or kept from the fastest kernel by a mask."""
+"""Attention: too small a share for another kernel to matter, or prevented from using the flash kernel by a mask."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import query_row
+from molprof.analysis.engine.package import Query, query_row
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.findings.operators import Operators, read_operators
+from molprof.analysis.findings.operators import read_operators
+from molprof.analysis.findings.rule import Rule
 from molprof.analysis.findings.scope import LEAST_GAIN, Scope
 from molprof.common.values import count_text, counted, percent_text, time_text
 
-# Below this share an attention kernel of no cost would gain little, however busy the GPU.
+# Below this share even attention that takes no time would gain little.
 SMALL_SHARE = 0.1
 
 _ANY = ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_*attention*")
@@ -17,15 +20,6 @@ _SLOW = ("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_pro
 _FAST = ("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_cudnn_attention")
 _PHASES = ("forward", "prefill")
 _HALF = ("float16", "bfloat16")
-# Names and times of all work, or of the recorded steps' work.
-_ALL = "SELECT category, name, count, time_ns FROM molprof_operation_total"
-_OF_STEPS = """
-  SELECT work.category, work.name, COUNT() AS count, SUM(work.dur) AS time_ns
-  FROM molprof_gpu_work AS work
-  JOIN molprof_work_phase AS place ON place.id = work.id
-  JOIN molprof_phase AS phase ON phase.id = place.phase_id AND phase.step IS NOT NULL
-  GROUP BY work.category, work.name
-"""
 _TOTAL = """
 INCLUDE PERFETTO MODULE molprof.placement;
 SELECT
@@ -39,128 +33,129 @@ SELECT
 FROM ({work}) AS work
 JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
 """
-
-
-def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, ...]:
-    """Both."""
-    if scope is None:
-        return ()
-    if not scope.devices:
-        return _small_on_cpu(engine, scope)
-    totals = _totals(engine, scope)
-    return (*_small(scope, totals), *_masked(engine, report, scope, totals))
+_ALL = Query("kernel_classes", _TOTAL.format(work="SELECT category, name, count, time_ns FROM molprof_operation_total"))
+_OF_STEPS = Query(
+    "kernel_classes",
+    _TOTAL.format(
+        work="""
+  SELECT work.category, work.name, COUNT() AS count, SUM(work.dur) AS time_ns
+  FROM molprof_gpu_work AS work
+  JOIN molprof_work_phase AS place ON place.id = work.id
+  JOIN molprof_phase AS phase ON phase.id = place.phase_id AND phase.step IS NOT NULL
+  GROUP BY work.category, work.name
+"""
+    ),
+)
 
 
 def attention_ratio(engine: Engine, scope: Scope) -> float | None:
-    """Share of the time in attention: the most that another attention kernel can gain (Amdahl). None where the trace
-    has no attention that can be told: no kernel of that class on a GPU, no scaled_dot_product_attention without one."""
+    """Share of the time in attention, Amdahl's bound on the gain of another attention kernel.
+
+    None without a kernel of that class on a GPU, or without scaled_dot_product_attention on a CPU.
+    """
     if scope.devices:
         totals = _totals(engine, scope)
         return scope.gpu_part(totals["attention_ns"] / scope.devices) if totals["count"] else None
-    operators = _host_operators(engine, scope)
-    return sum(scope.host_part(*part) for part in _host_parts(operators, scope)) if len(operators) else None
+    return scope.host_parts(_host_times(engine, scope)) or None
+
+
+def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
+    if scope is not None and scope.devices:
+        totals = _totals(engine, scope)
+        yield from _small(scope, totals)
+        yield from _masked(engine, report, scope, totals)
+    elif scope is not None:
+        yield from _small_on_cpu(engine, scope)
 
 
 def _totals(engine: Engine, scope: Scope) -> dict[str, int]:
-    return query_row(engine, "kernel_classes", _TOTAL.format(work=_ALL if scope.run is None else _OF_STEPS))
+    return query_row(engine, _ALL if scope.run is None else _OF_STEPS)
 
 
-def _host_operators(engine: Engine, scope: Scope) -> Operators:
+def _host_times(engine: Engine, scope: Scope) -> list[tuple[int, str]]:
+    """Time in the operators by phase, ns; of a foreign trace, which has no phases, all of it."""
     operators = read_operators(engine, *_ANY)
-    return operators if scope.run is None else operators.within(_PHASES)
-
-
-def _host_parts(operators: Operators, scope: Scope) -> list[tuple[int, str]]:
-    """Host time in the operators and its phase; of a trace of other origin, which has no phases, all as one."""
     if scope.run is None:
         return [(operators.host_ns(), _PHASES[0])]
-    times = [(operators.within((phase,)).host_ns(), phase) for phase in _PHASES]
-    return [part for part in times if part[0]]
+    return operators.host_times(_PHASES)
 
 
-def _small(scope: Scope, totals: dict[str, int]) -> tuple[Finding, ...]:
-    """Fires where attention kernels take less than SMALL_SHARE of the GPU's work, and so less of the time. Gain: their
-    share of the time, Amdahl's bound of any attention kernel."""
-    gain = scope.gpu_part(totals["attention_ns"] / scope.devices)
-    if (
-        not totals["count"]
-        or not totals["all_ns"]
-        or (gpu_ratio := totals["attention_ns"] / totals["all_ns"]) >= SMALL_SHARE
-    ):
-        return ()
-    return (
-        _small_finding(
+def _small(scope: Scope, totals: dict[str, int]) -> Iterator[Finding]:
+    """Fires where attention kernels take less than SMALL_SHARE of the GPU's work. Gain: their share of the time."""
+    attention_ns, all_ns, count = totals["attention_ns"], totals["all_ns"], totals["count"]
+    if count and all_ns and attention_ns < SMALL_SHARE * all_ns:
+        gain = scope.gpu_part(attention_ns / scope.devices)
+        yield _small_finding(
             gain,
-            f"{counted(totals['count'], 'attention kernel')} take{'s' if totals['count'] == 1 else ''} "
-            f"{time_text(totals['attention_ns'])}: "
-            f"{percent_text(gpu_ratio)} of the GPU's work, {percent_text(gain / scope.wall_ratio)} of {scope.base_text}"
+            f"{counted(count, 'attention kernel')} take{'s' if count == 1 else ''} {time_text(attention_ns)}: "
+            f"{percent_text(attention_ns / all_ns)} of the GPU's work, "
+            f"{percent_text(gain / scope.wall_ratio)} of {scope.base_text}"
             + (f", on each of {scope.devices} devices" if scope.devices > 1 else ""),
-            {"attention_ns": totals["attention_ns"], "gpu_ns": totals["all_ns"], "kernels": totals["count"]},
-        ),
-    )
+            {"attention_ns": attention_ns, "gpu_ns": all_ns, "kernels": count},
+        )
 
 
-def _small_on_cpu(engine: Engine, scope: Scope) -> tuple[Finding, ...]:
+def _small_on_cpu(engine: Engine, scope: Scope) -> Iterator[Finding]:
     """The same of the operators of a trace without GPU: their host time."""
-    operators = _host_operators(engine, scope)
-    host_ns = operators.host_ns()
-    parts = _host_parts(operators, scope)
-    gain = sum(scope.host_part(*part) for part in parts)
-    if not len(operators) or gain >= SMALL_SHARE:
-        return ()
-    evidence = f"scaled_dot_product_attention takes {'; '.join(scope.host_text(*part) for part in parts)}"
-    return (_small_finding(gain, evidence, {"attention_ns": host_ns, "recorded_ns": scope.recorded_ns}),)
+    times = _host_times(engine, scope)
+    gain = scope.host_parts(times)
+    if 0 < gain < SMALL_SHARE:
+        yield _small_finding(
+            gain,
+            f"scaled_dot_product_attention takes {'; '.join(scope.host_text(*time) for time in times)}",
+            {"attention_ns": sum(time_ns for time_ns, _ in times), "recorded_ns": scope.recorded_ns},
+        )
 
 
 def _small_finding(gain: float, evidence: str, figures: dict[str, int | float]) -> Finding:
     return Finding(
         id="attention_small",
-        title="Another attention kernel cannot matter",
+        title="A faster attention kernel cannot gain much",
         evidence=evidence,
         gain_ratio=gain,
-        fix="none needed: look at the other findings before comparing attention kernels",
-        explanation="Amdahl: an attention of no cost at all would gain this share and no more.",
+        fix="None needed. Look at the other findings before comparing attention kernels.",
+        explanation="Amdahl's law: attention that takes no time would gain this share and no more.",
         query="attention",
         figures=figures,
     )
 
 
-def _masked(engine: Engine, report: Report, scope: Scope, totals: dict[str, int]) -> tuple[Finding, ...]:
-    """Fires where torch was free to choose a kernel (attention `sdpa`, or a trace of other origin), numbers have 16
-    bits, and the efficient or the math kernel ran, never flash or cuDNN: head sizes up to 256 granted, it is a mask
-    that rules those out.
+def _masked(engine: Engine, report: Report, scope: Scope, totals: dict[str, int]) -> Iterator[Finding]:
+    """Fires where torch was free to choose a kernel (attention `sdpa`, or a foreign trace), numbers have 16 bits, and
+    the efficient or the math kernel ran, but never flash or cuDNN. With heads up to 256, only a mask rules those out.
 
-    Gain: the time of the work launched inside those operators, on the GPU.
+    Gain: GPU time of the work launched inside those operators.
     """
     run = report.run
     if run is not None and (run.setup.attention != "sdpa" or run.setup.dtype not in _HALF):
-        return ()
+        return
     slow = read_operators(engine, *_SLOW)
     if not len(slow) or len(read_operators(engine, *_FAST)) or (run is None and not totals["half"]):
-        return ()
+        return
     count, gpu_ns = slow.launched(engine)
     gain = scope.gpu_part(gpu_ns / scope.devices)
     if gain < LEAST_GAIN:
-        return ()
+        return
     names = sorted(set(slow.names.tolist()))
-    return (
-        Finding(
-            id="mask_rules_out_flash",
-            title="A mask keeps attention from the flash kernel",
-            evidence=(
-                f"{count_text(len(slow))} calls of {', '.join(names)}, none of flash, with 16-bit numbers and a free "
-                f"choice: {time_text(gpu_ns)} in {count_text(count)} kernels"
-            ),
-            gain_ratio=gain,
-            fix=(
-                "drop the mask where no row is padded (batch by length, is_causal), or pack rows without padding "
-                "(flash_attention_2)"
-            ),
-            explanation=(
-                "SDPA's flash kernel takes no mask but the causal one. A batch padded to one length brings a mask, so "
-                "torch falls back to the efficient or the math kernel."
-            ),
-            query="attention",
-            figures={"calls": len(slow), "kernels": count, "gpu_ns": gpu_ns},
+    yield Finding(
+        id="mask_rules_out_flash",
+        title="A mask prevents flash attention",
+        evidence=(
+            f"{count_text(len(slow))} calls of {', '.join(names)} and none of flash attention, with 16-bit numbers and "
+            f"torch free to choose: {time_text(gpu_ns)} in {counted(count, 'kernel')}"
         ),
+        gain_ratio=gain,
+        fix=(
+            "Drop the mask where no row is padded (batch by length, is_causal), or pack rows without padding "
+            "(flash_attention_2)."
+        ),
+        explanation=(
+            "The flash kernel of SDPA takes no mask but the causal one. Padding adds a mask, so torch falls back to "
+            "the efficient or the math kernel."
+        ),
+        query="attention",
+        figures={"calls": len(slow), "kernels": count, "gpu_ns": gpu_ns},
     )
+
+
+RULE = Rule(("attention_small", "mask_rules_out_flash"), _find, (_ALL, _OF_STEPS))

@@ -1,12 +1,15 @@
-"""The KV cache grows by concatenation: all keys and values are copied for each token."""
+"""The KV cache grows by concatenation, which copies all keys and values for every token."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings.operators import Operators, read_operators
+from molprof.analysis.findings.rule import Rule
 from molprof.analysis.findings.scope import LEAST_GAIN, Scope
 from molprof.common.values import count_text, number_text, time_text
 
@@ -17,30 +20,29 @@ _ATTENTION = (
     "aten::softmax",  # eager attention
 )
 _CAT = "aten::cat"
-# Rotating queries and keys concatenates too, twice in each layer, before the cache does.
+# Before the cache, rotating queries and keys concatenates twice in each layer.
 _CATS_OF_ROTATION = 2
 _CATS_OF_CACHE = 2
 
 
-def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, ...]:
-    """Fires where the two concatenations before each attention are of the cache and cost LEAST_GAIN. They are where the
-    run's cache is dynamic; in a trace of other origin, where four or more come before each attention: rotating queries
-    and keys takes two.
+def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
+    """Fires where the two concatenations before each attention are of the cache and cost LEAST_GAIN: where the run's
+    cache is dynamic, and in a foreign trace with four or more, because rotating queries and keys takes two.
 
-    Gain: the time of those concatenations, on the GPU and of the operators on the host.
+    Gain: the time of those concatenations, on the GPU and on the host.
     """
     run = report.run
     if scope is None or (run is not None and run.setup.cache != "dynamic"):
-        return ()
+        return
     needed = _CATS_OF_CACHE if run is not None else _CATS_OF_CACHE + _CATS_OF_ROTATION
     cats, layers = _before_attention(read_operators(engine, _CAT, *_ATTENTION), needed, run is not None)
     if not layers:
-        return ()
+        return
     count, gpu_ns = cats.launched(engine)
     host_ns = cats.host_ns()
     gain = min(1.0, scope.host_part(host_ns, "forward") + scope.gpu_part(gpu_ns))
     if gain < LEAST_GAIN:
-        return ()
+        return
     figures: dict[str, int | float] = {
         "concatenations": len(cats),
         "attention_calls": layers,
@@ -48,24 +50,22 @@ def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, 
         "gpu_ns": gpu_ns,
         "kernels": count,
     }
-    on_gpu = f", {count_text(count)} kernels of {time_text(gpu_ns)} in all" if scope.devices else ""
-    return (
-        Finding(
-            id="cache_concatenation",
-            title="The KV cache is copied for each token",
-            evidence=(
-                f"{number_text(len(cats) / layers)} aten::cat before each of {count_text(layers)} attentions: "
-                f"{time_text(host_ns)} on the host{on_gpu}"
-            ),
-            gain_ratio=gain,
-            fix="a static cache writes the new keys and values in place; count its compile time apart",
-            explanation=(
-                "A dynamic cache makes new tensors one token longer in every layer and step, so that a step copies all "
-                "that was kept: work that grows with the sequence."
-            ),
-            query="SELECT ts, dur, name FROM slice WHERE name = 'aten::cat' ORDER BY dur DESC, ts LIMIT 50",
-            figures=figures,
+    on_gpu = f", {count_text(count)} kernels, {time_text(gpu_ns)} in all" if scope.devices else ""
+    yield Finding(
+        id="cache_concatenation",
+        title="The KV cache is copied for every token",
+        evidence=(
+            f"{number_text(len(cats) / layers)} aten::cat before each of {count_text(layers)} attention calls: "
+            f"{time_text(host_ns)} on the host{on_gpu}"
         ),
+        gain_ratio=gain,
+        fix="Use a static cache, which writes new keys and values in place. Do not count its compile time.",
+        explanation=(
+            "A dynamic cache creates tensors that are one token longer, in every layer and step. Each step copies all "
+            "keys and values so far, so its work grows with the sequence."
+        ),
+        query="SELECT ts, dur, name FROM slice WHERE name = 'aten::cat' ORDER BY dur DESC, ts LIMIT 50",
+        figures=figures,
     )
 
 
@@ -86,3 +86,6 @@ def _before_attention(operators: Operators, needed: int, in_forward: bool) -> tu
                 layers += 1
             waiting = []
     return operators.where(np.array(sorted(chosen), dtype=np.int64)), layers
+
+
+RULE = Rule(("cache_concatenation",), _find)

@@ -1,12 +1,14 @@
-"""torch.compile compiles inside the time that is measured."""
+"""torch.compile compiles in timed passes or recorded steps."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings.operators import read_operators
+from molprof.analysis.findings.rule import Rule
 from molprof.analysis.findings.scope import Scope
 from molprof.common.values import count_text, time_text
 
@@ -15,12 +17,10 @@ _FRAME = "_compile.compile_inner*"
 _PARTS = "*(dynamo_timed)"
 
 
-def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, ...]:
-    """Fires where a timed pass compiled a frame, or where compiling is recorded inside steps (anywhere, in a trace of
-    other origin). A compiled region that only runs is no evidence.
+def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
+    """Fires where a timed pass compiled a frame, or where steps (in a foreign trace: any time) record compiling.
 
-    Gain: the median over the timed passes of compile time over wall time; where that is not recorded, the time in
-    compiling over the recorded time.
+    Gain: median over the timed passes of compile time over wall time; without it, compiling over recorded time.
     """
     repeats = () if report.run is None else report.run.repeats
     compiles = [repeat.compiles for repeat in repeats if repeat.compiles is not None]
@@ -28,7 +28,7 @@ def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, 
     frames = sum(1 for name in recorded.names.tolist() if name.startswith(_FRAME[:-1]))
     inside_ns = 0 if scope is None else scope.part_inside_ns(recorded.starts, recorded.ends)
     if not sum(compiles) and not inside_ns:
-        return ()
+        return
     shares = [
         repeat.compile_ns / repeat.wall_ns for repeat in repeats if repeat.compile_ns is not None and repeat.wall_ns
     ]
@@ -41,21 +41,22 @@ def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, 
         parts.append(f"frames compiled in each timed pass: {', '.join(map(count_text, compiles))}")
     if inside_ns:
         parts.append(f"{time_text(inside_ns)} of compiling recorded ({count_text(frames)} frames)")
-    return (
-        Finding(
-            id="compiling",
-            title="Compiling is part of the measured time",
-            evidence="; ".join(parts),
-            gain_ratio=gain,
-            fix=(
-                "warm up until nothing compiles any more; keep shapes fixed (one prompt width, a static cache) or mark "
-                "them dynamic; TORCH_LOGS=recompiles names the reasons"
-            ),
-            explanation="A frame is compiled again for every shape that its guards refuse, seconds each time.",
-            query=(
-                "SELECT name, COUNT() AS count, SUM(dur) AS time_ns FROM slice WHERE name GLOB '*(dynamo_timed)'"
-                " OR name GLOB 'Torch-Compiled Region*' GROUP BY name ORDER BY time_ns DESC, name"
-            ),
-            figures={"compiles": sum(compiles), "recorded_frames": frames, "recorded_ns": inside_ns},
+    yield Finding(
+        id="compiling",
+        title="Timed passes include compiling",
+        evidence="; ".join(parts),
+        gain_ratio=gain,
+        fix=(
+            "Warm up until nothing compiles. Keep shapes fixed (one prompt width, a static cache) or mark them "
+            "dynamic. TORCH_LOGS=recompiles names the reasons."
         ),
+        explanation="A frame compiles again for every shape that its guards reject, which takes seconds.",
+        query=(
+            "SELECT name, COUNT() AS count, SUM(dur) AS time_ns FROM slice WHERE name GLOB '*(dynamo_timed)'"
+            " OR name GLOB 'Torch-Compiled Region*' GROUP BY name ORDER BY time_ns DESC, name"
+        ),
+        figures={"compiles": sum(compiles), "recorded_frames": frames, "recorded_ns": inside_ns},
     )
+
+
+RULE = Rule(("compiling",), _find)

@@ -1,4 +1,4 @@
-"""Stretches of time as arrays: joined, and how much of them lies in others."""
+"""Intervals of time as arrays: their union, and how much of them lies in others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def joined(starts: ArrayLike, ends: ArrayLike) -> Stretches:
 
 
 def length_ns(stretches: Stretches) -> int:
-    """How long they are together."""
+    """Total length."""
     return int((stretches[:, 1] - stretches[:, 0]).sum())
 
 
@@ -37,7 +37,7 @@ def inside_ns(starts: ArrayLike, ends: ArrayLike, stretches: Stretches) -> np.nd
             return np.zeros(len(at), dtype=np.int64)
         place = np.searchsorted(stretches[:, 0], at, side="right")
         last = stretches[np.maximum(place - 1, 0)]
-        # What of the stretch that began last lies after the moment.
+        # The last stretch may end after the moment.
         length: np.ndarray = before[place] - np.where(place > 0, np.maximum(last[:, 1] - at, 0), 0)
         return length
 

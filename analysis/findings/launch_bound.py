@@ -1,22 +1,23 @@
-"""The GPU waits while the CPU launches: kernels end before the next ones are there."""
+"""The GPU waits for kernel launches."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import query_row, query_text
+from molprof.analysis.engine.package import Query, query_row
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings.intervals import inside_ns
+from molprof.analysis.findings.rule import Rule
 from molprof.analysis.findings.scope import Scope
 from molprof.common.values import counted, percent_text, time_text
 
-# Share of the time in which the GPU waits for launches, from which on a run counts as bound by them.
+# Share of the time that waits for launches take in a launch-bound run.
 LEAST_RATIO = 0.2
-# An operator's way through Python and torch takes 5 to 200 us under the profiler; in a longer gap the CPU does
-# something else.
+# Python and torch take 5 to 200 us per operator under the profiler. In a longer gap the CPU does something else.
 LONGEST_GAP_NS = 1_000_000
 
 _GAP = """
@@ -25,9 +26,9 @@ JOIN molprof_gpu_work_call AS link ON link.work_id = gap.next_id
 JOIN molprof_gpu_call AS call ON call.id = link.call_id AND call.kind = 'launch'
 """
 _CHOSEN = f"WHERE gap.cause = 'cpu_busy' AND gap.dur <= {LONGEST_GAP_NS}"
-# Of a trace of other origin all of them lie in the recorded time.
-SUMS = "idle_causes", f"SELECT COUNT() AS count, IFNULL(SUM(gap.dur), 0) AS time_ns {_GAP} {_CHOSEN}"
-GAPS = (
+# In a foreign trace all gaps lie in the recorded time.
+_SUMS = Query("idle_causes", f"SELECT COUNT() AS count, IFNULL(SUM(gap.dur), 0) AS time_ns {_GAP} {_CHOSEN}", "foreign")
+_GAPS = Query(
     "idle_causes",
     f"""
 INCLUDE PERFETTO MODULE molprof.placement;
@@ -38,6 +39,7 @@ LEFT JOIN molprof_phase AS phase ON phase.id = place.phase_id
 {_CHOSEN}
 ORDER BY gap.ts
 """,
+    "run",
 )
 
 
@@ -57,9 +59,9 @@ class LaunchGaps:
 def launch_gaps(engine: Engine, scope: Scope, phase: str | None = None) -> LaunchGaps:
     """Those that a launch of `phase` ended, or of any."""
     if scope.run is None:
-        sums = query_row(engine, *SUMS)
+        sums = query_row(engine, _SUMS)
         return LaunchGaps(sums["count"], sums["time_ns"], scope.idle_part(sums["time_ns"]))
-    columns = engine.query(query_text(*GAPS))
+    columns = engine.query(_GAPS.text)
     inside = np.asarray(inside_ns(columns["ts"], columns["ts_end"], scope.stretches))
     if phase is not None:
         inside = inside[columns["phase"] == phase]
@@ -67,17 +69,16 @@ def launch_gaps(engine: Engine, scope: Scope, phase: str | None = None) -> Launc
     return LaunchGaps(int((inside > 0).sum()), time_ns, scope.idle_part(time_ns))
 
 
-def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, ...]:
+def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
     """Fires where waits for launches take LEAST_RATIO of the time.
 
-    Gain: the idle time at unprofiled speed, 1 - busy / base, times the part of the recorded idle time that is such
-    gaps. Without them the GPU would work on at once: its own work takes as long as before.
+    Gain: unprofiled idle time, 1 - busy / base, times the share of such gaps in recorded idle time.
     """
     if scope is None or not scope.devices or report.counts.launches == 0:
-        return ()
+        return
     gaps = launch_gaps(engine, scope)
     if gaps.gain_ratio < LEAST_RATIO * scope.wall_ratio:
-        return ()
+        return
     figures = {
         "gap_count": gaps.count,
         "gap_ns": gaps.time_ns,
@@ -85,25 +86,26 @@ def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, 
         "busy_ratio": scope.busy_ns / (scope.recorded_ns * scope.devices),
         "launches": report.counts.launches,
     }
-    return (
-        Finding(
-            id="launch_bound",
-            title="The GPU waits for the CPU to launch kernels",
-            evidence=(
-                f"in {counted(gaps.count, 'gap')}, {time_text(gaps.time_ns)} of {scope.recorded_text}, "
-                f"nothing was queued and the CPU was on its way to the next launch; the GPU worked in "
-                f"{percent_text(figures['busy_ratio'])} of that time{scope.caution}"
-            ),
-            gain_ratio=gaps.gain_ratio,
-            fix=(
-                "launch less: graphs (torch.compile with mode='reduce-overhead', static cache), fused kernels, "
-                "larger batches; faster kernels gain nothing here"
-            ),
-            explanation=(
-                "Each small operator costs the CPU more time to issue than the GPU needs to run it, so the queue "
-                "runs empty and the time of a step is the CPU's."
-            ),
-            query="idle_causes",
-            figures=figures,
+    yield Finding(
+        id="launch_bound",
+        title="The GPU waits for kernel launches",
+        evidence=(
+            f"{counted(gaps.count, 'gap')}, {time_text(gaps.time_ns)} of {scope.recorded_text}, in which the queue was "
+            f"empty and the CPU was preparing the next launch; the GPU was busy for "
+            f"{percent_text(figures['busy_ratio'])} of that time{scope.caution}"
         ),
+        gain_ratio=gaps.gain_ratio,
+        fix=(
+            "Launch fewer kernels: graphs (torch.compile with mode='reduce-overhead' and a static cache), fused "
+            "kernels, larger batches. Faster kernels do not help."
+        ),
+        explanation=(
+            "The CPU takes longer to launch a small operator than the GPU takes to run it. The queue runs empty, and "
+            "the CPU sets the time of a step."
+        ),
+        query="idle_causes",
+        figures=figures,
     )
+
+
+RULE = Rule(("launch_bound",), _find, (_SUMS, _GAPS))

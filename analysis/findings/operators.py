@@ -1,4 +1,4 @@
-"""Operators by name, the phase that they ran in, and the GPU work that was launched inside them."""
+"""Operators by name, their phase, and the GPU work launched inside them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from molprof.analysis.engine import Columns, Engine
 from molprof.analysis.findings.intervals import joined, length_ns
 
 _INCLUDES = "INCLUDE PERFETTO MODULE molprof.placement;\nINCLUDE PERFETTO MODULE molprof.operation_totals;\n"
-# A thread of a process; a slice that got a lane of its own is still its thread's.
+# A thread of a process; a slice in a lane still belongs to its thread.
 _PLACE = "thread.upid || ' ' || COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid)"
 _OPERATORS = f"""
 SELECT slice.ts, slice.ts + slice.dur AS ts_end, {_PLACE} AS place, slice.name, phase.phase, phase.id AS phase_id
@@ -38,7 +38,7 @@ GROUP BY slice.id
 
 @dataclass(frozen=True)
 class Operators:
-    """Calls of operators, in order of start, the outer before the inner.
+    """Calls of operators in order of start, outer before inner.
 
     `starts`, `ends`: int64 (n,), ns. `places`, `names`, `phases`: object (n,); the phase is None outside any.
     """
@@ -53,7 +53,7 @@ class Operators:
         return len(self.starts)
 
     def where(self, wanted: np.ndarray) -> Operators:
-        """Those for which `wanted`, bool (n,) or places int64 (m,), says so."""
+        """Those that `wanted` selects: bool (n,), or indexes, int64 (m,)."""
         return Operators(*(column[wanted] for column in vars(self).values()))
 
     def within(self, phases: Collection[str]) -> Operators:
@@ -61,11 +61,16 @@ class Operators:
         return self.where(np.array([phase in phases for phase in self.phases.tolist()], dtype=bool))
 
     def host_ns(self) -> int:
-        """Time in them; inside each other counts once, on several threads for each."""
+        """Time in them. Nested calls count once, threads each."""
         return sum(length_ns(joined(self.starts[mine], self.ends[mine])) for mine in self._threads().values())
 
+    def host_times(self, phases: Collection[str]) -> list[tuple[int, str]]:
+        """The same by phase, where there is any."""
+        times = [(self.within((phase,)).host_ns(), phase) for phase in phases]
+        return [time for time in times if time[0]]
+
     def launched(self, engine: Engine) -> tuple[int, int]:
-        """GPU work whose call began inside them: how many pieces, and the sum of their times, ns."""
+        """Count of GPU work launched inside them, and the sum of its times, ns."""
         calls: Columns = engine.query(_INCLUDES + _LAUNCHED)
         count = gpu_ns = 0
         for place, mine in self._threads().items():
@@ -86,7 +91,7 @@ class Operators:
 
 def read_operators(engine: Engine, *patterns: str) -> Operators:
     """The operators whose names match one of the GLOB patterns."""
-    # Few names match: the engine finds those of a name without a look at all others.
+    # Few names match, and the engine finds slices by name without looking at all.
     condition = " OR ".join(f"name GLOB '{pattern}'" for pattern in patterns)
     columns = engine.query(_INCLUDES + _OPERATORS % condition)
     return Operators(

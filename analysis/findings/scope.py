@@ -1,21 +1,20 @@
 """The time that gains are ratios of, and how recorded times become shares of it.
 
-A trace of molprof's records a window of steps under the profiler; its wall time is that of unprofiled repeats. So a
-bound is made in two parts. Time on the GPU is as long with the profiler as without: it is divided by the unprofiled
-time of the recorded steps. Time on the host is stretched by the profiler: its share of its phase's recorded time is
-taken as its share of the phase's unprofiled time. Both assume that the recorded steps stand for all of their kind. A
-trace of other origin has one clock: gains are ratios of its span, profiled as it is.
+A captured run has recorded steps, profiled, and the wall time of timed passes, unprofiled. The profiler does not slow
+the GPU, so GPU time is divided by the unprofiled time of the recorded steps. It slows the host, so the share of host
+time in its recorded phase stands for the share of that phase's unprofiled time. Both assume that the recorded steps
+represent all of their kind. A foreign trace has one clock: gains are ratios of its profiled span.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import query_rows
+from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import STEP_PHASES, Run
 from molprof.analysis.findings.intervals import Stretches, inside_ns, joined, length_ns
@@ -24,8 +23,8 @@ from molprof.common.values import percent_text, time_text
 # Less is not worth a finding.
 LEAST_GAIN = 0.01
 
-_STEPS = "phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts"
-SPAN = (
+_STEPS = Query("phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts")
+SPAN = Query(
     "phases",
     """
 SELECT ts, ts_end FROM (
@@ -34,8 +33,9 @@ SELECT ts, ts_end FROM (
 )
 WHERE ts IS NOT NULL
 """,
+    "foreign",
 )
-_WORK = "SELECT device, ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts"
+_WORK = Query("gpu_work", "SELECT device, ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts")
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Scope:
     """Recorded time, and what it stands for.
 
     Attributes:
-        stretches: the recorded steps, or the whole span of a trace of other origin.
-        steps: recorded steps; None for a trace of other origin.
+        stretches: the recorded steps, or the whole span of a foreign trace.
+        steps: recorded steps; None for a foreign trace.
         recorded_ns: length of the stretches, profiled.
         base_ns: the same unprofiled, where known.
-        wall_ratio: share of the run's wall time that steps of the recorded kind take; 1 for other origins.
+        wall_ratio: share of the run's wall time that steps of the recorded kind take; 1 for a foreign trace.
         devices: devices with work.
         busy_ns: time of the stretches in which each device worked, summed over devices.
-        run: the run's figures; None for a trace of other origin.
+        run: the run's figures; None for a foreign trace.
     """
 
     stretches: Stretches
@@ -69,29 +69,29 @@ class Scope:
 
     @property
     def idle_ratio(self) -> float:
-        """Share of wall time in which a device did not work, at unprofiled speed; mean over devices. 0 where no work
-        took time: then it was not recorded how long work took."""
+        """Share of unprofiled wall time in which a device is idle, mean over devices. 0 where the trace does not record
+        how long work took."""
         if not self.devices or not self.busy_ns:
             return 0.0
         return max(0.0, 1 - self.busy_ns / (self.base_ns * self.devices)) * self.wall_ratio
 
     @property
     def caution(self) -> str:
-        """What evidence of idle time in a trace of other origin must add."""
-        return "" if self.run is not None else ", with the profiler's cost on the CPU in it"
+        """What evidence of idle time in a foreign trace must add."""
+        return "" if self.run is not None else ", including the profiler's cost on the CPU"
 
     @property
     def recorded_text(self) -> str:
         """The stretches with their name."""
-        return f"{'the whole recording' if self.run is None else 'the recorded steps'}, {time_text(self.recorded_ns)}"
+        return f"{'the whole trace' if self.run is None else 'the recorded steps'}, {time_text(self.recorded_ns)}"
 
     @property
     def base_text(self) -> str:
-        """What GPU time is a share of, and what share of the wall time that stands for."""
+        """What GPU time is a share of."""
         if self.run is None:
             return self.recorded_text
-        kind = f", whose kind takes {percent_text(self.wall_ratio)} of the run" if self.wall_ratio < 1 else ""
-        return f"the recorded steps, {time_text(self.base_ns)} at unprofiled speed{kind}"
+        kind = f" (such steps take {percent_text(self.wall_ratio)} of the run)" if self.wall_ratio < 1 else ""
+        return f"the recorded steps, {time_text(self.base_ns)} unprofiled{kind}"
 
     def host_text(self, host_ns: float, phase: str) -> str:
         """The figures that `host_part` is made of."""
@@ -99,14 +99,14 @@ class Scope:
             figures, wall_ns = self.run.phases[phase], self.run.wall_ns.median
             if figures.host_ns and figures.wall_ns is not None and wall_ns:
                 return (
-                    f"{time_text(host_ns)} of {time_text(figures.host_ns)} of recorded {phase}, "
-                    f"{percent_text(min(1.0, host_ns / figures.host_ns))} of a phase that takes "
-                    f"{percent_text(figures.wall_ns / wall_ns)} of the unprofiled time"
+                    f"{time_text(host_ns)} of {time_text(figures.host_ns)} recorded in {phase} ("
+                    f"{percent_text(min(1.0, host_ns / figures.host_ns))}), a phase that takes "
+                    f"{percent_text(figures.wall_ns / wall_ns)} of unprofiled time"
                 )
         return f"{time_text(host_ns)} of {self.recorded_text}"
 
     def idle_part(self, part_ns: float) -> float:
-        """Share of wall time of a part of the recorded idle time, as large a part of it unprofiled."""
+        """Share of wall time of a part of the recorded idle time, which is as large a part of the unprofiled one."""
         return self.idle_ratio * part_ns / self.recorded_idle_ns if self.recorded_idle_ns > 0 else 0.0
 
     def gpu_part(self, gpu_ns: float) -> float:
@@ -121,8 +121,12 @@ class Scope:
                 return min(1.0, host_ns / figures.host_ns) * figures.wall_ns / wall_ns
         return min(1.0, host_ns / self.recorded_ns) * self.wall_ratio
 
+    def host_parts(self, times: Iterable[tuple[float, str]]) -> float:
+        """Share of wall time of host times in several phases."""
+        return sum(self.host_part(*time) for time in times)
+
     def part_inside_ns(self, starts: Sequence[int] | np.ndarray, ends: Sequence[int] | np.ndarray) -> int:
-        """How much of some intervals lies in the stretches; time in which several run counts once."""
+        """How much of the union of some intervals lies in the stretches."""
         both = joined(starts, ends)
         return int(inside_ns(both[:, 0], both[:, 1], self.stretches).sum())
 
@@ -130,14 +134,14 @@ class Scope:
 def read_scope(engine: Engine, report: Report) -> Scope | None:
     """None where no time is recorded."""
     run = report.run
-    _, rows = query_rows(engine, *(SPAN if run is None else _STEPS))
+    _, rows = query_rows(engine, SPAN if run is None else _STEPS)
     if not rows:
         return None
     stretches = joined([ts for ts, _ in rows], [end for _, end in rows])
     recorded_ns = length_ns(stretches)
     if recorded_ns <= 0:
         return None
-    # The span of a trace of other origin holds all work.
+    # The span of a foreign trace holds all work.
     all_busy_ns = sum(device.busy_ns for device in report.devices.values())
     busy_ns = all_busy_ns if run is None else _busy_ns(engine, stretches)
     profiled_ratio = run.profiled_ratio if run is not None else None
@@ -155,7 +159,7 @@ def read_scope(engine: Engine, report: Report) -> Scope | None:
 
 def _busy_ns(engine: Engine, stretches: Stretches) -> int:
     """Time of the stretches in which each device worked, summed over devices."""
-    columns = engine.query(f"INCLUDE PERFETTO MODULE molprof.gpu_work;\n{_WORK}")
+    columns = engine.query(_WORK.text)
     busy_ns = 0
     for device in sorted(set(columns["device"].tolist())):
         mine = columns["device"] == device

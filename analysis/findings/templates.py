@@ -1,9 +1,12 @@
-"""Templates are built while everything else waits."""
+"""Building templates delays every batch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.model import Finding, Report
+from molprof.analysis.findings.rule import Rule
 from molprof.analysis.findings.scope import Scope
 from molprof.common.values import percent_text, time_text
 
@@ -11,26 +14,30 @@ from molprof.common.values import percent_text, time_text
 LEAST_SHARE = 0.02
 
 
-def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, ...]:
+def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
     """Fires where templates take LEAST_SHARE of unprofiled wall time. Gain: that share."""
     run = report.run
     if run is None or not run.wall_ns.median or not run.molecules:
-        return ()
+        return
     template_ns, wall_ns = run.phases["template"].wall_ns, run.wall_ns.median
     if template_ns is None or template_ns < LEAST_SHARE * wall_ns:
-        return ()
-    return (
-        Finding(
-            id="templates",
-            title="Template building is on the critical path",
-            evidence=(
-                f"{time_text(template_ns)} of {time_text(wall_ns)}, {percent_text(template_ns / wall_ns)}, "
-                f"{time_text(template_ns / run.molecules)} per molecule, before each batch begins"
-            ),
-            gain_ratio=template_ns / wall_ns,
-            fix="build them in threads while the batch before runs; keep them for molecules that are generated again",
-            explanation="The model waits while prompts are turned into skeletons and tokenized, on the CPU.",
-            query="SELECT batch, phase, dur FROM molprof_phase WHERE phase IN ('template', 'tokenize') ORDER BY ts",
-            figures={"template_ns": template_ns, "wall_ns": wall_ns, "molecules": run.molecules},
+        return
+    yield Finding(
+        id="templates",
+        title="Building templates delays every batch",
+        evidence=(
+            f"{time_text(template_ns)} of {time_text(wall_ns)} unprofiled time "
+            f"({percent_text(template_ns / wall_ns)}), {time_text(template_ns / run.molecules)} per molecule"
         ),
+        gain_ratio=template_ns / wall_ns,
+        fix=(
+            "Build templates in threads while the previous batch runs (--template-threads). Keep those of repeated "
+            "molecules (--template-cache)."
+        ),
+        explanation="The model waits while the CPU builds templates and tokenizes them.",
+        query="SELECT batch, phase, dur FROM molprof_phase WHERE phase IN ('template', 'tokenize') ORDER BY ts",
+        figures={"template_ns": template_ns, "wall_ns": wall_ns, "molecules": run.molecules},
     )
+
+
+RULE = Rule(("templates",), _find)

@@ -1,22 +1,23 @@
-"""Copies of whole logits: batch x vocabulary numbers moved, in the processor or while sampling."""
+"""Copies of whole logits tensors (batch x vocabulary) in the processor or while sampling."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import query_rows
+from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.operators import Operators, read_operators
+from molprof.analysis.findings.rule import Rule
 from molprof.analysis.findings.scope import LEAST_GAIN, Scope
 from molprof.common.values import count_text, number_text, short_name, time_text
 
 PHASES = ("processor", "sampling")
 # transformers hands processors and sampling a float32 copy of the last logits.
 _BYTES_PER_LOGIT = 4
-# No memory is faster, so a shorter call cannot have read and written all logits; and no shorter call tells, because
-# even an empty one takes that long.
+# No memory is faster, so a shorter call did not copy all logits. Even an empty call takes the least time.
 _FASTEST_GPU_BYTES_PER_NS, _LEAST_GPU_NS = 8000, 3_000
 _FASTEST_CPU_BYTES_PER_NS, _LEAST_CPU_NS = 500, 50_000
 _LEAST_PER_STEP = 0.5
@@ -41,70 +42,59 @@ _QUERY = (
 )
 
 
-def find(engine: Engine, report: Report, scope: Scope | None) -> tuple[Finding, ...]:
-    """Fires where, in every second step or more, a copy in these phases takes at least the time in which the fastest
-    memory reads and writes rows x logits width x 4 bytes. Sizes are not recorded; in these phases nothing else is as
-    large as the logits.
+def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
+    """Fires where at least every second step has a copy in these phases that takes as long as the fastest memory needs
+    to read and write rows x logits width x 4 bytes. Sizes are not recorded, but nothing else there is as large.
 
-    Gain: the time of those copies on the GPU, and of the operators of that kind on the host.
+    Gain: the time of those copies on the GPU, and of copying operators on the host.
     """
     run = report.run
     if run is None or scope is None or not scope.steps:
-        return ()
-    moved_bytes = 2 * _rows(run) * run.setup.logits_width * _BYTES_PER_LOGIT
+        return
+    rows = min(run.setup.batch_size, run.molecules)
+    moved_bytes = 2 * rows * run.setup.logits_width * _BYTES_PER_LOGIT
     operators = read_operators(engine, *_COPIES).within(PHASES)
     if run.window.gpu_recorded:
         least_ns = max(_LEAST_GPU_NS, round(moved_bytes / _FASTEST_GPU_BYTES_PER_NS))
-        _, kernels = query_rows(engine, "kernel_classes", _KERNELS.format(least=least_ns))
-        count = sum(row[1] for row in kernels)
-        time_ns = sum(row[2] for row in kernels)
-        name = short_name(kernels[0][0]) if kernels else ""
+        _, kernels = query_rows(engine, Query("kernel_classes", _KERNELS.format(least=least_ns)))
+        count, time_ns = (sum(row[column] for row in kernels) for column in (1, 2))
     else:
         least_ns = max(_LEAST_CPU_NS, round(moved_bytes / _FASTEST_CPU_BYTES_PER_NS))
         operators = operators.where(operators.ends - operators.starts >= least_ns)
-        count, time_ns, name = len(operators), operators.host_ns(), _longest(operators)
+        count, time_ns = len(operators), operators.host_ns()
     if count < _LEAST_PER_STEP * scope.steps:
-        return ()
-    gain = _host(operators, scope) + (scope.gpu_part(time_ns) if run.window.gpu_recorded else 0.0)
+        return
+    gain = scope.host_parts(operators.host_times(PHASES)) + (scope.gpu_part(time_ns) if run.window.gpu_recorded else 0)
     if gain < LEAST_GAIN:
-        return ()
+        return
+    name = short_name(kernels[0][0]) if run.window.gpu_recorded else _longest(operators)
     figures = {
         "copies_per_step": count / scope.steps,
         "copy_ns": time_ns,
         "least_ns": least_ns,
-        "rows": _rows(run),
+        "rows": rows,
         "logits_width": run.setup.logits_width,
     }
-    return (
-        Finding(
-            id="vocabulary_copies",
-            title="Whole logits are copied",
-            evidence=(
-                f"{number_text(count / scope.steps)} copies per step in processor and sampling last long enough for "
-                f"{_rows(run)} x {count_text(run.setup.logits_width)} logits ({time_text(least_ns)} or more): "
-                f"{time_text(time_ns)} in all, most of it {name}"
-            ),
-            gain_ratio=min(1.0, gain),
-            fix="mask in place (masked_fill_, index_fill_) in one tensor; no clone, no new tensor of -inf per step",
-            explanation="A copy reads and writes a number per row and vocabulary entry, far more than a mask changes.",
-            query=_QUERY,
-            figures=figures,
+    yield Finding(
+        id="vocabulary_copies",
+        title="Whole logits tensors are copied",
+        evidence=(
+            f"{number_text(count / scope.steps)} copies per step in processor and sampling take {time_text(least_ns)} "
+            f"or longer, enough for {rows} x {count_text(run.setup.logits_width)} logits: {time_text(time_ns)} in all, "
+            f"most of it in {name}"
         ),
+        gain_ratio=min(1.0, gain),
+        fix="Mask in place (masked_fill_, index_fill_) in one tensor, without a clone or a tensor of -inf per step.",
+        explanation="A copy reads and writes one number per row and vocabulary entry, far more than a mask changes.",
+        query=_QUERY,
+        figures=figures,
     )
-
-
-def _rows(run: Run) -> int:
-    """Rows of a batch."""
-    return min(run.setup.batch_size, run.molecules)
-
-
-def _host(operators: Operators, scope: Scope) -> float:
-    return sum(scope.host_part(operators.within((phase,)).host_ns(), phase) for phase in PHASES)
 
 
 def _longest(operators: Operators) -> str:
     """The name that takes most of the time."""
-    times: dict[str, int] = {}
-    for name, time_ns in zip(operators.names.tolist(), np.asarray(operators.ends - operators.starts), strict=True):
-        times[name] = times.get(name, 0) + int(time_ns)
-    return max(sorted(times), key=lambda name: times[name], default="")
+    names, places = np.unique(operators.names.astype(str), return_inverse=True)
+    return str(names[np.bincount(places, operators.ends - operators.starts).argmax()])
+
+
+RULE = Rule(("vocabulary_copies",), _find)

@@ -112,7 +112,7 @@ def _full(table: Table, cell: Cell) -> str | None:
 
 
 def _file(name: str) -> str:
-    return files(__package__).joinpath("page", name).read_text(encoding="utf-8")
+    return files(__package__).joinpath(f"page/{name}").read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:

@@ -1,1 +1,1 @@
-"""Reports of traces: read from a trace, kept in a cache, made side by side, or stored as JSON."""
+"""Reports of traces: read from a trace, cached, read in parallel, or stored as JSON."""

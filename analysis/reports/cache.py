@@ -1,4 +1,4 @@
-"""Reports kept in the user's cache, so that a second look at a trace answers at once."""
+"""Reports in the user's cache."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 MAX_BYTES = 64 << 20
 _READ_BYTES = 1 << 20
 _DIGEST_BYTES = 32
-# A file changed this recently may change again without its time stamps showing it, so its hash is not kept.
+# A file changed this recently may change again within the resolution of its time stamps, so its hash is not stored.
 _SETTLED_NS = 2_000_000_000
-# Made here, once: msgspec (0.22) looks into a dataclass when it is first asked for it, and two threads that ask for the
-# same one at once end the process, because one of them sees what the other has half filled in.
+# One object, created at import: two threads that make msgspec (0.22) inspect the same dataclass at once crash the
+# process.
 _decode_report = msgspec.json.Decoder(Report).decode
 
 
 def report_key(path: Path, *options: object) -> str | None:
-    """The name under which a report is kept: the file's content, molprof's code and the options that change figures.
+    """The name of a report in the cache: a hash of the file, of molprof's code and of options that change figures.
 
-    None where the file cannot be read; whoever reads it next says why.
+    None if the file cannot be read.
     """
     with contextlib.suppress(OSError):
         parts = [__version__, _code_digest(), _content_digest(path), *map(repr, options)]
@@ -45,7 +45,7 @@ def report_key(path: Path, *options: object) -> str | None:
 
 
 def read_report(key: str, path: Path) -> Report | None:
-    """The report kept under `key`, as one of the file at `path`; None where there is none that is whole."""
+    """The report under `key`, as one of the file at `path`; None without an intact one."""
     entry = _folder() / f"{key}.json"
     with contextlib.suppress(OSError, msgspec.DecodeError):
         data = entry.read_bytes()
@@ -53,13 +53,13 @@ def read_report(key: str, path: Path) -> Report | None:
         if digest != _digest(text):
             return None
         report = decode_report(text)
-        os.utime(entry)  # the entries used last are kept longest
+        os.utime(entry)  # the least recently used entries are removed first
         return replace(report, trace=replace(report.trace, path=str(path)))
     return None
 
 
 def write_report(key: str, report: Report) -> None:
-    """Keeps a report; a cache that cannot be written costs only time."""
+    """Store a report. A cache that cannot be written costs only time."""
     text = encode_report(report)
     with contextlib.suppress(OSError):
         _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _prune(entries: Iterable[Path]) -> None:
-    """Removes the entries used longest ago, beyond MAX_BYTES."""
+    """Remove the least recently used entries beyond MAX_BYTES."""
     known = sorted(((entry.stat(), entry) for entry in entries), key=lambda item: item[0].st_mtime_ns, reverse=True)
     total = 0
     for status, entry in known:
@@ -102,7 +102,7 @@ def _digest(data: bytes) -> bytes:
 
 @functools.cache
 def _code_digest() -> str:
-    """Of all that decides a figure: another query or formula must not find the old result."""
+    """Hash of all code that figures depend on."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for package in ("molprof.analysis", "molprof.common", "molprof.queries"):
         for source in _sources(files(package)):
@@ -119,7 +119,7 @@ def _sources(folder: Traversable) -> Iterable[Traversable]:
 
 
 def _content_digest(path: Path) -> str:
-    """The hash of the file's bytes; known without reading it where it is the file that was hashed before."""
+    """Hash of the file's bytes; not read again if it is unchanged."""
     status = path.stat()
     place = (str(path.resolve()), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     note = _folder() / f"{_digest(repr(place).encode()).hex()}.hash"

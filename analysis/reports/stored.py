@@ -1,22 +1,23 @@
-"""Reports stored as JSON (`molprof report --format json`), read back so that they stand in for their traces."""
+"""Reports stored as JSON (`molprof report --format json`), which can stand in for their traces."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from molprof.analysis.figures.catalog import TABLES
+from molprof.analysis.figures.checks import agree
 from molprof.analysis.figures.model import SCHEMA, Report
-from molprof.analysis.figures.tables import METRICS
 from molprof.analysis.reader.source import STDIN, open_source
 from molprof.analysis.reports.load import ReportOptions
 from molprof.analysis.reports.parallel import load_reports
-from molprof.analysis.reports.recheck import contradiction
 from molprof.common.errors import TraceError
 
-# With the schema, either tells a report, whole or not.
+# With the schema, either key identifies a report, complete or not.
 _KEYS = frozenset({"trace", "counts"})
 # A report of a long run takes a few MB. Larger files are traces.
 _MAX_BYTES = 256 << 20
@@ -25,20 +26,20 @@ _HEAD_BYTES = 64 << 10
 
 
 def load_compared(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
-    """The report of each path, in their order: a trace's, or a stored one as it is.
+    """The report of each path, in order: of a trace, or stored.
 
-    Raises what `load_reports` and `read_baseline` raise.
+    Raises what `load_reports` and `read_stored` raise.
     """
-    stored = {path: read_baseline(path) for path in dict.fromkeys(paths)}
+    stored = {path: read_stored(path) for path in dict.fromkeys(paths)}
     traces = iter(load_reports([path for path in paths if stored[path] is None], options))
     return [stored[path] or next(traces) for path in paths]
 
 
-def read_baseline(path: Path) -> Report | None:
-    """The report that the file holds, plain or packed; None where it holds something else.
+def read_stored(path: Path) -> Report | None:
+    """The report in a file, compressed or not; None if it holds something else.
 
     Raises:
-        TraceError: a report of a newer molprof, or one that is not whole.
+        TraceError: a report of a newer molprof, or an incomplete one.
     """
     text = _text(path)
     if text is None:
@@ -53,7 +54,7 @@ def read_baseline(path: Path) -> Report | None:
 
 
 def _text(path: Path) -> bytes | None:
-    """The file's text where it may be a report."""
+    """The text of a file that may be a report."""
     if str(path) == STDIN or not path.is_file():
         return None
     parts: list[bytes] = []
@@ -70,7 +71,7 @@ def _text(path: Path) -> bytes | None:
                 if size > _MAX_BYTES:
                     return None
     except TraceError:
-        return None  # whoever reads it as a trace says what is wrong
+        return None  # reading it as a trace reports what is wrong
     return b"".join(parts)
 
 
@@ -86,7 +87,7 @@ def _report(path: Path, content: dict[str, Any]) -> Report:
         report = msgspec.convert(content, type=Report)
     except (msgspec.ValidationError, TypeError, AttributeError, KeyError) as error:
         raise _not_whole(path, error) from error
-    if (found := contradiction(report)) is not None:
+    for found in _contradictions(report):
         raise _not_whole(path, found)
     return report
 
@@ -97,7 +98,65 @@ def _not_whole(path: Path, why: object) -> TraceError:
 
 
 def _table(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """A table's JSON with its columns and title apart from the rows again; without rows it has no columns."""
-    title = next((metric.title for metric in METRICS if metric.name == name), name)
+    """A table with columns and title, from its rows in JSON; without rows it has no columns."""
+    title = TABLES[name].title if name in TABLES else name
     columns = list(rows[0]) if rows else []
     return {"name": name, "title": title, "columns": columns, "rows": [[row[key] for key in columns] for row in rows]}
+
+
+def _contradictions(report: Report) -> Iterator[str]:
+    """What no report holds unless someone edited it, or made it by other means."""
+    yield from (f"{name} is {value}" for name, value in _sizes(report) if value < 0)
+    yield from (f"{name}: {left} and {right}" for name, left, right in _sums(report) if left != right)
+    for check in report.checks:
+        if check.holds != agree(check.left, check.right, check.tolerance_ratio):
+            yield f"check {check.id!r} of {check.left} and {check.right} has holds: {str(check.holds).lower()}"
+
+
+def _sizes(report: Report) -> Iterator[tuple[str, int]]:
+    """What cannot be negative."""
+    yield from _integers("counts", asdict(report.counts))
+    yield from _integers("devices", {name: asdict(times) for name, times in report.devices.items()})
+    yield from _integers("trace", asdict(report.trace))
+    if report.run is not None:
+        yield from (
+            (f"run.{name}", value)
+            for name, value in vars(report.run).items()
+            # The first pass may be faster than the later ones.
+            if isinstance(value, int) and name != "first_pass_extra_ns"
+        )
+
+
+def _integers(path: str, value: Any) -> Iterator[tuple[str, int]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _integers(f"{path}.{key}", item)
+    elif isinstance(value, int):
+        yield path, value
+
+
+def _sums(report: Report) -> Iterator[tuple[str, int, int]]:
+    """Names of two figures that are one, and both."""
+    counts, run = report.counts, report.run
+    both = counts.kernels_with_call + counts.kernels_without_call
+    yield "counts.kernels, and those with and without a call", counts.kernels, both
+    for device, times in report.devices.items():
+        yield f"devices.{device}.span_ns, and busy and idle", times.span_ns, times.busy_ns + times.idle_ns
+    # Sides of checks that are figures of the report.
+    known: dict[str, tuple[int | None, int | None]] = {
+        "kernels": (report.trace.events_by_category.get("kernel", 0), both)
+    }
+    if run is not None:
+        known["tokens"] = known["unfinished_rows"] = (run.generated_tokens, None)
+        known["kinds"] = (None, run.junk_tokens + run.filler_tokens)
+        known["wall_time"] = (run.wall_ns.median, sum(phase.wall_ns or 0 for phase in run.phases.values()))
+    for check in report.checks:
+        for side, mine, figure in zip(
+            ("left", "right"), (check.left, check.right), known.get(check.id, (None, None)), strict=True
+        ):
+            if figure is not None:
+                yield f"the {side} side of check {check.id!r}, and its figure", mine, figure
+    if run is not None:
+        for name in ("blocks", "junk_blocks", "junk_tokens", "filler_tokens"):
+            parts = sum(getattr(item, name.removesuffix("_tokens")) for item in run.sequences)
+            yield f"run.{name}, and the sum over sequences", getattr(run, name), parts

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from molprof.analysis.engine.package import query_rows
+from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.recorded_steps import RecordedStep, read_recorded_steps
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.analysis.reader.open import open_trace
@@ -109,7 +109,7 @@ def _annotated(found: Scan, path: Path) -> tuple[list[RecordedStep], list[tuple[
             engine.register_package(PACKAGE, modules())
             steps = read_recorded_steps(engine)
             _, phases = query_rows(
-                engine, "phases", "SELECT ts, ts + dur AS ts_end, phase FROM molprof_phase ORDER BY ts"
+                engine, Query("phases", "SELECT ts, ts + dur AS ts_end, phase FROM molprof_phase ORDER BY ts")
             )
             origin = info.origin_ns
     placed = [RecordedStep(step.start_ns + origin, step.dur_ns, step.number, step.batch) for step in steps]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import query_row, query_rows
+from molprof.analysis.engine.package import Query, query_row, query_rows
 from molprof.analysis.figures.recorded_steps import read_recorded_steps
 from molprof.common.errors import UsageError
 from molprof.queries import PACKAGE, modules
@@ -142,7 +142,7 @@ def read_contents(engine: Engine, path: str, place: Place) -> Contents:
         _strip(engine, "phases", "phases", _PHASES),
         _strip(engine, "host syncs", "host_syncs", _SYNCS),
     )
-    _, gaps = query_rows(engine, "idle_causes", _IDLE)
+    _, gaps = query_rows(engine, Query("idle_causes", _IDLE))
     idle = [
         _longest(
             f"GPU {device} idle",
@@ -150,7 +150,7 @@ def read_contents(engine: Engine, path: str, place: Place) -> Contents:
         )
         for device in sorted({gap[3] for gap in gaps})
     ]
-    _, rows = query_rows(engine, "tokens", _SEQUENCES)
+    _, rows = query_rows(engine, Query("tokens", _SEQUENCES))
     sequences = [Sequence(number, batch, (pid, tid), Span(ts, dur)) for number, batch, pid, tid, ts, dur in rows]
     zoom, batch = _zoom(engine, path, place, sequences)
     shown = [item for item in sequences if item.number == place.molecule]
@@ -160,7 +160,7 @@ def read_contents(engine: Engine, path: str, place: Place) -> Contents:
         tokens=_filled([_strip(engine, "junk tokens", "tokens", _JUNK)]),
         idle=_filled(idle),
         sequences=tuple(shown),
-        first_step_ns=query_row(engine, "steps", "SELECT MIN(ts) AS ts FROM molprof_any_step")["ts"],
+        first_step_ns=query_row(engine, Query("steps", "SELECT MIN(ts) AS ts FROM molprof_any_step"))["ts"],
         zoom=zoom,
         whole=Span(*(int(column[0]) for column in engine.query(_BOUNDS).values())),
     )
@@ -171,7 +171,7 @@ def _filled(strips: tuple[Strip, ...] | list[Strip]) -> tuple[Strip, ...]:
 
 
 def _strip(engine: Engine, title: str, module: str, sql: str) -> Strip:
-    _, rows = query_rows(engine, module, sql)
+    _, rows = query_rows(engine, Query(module, sql))
     return _longest(title, [(ts, dur, name) for ts, dur, name in rows])
 
 
@@ -193,7 +193,7 @@ def _zoom(engine: Engine, path: str, place: Place, sequences: list[Sequence]) ->
             raise _missing(path, "molecule", place.molecule or 0, [item.number for item in sequences])
     if place.token is not None:
         assert chosen is not None
-        _, tokens = query_rows(engine, "tokens", _TOKENS)
+        _, tokens = query_rows(engine, Query("tokens", _TOKENS))
         spans = {position: Span(ts, dur) for number, position, ts, dur in tokens if number == chosen.number}
         if place.token not in spans:
             raise _missing(path, "token", place.token, list(spans), f" of molecule {chosen.number}")
@@ -207,7 +207,7 @@ def _zoom(engine: Engine, path: str, place: Place, sequences: list[Sequence]) ->
         return Span(step.start_ns, step.dur_ns), step.batch
     if chosen is not None:
         return chosen.span if chosen.span.dur_ns else None, chosen.batch
-    _, typical = query_rows(engine, "typical_step", _TYPICAL)
+    _, typical = query_rows(engine, Query("typical_step", _TYPICAL))
     if not typical:
         return None, None
     ts, dur, batch = typical[0]

@@ -134,6 +134,6 @@ class Document:
     summary: tuple[str, ...] = ()
 
 
-def pairs(rows: Sequence[tuple[str, Value | Range | Cell]]) -> Table:
+def pairs(rows: Sequence[Sequence[Value | Range | Cell]]) -> Table:
     """Names and what there is to say about each, without headings."""
     return Table((Column(), Column()), rows)

@@ -35,7 +35,7 @@ def drift_document(survey: Survey) -> Document:
 
 
 def _coordinates(survey: Survey) -> Section:
-    rows = [
+    rows: list[_Row] = [
         ("source", survey.source),
         ("molecules", Cell(survey.molecules, "count")),
         ("blocks", Cell(survey.blocks, "count")),

@@ -1,0 +1,65 @@
+"""A figure is declared once: comparisons, thresholds, pages and stored reports take it from its declaration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny_trace
+
+from molprof.analysis.compare import compare
+from molprof.analysis.compare.thresholds import judge_report, parse_threshold
+from molprof.analysis.engine.package import Query
+from molprof.analysis.figures import catalog
+from molprof.analysis.figures.figure import Figure
+from molprof.analysis.figures.model import Report
+from molprof.analysis.figures.tables import TableQuery
+from molprof.analysis.render import render
+from molprof.analysis.reports.load import load_report
+from molprof.analysis.reports.stored import read_stored
+from molprof.common.values import Cell
+
+LONGEST = TableQuery(
+    "longest_kernel",
+    "Longest kernel",
+    Query("launches", "SELECT MAX(dur) AS dur_ns FROM slice WHERE category = 'kernel'"),
+    shown=False,
+)
+
+
+def longest(report: Report) -> Cell:
+    rows = report.table(LONGEST.name).rows
+    return rows[0][0] if rows else None
+
+
+FIGURE = Figure("longest_kernel_ns", "Kernels", "longest kernel", "ns", longest, once=True, tables=(LONGEST,))
+
+
+def test_ids_are_unique_and_labels_complete() -> None:
+    assert len({figure.id for figure in catalog.FIGURES}) == len(catalog.FIGURES)
+    assert list(catalog.COMPARED.values()) == [figure for figure in catalog.FIGURES if figure.compared]
+    assert all(figure.label == figure.label.strip() for figure in catalog.FIGURES)
+    assert {table.name for figure in catalog.FIGURES for table in figure.tables} <= set(catalog.TABLES)
+
+
+def test_a_figure_with_its_query_needs_no_second_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "baseline.json"
+    path.write_text(render(load_report(tiny_trace.write(tmp_path / "a.json", tiny_trace.document())), "json"))
+    monkeypatch.setitem(catalog.COMPARED, FIGURE.id, FIGURE)
+    monkeypatch.setitem(catalog.METRICS, FIGURE.id, FIGURE)
+    monkeypatch.setitem(catalog.TABLES, LONGEST.name, LONGEST)
+    report = load_report(tiny_trace.write(tmp_path / "a.json", tiny_trace.document()))
+    stored = read_stored(path)  # written before the figure was there
+    assert stored is not None
+    comparison = compare([report, stored])
+    (row,) = (row for row in comparison.to_json()["rows"] if row["id"] == FIGURE.id)
+    assert row["values"] == [40_000, None]
+    for style in ("table", "markdown", "html"):
+        assert "longest kernel" in render(comparison, style)
+        assert LONGEST.title not in render(report, style)
+    assert "longest_kernel_ns,ns,40000,," in render(comparison, "csv")
+    assert "longest kernel" in render(report, "html")
+    assert json.loads(render(report, "json"))["tables"][LONGEST.name] == [{"dur_ns": 40_000}]
+    assert judge_report(report, [parse_threshold("longest_kernel_ns>30us")]).broken
+    assert judge_report(stored, [parse_threshold("longest_kernel_ns>30us")]).untold
