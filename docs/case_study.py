@@ -20,7 +20,7 @@ from molprof.analysis.compare.parts import PART_LABELS
 from molprof.analysis.compare.rows import compared_rows
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.figures import Report
-from molprof.analysis.render.table import to_table
+from molprof.analysis.render import render
 from molprof.analysis.reports.load import ReportOptions
 from molprof.analysis.reports.parallel import load_reports
 from molprof.common.files import replacing
@@ -139,7 +139,7 @@ def case_study() -> str:
 def comparing() -> str:
     """docs/comparing.md with what `molprof compare` prints of the two runs of its example."""
     paths = [TRACES / f"{PREFIX}-{name}.json.gz" for name in EXAMPLE]
-    shown = to_table(comparison_document(compare(load_reports(paths, ReportOptions())))).strip("\n")
+    shown = render(comparison_document(compare(load_reports(paths, ReportOptions())))).strip("\n")
     before, rest = COMPARING.read_text(encoding="utf-8").split(BEGIN)
     return f"{before}{BEGIN}\n```text\n{shown}\n```\n{END}{rest.split(END)[1]}"
 

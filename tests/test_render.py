@@ -216,11 +216,11 @@ def test_report_table(report: Report) -> None:
     shown = render(report)
     assert max(map(len, shown.splitlines())) <= WIDTH
     for line in (
-        "  events                  34",
-        "  placeholder             0.0000,0.0000,0.0000",
-        "  total time (median)                         1.09 µs",
-        "    lowest                                     995 ns",
-        "  launches without GPU work                         1",
+        "  events in the trace           34",
+        "  placeholder                   0.0000,0.0000,0.0000",
+        "  total time (median)                                1.09 µs",
+        "  total time, lowest                                  995 ns",
+        "  launches without GPU work                                1",
         "  0  C              3     1     1     1       0       1       1          0     300  no: no [/CONFOR…",
         "  Memcpy DtoH      1  1.00 µs   16 B",
         "  0       149 µs  67.0 µs  82.0 µs      45.0 %",
@@ -235,7 +235,7 @@ def test_what_is_not_recorded_is_said(tmp_path: Path) -> None:
     shown = render(report_of(tmp_path, tiny_trace.cpu_document()))
     words = " ".join(shown.split())
     assert "cpu lp:generic: 2 molecules" not in words
-    assert "Launches (in the trace, launches without GPU work, per token, per step, per molecule" in words
+    assert "Launches (launches in the trace, launches without GPU work, launches per token, launches per step," in words
     foreign = report_of(tmp_path, {"traceEvents": [tiny_trace.work("kernel", "fmha", 5, 2, 1)]})
     assert "not recorded: molprof did not capture this trace" in render(foreign)
 
