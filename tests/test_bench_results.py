@@ -75,7 +75,7 @@ def test_the_table(file: Path) -> None:
     ]
     assert "\x1b" not in text
     assert lines_of(text)[-4:] == [
-        "Not ok",
+        "Cases without results",
         "  hung: killed at the limit of 9 s: b4 eager static",
         "  out of memory: CUDA out of memory; the largest batch that fits: 40: b64 sdpa dynamic",
         "  unsupported: No kernel \\x1b[31m: b4 sdpa-flash dynamic",

@@ -1,4 +1,4 @@
-"""Advice as a document and as JSON."""
+"""The fastest configurations of a benchmark as a document."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALIKE_SHOWN = 4
 
 
 def advice_document(advice: Sequence[Advice], results: Results, bounds: Bounds | None) -> Document:
-    """All advice, environment by environment, model by model."""
+    """All advice, by environment and model."""
     sections = []
     for environment in dict.fromkeys(item.environment for item in advice):
         where = environment_text(results.environments.get(environment))
@@ -82,14 +82,12 @@ def _fastest(title: str, group: Sequence[Advice]) -> Section:
 
 def _confidence(item: Advice) -> str:
     if settings_text(item.best) == settings_text(DEFAULTS):
-        return (
-            "the default is fastest" if not item.alike else f"not told apart from {counted(len(item.alike), 'other')}"
-        )
+        return "the default is fastest" if not item.alike else f"within noise of {counted(len(item.alike), 'other')}"
     if item.over_default is None:
         return "default not measured"
     interval = item.over_default.interval
     if interval is None:
-        return "too few repeats to say"
+        return "too few repeats"
     text = f"{factor_text(1 / interval.high)} to {factor_text(1 / interval.low)} at {100 * interval.level:.0f} %"
     return text if item.over_default.certain else f"no: {text}"
 
@@ -97,18 +95,18 @@ def _confidence(item: Advice) -> str:
 def _details(item: Advice, bounds: Bounds | None) -> list[Section]:
     notes = []
     if bounds is not None and not bounds.same_work(item.shared.get("model"), item.shared.get("processor") is not None):
-        notes.append("the trace is of another model, or of a run with another use of a processor: no bounds from it")
+        notes.append("no bounds: the trace has another model, or differs in the use of a processor")
         bounds = None
     if item.alike:
         shown = "; ".join(settings_text(settings) for settings in item.alike[:_ALIKE_SHOWN])
         more = f"; and {len(item.alike) - _ALIKE_SHOWN} more" if len(item.alike) > _ALIKE_SHOWN else ""
-        notes.append(f"not told apart from the fastest (intervals overlap, or too few repeats): {shown}{more}")
+        notes.append(f"within noise of the fastest (intervals overlap, or too few repeats): {shown}{more}")
     if item.alike and any(not (lever.ratio.interval and lever.ratio.interval.reached) for lever in item.levers):
-        notes.append(f"{ENOUGH_REPEATS} repeats or more of each reach 95 % confidence: bench --repeats")
+        notes.append(f"95 % confidence requires {ENOUGH_REPEATS} repeats of each: bench --repeats")
     why: dict[str, list[str]] = {}
     for entry in item.rejected:
         why.setdefault(entry.reason, []).append(settings_text(entry.settings))
-    notes += [f"no candidate: {'; '.join(names)}: {reason}" for reason, names in why.items()]
+    notes += [f"rejected: {'; '.join(names)}: {reason}" for reason, names in why.items()]
     columns = (
         Column("change"), Column("to"), Column("speed", "factor"), Column("certain"),
         *([Column("at most, by the trace", "factor")] if bounds else []),
@@ -127,8 +125,8 @@ def _bounds(bounds: Bounds) -> Section:
     rows = [(item.lever.replace("_", " "), _most(item), item.gain_ratio, item.why) for item in bounds.bounds]
     of = ", ".join(f"{name.replace('_', ' ')} {value or 'none'}" for name, value in bounds.settings.items())
     notes = (
-        f"{bounds.trace}: {of or 'a trace of other origin'}",
-        "without a part of share s all is 1 / (1 - s) times as fast (Amdahl)",
+        f"{bounds.trace}: {of or 'a foreign trace'}",
+        "removing a share s of the time gives a speed of 1 / (1 - s) (Amdahl)",
     )
     return Section("Bounds from the trace", notes, Table(columns, rows))
 
@@ -143,7 +141,7 @@ def _most(bound: Bound | None) -> Value:
 def _sure(ratio: Ratio) -> str:
     if ratio.certain is None:
         return "too few repeats"
-    return "yes" if ratio.certain else "no: the intervals overlap"
+    return "yes" if ratio.certain else "no: intervals overlap"
 
 
 def settings_text(settings: dict[str, Any]) -> str:

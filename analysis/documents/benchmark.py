@@ -1,4 +1,4 @@
-"""Results as a document: one table of speed, one of phases, one of what did not run, for each environment."""
+"""Results of benchmarks as a document: speed, start-up, phases and what did not run, for each environment."""
 
 from __future__ import annotations
 
@@ -103,16 +103,16 @@ def _rows(results: Results) -> list[dict[str, Any]]:
 
 
 def _busy(results: Results, environment: str) -> tuple[str, ...]:
-    """A caution where others had the machine too; the cases themselves are one process at a time."""
+    """A warning where the load shows other programs: cases run one process at a time."""
     loads = [item.load for item in results.results if item.environment == environment and item.load is not None]
     cores = results.environments.get(environment, {}).get("cores")
     if not loads or not isinstance(cores, int) or max(loads) <= cores + 1:
         return ()
-    return (f"the machine was busy: load up to {max(loads):.0f} on {cores} cores, so times and ranges say little",)
+    return (f"the machine was busy (load up to {max(loads):.0f} on {cores} cores): times and ranges are unreliable",)
 
 
 def _telling(items: Sequence[Measured]) -> list[str]:
-    """The settings in which cases of a kind differ; how many prompts, only where the batch does not tell it."""
+    """The settings in which cases of a kind differ; the number of prompts only where the batch size does not vary."""
     names = varying(items)
     return [name for name in names if name != "count" or _BATCH not in names]
 
@@ -221,7 +221,7 @@ def _not_ok(items: Sequence[Measured]) -> list[Section]:
             message += f"; {'the' if item.fit_exact else 'a'} largest batch that fits: {item.largest_batch}"
         why.setdefault((item.status, message), []).append(short(item, names[item.kind]))
     notes = tuple(f"{status}: {message}: {'; '.join(cases)}" for (status, message), cases in sorted(why.items()))
-    return [Section("Not ok", notes=notes)]
+    return [Section("Cases without results", notes=notes)]
 
 
 def _backend(item: Measured) -> str:

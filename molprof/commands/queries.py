@@ -1,4 +1,4 @@
-"""`molprof queries`: what the SQL package offers."""
+"""`molprof queries`: the modules of the SQL package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from molprof.commands.options import write
 @click.argument("name", required=False)
 @click.option("--sql", is_flag=True, help="Print SQL alone, with all that NAME includes, to paste into Perfetto.")
 def command(name: str | None, sql: bool) -> None:
-    """Lists the modules of the SQL package, or shows what NAME offers: columns, units, an example, its SQL.
+    """Lists the modules of the SQL package, or shows NAME: columns, units, an example, its SQL.
 
     NAME is a module, or a table, view or function of one.
 

@@ -1,4 +1,4 @@
-"""`molprof report`: what a trace holds, or each of several."""
+"""`molprof report`: the figures, findings and tables of one trace or several."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @click.command("report")
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
-@click.option("--stacks", is_flag=True, help="Read Python stacks too; no figure needs them.")
+@click.option("--stacks", is_flag=True, help="Read Python stacks too. No figure needs them.")
 @fail_if_option("'junk_tokens>0' or 'wall_ns>2s'")
 @reading_options
 @result_options()
@@ -52,11 +52,11 @@ def command(
     overrides: tuple[str, ...],
     detach: bool,
 ) -> int:
-    """Launches, kernels, copies, syncs, phases and tokens of TRACE.
+    """Reports launches, kernels, copies, syncs, phases and tokens of TRACE.
 
-    TRACE is a torch.profiler trace, recorded by molprof or by any other program, or one in Perfetto's own format;
-    plain, gzip or zstd, told by its content; - for standard input. The folder of a molprof sweep stands for its
-    traces. Of several traces, OUT is a folder that gets a file each, and JSON on stdout is a list.
+    TRACE is a trace of torch.profiler, captured by molprof or foreign, or one in Perfetto's own format; plain, gzip or
+    zstd, detected by its content; - for standard input. The folder of a molprof sweep stands for its traces. For
+    several traces, OUT is a folder that gets one file for each, and JSON on stdout is a list.
 
     \b
     Examples:
