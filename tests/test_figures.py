@@ -18,7 +18,7 @@ from molprof.analysis.figures.tables import TableQuery
 from molprof.analysis.render import render
 from molprof.analysis.reports.load import load_report
 from molprof.analysis.reports.stored import read_stored
-from molprof.common.values import Cell
+from molprof.common.values import Value
 
 LONGEST = TableQuery(
     "longest_kernel",
@@ -28,7 +28,7 @@ LONGEST = TableQuery(
 )
 
 
-def longest(report: Report) -> Cell:
+def longest(report: Report) -> Value:
     rows = report.table(LONGEST.name).rows
     return rows[0][0] if rows else None
 

@@ -11,7 +11,6 @@ NOT_RECORDED = "not recorded"
 
 # A value of a table; None: not recorded.
 Value = str | int | float | None
-Cell = Value  # its name so far
 # Its lowest and highest.
 Range = tuple[float, float]
 # name: of a kernel or operator, which may be shortened. ratio: of a whole, so percent; factor: of two values.
@@ -104,22 +103,14 @@ def factor_text(value: float | None) -> str:
     return NOT_RECORDED if value is None else f"{_digits(value)}x"
 
 
-def bool_text(value: bool | None) -> str:
-    """yes, no, or not recorded."""
-    return NOT_RECORDED if value is None else "yes" if value else "no"
-
-
-def text(value: str | None) -> str:
-    """Text, or not recorded."""
-    return NOT_RECORDED if value is None else value
-
-
 def by_unit(unit: Unit, value: Value | Range) -> str:
     """A value as people read it."""
     if isinstance(value, tuple):
         return " to ".join(by_unit(unit, end) for end in value)
-    if value is None or isinstance(value, bool):
-        return bool_text(value)
+    if value is None:
+        return NOT_RECORDED
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, str):
         return short_name(value) if unit == "name" else value
     return _FORMATS[unit](value)
