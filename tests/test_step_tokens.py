@@ -72,7 +72,7 @@ def test_a_step_count_that_is_wrong_breaks_the_sum(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("rows_per_step", [[2, 2]], "rows_per_step and steps_per_batch tell unlike numbers of steps"),
+        ("rows_per_step", [[2, 2]], "rows_per_step and steps_per_batch have different numbers of steps"),
         ("step_tokens", [1, 1, 1, 0], "sequence 0 got tokens in 4 steps, of 3 steps of its batch"),
     ],
 )

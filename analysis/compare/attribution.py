@@ -1,4 +1,4 @@
-"""Who caused how much of the change of a sum of products: the Shapley value, exact, and in whole numbers.
+"""How much each factor contributes to the change of a sum of products: the exact Shapley value, in whole numbers.
 
 Each term is a product of named factors, each with a first and another value. A factor's share of the change is
 its mean marginal effect over all orders in which the factors could have changed one after the other (L. S. Shapley,
@@ -27,7 +27,7 @@ class Factor(NamedTuple):
 
 
 def attribute(terms: Iterable[tuple[Factor, ...]]) -> dict[str, Fraction]:
-    """The change of the sum of `terms` by part, exact; parts in the order in which they come."""
+    """The exact change of the sum of `terms` by part, in order of first appearance."""
     shares: dict[str, Fraction] = {}
     for term in terms:
         for place, factor in enumerate(term):
@@ -38,7 +38,7 @@ def attribute(terms: Iterable[tuple[Factor, ...]]) -> dict[str, Fraction]:
 
 
 def _mean_product(factors: tuple[Factor, ...]) -> Fraction:
-    """Mean product over all orders of these factors and one more, with those before it changed already."""
+    """Mean product over all orders of these factors and one more, where those before it have changed."""
     count = len(factors)
     total = Fraction(0)
     for changed in range(count + 1):

@@ -1,4 +1,4 @@
-"""Where the difference in wall time between two runs lies: named parts that add up to it (docs/comparing.md)."""
+"""The difference in wall time between two runs, as parts that add up to it (docs/comparing.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from molprof.analysis.compare.parts import BOUNDS, HOST, in_order
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import STEP_PHASES, Run
 
-# Phases that are a part each: how much time they took is all that is known of them.
+# Phases that are one part each.
 _PHASE_PARTS = {
     "setup.template": "template",
     "setup.tokenize": "tokenize",
@@ -31,10 +31,10 @@ class StepCosts:
     """Costs of one run's steps.
 
     Attributes:
-        steps, batches: as counted; 0 where the run has no rows to share them among.
-        cost_ns: mean unprofiled time of each phase per step that has it; None where no step has.
-        bound_ns: the same by what bounded it (keys `BOUNDS`); None where the window does not tell.
-        gpu_beyond_ns: recorded GPU time, carried to the whole run, that its steps' unprofiled time has no room for.
+        steps, batches: 0 in a run without rows.
+        cost_ns: mean unprofiled time of each phase per step that has it; None if no step has.
+        bound_ns: the same by what bounded it (keys `BOUNDS`); None if the trace does not record that.
+        gpu_beyond_ns: GPU time of the recorded steps, extended to the whole run, that does not fit in unprofiled time.
     """
 
     steps: int
@@ -73,7 +73,7 @@ def _basis(part: str) -> Basis:
 
 def _phase_terms(first: Run, other: Run) -> Iterator[Term]:
     for part, phase in _PHASE_PARTS.items():
-        # A phase that a run does not have (no templates without a processor) took no time.
+        # A phase that a run lacks (templates without a processor) took no time.
         yield (_factor(part, first.phases[phase].wall_ns or 0, other.phases[phase].wall_ns or 0),)
 
 
@@ -100,7 +100,7 @@ def _costs(phase: str, a: StepCosts, b: StepCosts) -> Iterator[Factor]:
     if a.bound_ns is None or b.bound_ns is None:
         yield _known_factor(f"{phase}.{HOST}", a.cost_ns[phase], b.cost_ns[phase])
         return
-    # A run none of whose steps has the phase says nothing of its cost.
+    # Without a step that has the phase, its cost is unknown.
     known = [item.bound_ns if item.cost_ns[phase] is not None else None for item in (a, b)]
     for bound in BOUNDS:
         values = [None if item is None else item[phase][bound] for item in known]
@@ -112,7 +112,7 @@ def _useful(run: Run) -> int:
 
 
 def _row_steps_per_token(run: Run) -> Fraction | None:
-    """1 where a step makes one token per row; less where forced runs are appended at once."""
+    """1 where a step generates one token per row; less with forced runs."""
     busy = run.row_steps - run.idle_row_steps
     return Fraction(busy, run.generated_tokens) if run.generated_tokens else None
 
@@ -126,7 +126,7 @@ def _factor(part: str, first: int, other: int) -> Factor:
 
 
 def _known_factor(part: str, first: Fraction | None, other: Fraction | None) -> Factor:
-    """A factor that one run may not have: then it did not change, and the run's number of steps, 0, says it all."""
+    """A factor that one run may lack. Then it did not change: the run has 0 steps."""
     known = [value for value in (first, other) if value is not None] or [Fraction(0)]
     return Factor(part, known[0] if first is None else first, known[0] if other is None else other)
 
@@ -159,11 +159,11 @@ def step_costs(run: Run) -> StepCosts:
 
 
 def _bounds(run: Run, walls: dict[str, int], counts: dict[str, int]) -> tuple[dict[str, dict[str, Fraction]], Fraction]:
-    """Unprofiled time per step by phase and bound, and the GPU time that found no room, over the run.
+    """Unprofiled time per step by phase and bound, and the GPU time of the run that does not fit in.
 
-    The profiler slows the CPU, not the kernels: so GPU time and waits stay as recorded per step, and issuing is the
-    rest of the unprofiled time. A CPU that is not slowed runs ahead of the GPU: what the GPU does not get done within
-    a phase, it does during the next ones.
+    The profiler slows the CPU, not the kernels. So GPU time and host syncs per step stay as recorded, and launching is
+    the rest of unprofiled time. Without the profiler the CPU runs ahead of the GPU, which then finishes the work of a
+    phase during the next ones.
     """
     bounds = {}
     over = Fraction(0)

@@ -1,4 +1,4 @@
-"""Names of the parts that a difference in wall time is split into, in the order in which they are shown.
+"""Names of the parts of a difference in wall time, in the order in which they are shown.
 
 An id is `group` or `group.part`: a contract of the JSON. docs/comparing.md says what each part means.
 """
@@ -10,7 +10,7 @@ from itertools import groupby
 
 from molprof.analysis.figures.run_model import STEP_PHASES
 
-# A phase of the steps has these three where both windows recorded GPU work, else `HOST` alone.
+# A phase of steps has these three if both runs recorded GPU work, else `HOST` alone.
 BOUNDS = ("gpu", "launch", "sync")
 HOST = "host"
 
@@ -57,11 +57,7 @@ def group_of(part: str) -> str:
 
 
 def part_label(part: str) -> str:
-    """What a part is called; it says its group too.
-
-    Raises:
-        KeyError: no such part.
-    """
+    """The name of a part, complete without its group. Raises KeyError."""
     return PART_LABELS[part]
 
 

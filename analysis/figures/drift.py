@@ -28,10 +28,10 @@ ORDER BY sequence, position
 
 
 def read_drift(engine: Engine) -> Drift:
-    """The drift figures of the captured run that the engine holds."""
+    """Drift of the captured run in the engine."""
     return drift_figures([Block(*row) for row in query_rows(engine, _BLOCKS)[1]])
 
 
 def read_disagreement(engine: Engine) -> Disagreement | None:
-    """What the run recorded of the model's own choices; None where it recorded none."""
+    """The model's own choices; None where the run did not record them."""
     return disagreement_figures([Token(*row) for row in query_rows(engine, _TOKENS)[1]])

@@ -1,4 +1,4 @@
-"""The steps that a trace records, with the numbers by which a user names them."""
+"""The steps that a trace records, with their numbers."""
 
 from __future__ import annotations
 

@@ -102,9 +102,9 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
 
 
 def middle_repeats(repeats: list[Repeat]) -> list[Repeat]:
-    """The repeat with the median wall time; the middle two of an even number; none of none.
+    """The timed pass with the median wall time, or the middle two.
 
-    Phases of one repeat add up to its wall time; medians taken phase by phase would not.
+    Phases of one pass add up to its wall time. Medians by phase would not.
     """
     ordered = sorted(repeats, key=lambda repeat: repeat.wall_ns)
     return ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
@@ -178,11 +178,11 @@ def _setup(manifest: Manifest) -> Setup:
 
 
 def _row_steps(manifest: Manifest) -> int:
-    """Rows that were computed, summed over steps."""
+    """Computed rows, summed over steps."""
     if manifest.rows_per_step is None:
         return sum(manifest.steps_per_batch[molecule.batch] for molecule in manifest.molecules)
     if [len(rows) for rows in manifest.rows_per_step] != manifest.steps_per_batch:
-        raise TraceError("manifest: rows_per_step and steps_per_batch tell unlike numbers of steps")
+        raise TraceError("manifest: rows_per_step and steps_per_batch have different numbers of steps")
     return sum(map(sum, manifest.rows_per_step))
 
 

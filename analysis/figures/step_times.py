@@ -7,15 +7,15 @@ from statistics import median
 
 from molprof.common.manifest import Repeat
 
-# Positions are put together so that there are no more points than this.
+# Positions are grouped so that there are no more points.
 MAX_POINTS = 240
-# Of the steps at a position, the middle eight tenths lie between low and high.
+# Share of the steps below low, and above high.
 _TAIL_RATIO = 0.1
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Steps at neighbouring positions of all batches, each as its median over the unprofiled repeats.
+    """Steps at neighbouring positions of all batches, each as its median over the timed passes.
 
     Attributes:
         first_step, last_step: positions, 0 for the prefill step; prefill stands by itself.
@@ -32,7 +32,7 @@ class StepTime:
 
 
 def step_times(repeats: list[Repeat]) -> tuple[StepTime, ...]:
-    """Step times by position; empty without repeats, or where these differ in their numbers of steps."""
+    """Step times by position; empty without timed passes, or if their numbers of steps differ."""
     batches = _medians(repeats)
     longest = max((len(steps) for steps in batches), default=0)
     if not longest:
@@ -46,7 +46,7 @@ def step_times(repeats: list[Repeat]) -> tuple[StepTime, ...]:
 
 
 def _medians(repeats: list[Repeat]) -> list[list[int]]:
-    """Batch by batch and step by step, the median over the repeats."""
+    """Median over the timed passes, by batch and step."""
     shapes = {tuple(len(steps) for steps in repeat.steps_ns) for repeat in repeats}
     if len(shapes) != 1:
         return []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
 
-# What is shorter than the whole time over this is drawn together: it would be less than a pixel or two.
+# Intervals shorter than this part of the whole are merged: they would take less than two pixels.
 SLOTS = 500
 
 _STEP = Query("typical_step", "SELECT name, source, kind, steps, dur AS dur_ns FROM molprof_typical_step")
@@ -22,8 +22,8 @@ ORDER BY kind, lane, time_ns DESC, class
 """,
 )
 
-# Long intervals as they are; of the short ones that begin in the same slot one for each lane, from the first start to
-# the last end, with the name and class of those that take most of its time.
+# Long intervals, and one for all short ones of a lane that start in the same slot: from first start to last end,
+# with the name and class that take most of its time.
 _INTERVALS = Query(
     "typical_step",
     f"""
@@ -98,16 +98,14 @@ class IntervalTotal:
 
 @dataclass(frozen=True)
 class TypicalStep:
-    """The recorded step of median duration on the host, the profiler's cost included.
+    """The recorded step of median duration on the host, including the profiler's cost.
 
     Attributes:
-        name: its annotation.
         source: molprof, vllm, sglang or profiler.
-        kind: prefill, decode and so on; None where the annotation does not tell.
-        steps: the steps that it is the median of.
-        dur_ns: its duration on the host.
-        totals: all phases, calls, operators and pieces of GPU work.
-        intervals: the same in order of start, short ones that are close together as one.
+        kind: prefill, decode and so on; None where the annotation has none.
+        steps: number of steps that it is the median of.
+        totals: phases, calls, operators and GPU work.
+        intervals: the same in order of start, with short neighbours merged.
     """
 
     name: str
@@ -126,5 +124,6 @@ def read_typical_step(engine: Engine) -> TypicalStep | None:
         return None
     totals = tuple(IntervalTotal(*row) for row in query_rows(engine, _TOTALS)[1])
     # SQL has 0 and 1 for the last column.
-    intervals = tuple(Interval(*row[:-1], bool(row[-1])) for row in query_rows(engine, _INTERVALS)[1])
-    return TypicalStep(*steps[0], totals, intervals)
+    intervals = tuple(Interval(*values, own=bool(own)) for *values, own in query_rows(engine, _INTERVALS)[1])
+    name, source, kind, count, dur_ns = steps[0]
+    return TypicalStep(name, source, kind, count, dur_ns, totals, intervals)

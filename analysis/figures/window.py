@@ -88,7 +88,7 @@ def phase_figures(wall_ns: int | None, recorded: PhaseFigures | None) -> PhaseFi
 
 
 def without_steps(run: Run) -> Run:
-    """The run without the figures that its trace gives of steps and phases, parts of which were left out."""
+    """The run without figures of steps and phases, for a trace that lacks parts of them."""
     unknown = {
         "launches": None, "kernels": None, "gpu_ns": None, "leaf_operators": None, "classes": None,
         "unattributed_gpu_ns": None,
