@@ -51,7 +51,7 @@ def test_captures(tmp_path: Path) -> None:
     assert own.run.drift == wide.run.drift
     assert own.run.drift != random.run.drift
     lines = [line.split() for line in render(wide).splitlines()]
-    assert ["size", WIDE] in lines
+    assert ["model", "size", WIDE] in lines
     assert MEANINGLESS not in render(wide)
     assert MEANINGLESS in render(random)
     notes = compare([own, wide]).notes
@@ -71,12 +71,11 @@ def test_random_weights_have_no_drift_to_report(junk: tuple[Report, Report]) -> 
     trained, random = junk
     assert [item.id for item in trained.findings if item.id == "junk_tokens"] == ["junk_tokens"]
     assert [item.id for item in random.findings if item.id == "junk_tokens"] == []
-    for form in ("table", "markdown"):
-        assert "Junk coordinates by counting rule" in render(trained, form)
-        assert "Junk coordinates by counting rule" not in render(random, form)
+    for form in ("table", "markdown", "html"):
+        for title in ("Junk blocks by counting rule", "Junk in coordinate blocks"):
+            assert title in render(trained, form)
+            assert title not in render(random, form)
         assert MEANINGLESS in render(random, form)
-    assert "Junk in coordinates" in render(trained, "html")
-    assert "Junk in coordinates" not in render(random, "html")
     assert "Junk and filler tokens" in plot_svg("drift", subject_of(trained))
     with pytest.raises(NotRecordedError, match="drift that is meaningful: the weights are random"):
         plot_svg("drift", subject_of(random))

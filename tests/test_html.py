@@ -183,7 +183,7 @@ def test_a_foreign_trace_has_no_run_and_says_what_is_missing(tmp_path: Path) -> 
     assert "Drift: not recorded: coordinate blocks" in text
     assert "none: no rule found evidence" in text
     assert "predictions" not in page
-    assert "not recorded: Time, not profiled; Tokens" in text
+    assert "not recorded: Unprofiled time; Tokens" in text
 
 
 def test_one_run_and_more_than_two(tmp_path: Path) -> None:
