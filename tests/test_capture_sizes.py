@@ -81,6 +81,6 @@ def test_random_weights_have_no_drift_to_report(junk: tuple[Report, Report]) -> 
         plot_svg("drift", subject_of(random))
     found = compare([trained, random])
     assert found.labels == ("llama 0.6b lp:generic", "llama 0.6b random lp:generic")
-    expected = "random weights, so that tokens, junk and drift are not meaningful: llama 0.6b random lp:generic"
+    expected = "random weights, so tokens, junk and drift are not meaningful: llama 0.6b random lp:generic"
     assert expected in found.notes
     assert "Junk and filler tokens" in plot_svg("drift", subject_of(found))
