@@ -10,6 +10,7 @@ import gzip
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from molprof.analysis.compare.parts import PART_LABELS
 from molprof.analysis.compare.rows import compared_rows
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.figures import Report
-from molprof.analysis.render.table import to_table
+from molprof.analysis.render import render
 from molprof.analysis.reports.load import ReportOptions
 from molprof.analysis.reports.parallel import load_reports
 from molprof.common.files import replacing
@@ -139,7 +140,11 @@ def case_study() -> str:
 def comparing() -> str:
     """docs/comparing.md with what `molprof compare` prints of the two runs of its example."""
     paths = [TRACES / f"{PREFIX}-{name}.json.gz" for name in EXAMPLE]
-    shown = to_table(comparison_document(compare(load_reports(paths, ReportOptions())))).strip("\n")
+    reports = [
+        replace(report, trace=replace(report.trace, path=f"traces/{path.name}"))
+        for path, report in zip(paths, load_reports(paths, ReportOptions()), strict=True)
+    ]
+    shown = render(comparison_document(compare(reports))).strip("\n")
     before, rest = COMPARING.read_text(encoding="utf-8").split(BEGIN)
     return f"{before}{BEGIN}\n```text\n{shown}\n```\n{END}{rest.split(END)[1]}"
 

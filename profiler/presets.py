@@ -1,11 +1,12 @@
-"""What comes with molprof: models, logits processors and molecules, as text. Imports no torch."""
+"""What comes with molprof: models, logits processors and molecules, as a document. Imports no torch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib import resources
 
+from molprof.common.document import Document, Section, pairs
 from molprof.common.errors import RunError
-from molprof.common.text import aligned, escaped
 from molprof.profiler.cluster.settings import SlurmSettings
 from molprof.profiler.models.architecture import ARCHITECTURES, Architecture, Shape
 from molprof.profiler.models.checkpoint import checkpoint_path, read_header
@@ -15,8 +16,8 @@ from molprof.profiler.processors import PROCESSORS
 from molprof.profiler.project import ModelAlias, Project
 
 
-def describe(project: Project) -> str:
-    """The models for `--model`, the processors for `--processor`, the molecules used without `--smiles`; escaped.
+def presets_document(project: Project) -> Document:
+    """The models for `--model`, the processors for `--processor`, the molecules used without `--smiles`.
 
     Args:
         project: its models and clusters stand beside those that come with molprof.
@@ -31,22 +32,22 @@ def describe(project: Project) -> str:
     }
     models |= {name: [_alias(alias)] for name, alias in project.models.items()}
     processors = {name: [entry.summary] for name, entry in PROCESSORS.items()} | {"MODULE:FACTORY": ["your own"]}
-    count = sum(bool(line.strip()) for line in _molecules())
-    sections = [
-        _section("models (--model)", models),
-        _section("logits processors (--processor; --lp takes the one that suits the tokenizer)", processors),
-        f"molecules (without --smiles)\n  {count} held out from training",
-    ]
+    molecules = {"built-in": [f"{sum(bool(line.strip()) for line in _molecules())} held out from training"]}
+    found: dict[str, Mapping[str, Sequence[str]]] = {
+        "Models (--model)": models,
+        "Logits processors (--processor; --lp selects by tokenizer)": processors,
+        "Molecules (without --smiles)": molecules,
+    }
     if project.clusters:
         clusters = {name: [_cluster(settings)] for name, settings in project.clusters.items()}
-        sections.append(_section(f"clusters (--submit) of {project.file}", clusters))
-    return "\n\n".join(sections)
+        found[f"Clusters (--submit) of {project.file}"] = clusters
+    return Document("molprof presets", tuple(_section(*item) for item in found.items()), lambda: found)
 
 
-def _section(title: str, entries: dict[str, list[str]]) -> str:
-    """A title, and under it each name with its lines in a column of their own."""
+def _section(title: str, entries: Mapping[str, Sequence[str]]) -> Section:
+    """Each name with its lines in a column of their own."""
     rows = [(name if place == 0 else "", line) for name, lines in entries.items() for place, line in enumerate(lines)]
-    return f"{escaped(title)}\n{aligned(rows, '  ')}"
+    return Section(title, table=pairs(rows))
 
 
 def _alias(alias: ModelAlias) -> str:

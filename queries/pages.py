@@ -15,11 +15,14 @@ def module_list(known: Mapping[str, Module]) -> str:
     """One line per module."""
     size = max(len(name) for name in known)
     lines = [f"{name:{size}}  {module.line}" for name, module in known.items()]
-    return "\n".join([*lines, "", "molprof queries NAME shows one of them; molprof query NAME TRACE runs it."]) + "\n"
+    return (
+        "\n".join([*lines, "", "molprof queries NAME shows one module; molprof query NAME TRACE runs its example."])
+        + "\n"
+    )
 
 
 def module_page(module: Module) -> str:
-    """What a module is for, what it defines, how to run it, and its SQL."""
+    """Purpose, objects, example and SQL of a module."""
     blocks = [f"{module.key}\n{'=' * len(module.key)}"]
     blocks.extend(textwrap.fill(paragraph, _WIDTH) for paragraph in module.comment)
     for entry in module.entries:

@@ -8,7 +8,10 @@ from typing import Any
 
 import tiny_trace
 
+import molprof.analysis.render
 from molprof.analysis.compare import Comparison, compare
+from molprof.analysis.documents.comparison import comparison_document
+from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import RepeatFigures, Spread
 from molprof.analysis.figures.step_times import StepTime
@@ -36,6 +39,12 @@ PARTS = {
     "processor.sync": 79_000_000,
     "text": 1_000_000,
 }
+
+
+def render(subject: Report | Comparison, form: str = "table") -> str:
+    """A report or comparison in a format, as its command prints it."""
+    document = report_document(subject) if isinstance(subject, Report) else comparison_document(subject)
+    return molprof.analysis.render.render(document, form)
 
 
 def report_of(folder: Path, content: dict[str, Any], name: str = "trace") -> Report:

@@ -15,10 +15,11 @@ import pytest
 from bench_data import ENVIRONMENT, ran, result, timed, write
 from conftest import Cli
 
-from molprof.analysis.bench.render import render_results
 from molprof.analysis.bench.summary import summed
+from molprof.analysis.documents.benchmark import bench_document
 from molprof.analysis.plots.benchmark import KINDS, bench_figure
 from molprof.analysis.plots.subject import NotRecordedError
+from molprof.analysis.render import render
 from molprof.commands import bench_show
 from molprof.common.bench_records import environment_id, read_results
 from molprof.common.errors import TraceError
@@ -51,7 +52,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_the_table(file: Path) -> None:
-    text = render_results(read_results(file), "table", "Benchmark results")
+    text = render(bench_document(read_results(file), "Benchmark results"))
     assert max(map(len, text.splitlines())) <= 100
     assert lines_of(text)[4:20] == [
         "  A CPU, cores: 4, threads: 2; torch 2.9, transformers 5.0",
@@ -60,32 +61,32 @@ def test_the_table(file: Path) -> None:
         "",
         "Whole generation",
         "  peak memory: resident memory of the process",
-        "  case             tokens/s           range  time of a pass  peak memory  KV cache  valid",
-        "  ---------------  --------  --------------  --------------  -----------  --------  -----",
-        "  b4 sdpa static      200.0  192.3 to 208.3        500.0 ms     2.000 GB  1.000 MB    4/4",
-        "  b4 sdpa dynamic     100.0  90.91 to 111.1         1.000 s     2.000 GB  1.000 MB    4/4",
-        "  b8 sdpa static      200.0  200.0 to 200.0         1.000 s     2.000 GB  1.000 MB    4/4",
-        "  b8 sdpa dynamic     125.0  117.6 to 133.3         1.600 s     2.000 GB  1.000 MB    4/4",
+        "  case             tokens/s        range  time of a pass  peak memory  KV cache  valid",
+        "  ---------------  --------  -----------  --------------  -----------  --------  -----",
+        "  b4 sdpa static        200   192 to 208          500 ms      2.00 GB   1.00 MB    4/4",
+        "  b4 sdpa dynamic       100  90.9 to 111          1.00 s      2.00 GB   1.00 MB    4/4",
+        "  b8 sdpa static        200   200 to 200          1.00 s      2.00 GB   1.00 MB    4/4",
+        "  b8 sdpa dynamic       125   118 to 133          1.60 s      2.00 GB   1.00 MB    4/4",
         "",
-        "Before the steady state",
-        "                               first",
-        "                               pass,",
+        "Start-up",
+        "                             first",
+        "                              pass",
     ]
     assert "\x1b" not in text
     assert lines_of(text)[-4:] == [
-        "Not ok",
+        "Cases without results",
         "  hung: killed at the limit of 9 s: b4 eager static",
         "  out of memory: CUDA out of memory; the largest batch that fits: 40: b64 sdpa dynamic",
         "  unsupported: No kernel \\x1b[31m: b4 sdpa-flash dynamic",
     ]
     kernels = lines_of(text)[lines_of(text).index("Attention kernel, prefill, 1x4x2x64x32, mask causal, float32") :]
     assert kernels[1:7] == [
-        "                                                                 speed",
-        "                                                                  over     first  largest",
-        "  backend           time                 range  TFLOP/s   GB/s    math      call    error",
-        "  ------------  --------  --------------------  -------  -----  ------  --------  -------",
-        "  auto (flash)  210.0 µs  200.0 µs to 220.0 µs    9.524  19.05  10.00x  5.000 ms  1.3e-06",
-        "  math          2.100 ms  2.000 ms to 2.200 ms    0.952  1.905  1.000x  5.000 ms  1.3e-06",
+        "                                                            speed",
+        "                                                             over    first   largest",
+        "  backend          time               range  TFLOP/s  GB/s   math     call     error",
+        "  ------------  -------  ------------------  -------  ----  -----  -------  --------",
+        "  auto (flash)   210 µs    200 µs to 220 µs     9.52  19.0  10.0x  5.00 ms  1.25e-06",
+        "  math          2.10 ms  2.00 ms to 2.20 ms    0.952  1.90  1.00x  5.00 ms  1.25e-06",
     ]
 
 
@@ -94,13 +95,13 @@ def test_only_a_gpu_is_waited_for(tmp_path: Path, gpu: str | None) -> None:
     machine = {**ENVIRONMENT, "gpu": gpu}
     records = [{**item, "environment": environment_id(machine)} for item in ran(PLAIN, [1000])]
     path = write(tmp_path / "x.jsonl", *records, environment=machine)
-    text = render_results(read_results(path), "table", "")
+    text = render(bench_document(read_results(path), ""))
     assert ("the host waits for the GPU" in text, "host time" in text) == (gpu is not None, True)
 
 
 def test_json_and_csv_have_the_same_cases(file: Path) -> None:
     results = read_results(file)
-    raw = json.loads(render_results(results, "json", ""))
+    raw = json.loads(render(bench_document(results, ""), "json"))
     assert raw["schema"] == 1
     assert list(raw["environments"].values()) == [ENVIRONMENT]
     by_label = {row["label"]: row for row in raw["cases"]}
@@ -113,7 +114,7 @@ def test_json_and_csv_have_the_same_cases(file: Path) -> None:
     assert (bad["status"], bad["time_ns"], bad["tokens_per_s"], bad["peak_memory_bytes"]) == (
         "unsupported", None, None, None,
     )  # fmt: skip
-    table = list(csv.DictReader(io.StringIO(render_results(results, "csv", ""))))
+    table = list(csv.DictReader(io.StringIO(render(bench_document(results, ""), "csv"))))
     assert [line["label"] for line in table] == [row["label"] for row in raw["cases"]]
     assert "\\x1b" in table[4]["message"]
     assert table[4]["time_ns"] == ""
@@ -182,7 +183,7 @@ def test_the_heat_map_says_speeds_and_what_is_missing(tmp_path: Path) -> None:
     records = [*ran(PLAIN, [1000]), *ran(STATIC, [500]), *ran(replace(PLAIN, batch_size=8, count=8), [800])]
     text = bench_figure("heat", read_results(write(tmp_path / "x.jsonl", *records)), "svg").decode()
     assert re.findall(r">(dynamic|static|\d+|no result)<", text).count("no result") == 1
-    assert {"100.0", "125.0", "200.0", "4", "8"} <= set(re.findall(r">([\d.]+)<", text))
+    assert {"100", "125", "200", "4", "8"} <= set(re.findall(r">([\d.]+)<", text))
 
 
 @pytest.mark.parametrize("kind", KINDS)

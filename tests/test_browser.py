@@ -9,10 +9,9 @@ from typing import Any
 
 import browser
 import pytest
-from page_data import HOSTILE, foreign, hostile_document, report_of, two_runs
+from page_data import HOSTILE, foreign, hostile_document, render, report_of, two_runs
 
 from molprof.analysis.compare import compare
-from molprof.analysis.render import render
 
 pytestmark = pytest.mark.skipif(
     browser.CHROMIUM is None, reason="chromium is not installed: no browser to show the page in"
@@ -59,7 +58,7 @@ def test_renders_without_an_error_and_without_a_request(show: Show, page: str, t
     assert window.console == []
     asked = [url for url in window.requests if not url.startswith("data:")]
     assert asked == [(tmp_path / "page.html").as_uri()]
-    assert window.evaluate("document.title") == "qwen lp:generic against llama lp:generic – molprof compare"
+    assert window.evaluate("document.title") == "molprof compare: qwen lp:generic against llama lp:generic"
     sizes = window.evaluate(
         "Array.from(document.querySelectorAll('figure svg'),"
         " figure => [figure.getBoundingClientRect().width, figure.getBoundingClientRect().height])"
@@ -69,8 +68,8 @@ def test_renders_without_an_error_and_without_a_request(show: Show, page: str, t
         assert width > 500
         assert height > 80
     # The policy took the page's own style sheet and refused nothing that a figure needs.
-    assert style(window, ".verdict", "border-left-style") == "solid"
-    assert style(window, '.waterfall svg [fill="#0072b2"]', "fill") == "rgb(0, 114, 178)"
+    assert style(window, ".summary", "border-left-style") == "solid"
+    assert style(window, '#where-the-difference-lies svg [fill="#0072b2"]', "fill") == "rgb(0, 114, 178)"
 
 
 def column(window: browser.Page, table: int, place: int) -> list[str]:
@@ -83,23 +82,24 @@ def column(window: browser.Page, table: int, place: int) -> list[str]:
 
 def sorting(window: browser.Page, place: int) -> str | None:
     """How the open table says that it is sorted by the column of this place."""
-    heading = f"document.querySelectorAll('details[open] table th')[{place}]"
+    heading = f"document.querySelectorAll('#times th')[{place}]"
     found: str | None = window.evaluate(f"{heading}.getAttribute('aria-sort')")
     return found
 
 
 def test_sorts_by_click_and_by_keyboard(show: Show, page: str) -> None:
     window = show(page)
-    index = 4  # after junk, predictions, settings and sums
-    assert window.evaluate("document.querySelector('details summary').innerText").startswith("Figures side by side")
+    headings = "Array.from(document.querySelectorAll('table.sortable'), table => table.closest('article')?.innerText)"
+    index = next(place for place, text in enumerate(window.evaluate(headings)) if (text or "").startswith("Unprofiled"))
+    window.evaluate(f"document.querySelectorAll('table.sortable')[{index}].id = 'times'")
     before = column(window, index, 2)
     numbers = [float(value) for value in before if value and value.replace(".", "").isdigit()]
     assert numbers != sorted(numbers)
-    window.click("details[open] table th button", 2)
+    window.click("#times th button", 2)
     assert sorting(window, 2) == "descending"
     after = [float(value) for value in column(window, index, 2) if value and value.replace(".", "").isdigit()]
     assert sorted(numbers, reverse=True) == after
-    window.evaluate("document.querySelectorAll('details[open] table th button')[2].focus()")
+    window.evaluate("document.querySelectorAll('#times th button')[2].focus()")
     window.press("Enter", "Enter", 13, text="\r")
     assert sorting(window, 2) == "ascending"
     after = column(window, index, 2)
@@ -108,8 +108,8 @@ def test_sorts_by_click_and_by_keyboard(show: Show, page: str) -> None:
     empty = [place for place, value in enumerate(after) if value == ""]
     assert empty == list(range(len(after) - len(empty), len(after)))
     # Text begins with A, and the mark moves with the order.
-    window.click("details[open] table th button", 1)
-    assert column(window, index, 1) == sorted(column(window, index, 1), key=str.casefold)
+    window.click("#times th button", 0)
+    assert column(window, index, 0) == sorted(column(window, index, 0), key=str.casefold)
     assert sorting(window, 2) is None
 
 
@@ -119,7 +119,7 @@ def test_dark_mode(show: Show, page: str) -> None:
     for scheme in ("light", "dark"):
         window.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         paper = style(window, "body", "background-color")
-        look[scheme] = (paper, style(window, '.waterfall svg text[fill="#1b1f24"]', "fill"))
+        look[scheme] = (paper, style(window, '#where-the-difference-lies svg text[fill="#1b1f24"]', "fill"))
     window.call("Emulation.setEmulatedMedia", features=[])
     assert look == {
         "light": ("rgb(255, 255, 255)", "rgb(27, 31, 36)"),
@@ -139,13 +139,13 @@ def test_no_width_makes_the_whole_page_scroll_sideways(show: Show, page: str, wi
 
 def test_print_unfolds_every_table_and_folds_them_again(show: Show, page: str) -> None:
     window = show(page)
-    assert count(window, "details[open]") == 1
+    assert count(window, "details[open]") == 0
     window.evaluate(
         "window.seen = 0; addEventListener('beforeprint', () => {"
         " window.seen = document.querySelectorAll('details:not([open])').length === 0 ? 1 : -1 })"
     )
     assert len(window.call("Page.printToPDF", printBackground=False)["data"]) > 20_000
-    assert (window.evaluate("window.seen"), count(window, "details[open]")) == (1, 1)
+    assert (window.evaluate("window.seen"), count(window, "details[open]")) == (1, 0)
 
 
 def test_hostile_names_run_nothing(show: Show, tmp_path: Path) -> None:
@@ -155,8 +155,8 @@ def test_hostile_names_run_nothing(show: Show, tmp_path: Path) -> None:
     assert [url for url in window.requests if not url.startswith(("file:", "data:"))] == []
     assert count(window, "script") == 1
     assert count(window, "[onload], [onerror], [onmouseover], img") == 0
-    for place in range(min(6, count(window, "h1, .verdict p, summary"))):
-        window.click("h1, .verdict p, summary", place)
+    for place in range(min(6, count(window, "h1, .summary p, summary"))):
+        window.click("h1, .summary p, summary", place)
     assert window.console == []
     assert window.dialogs == []
 

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 import tiny_trace
-from page_data import report_of
+from page_data import render, report_of
 
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
 from molprof.analysis.plots import NotRecordedError, plot_svg, subject_of
-from molprof.analysis.render import render
 from molprof.analysis.reports.load import load_report
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.capture import capture
@@ -53,7 +52,7 @@ def test_captures(tmp_path: Path) -> None:
     assert own.run.drift == wide.run.drift
     assert own.run.drift != random.run.drift
     lines = [line.split() for line in render(wide).splitlines()]
-    assert ["size", WIDE] in lines
+    assert ["model", "size", WIDE] in lines
     assert MEANINGLESS not in render(wide)
     assert MEANINGLESS in render(random)
     notes = compare([own, wide]).notes
@@ -73,17 +72,16 @@ def test_random_weights_have_no_drift_to_report(junk: tuple[Report, Report]) -> 
     trained, random = junk
     assert [item.id for item in trained.findings if item.id == "junk_tokens"] == ["junk_tokens"]
     assert [item.id for item in random.findings if item.id == "junk_tokens"] == []
-    for form in ("table", "markdown"):
-        assert "Junk coordinates by counting rule" in render(trained, form)
-        assert "Junk coordinates by counting rule" not in render(random, form)
+    for form in ("table", "markdown", "html"):
+        for title in ("Junk blocks by counting rule", "Junk in coordinate blocks"):
+            assert title in render(trained, form)
+            assert title not in render(random, form)
         assert MEANINGLESS in render(random, form)
-    assert "Junk in coordinates" in render(trained, "html")
-    assert "Junk in coordinates" not in render(random, "html")
     assert "Junk and filler tokens" in plot_svg("drift", subject_of(trained))
     with pytest.raises(NotRecordedError, match="drift of trained weights: the weights are random"):
         plot_svg("drift", subject_of(random))
     found = compare([trained, random])
     assert found.labels == ("llama 0.6b lp:generic", "llama 0.6b random lp:generic")
-    expected = "random weights, so that tokens, junk and drift are not meaningful: llama 0.6b random lp:generic"
+    expected = "random weights, so tokens, junk and drift are not meaningful: llama 0.6b random lp:generic"
     assert expected in found.notes
     assert "Junk and filler tokens" in plot_svg("drift", subject_of(found))

@@ -233,7 +233,7 @@ def test_a_trace_without_events_says_so(molprof: Cli, trace: str, tmp_path: Path
     said = "empty.json holds no events with a duration, so nothing was recorded\n"
     report = molprof("report", "empty.json")
     assert (report.returncode, report.stderr) == (0, said)
-    assert "\n  events     none: the trace holds no events with a duration, so nothing was recorded\n" in report.stdout
+    assert "\nWARNING: the trace holds no events with a duration, so nothing was recorded\n" in report.stdout
     assert molprof("compare", trace, "empty.json").stderr == said
     assert molprof("query", "SELECT 1 AS one", "empty.json", trace).stderr == said
 

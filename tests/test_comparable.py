@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import tiny_trace
 from conftest import Cli
+from page_data import render
 
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
-from molprof.analysis.render import render
 from molprof.analysis.reports.load import ReportOptions, load_report
 from molprof.analysis.reports.stored import load_compared, read_stored
 from molprof.common.errors import NotComparableError, TraceError
@@ -119,7 +119,7 @@ def test_noise_and_counts(tmp_path: Path, report: Report) -> None:
     assert rows["busy_ratio"].significant == (None, None)
     assert {rows[name].figure.noise for name in ("busy_ratio", "gpu_ns_per_step", "kernel_time_ns")} == {"once"}
     shown = [line.split() for line in render(comparison).splitlines()]
-    assert ["total", "time", "(median)", "1.095", "µs", "1.495", "µs", "1.37x"] in shown
+    assert ["total", "time", "(median)", "1.09", "µs", "1.50", "µs", "1.37x"] in shown
     assert ["prefill", "time", "per", "batch", "30", "ns", "30", "ns", "~"] in shown
     assert ["decode", "steps", "2", "2", "1.00x"] in shown
     assert any(line.startswith("3 timed passes: intervals of ratios reach 90 %, not 95 %") for line in comparison.notes)
@@ -270,7 +270,7 @@ def test_thresholds_at_the_command_line(molprof: Cli, tmp_path: Path) -> None:
     assert broken.returncode == 1
     assert broken.stderr.splitlines() == [
         "wrote out.json",
-        "failed: launches_per_token>+5%: llama lp:generic #2: launches_per_token is 1.667, 1.333 in "
+        "failed: launches_per_token>+5%: llama lp:generic #2: launches_per_token is 1.67, 1.33 in "
         "llama lp:generic #1: +25.0 %",
     ]
     assert len(json.loads((tmp_path / "out.json").read_text())["runs"]) == 2
@@ -280,7 +280,7 @@ def test_thresholds_at_the_command_line(molprof: Cli, tmp_path: Path) -> None:
     tiny_trace.write(tmp_path / "theirs.json", FOREIGN)
     untold = molprof("report", "theirs.json", "--fail-if", "junk_tokens>0")
     assert untold.returncode == 3
-    assert untold.stderr == "cannot be told: junk_tokens>0: junk_tokens is not recorded (not captured by molprof)\n"
+    assert untold.stderr == "undecided: junk_tokens>0: junk_tokens is not recorded (not captured by molprof)\n"
     wrong = molprof("report", "after.json", "--fail-if", "junk>0", "-o", "none.txt")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "did you mean junk_tokens" in wrong.stderr

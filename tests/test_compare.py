@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import tiny_trace
+from page_data import render
 
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES
-from molprof.analysis.render import render
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import UsageError
 
@@ -167,7 +167,8 @@ def test_launches_of_steps_that_the_engine_marked(tmp_path: Path, foreign: Repor
 
 def test_what_no_trace_records_is_one_line(foreign: Report) -> None:
     shown = " ".join(render(compare([foreign, foreign])).split())
-    assert "not recorded in any of them: Setup; Unprofiled time; Tokens; Launches (launches per token, " in shown
+    assert "not recorded: Unprofiled time; Tokens; Launches (launches per token, " in shown
+    assert "not recorded: Setup; Trace (devices in the trace)" in shown
     assert "valid molecules" not in shown
 
 

@@ -34,13 +34,14 @@ def test_both_pairs_are_told_apart_after_the_table(molprof: Cli, tmp_path: Path)
     left = r", about \d+ (s|min) left"
     for line, (number, name) in zip(runs[1:], ((2, "llama-lp"), (3, "qwen"), (4, "qwen-lp")), strict=True):
         assert re.fullmatch(f"run {number} of 4: {name}{left}", line)
-    _, _, end = result.stdout.partition("\nWhat the LP does:\n")
-    assert end.startswith("  llama lp:generic takes ")
-    assert "\n  qwen lp:qwen takes " in end
-    paragraph = " ".join(end.partition("\n  valid molecules: ")[0].split())
+    _, _, end = result.stdout.partition("\nWhat the LP does\n")
+    said, _, rest = end.partition("\n\nValid molecules\n")
+    assert said.startswith("  llama lp:generic takes ")
+    assert "\n  qwen lp:qwen takes " in said
+    paragraph = " ".join(said.split())
     assert re.match(r"llama lp:generic takes [\d.]+x the time of llama no lp \(", paragraph)
     assert re.search(r" qwen lp:qwen takes [\d.]+x the time of qwen no lp \(", paragraph)
     reports = {name: load_report(tmp_path / f"molprof-demo/{name}.json.gz") for name in RUNS}
-    valid = [f"{name} {report.run.valid_molecules} of 1" for name, report in reports.items() if report.run]
-    assert f"\n  valid molecules: {', '.join(valid)}\nThe traces:\n" in end
+    valid = [f"  {name}: {report.run.valid_molecules} of 1\n" for name, report in reports.items() if report.run]
+    assert rest.startswith(f"{''.join(valid)}\nTraces\n")
     assert len(valid) == 4

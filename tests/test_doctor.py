@@ -184,5 +184,5 @@ def test_where_neither_works_the_code_says_so(packages: Path, molprof: Cli) -> N
         fake(packages, name, not_installed(name))
     done = molprof("doctor")
     assert done.returncode == 3
-    assert done.stdout.endswith("\n\nanalysis: cannot work\ncapture: cannot work\n")
-    assert "broken   trace processor  No module named 'wasmtime'" in done.stdout
+    assert "\n\n  analysis: cannot work\n  capture: cannot work\n\n" in done.stdout
+    assert "  trace processor  broken: No module named 'wasmtime'" in done.stdout

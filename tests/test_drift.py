@@ -158,7 +158,7 @@ def test_text_formats(molprof: Cli, texts: str, tmp_path: Path) -> None:
     assert table.returncode == 0, table.stderr
     assert max(map(len, table.stdout.splitlines())) <= 100
     rows = [line.split() for line in table.stdout.splitlines()]
-    assert ["qwen", "cuts", "none,", "fewest", "tokens", "-0.00,0.00,0.00", "15", "0", "of", "3", "2", "2"] in rows
+    assert ["qwen", "cuts", "none,", "fewest", "tokens", "-0.00,0.00,0.00", "15", "0", "3", "2", "2"] in rows
     assert (
         molprof("drift", "--tokenizer", "qwen", "--conformers", texts, "--format", "markdown", "-o", "x.md").returncode
         == 0

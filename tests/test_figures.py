@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 import tiny_trace
+from page_data import render
 
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.thresholds import judge_report, parse_threshold
+from molprof.analysis.documents import figures as documents
 from molprof.analysis.engine.package import Query
 from molprof.analysis.figures import catalog
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.tables import TableQuery
-from molprof.analysis.render import render
 from molprof.analysis.reports.load import load_report
 from molprof.analysis.reports.stored import read_stored
-from molprof.common.values import Cell
+from molprof.common.values import Value
 
 LONGEST = TableQuery(
     "longest_kernel",
@@ -28,7 +29,7 @@ LONGEST = TableQuery(
 )
 
 
-def longest(report: Report) -> Cell:
+def longest(report: Report) -> Value:
     rows = report.table(LONGEST.name).rows
     return rows[0][0] if rows else None
 
@@ -48,6 +49,7 @@ def test_a_figure_with_its_query_needs_no_second_place(tmp_path: Path, monkeypat
     path.write_text(render(load_report(tiny_trace.write(tmp_path / "a.json", tiny_trace.document())), "json"))
     monkeypatch.setitem(catalog.COMPARED, FIGURE.id, FIGURE)
     monkeypatch.setitem(catalog.METRICS, FIGURE.id, FIGURE)
+    monkeypatch.setattr(documents, "FIGURES", (*catalog.FIGURES, FIGURE))
     monkeypatch.setitem(catalog.TABLES, LONGEST.name, LONGEST)
     report = load_report(tiny_trace.write(tmp_path / "a.json", tiny_trace.document()))
     stored = read_stored(path)  # written before the figure was there

@@ -68,7 +68,7 @@ def test_one_long_gap_is_no_launch(tmp_path: Path) -> None:
 
     found = findings(tmp_path, decoding(per_step))
     assert set(found) == {"gpu_idle"}
-    assert "longest gap 2.995 ms" in found["gpu_idle"].evidence
+    assert "longest gap 3.00 ms" in found["gpu_idle"].evidence
 
 
 def test_broken_graphs(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_trace_without_anything_timed_has_no_findings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        # One eager prefill under a profiler with stacks: 768 launches of 0.1 ms each, the GPU works 13 % of the time.
+        # One eager prefill under a profiler with stacks: 768 launches of 0.100 ms each, the GPU works 13 % of the time.
         ("b200_vllm_eager", {"gpu_idle": 0.866, "launch_bound": 0.650, "attention_small": 0.006}),
         ("h100_qwen1.5_0.5b", {"attention_small": 0.078}),
         # The one step begins with 463 ms in which the device has nothing to do, a single gap.

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import tiny_trace
 
-from molprof.analysis.documents.query_result import render_result
+from molprof.analysis.documents.query_result import query_document
 from molprof.analysis.engine import Columns
 from molprof.analysis.query import Result, Statement, find_statement, parquet, run_statement
 from molprof.analysis.query.binding import bind, literal, statements
+from molprof.analysis.render import render
 from molprof.common.errors import MissingExtraError, QueryError, UsageError
 
 
@@ -177,17 +178,17 @@ def test_every_statement_shows_its_result(tmp_path: Path) -> None:
     )
     statement = find_statement(sql, {})
     found = run_statement(statement, [one])
-    shown = [{name: column.tolist() for name, column in table.items()} for table in found.tables]
-    assert shown == [{"name": ["a"]}, {"two": [2]}, {"three": []}]
-    assert render_result(found, "table") == (
-        "name\n----\na\n(1 row)\n\ntwo\n---\n  2\n(1 row)\n\nthree\n-----\n(0 rows)\n"
+    values = [{name: column.tolist() for name, column in table.items()} for table in found.tables]
+    assert values == [{"name": ["a"]}, {"two": [2]}, {"three": []}]
+    assert shown(found, "table") == (
+        "  1 row\n  name\n  ----\n  a\n\n  1 row\n  two\n  ---\n    2\n\n  0 rows\n  three\n  -----\n"
     )
-    assert render_result(found, "markdown") == (
-        "| name |\n| --- |\n| a |\n\n| two |\n| ---: |\n| 2 |\n\n| three |\n| --- |\n"
+    assert shown(found, "markdown") == (
+        "- 1 row\n\n| name |\n| --- |\n| a |\n\n- 1 row\n\n| two |\n| ---: |\n| 2 |\n\n- 0 rows\n\n| three |\n| --- |\n"
     )
-    for render in (lambda: render_result(found, "csv"), lambda: render_result(found, "json"), lambda: found.columns):
+    for refused in (lambda: shown(found, "csv"), lambda: shown(found, "json"), lambda: found.columns):
         with pytest.raises(UsageError, match="the query gives 3 results, and this format holds one"):
-            render()
+            refused()
     twice = run_statement(statement, [one, one])
     assert twice.tables[1]["two"].tolist() == [2, 2]
     assert twice.tables[1]["trace"].tolist() == [str(one)] * 2
@@ -204,6 +205,10 @@ def test_a_query_without_a_result_is_refused(tmp_path: Path) -> None:
     for sql in ("CREATE PERFETTO VIEW own AS SELECT 2 AS two", "-- SELECT 1"):
         with pytest.raises(UsageError, match="the query gives no result"):
             run_statement(find_statement(sql, {}), [trace(tmp_path, "one.json")])
+
+
+def shown(found: Result, form: str) -> str:
+    return render(query_document(found), form)
 
 
 def column(*values: Any) -> np.ndarray:
@@ -227,34 +232,34 @@ RESULT = result(
 
 
 def test_a_table() -> None:
-    assert render_result(RESULT, "table").splitlines() == [
-        "name       count  ratio  blob",
-        "---------  -----  -----  ----",
-        "a\\x1b[31m      1    0.5  00ff",
-        "              20  1e-05",
-        "b|\\u202e     300      2",
-        "(3 rows)",
+    assert shown(RESULT, "table").splitlines() == [
+        "  3 rows",
+        "  name       count  ratio  blob",
+        "  ---------  -----  -----  ----",
+        "  a\\x1b[31m      1    0.5  00ff",
+        "                20  1e-05",
+        "  b|\\u202e     300      2",
     ]
-    long = render_result(result({"name": column("x" * 100)}), "table").splitlines()
-    assert long[2:] == ["x" * 59 + "…", "(1 row)"]
+    long = shown(result({"name": column("x" * 100)}), "table").splitlines()
+    assert long[3:] == ["  " + "x" * 59 + "…"]
+    columns = {f"column {number}": np.array([10**12]) for number in range(12)}
+    assert shown(result(columns), "table").splitlines()[3] == "  1000000000000" * 12
 
 
 def test_csv_json_and_markdown() -> None:
-    assert render_result(RESULT, "csv") == (
-        "name,count,ratio,blob\na\\x1b[31m,1,0.5,00ff\n,20,1e-05,\nb|\\u202e,300,2.0,\n"
-    )
-    text = render_result(RESULT, "json")
+    assert shown(RESULT, "csv") == ("name,count,ratio,blob\na\\x1b[31m,1,0.5,00ff\n,20,1e-05,\nb|\\u202e,300,2.0,\n")
+    text = shown(RESULT, "json")
     assert "\\u001b[31m" in text
     assert "\\u202e" in text
     assert json.loads(text)[0] == {"name": "a\x1b[31m", "count": 1, "ratio": 0.5, "blob": "00ff"}
     assert json.loads(text)[2]["name"] == "b|\u202e"
-    assert render_result(RESULT, "markdown").splitlines()[1:3] == [
+    assert shown(RESULT, "markdown").splitlines()[3:5] == [
         "| --- | ---: | ---: | --- |",
         "| a\\\\x1b\\[31m | 1 | 0.5 | 00ff |",
     ]
     empty = result({"name": column()})
-    assert (render_result(empty, "json"), render_result(empty, "csv")) == ("[]\n", "name\n")
-    assert json.loads(render_result(result({"x": np.array([np.inf])}), "json")) == [{"x": "inf"}]
+    assert (shown(empty, "json"), shown(empty, "csv")) == ("[]\n", "name\n")
+    assert json.loads(shown(result({"x": np.array([np.inf])}), "json")) == [{"x": "inf"}]
 
 
 def test_parquet_keeps_types_nulls_and_exact_text(tmp_path: Path) -> None:

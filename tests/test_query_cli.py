@@ -38,7 +38,7 @@ def test_a_file_and_an_output_file(molprof: Cli, trace: str, tmp_path: Path) -> 
     (tmp_path / "mine.sql").write_text("SELECT COUNT() AS launches FROM molprof_launch;\n")
     result = molprof("query", "mine.sql", trace, "-o", "out.txt")
     assert (result.returncode, result.stdout) == (0, "")
-    assert (tmp_path / "out.txt").read_text() == "launches\n--------\n       5\n(1 row)\n"
+    assert (tmp_path / "out.txt").read_text() == "  1 row\n  launches\n  --------\n         5\n"
 
 
 def test_an_sql_error_shows_query_place_and_reason(molprof: Cli, trace: str, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_sql_to_paste_needs_no_package(molprof: Cli, trace: str, tmp_path: Path)
 
 def test_the_results_of_several_statements(molprof: Cli, trace: str, tmp_path: Path) -> None:
     sql = "SELECT 1 AS a; SELECT 2 AS b"
-    assert molprof("query", sql, trace).stdout == "a\n-\n1\n(1 row)\n\nb\n-\n2\n(1 row)\n"
+    assert molprof("query", sql, trace).stdout == "  1 row\n  a\n  -\n  1\n\n  1 row\n  b\n  -\n  2\n"
     refused = molprof("query", sql, trace, "--format", "json", "-o", "out.json")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.startswith("molprof: error: the query gives 2 results, and this format holds one\n")

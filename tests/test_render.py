@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import tiny_trace
+from page_data import render, report_of
 
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
-from molprof.analysis.render import COMPARISON_FORMATS, REPORT_FORMATS, render
-from molprof.analysis.render.markdown import to_markdown
-from molprof.analysis.render.table import WIDTH, to_table
-from molprof.analysis.reports.load import load_report
+from molprof.analysis.render import FORMATS
+from molprof.analysis.render import render as render_document
+from molprof.analysis.render.table import WIDTH
 from molprof.common import values as text
-from molprof.common.document import Column, Document, Section
+from molprof.common.document import Cell, Column, Document, Plot, Section, Table, pairs
 from molprof.common.errors import UsageError
 from molprof.common.text import escaped
 
@@ -27,14 +27,23 @@ EVIL = "evil|<b>\x1b[31m\u202e`*_\r\n名前" + "x" * 300
 SMALL = Document(
     "title",
     (
-        Section("Section", (Column("name", "left"), Column("count")), (("a", "1"), ("b|", "1,000")), ("a note",)),
-        Section("", (Column("", "left"), Column("", "left")), (("key", "value"),)),
+        Section("", parts=(Section("drawn", plot=Plot("", lambda: "<svg/>")),)),
+        Section(
+            "Section",
+            ("a note",),
+            Table((Column("name"), Column("count", "count")), (("a", 1), ("b|", 1000)), frozenset({1})),
+            parts=(Section("on pages", ("a page has it",), page_only=True), Section("part", ("in it",))),
+        ),
+        Section("", table=pairs((("key", "value"), ("time", Cell(2_000_000, "ns"))))),
     ),
+    lambda: {"rows": [1, {"b": None}]},
+    warnings=("cut",),
+    summary=("The answer.",),
 )
 
 
-def report_of(tmp_path: Path, content: dict[str, Any], name: str = "trace") -> Report:
-    return load_report(tiny_trace.write(tmp_path / f"{name}.json", content))
+def document(*sections: Section) -> Document:
+    return Document("t", sections, dict)
 
 
 @pytest.fixture
@@ -57,38 +66,51 @@ def evil_document() -> dict[str, Any]:
 
 
 def test_table() -> None:
-    assert to_table(SMALL) == (
-        "title\n=====\n\n"
-        "Section\n  a note\n  name  count\n  ----  -----\n  a         1\n  b|    1,000\n\n"
-        "  key  value\n"
+    assert render_document(SMALL) == (
+        "title\n=====\n\nWARNING: cut\n\n  The answer.\n\n"
+        "Section\n  a note\n  name  count\n  ----  -----\n  a         1\n* b|    1,000\n\n"
+        "part\n  in it\n\n"
+        "  key   value\n  time  2.00 ms\n"
     )
 
 
 def test_markdown() -> None:
-    assert to_markdown(SMALL) == (
-        "## title\n\n### Section\n\n- a note\n\n"
-        "| name | count |\n| --- | ---: |\n| a | 1 |\n| b\\| | 1,000 |\n\n"
-        "|  |  |\n| --- | --- |\n| key | value |\n"
+    assert render_document(SMALL, "markdown") == (
+        "## title\n\n> **Warning:** cut\n\n- The answer.\n\n### Section\n\n- a note\n\n"
+        "| name | count |\n| --- | ---: |\n| a | 1 |\n| **b\\|** | 1,000 |\n\n#### part\n\n- in it\n\n"
+        "- key: value\n- time: 2.00 ms\n"
     )
 
 
+def test_data() -> None:
+    assert render_document(SMALL, "json") == '{\n  "rows": [\n    1,\n    {\n      "b": null\n    }\n  ]\n}\n'
+    assert render_document(SMALL, "csv") == "figure,value\nrows.0,1\nrows.1.b,\n"
+    listed = Document("", (), lambda: [{"a": 1}, {"a": 2}], lambda: Table((Column("a"),), ((1.5,), ("x\x1b",))))
+    assert render_document(listed, "json") == '[\n  {"a": 1},\n  {"a": 2}\n]\n'
+    assert render_document(listed, "csv") == "a\n1.5\nx\\x1b\n"
+
+
 def test_markdown_folds_details_cuts_names_and_keeps_indents() -> None:
-    columns = (Column("name", "left"), Column("count"))
-    section = Section("all <b>", columns, (("  " + "k" * 90, " 1"), ("", "2")), ("a note",), detail=True)
-    assert to_markdown(Document("t", (section,))) == (
+    table = Table((Column("name"), Column("count", "count")), (("  " + "k" * 90, 1), ("", 2)))
+    assert render_document(document(Section("all <b>", ("a note",), table, detail=True)), "markdown") == (
         "## t\n\n<details><summary>all &lt;b&gt;</summary>\n\n- a note\n\n"
         f"| name | count |\n| --- | ---: |\n| &nbsp;&nbsp;{'k' * 79}… | 1 |\n|  | 2 |\n\n</details>\n"
     )
 
 
+def test_details_end_and_say_so() -> None:
+    rows = Table((Column("n", "index"),), [(number,) for number in range(20)])
+    shown = render_document(document(Section("whole", table=rows), Section("cut", table=rows, detail=True)))
+    whole, cut = shown.split("cut\n")
+    assert whole.splitlines()[-2] == "  19"
+    assert cut.startswith("  first 12 rows; --format json has 8 more\n")
+    assert cut.splitlines()[-1] == "  11"
+
+
 def test_too_wide_a_table_wraps_titles_and_cuts_text_not_numbers() -> None:
-    columns = (
-        Column("", "left"),
-        Column("a long title of many words"),
-        Column("another title of many words"),
-    )
-    table = to_table(Document("t", (Section("", columns, (("x" * 80, "1,234,567", "7,654,321"),)),)))
-    lines = table.splitlines()
+    columns = (Column(), Column("a long title of many words", "count"), Column("another title of many words", "count"))
+    shown = render_document(document(Section("", table=Table(columns, (("x" * 80, 1_234_567, 7_654_321),)))))
+    lines = shown.splitlines()
     assert max(map(len, lines)) == WIDTH
     assert [line.split() for line in lines[3:7]] == [
         ["a", "long", "another"],
@@ -100,16 +122,44 @@ def test_too_wide_a_table_wraps_titles_and_cuts_text_not_numbers() -> None:
     assert lines[-1].endswith("xxx…  1,234,567  7,654,321")
 
 
+def test_a_table_of_many_columns_is_split_and_repeats_its_keys() -> None:
+    columns = [Column("figure")]
+    for number in range(6):
+        columns += [Column(f"run {number}", "ns"), Column("ratio", "factor", joined=True)]
+    row = ["k" * 30, *[2_500, Cell(0.98, "factor", noise=True)] * 5, None, "none"]
+    table = Table(tuple(columns), (row,), missing="-")
+    assert render_document(document(Section("s", table=table))).splitlines()[3:] == [
+        "s",
+        "  figure" + " " * 28 + "run 0 ratio    run 1 ratio    run 2 ratio    run 3 ratio",
+        f"  {'-' * 30}" + "  ------- -----" * 4,
+        f"  {'k' * 30}" + "  2.50 µs     ~" * 4,
+        "",
+        " " * 49 + "run",
+        "  figure" + " " * 28 + "run 4 ratio    5 ratio",
+        f"  {'-' * 30}  ------- -----  --- -----",
+        f"  {'k' * 30}  2.50 µs     ~    -  none",
+    ]
+
+
+def test_what_is_said_of_a_name_goes_over_lines() -> None:
+    table = pairs((("key", "word " * 29 + "word"), ("", "more")))
+    assert render_document(document(Section("s", table=table))).splitlines()[4:] == [
+        "  key  " + "word " * 17 + "word",
+        "       " + "word " * 11 + "word",
+        "       more",
+    ]
+
+
 @pytest.mark.parametrize(
     ("value_ns", "expected"),
     [
         (0, "0 ns"),
         (999, "999 ns"),
-        (1_000, "1.000 µs"),
-        (12_345, "12.35 µs"),
-        (45_432_698, "45.43 ms"),
-        (468_153_602, "468.2 ms"),
-        (-2_000_000_000, "-2.000 s"),
+        (1_000, "1.00 µs"),
+        (12_345, "12.3 µs"),
+        (45_432_698, "45.4 ms"),
+        (468_153_602, "468 ms"),
+        (-2_000_000_000, "-2.00 s"),
         (7_200_000_000_000, "7,200 s"),
         (None, "not recorded"),
     ],
@@ -119,13 +169,13 @@ def test_times(value_ns: int | None, expected: str) -> None:
 
 
 def test_other_values() -> None:
-    assert text.bytes_text(771_323_904) == "771.3 MB"
+    assert text.bytes_text(771_323_904) == "771 MB"
     assert text.count_text(2_912_920) == "2,912,920"
-    assert (text.number_text(14.0), text.number_text(1.3333)) == ("14", "1.333")
+    assert (text.number_text(14.0), text.number_text(1.3333)) == ("14", "1.33")
     assert (text.percent_text(0.3843), text.percent_text(0.00001), text.percent_text(0)) == (
-        "38.43 %",
+        "38.4 %",
         "< 0.01 %",
-        "0.00 %",
+        "0 %",
     )
     assert [text.percent_text(None), text.count_text(None), text.bytes_text(None)] == ["not recorded"] * 3
     assert text.short_name(
@@ -140,7 +190,7 @@ def test_what_a_terminal_would_obey_is_escaped() -> None:
     assert (text.width("名前"), text.width("é"), text.width("e\u0301")) == (4, 1, 1)
 
 
-@pytest.mark.parametrize("form", REPORT_FORMATS)
+@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("compared", [False, True])
 def test_hostile_names(tmp_path: Path, form: str, compared: bool) -> None:
     evil = report_of(tmp_path, evil_document())
@@ -166,36 +216,38 @@ def test_report_table(report: Report) -> None:
     shown = render(report)
     assert max(map(len, shown.splitlines())) <= WIDTH
     for line in (
-        "  events      34 read, 34 slices in the engine: 0 lost",
-        "  processor   generic, placeholder 0.0000,0.0000,0.0000",
-        "  time        1.095 µs (low 995 ns, high 1.195 µs, 3 unprofiled repeats)",
-        "  launches    1.333 per token, 2 per step",
-        "  0  C              3       1     1       0          0",
-        "  0  C         no [/CONFORMER]",
-        "  launches               4  1 without GPU work",
-        "  Memcpy DtoH      1  1.000 µs   16 B",
-        "  0       149.0 µs  67.00 µs  82.00 µs     44.97 %",
-        "  matmul                    1  40.00 µs     55.56 %      1",
-        "  all 9 hold: events, kernels, gpu_time, tokens, unfinished_rows, token_slices, kinds, phase_bound,",
-        "    wall_time",
+        "  events in the trace           34",
+        "  placeholder                   0.0000,0.0000,0.0000",
+        "  total time (median)                                1.09 µs",
+        "  total time, lowest                                  995 ns",
+        "  launches without GPU work                                1",
+        "  0  C              3     1     1     1       0       1       1          0     300  no: no [/CONFOR…",
+        "  Memcpy DtoH      1  1.00 µs   16 B",
+        "  0       149 µs  67.0 µs  82.0 µs      45.0 %",
+        "  matmul                    1  40.0 µs      55.6 %      1",
+        "  all 9 hold",
+        "  token slices = tokens of the recorded steps                          3        3       none  holds",
     ):
         assert line in shown.splitlines()
 
 
 def test_what_is_not_recorded_is_said(tmp_path: Path) -> None:
     shown = render(report_of(tmp_path, tiny_trace.cpu_document()))
-    assert "  launches    not recorded: the trace holds no GPU calls\n" in shown
-    assert "  launches and kernels: not recorded, the trace holds no GPU calls or work\n" in shown
+    words = " ".join(shown.split())
+    assert "cpu lp:generic: 2 molecules" not in words
+    assert "Launches (launches in the trace, launches without GPU work, launches per token, launches per step," in words
     foreign = report_of(tmp_path, {"traceEvents": [tiny_trace.work("kernel", "fmha", 5, 2, 1)]})
-    assert "not recorded: not captured by molprof" in render(foreign)
+    assert "not recorded: molprof did not capture this trace" in render(foreign)
 
 
 def test_broken_sums_are_shown(tmp_path: Path) -> None:
     content = tiny_trace.document()
     content["traceEvents"].pop()
     shown = render(report_of(tmp_path, content))
-    assert "SUMS THAT DO NOT HOLD\n" in shown
-    assert "token_slices  token slices = tokens of the recorded steps     2      3" in shown
+    assert "WARNING: checks that do not hold: token slices = tokens of the recorded steps\n" in shown
+    assert (
+        "* token slices = tokens of the recorded steps                          2        3       none  FAILS\n" in shown
+    )
 
 
 def test_comparison_table(tmp_path: Path, report: Report) -> None:
@@ -205,14 +257,14 @@ def test_comparison_table(tmp_path: Path, report: Report) -> None:
     other = report_of(tmp_path, content, "other")
     shown = render(compare([report, other])).splitlines()
     assert max(map(len, shown)) <= WIDTH
-    assert shown[0] == "molprof compare: 2 runs, ratios to llama lp:generic"
+    assert shown[0] == "molprof compare: qwen lp:generic against llama lp:generic"
     # Words by word: how wide the first column is, its longest label decides.
     words = [line.split() for line in shown]
-    assert ["total", "time", "(median)", "1.095", "µs", "2.095", "µs", "1.91x"] in words
+    assert ["total", "time", "(median)", "1.09", "µs", "2.10", "µs", "1.91x"] in words
     assert ["device", "Test", "GPU", "Test", "GPU"] in words
     assert ["filler", "tokens", "0", "0"] in words
-    assert ["forward:", "GPU", "busy", "+1.000", "µs", "100.0", "%"] in words
-    assert ["less", "time", "end", "to", "end", "not", "significant", "1.095", "µs", "2.095", "µs", "0.52x"] in words
+    assert ["forward:", "GPU", "busy", "+1.00", "µs", "100", "%"] in words
+    assert ["less", "time", "end", "to", "end", "not", "significant", "1.09", "µs", "2.10", "µs", "0.523x"] in words
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 6])
@@ -241,16 +293,14 @@ def test_json_and_csv(report: Report) -> None:
     assert ["wall_ns", "ns", "1095", "1095", "1.0"] in lines
 
 
-def test_formats_are_the_same_for_both_and_others_are_refused(report: Report) -> None:
-    assert list(REPORT_FORMATS) == list(COMPARISON_FORMATS)
+def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(UsageError, match="unknown format 'yaml'; known: csv, html, json, markdown, table"):
-        render(report, "yaml")
+        render_document(SMALL, "yaml")
 
 
 @pytest.mark.parametrize(
     ("names", "shown"),
     [
-        ((), "not recorded"),
         (("H100",), "H100"),
         (("B200",) * 8, "8 x B200"),
         (("A", "B", "A"), "2 x A, B"),
@@ -260,4 +310,4 @@ def test_devices_of_one_name_are_counted(tmp_path: Path, names: tuple[str, ...],
     content = {"traceEvents": tiny_trace.EVENTS, "deviceProperties": [{"name": name} for name in names]}
     lines = render(report_of(tmp_path, content)).splitlines()
     assert lines[0].startswith("molprof report: /")
-    assert next(line for line in lines if line.startswith("  devices")).split(maxsplit=1)[1] == shown
+    assert next(line for line in lines if line.startswith("  devices in the trace")).split(maxsplit=4)[4] == shown

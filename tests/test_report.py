@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import tiny_trace
+from page_data import render
 
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import TABLES
-from molprof.analysis.render import render
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import TraceError
 from molprof.common.phases import PHASES
@@ -183,7 +183,7 @@ def test_cut_blocks_are_summed_where_all_are_counted(tmp_path: Path) -> None:
     content["molprof"]["molecules"][1].update(cut_blocks=0)
     report = report_of(tmp_path, content)
     assert report.to_json()["run"]["cut_blocks"] == 1
-    assert ", 2 malformed blocks (1 cut)\n" in render(report)
+    assert ["cut", "blocks", "1"] in [line.split() for line in render(report).splitlines()]
 
 
 def test_an_even_number_of_repeats_takes_the_middle_two(tmp_path: Path) -> None:

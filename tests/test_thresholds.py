@@ -113,7 +113,7 @@ def test_changes_of_counts_and_times(tmp_path: Path) -> None:
 
     assert judge("launches>+0%", slower) == Outcome((), (), ())
     assert judge("wall_ns>+5%", slower).broken == (
-        "wall_ns>+5%: b0: wall_ns is 1.200 µs, 1.100 µs in a: +9.1 % (between +8.1 % and +10.0 % at 90 %)",
+        "wall_ns>+5%: b0: wall_ns is 1.20 µs, 1.10 µs in a: +9.1 % (between +8.1 % and +10.0 % at 90 %)",
     )
     assert judge("wall_ns>+8%", slower).broken
     assert judge("wall_ns>+9%", slower).notes

@@ -13,12 +13,12 @@ import pytest
 import tiny_trace
 from conftest import Cli
 from decoding_trace import decoding, launched
+from page_data import render
 from tiny_trace import slice_
 from trace_rows import x
 
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
-from molprof.analysis.render import render
 from molprof.analysis.reports.load import load_report
 from molprof.analysis.trim import Wish, trim
 from molprof.common.errors import TraceError, UsageError
@@ -286,7 +286,7 @@ def test_the_command_says_what_it_did(molprof: Cli, tmp_path: Path) -> None:
     tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
     result = molprof("trim", "trace.json", "--steps", "2", "-o", "small.json.gz")
     assert (result.returncode, result.stdout) == (0, "")
-    assert result.stderr == "wrote small.json.gz: 13 of 34 events, 0.0 MB\n"
+    assert result.stderr == "wrote small.json.gz: 13 of 34 events, 0 MB\n"
     again = molprof("trim", "trace.json", "--steps", "2", "-o", "small.json.gz")
     assert (again.returncode, "already exists" in again.stderr) == (2, True)
     itself = molprof("trim", "trace.json", "--steps", "2", "-o", "trace.json", "--force")

@@ -17,39 +17,39 @@ from molprof.analysis.figures.run_model import Spread
 
 def test_what_most_of_the_difference_is(tmp_path: Path) -> None:
     assert comparison_verdict(two_runs(tmp_path)) == (
-        "qwen lp:generic takes 1.34x the time of llama lp:generic (5.380 s against 4.000 s, medians of 3 unprofiled "
-        "repeats): most of it is useful tokens (+900.0 ms, 65 %), forward: launch-bound (GPU idle) (+250.0 ms, 18 %).",
+        "qwen lp:generic takes 1.34x the time of llama lp:generic (5.38 s against 4.00 s, medians of 3 timed "
+        "passes): most of it is useful tokens (+900 ms, 65.2 %), forward: launch-bound (GPU idle) (+250 ms, 18.1 %).",
     )
 
 
 def test_a_part_that_works_against_the_difference(tmp_path: Path) -> None:
     comparison = two_runs(tmp_path, {"tokens.useful": 1_800_000_000, "forward.gpu": -420_000_000})
     assert comparison_verdict(comparison) == (
-        "qwen lp:generic takes 1.34x the time of llama lp:generic (5.380 s against 4.000 s, medians of 3 unprofiled "
-        "repeats): most of it is useful tokens (+1.800 s, 130 %); against it works forward: GPU busy "
-        "(-420.0 ms, -30 %).",
+        "qwen lp:generic takes 1.34x the time of llama lp:generic (5.38 s against 4.00 s, medians of 3 timed "
+        "passes): most of it is useful tokens (+1.80 s, 130 %); in the other direction: forward: GPU busy "
+        "(-420 ms, -30.4 %).",
     )
 
 
 def test_ids_without_a_group_are_named_as_they_are(tmp_path: Path) -> None:
     (sentence,) = comparison_verdict(two_runs(tmp_path, {"forward": 1_380_000_000}))
-    assert sentence.endswith(": most of it is forward (+1.380 s, 100 %).")
+    assert sentence.endswith(": most of it is forward (+1.38 s, 100 %).")
 
 
 def test_within_noise(tmp_path: Path) -> None:
     assert comparison_verdict(two_runs(tmp_path, spread_ns=700_000_000)) == (
-        "No difference beyond noise between qwen lp:generic and llama lp:generic: 5.380 s against 4.000 s; their "
-        "repeats range over 4.680 s to 6.080 s and 3.300 s to 4.700 s.",
+        "No difference beyond noise between qwen lp:generic and llama lp:generic: 5.38 s against 4.00 s; timed "
+        "passes range over 4.68 s to 6.08 s and 3.30 s to 4.70 s.",
     )
 
 
 @pytest.mark.parametrize(
     ("repeats", "said"),
     [
-        ((1, 1), "(5.380 s against 4.000 s, 1 unprofiled repeat, so how far chance goes is not known)"),
-        ((3, 1), "(5.380 s against 4.000 s, 1 and 3 unprofiled repeats, so how far chance goes is not known)"),
-        ((2, 2), "(5.380 s against 4.000 s, medians of 2 unprofiled repeats, which is few)"),
-        ((5, 4), "(5.380 s against 4.000 s, medians of 4 and 5 unprofiled repeats)"),
+        ((1, 1), "(5.38 s against 4.00 s, 1 timed pass, too few to know the noise)"),
+        ((3, 1), "(5.38 s against 4.00 s, 1 and 3 timed passes, too few to know the noise)"),
+        ((2, 2), "(5.38 s against 4.00 s, medians of 2 timed passes, which is few)"),
+        ((5, 4), "(5.38 s against 4.00 s, medians of 4 and 5 timed passes)"),
     ],
 )
 def test_too_few_repeats_are_said(tmp_path: Path, repeats: tuple[int, int], said: str) -> None:
@@ -70,8 +70,8 @@ def test_without_unprofiled_times_no_speed_is_claimed(tmp_path: Path) -> None:
 def test_traces_without_unprofiled_times_are_told_by_what_they_recorded(tmp_path: Path) -> None:
     longer = {"traceEvents": [tiny_trace.work("kernel", "gemm", 5, 7, 1), tiny_trace.work("kernel", "gemm", 20, 2, 2)]}
     assert comparison_verdict(compare([foreign(tmp_path), report_of(tmp_path, longer, "longer")])) == (
-        "longer: the recorded GPU span, first work to last, is 12.00 µs longer than of foreign (busy +6.000 µs, idle "
-        "+6.000 µs); which is faster is not recorded, because one of them holds no unprofiled times.",
+        "longer: the recorded GPU span, first work to last, is 12.0 µs longer than of foreign (busy +6.00 µs, idle "
+        "+6.00 µs); which is faster is not recorded, because one of them holds no unprofiled times.",
     )
 
 
@@ -79,11 +79,11 @@ def test_one_run(tmp_path: Path) -> None:
     report = timed(report_of(tmp_path, tiny_trace.document()), 4_000_000_000, 0)
     # Not recorded: 48 of 82 µs, between the graph's work and the kernel without a call.
     assert report_verdict(report) == (
-        "llama lp:generic: 2 molecules, 5 tokens in 4.000 s (median of 3 unprofiled repeats), 800.0 ms for each token; "
-        "forward takes 91.32 %, prefill takes 2.74 %.",
-        "llama lp:generic recorded 1 graph launch, 4 launches, 6 kernels; the GPU was busy for 44.97 % of 149.0 µs, "
-        "first work to last, longest with matmul (55.56 % of its time); most of its idle time has this cause: the call "
-        "of the next work is not recorded (58.54 %).",
+        "llama lp:generic: 2 molecules, 5 tokens in 4.00 s (median of 3 timed passes), 800 ms for each token; "
+        "forward takes 91.3 %, prefill takes 2.74 %.",
+        "llama lp:generic recorded 1 graph launch, 4 launches, 6 kernels; the GPU was busy for 45.0 % of 149 µs, "
+        "first work to last; 55.6 % of GPU time is matmul; main cause of its idle time: the call of the next work is "
+        "not recorded (58.5 %).",
     )
     cpu = report_verdict(report_of(tmp_path, tiny_trace.cpu_document(), "cpu"))
     assert len(cpu) == 1
@@ -93,7 +93,7 @@ def test_one_run(tmp_path: Path) -> None:
 def test_another_programs_trace(tmp_path: Path) -> None:
     (sentence,) = report_verdict(foreign(tmp_path))
     assert sentence.startswith(
-        "foreign recorded 1 launch, 2 kernels; the GPU was busy for 60.00 % of 5.000 µs, first work to last, "
+        "foreign recorded 1 launch, 2 kernels; the GPU was busy for 60.0 % of 5.00 µs, first work to last; "
     )
     calls = {"traceEvents": [tiny_trace.slice_("cuda_runtime", "cudaLaunchKernel", 1, 2, correlation=1)]}
     (sentence,) = report_verdict(report_of(tmp_path, calls, "calls"))
@@ -118,7 +118,7 @@ def test_no_cause_is_named_for_next_to_no_idle_time(tmp_path: Path) -> None:
         return report_verdict(report_of(tmp_path, {"traceEvents": kernels}, "k"))[0]
 
     assert "idle time" not in sentence(0.9)
-    assert "; most of its idle time has this cause: pauses below 5 µs" in sentence(4)
+    assert "; main cause of its idle time: pauses below 5 µs" in sentence(4)
 
 
 def test_few_or_far_fewer_valid_molecules_are_said(tmp_path: Path) -> None:

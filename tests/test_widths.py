@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 import tiny_trace
-from page_data import report_of, timed, two_runs
+from page_data import render, report_of, timed, two_runs
 
 from molprof.analysis.compare import Comparison, compare
 from molprof.analysis.figures import Report
-from molprof.analysis.render import render
 from molprof.analysis.render.table import WIDTH
 from molprof.analysis.reports.load import load_report
 from molprof.common.values import width

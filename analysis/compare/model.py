@@ -9,7 +9,7 @@ from typing import Any, Literal
 from molprof.analysis.compare.statistics import Interval
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report, plain
-from molprof.common.values import Cell, Unit
+from molprof.common.values import Unit, Value
 
 SCHEMA = 1
 
@@ -32,7 +32,7 @@ class ComparedRow:
     """
 
     figure: Figure
-    values: tuple[Cell, ...]
+    values: tuple[Value, ...]
     ratios: tuple[float | None, ...]
     intervals: tuple[Interval | None, ...]
     ratio_intervals: tuple[Interval | None, ...]

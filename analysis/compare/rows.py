@@ -9,7 +9,7 @@ from molprof.analysis.compare.statistics import median_interval, ratio_interval,
 from molprof.analysis.figures.catalog import COMPARED
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report
-from molprof.common.values import Cell, per
+from molprof.common.values import Value, per
 
 
 def compared_rows(reports: Sequence[Report]) -> tuple[ComparedRow, ...]:
@@ -35,13 +35,13 @@ def _compared(figure: Figure, reports: Sequence[Report]) -> ComparedRow:
     )
 
 
-def _differs(value: Cell, first: Cell) -> bool | None:
+def _differs(value: Value, first: Value) -> bool | None:
     if value is None or first is None or isinstance(value, str) or isinstance(first, str):
         return None
     return value != first
 
 
-def _number_ratio(value: Cell, first: Cell) -> float | None:
+def _number_ratio(value: Value, first: Value) -> float | None:
     if isinstance(value, str) or isinstance(first, str):
         return None
     return per(value, first)

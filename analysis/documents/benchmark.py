@@ -1,27 +1,20 @@
-"""Results as a document: one table of speed, one of phases, one of what did not run, for each environment."""
+"""Results of benchmarks as a document: speed, start-up, phases and what did not run, for each environment."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from molprof.analysis.bench.summary import Measured, environment_text, sdpa_key, short, short_message, summed, varying
-from molprof.common.bench_records import GENERATE, OK, SDPA, Results
-from molprof.common.document import Column, Document, Section
+from molprof.analysis.plots.benchmark import plot_sections
+from molprof.common.bench_records import GENERATE, OK, SCHEMA, SDPA, Results
+from molprof.common.document import Column, Document, Section, Table
 from molprof.common.phases import STEP_PHASES
-from molprof.common.values import (
-    bytes_text,
-    count_text,
-    percent_text,
-    ratio_text,
-    speed_text,
-    time_text,
-)
+from molprof.common.values import Range, Unit, Value, per
 
 _BATCH = "batch_size"
 _PHASES = ("prefill", *STEP_PHASES)
-_NONE = "-"
 
 
 def bench_document(results: Results, title: str) -> Document:
@@ -31,7 +24,7 @@ def bench_document(results: Results, title: str) -> Document:
         TraceError: the figures of a result are not what they should be.
     """
     measured = summed(results)
-    sections = [Section("", notes=results.notes)] if results.notes else []
+    sections = [plot_sections(results)]
     for name in dict.fromkeys(item.environment for item in measured):
         mine = [item for item in measured if item.environment == name]
         where = environment_text(results.environments.get(name))
@@ -40,11 +33,30 @@ def bench_document(results: Results, title: str) -> Document:
         sections += _generation([item for item in mine if item.kind == GENERATE], gpu)
         sections += _sdpa([item for item in mine if item.kind == SDPA])
         sections += _not_ok(mine)
-    return Document(title, tuple(sections))
+    return Document(title, tuple(sections), lambda: _data(results), lambda: _records(results), results.notes)
 
 
-def bench_rows(results: Results) -> list[dict[str, Any]]:
-    """A row per case and environment: settings, status and medians, for JSON and CSV. None: not recorded."""
+def _data(results: Results) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "environments": results.environments,
+        "runs": results.runs,
+        "cases": _rows(results),
+    }
+
+
+def _records(results: Results) -> Table:
+    """Columns that any case has; phases become one column each, stacks are left out."""
+    flat = []
+    for row in _rows(results):
+        plain = {name: value for name, value in row.items() if name not in ("phases", "stack")}
+        flat.append({**plain, **{f"{name}_ratio": value for name, value in (row["phases"] or {}).items()}})
+    names = list(dict.fromkeys(name for row in flat for name in row))
+    return Table(tuple(map(Column, names)), [[row.get(name) for name in names] for row in flat])
+
+
+def _rows(results: Results) -> list[dict[str, Any]]:
+    """A row per case and environment: settings, status and medians. None: not recorded."""
     rows = []
     for item in summed(results):
         interval = item.interval
@@ -82,16 +94,16 @@ def bench_rows(results: Results) -> list[dict[str, Any]]:
 
 
 def _busy(results: Results, environment: str) -> tuple[str, ...]:
-    """A caution where others had the machine too; the cases themselves are one process at a time."""
+    """A warning where the load shows other programs: cases run one process at a time."""
     loads = [item.load for item in results.results if item.environment == environment and item.load is not None]
     cores = results.environments.get(environment, {}).get("cores")
     if not loads or not isinstance(cores, int) or max(loads) <= cores + 1:
         return ()
-    return (f"the machine was busy: load up to {max(loads):.0f} on {cores} cores, so times and ranges say little",)
+    return (f"the machine was busy (load up to {max(loads):.0f} on {cores} cores): times and ranges are unreliable",)
 
 
 def _telling(items: Sequence[Measured]) -> list[str]:
-    """The settings in which cases of a kind differ; how many prompts, only where the batch does not tell it."""
+    """The settings in which cases of a kind differ; the number of prompts only where the batch size does not vary."""
     names = varying(items)
     return [name for name in names if name != "count" or _BATCH not in names]
 
@@ -108,111 +120,84 @@ def _counts(items: Sequence[Measured]) -> str:
     return text
 
 
-def _generation(items: Sequence[Measured], gpu: bool) -> list[Section]:
+def _generation(items: Sequence[Measured], gpu: bool) -> Iterator[Section]:
     done = [item for item in items if item.times_ns]
     if not done:
-        return []
+        return
     names = _telling(items)
     ordered = sorted(done, key=lambda item: (item.settings.get(_BATCH, 0), item.median_ns or 0, item.case))
-    columns = (
-        Column("case", "left"),
-        Column("tokens/s"),
-        Column("range"),
-        Column("time of a pass"),
-        Column("peak memory"),
-        Column("KV cache"),
-        Column("valid"),
-    )
-    rows = tuple(
-        (
-            short(item, names),
-            speed_text(item.tokens_per_s),
-            _speed_range(item),
-            time_text(item.wall_ns()),
-            _or_none(item.median("peak_memory_bytes"), bytes_text),
-            _or_none(item.median("kv_cache_bytes"), bytes_text),
-            _valid(item),
-        )
-        for item in ordered
-    )
     memory = dict.fromkeys(figures.peak_memory_of for item in done for figures in item.generation)
     notes = tuple(f"peak memory: {text}" for text in memory if text)
-    phase_rows = tuple(
-        (short(item, names), *(percent_text(shares[name]) if name in shares else _NONE for name in _PHASES),
-         percent_text(sum(value for name, value in shares.items() if name not in _PHASES)))
-        for item in ordered
-        for shares in [item.phase_ratios()]
-    )  # fmt: skip
-    phase_columns = (Column("case", "left"), *map(Column, _PHASES), Column("other"))
-    before_columns = (
-        Column("case", "left"),
-        Column("loading"),
-        Column("first pass, more than a timed one"),
-        Column("of it compiling"),
-        Column("frames compiled"),
-        Column("compiled again in timed passes"),
-        Column("graph breaks"),
-    )
-    before_rows = tuple(
-        (
-            short(item, names),
-            _or_none(item.median("load_ns"), time_text),
-            _or_none(item.first_extra_ns(), time_text),
-            _or_none(item.compile_ns(), time_text),
-            _or_none(item.first_compiles(), count_text),
-            _or_none(item.recompiles(), count_text),
-            _or_none(item.median("graph_breaks"), count_text),
-        )
-        for item in ordered
-    )
-    return [
-        Section("Whole generation", columns, rows, notes),
-        Section("Before the steady state", before_columns, before_rows, detail=True),
-        Section(
-            "Shares of a pass by phase", phase_columns, phase_rows,
-            ("host time; in `bookkeeping` the host waits for the GPU" if gpu else "host time",), detail=True,
-        ),
-    ]  # fmt: skip
+
+    def table(columns: dict[str, Unit], cells: Callable[[Measured], Sequence[Value | Range]]) -> Table:
+        heads = (Column("case"), *(Column(title, unit) for title, unit in columns.items()))
+        return Table(heads, [(short(item, names), *cells(item)) for item in ordered], missing="-")
+
+    speeds: dict[str, Unit] = {
+        "tokens/s": "speed", "range": "speed", "time of a pass": "ns", "peak memory": "bytes", "KV cache": "bytes",
+        "valid": "count",
+    }  # fmt: skip
+    yield Section("Whole generation", notes, table(speeds, _speeds))
+    starts: dict[str, Unit] = {
+        "loading": "ns", "first pass minus a timed pass": "ns", "compiling in it": "ns", "frames compiled": "count",
+        "compiled again in timed passes": "count", "graph breaks": "count",
+    }  # fmt: skip
+    yield Section("Start-up", table=table(starts, _start), detail=True)
+    note = "host time; in bookkeeping the host waits for the GPU" if gpu else "host time"
+    shares: dict[str, Unit] = dict.fromkeys((*_PHASES, "other"), "ratio")
+    yield Section("Shares of a pass by phase", (note,), table(shares, _shares), detail=True)
 
 
-def _sdpa(items: Sequence[Measured]) -> list[Section]:
+def _speeds(item: Measured) -> Sequence[Value | Range]:
+    interval, valid, of = item.interval, item.median("valid_molecules"), item.median("molecules")
+    return (
+        item.tokens_per_s,
+        None if interval is None else (1e9 / interval.high, 1e9 / interval.low),
+        item.wall_ns(),
+        item.median("peak_memory_bytes"),
+        item.median("kv_cache_bytes"),
+        None if valid is None or of is None else f"{valid:.0f}/{of:.0f}",
+    )
+
+
+def _start(item: Measured) -> Sequence[Value]:
+    compiled = (item.compile_ns(), item.first_compiles(), item.recompiles(), item.median("graph_breaks"))
+    return item.median("load_ns"), item.first_extra_ns(), *compiled
+
+
+def _shares(item: Measured) -> Sequence[Value]:
+    shares = item.phase_ratios()
+    return *(shares.get(name) for name in _PHASES), sum(shares[name] for name in shares if name not in _PHASES)
+
+
+def _sdpa(items: Sequence[Measured]) -> Iterator[Section]:
     done = [item for item in items if item.times_ns]
-    if not done:
-        return []
-    sections = []
     columns = (
-        Column("backend", "left"),
-        Column("time"),
-        Column("range"),
-        Column("TFLOP/s"),
-        Column("GB/s"),
-        Column("speed over math"),
-        Column("first call"),
-        Column("largest error"),
-    )
-    keys = dict.fromkeys(sdpa_key(item) for item in done)
-    for key in keys:
+        Column("backend"), Column("time", "ns"), Column("range", "ns"), Column("TFLOP/s", "speed"),
+        Column("GB/s", "speed"), Column("speed over math", "factor"), Column("first call", "ns"),
+        Column("largest error", "number"),
+    )  # fmt: skip
+    for key in dict.fromkeys(sdpa_key(item) for item in done):
         mine = sorted((item for item in done if sdpa_key(item) == key), key=lambda item: item.median_ns or 0)
         math_ns = next((item.median_ns for item in mine if item.settings.get("backend") == "math"), None)
-        rows = tuple(
+        rows = [
             (
                 _backend(item),
-                time_text(item.median_ns),
-                _time_range(item),
-                speed_text(_tflops(item)),
-                speed_text(_gb_per_s(item)),
-                ratio_text(math_ns / item.median_ns) if math_ns and item.median_ns else _NONE,
-                time_text(item.median("first_call_ns")),
-                _or_none(item.median("largest_error"), lambda value: f"{value:.1e}"),
+                item.median_ns,
+                None if item.interval is None else (item.interval.low, item.interval.high),
+                _tflops(item),
+                _gb_per_s(item),
+                per(math_ns, item.median_ns),
+                item.median("first_call_ns"),
+                item.median("largest_error"),
             )
             for item in mine
-        )
+        ]
         first = mine[0].settings
         shape = "x".join(str(first.get(name)) for name in ("batch", "heads", "kv_heads", "keys", "head_dim"))
         phase = "decode step" if first.get("queries") == 1 else "prefill"
         title = f"Attention kernel, {phase}, {shape}, mask {first.get('mask')}, {first.get('dtype')}"
-        sections.append(Section(title, columns, rows))
-    return sections
+        yield Section(title, table=Table(columns, rows, missing="-"))
 
 
 def _not_ok(items: Sequence[Measured]) -> list[Section]:
@@ -227,7 +212,7 @@ def _not_ok(items: Sequence[Measured]) -> list[Section]:
             message += f"; {'the' if item.fit_exact else 'a'} largest batch that fits: {item.largest_batch}"
         why.setdefault((item.status, message), []).append(short(item, names[item.kind]))
     notes = tuple(f"{status}: {message}: {'; '.join(cases)}" for (status, message), cases in sorted(why.items()))
-    return [Section("Not ok", notes=notes)]
+    return [Section("Cases without results", notes=notes)]
 
 
 def _backend(item: Measured) -> str:
@@ -241,24 +226,3 @@ def _tflops(item: Measured) -> float | None:
 
 def _gb_per_s(item: Measured) -> float | None:
     return item.sdpa[0].bytes / item.median_ns if item.sdpa and item.median_ns else None
-
-
-def _speed_range(item: Measured) -> str:
-    interval = item.interval
-    if interval is None:
-        return _NONE
-    return f"{speed_text(1e9 / interval.high)} to {speed_text(1e9 / interval.low)}"
-
-
-def _time_range(item: Measured) -> str:
-    interval = item.interval
-    return _NONE if interval is None else f"{time_text(interval.low)} to {time_text(interval.high)}"
-
-
-def _valid(item: Measured) -> str:
-    valid, of = item.median("valid_molecules"), item.median("molecules")
-    return _NONE if valid is None or of is None else f"{valid:.0f}/{of:.0f}"
-
-
-def _or_none(value: float | None, text: Callable[[float | None], str]) -> str:
-    return _NONE if value is None else text(value)

@@ -1,4 +1,4 @@
-"""The answer in a sentence or two, built from figures alone: what a page says first."""
+"""The answer in a sentence or two: what a document says first."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import Run, Spread
 from molprof.common.values import (
     count_text,
+    factor_text,
     per,
     percent_text,
     signed_percent_text,
@@ -16,24 +17,24 @@ from molprof.common.values import (
     time_text,
 )
 
-# Parts are named until they account for this much of the difference, at most so many.
+# Name parts until they account for this share of the difference, at most this number.
 _ENOUGH_RATIO = 0.8
 _MOST_PARTS = 3
 _FEW_REPEATS = 3
-# Below this share of the span nobody asks for the cause.
+# Below this share of the span the cause does not matter.
 _LEAST_IDLE_RATIO = 0.001
-# A run whose share of valid molecules is smaller by this much did not do the same work.
+# A run whose share of valid molecules is smaller by this did not do the same work.
 _VALID_RATIO = 0.25
-# Where less than this share is valid in both runs, neither did its work.
+# If less than this share is valid in both runs, neither did its work.
 _LOW_VALID_RATIO = 0.5
 # As queries/idle_causes.sql defines them.
 _CAUSES = {
-    "cpu_waited": "the CPU was waiting for the GPU and had queued nothing",
+    "cpu_waited": "the CPU waited for the GPU and had queued nothing",
     "cpu_busy": "the CPU had queued nothing (launch-bound)",
-    "short": "pauses below 5 µs from one piece of work to the next",
+    "short": "pauses below 5 µs between pieces of work",
     "not_recorded": "the call of the next work is not recorded",
     "other_stream": "work waited for another stream",
-    "other": "queued work that the device did not start",
+    "other": "the device did not start queued work",
 }
 
 
@@ -72,20 +73,20 @@ def _against(
     if difference is None or report.run is None or first.run is None:
         return (
             f"{label} against {first_label}: which is faster is not recorded, "
-            "because one of them holds no unprofiled times; figures of the traces stand side by side below."
+            "because one of them holds no unprofiled times; the tables compare what the traces recorded."
         )
     here, there = report.run.wall_ns, first.run.wall_ns
     times = f"{time_text(here.median)} against {time_text(there.median)}"
     if noise:
         return (
-            f"No difference beyond noise between {label} and {first_label}: {times}; their repeats range over "
+            f"No difference beyond noise between {label} and {first_label}: {times}; timed passes range over "
             f"{_range(here)} and {_range(there)}."
         )
     ratio = per(here.median, there.median)
     if ratio is None:
         return f"{label} against {first_label}: {times}."
-    takes = f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
-    return f"{label} takes {takes} the time of {first_label} ({times}, {_repeats(here, there)}){_parts(difference)}."
+    measured = f"{times}, {_repeats(here, there)}"
+    return f"{label} takes {factor_text(ratio)} the time of {first_label} ({measured}){_parts(difference)}."
 
 
 def _recorded(label: str, difference: TraceDifference, first_label: str) -> str:
@@ -103,7 +104,7 @@ def _recorded(label: str, difference: TraceDifference, first_label: str) -> str:
 
 
 def _validity(label: str, run: Run | None, first_label: str, first: Run | None) -> str:
-    """Where a run has few valid molecules, or far fewer: a time says little of answers that nobody can use."""
+    """Valid molecules where a run has few, or far fewer: a time says little about unusable answers."""
     if run is None or first is None:
         return ""
     ratios = [per(item.valid_molecules, item.molecules) for item in (run, first)]
@@ -135,7 +136,7 @@ def _parts(difference: Difference) -> str:
     text = f": {head} {', '.join(_part(name, ns, difference) for name, ns in named)}"
     counter = next(((name, ns) for name, ns in ordered if ns * difference.wall_ns < 0), None)
     if counter and abs(counter[1]) > 0.1 * abs(difference.wall_ns):
-        text += f"; against it works {_part(*counter, difference)}"
+        text += f"; in the other direction: {_part(*counter, difference)}"
     return text
 
 
@@ -147,9 +148,9 @@ def _part(name: str, ns: int, difference: Difference) -> str:
 def _repeats(here: Spread, there: Spread) -> str:
     count = f"{here.repeats}" if here.repeats == there.repeats else f"{here.repeats} and {there.repeats}"
     if min(here.repeats, there.repeats) == 1:
-        return f"{count} unprofiled repeat{'s' if count != '1' else ''}, so how far chance goes is not known"
+        return f"{count} timed pass{'es' if count != '1' else ''}, too few to know the noise"
     few = ", which is few" if min(here.repeats, there.repeats) < _FEW_REPEATS else ""
-    return f"medians of {count} unprofiled repeats{few}"
+    return f"medians of {count} timed passes{few}"
 
 
 def _range(spread: Spread) -> str:
@@ -163,7 +164,7 @@ def _run(run: Run) -> str:
         return f"{run.setup.label}: {made}; no unprofiled times are recorded."
     shares = sorted(((phase.wall_ns or 0, name) for name, phase in run.phases.items()), reverse=True)
     largest = [f"{name} takes {percent_text(per(ns, wall.median))}" for ns, name in shares[:2] if ns]
-    times = "the only unprofiled repeat" if wall.repeats == 1 else f"median of {wall.repeats} unprofiled repeats"
+    times = "the only timed pass" if wall.repeats == 1 else f"median of {wall.repeats} timed passes"
     each = time_text(per(wall.median, run.generated_tokens))
     tail = f"; {', '.join(largest)}" if largest else ""
     return f"{run.setup.label}: {made} in {time_text(wall.median)} ({times}), {each} for each token{tail}."
@@ -186,9 +187,9 @@ def _trace(report: Report) -> str:
     text = f"{report_label(report)} recorded {launches}; {devices} busy for {percent_text(per(busy_ns, span_ns))}"
     text += f" of {time_text(span_ns)}, first work to last"
     if largest := _largest_class(report):
-        text += f", longest with {largest}"
+        text += f"; {largest}"
     if cause := _largest_cause(report):
-        text += f"; most of its idle time has this cause: {cause}"
+        text += f"; main cause of its idle time: {cause}"
     return text + "."
 
 
@@ -202,8 +203,9 @@ def _largest_class(report: Report) -> str:
         return ""
     row = dict(zip(table.columns, table.rows[0], strict=True))
     ratio = row["time_ratio"]
-    share = f" ({percent_text(ratio)} of its time)" if isinstance(ratio, float) else ""
-    return f"{row['class']}{share}"
+    if not isinstance(ratio, float):
+        return f"largest kernel class: {row['class']}"
+    return f"{percent_text(ratio)} of GPU time is {row['class']}"
 
 
 def _largest_cause(report: Report) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import RepeatFigures, Run
 from molprof.analysis.figures.tables import TableQuery
-from molprof.common.values import Cell, Unit
+from molprof.common.values import Unit, Value
 
 Noise = Literal["repeats", "once", "exact"]
 Role = Literal["measure", "subject", "setting", "work"]
@@ -37,7 +37,7 @@ class Figure:
     group: str
     label: str
     unit: Unit
-    value: Callable[[Report], Cell]
+    value: Callable[[Report], Value]
     repeat: Callable[[Run, RepeatFigures], float | None] | None = None
     once: bool = False
     role: Role = "measure"
@@ -58,11 +58,11 @@ class Figure:
         return known if len(known) == len(values) else []
 
 
-def of_run(value: Callable[[Run], Cell]) -> Callable[[Report], Cell]:
+def of_run(value: Callable[[Run], Value]) -> Callable[[Report], Value]:
     """A figure of the run; not recorded in a foreign trace."""
     return lambda report: None if report.run is None else value(report.run)
 
 
-def of_gpu(value: Callable[[Report], Cell]) -> Callable[[Report], Cell]:
+def of_gpu(value: Callable[[Report], Value]) -> Callable[[Report], Value]:
     """A figure of the trace's GPU calls or work; not recorded where the trace has neither."""
     return lambda report: value(report) if report.trace.gpu_recorded else None

@@ -8,7 +8,7 @@ from molprof.analysis.figures.figure import Figure, of_gpu, of_run
 from molprof.analysis.figures.model import Counts, Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.tables import STEPS
-from molprof.common.values import Cell, per
+from molprof.common.values import Value, per
 
 _GROUP = "Launches"
 
@@ -24,7 +24,7 @@ def _of_run(name: str, label: str, value: Callable[[Run], float | None]) -> Figu
 def _of_steps(name: str, label: str, value: Callable[[Run], float | None], column: str) -> Figure:
     """Launches by steps or tokens: of the run, else of all steps that the engine of a foreign trace marked."""
 
-    def figure(report: Report) -> Cell:
+    def figure(report: Report) -> Value:
         if report.run is not None:
             return value(report.run)
         marked = [row for row in report.table(STEPS.name).to_json() if row["steps"]]
@@ -36,7 +36,7 @@ def _of_steps(name: str, label: str, value: Callable[[Run], float | None], colum
     return Figure(name, _GROUP, label, "number", figure, tables=(STEPS,))
 
 
-def _sum(values: list[Cell]) -> int:
+def _sum(values: list[Value]) -> int:
     return sum(value for value in values if isinstance(value, int))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.timeline import TypicalStep
-from molprof.common.values import Cell
+from molprof.common.values import Value
 
 SCHEMA = 1
 STACK_CATEGORY = "python_function"
@@ -112,9 +112,9 @@ class Table:
     name: str
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[Value, ...], ...]
 
-    def to_json(self) -> list[dict[str, Cell]]:
+    def to_json(self) -> list[dict[str, Value]]:
         """One object per row."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 

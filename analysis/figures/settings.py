@@ -8,20 +8,20 @@ from collections.abc import Callable
 from molprof.analysis.figures.figure import Figure, Role, of_run
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run, Setup
-from molprof.common.values import Cell, Unit, count_text, number_text
+from molprof.common.values import Unit, Value, count_text, number_text
 
 
 def _of_run(
-    name: str, label: str, role: Role, value: Callable[[Run], Cell], unit: Unit = "text", compared: bool = False
+    name: str, label: str, role: Role, value: Callable[[Run], Value], unit: Unit = "text", compared: bool = False
 ) -> Figure:
     return Figure(name, "Setup", label, unit, of_run(value), role=role, compared=compared)
 
 
-def _of_setup(name: str, label: str, role: Role, value: Callable[[Setup], Cell], unit: Unit = "text") -> Figure:
+def _of_setup(name: str, label: str, role: Role, value: Callable[[Setup], Value], unit: Unit = "text") -> Figure:
     return _of_run(name, label, role, lambda run: value(run.setup), unit)
 
 
-def _of_trace(name: str, label: str, role: Role, value: Callable[[Report], Cell], unit: Unit = "text") -> Figure:
+def _of_trace(name: str, label: str, role: Role, value: Callable[[Report], Value], unit: Unit = "text") -> Figure:
     return Figure(name, "Trace", label, unit, value, role=role, compared=False)
 
 

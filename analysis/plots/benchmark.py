@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from molprof.analysis.bench.summary import Measured, sdpa_key, short, summed, varying
-from molprof.analysis.plots.output import figure_bytes
+from molprof.analysis.plots.output import figure_bytes, figure_svg
 from molprof.analysis.plots.style import (
     INK,
     LINES,
@@ -22,6 +23,7 @@ from molprof.analysis.plots.style import (
 )
 from molprof.analysis.plots.subject import NotRecordedError
 from molprof.common.bench_records import GENERATE, SDPA, Results
+from molprof.common.document import Plot, Section
 from molprof.common.values import speed_text, time_text
 
 if TYPE_CHECKING:
@@ -170,6 +172,24 @@ KINDS: dict[str, Callable[[Results], Figure]] = {
     "heat": draw_heat,
     "sdpa": draw_sdpa,
 }
+_TITLES = {
+    "batch": "Speed by batch size",
+    "cache": "Static against dynamic KV cache",
+    "heat": "Speed of every configuration",
+    "sdpa": "Attention kernels by backend",
+}
+
+
+def plot_sections(results: Results) -> Section:
+    """Every plot of the results, for their page."""
+    return Section(
+        "", parts=tuple(Section(title, plot=Plot("", partial(_svg, kind, results))) for kind, title in _TITLES.items())
+    )
+
+
+def _svg(kind: str, results: Results) -> str:
+    with house_style():
+        return figure_svg(KINDS[kind](results), f"{kind}-")
 
 
 def _missing(what: str, benchmark: str) -> NotRecordedError:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The page's style sheet gives each of these another value in dark mode (render/html/page.css).
+# The page's style sheet gives each of these another value in dark mode (render/page/page.css).
 INK = "#1b1f24"
 MUTED = "#6b7280"
 GRID = "#d5d9e0"

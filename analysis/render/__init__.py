@@ -1,60 +1,29 @@
-"""Renderers: a report or a comparison in, one string out. One line per format below."""
+"""Formats: a document in, one string out. A format is one module with `render(document)`, and one line here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 
-from molprof.analysis.compare import Comparison
-from molprof.analysis.documents.comparison import comparison_document
-from molprof.analysis.documents.report import report_document
-from molprof.analysis.figures import Report
-from molprof.analysis.render.data import comparison_to_csv, report_to_csv, to_json
-from molprof.analysis.render.markdown import to_markdown
-from molprof.analysis.render.table import to_table
+from molprof.common.document import Document
 from molprof.common.errors import UsageError
 
-__all__ = ["COMPARISON_FORMATS", "REPORT_FORMATS", "render"]
-
-
-def _report_page(report: Report) -> str:
-    # Imported here: figures are drawn with what this package has for numbers and names.
-    from molprof.analysis.render.html import report_to_html
-
-    return report_to_html(report)
-
-
-def _comparison_page(comparison: Comparison) -> str:
-    from molprof.analysis.render.html import comparison_to_html
-
-    return comparison_to_html(comparison)
-
-
-REPORT_FORMATS: dict[str, Callable[[Report], str]] = {
-    "table": lambda report: to_table(report_document(report)),
-    "json": to_json,
-    "csv": report_to_csv,
-    "markdown": lambda report: to_markdown(report_document(report)),
-    "html": _report_page,
-}
-
-COMPARISON_FORMATS: dict[str, Callable[[Comparison], str]] = {
-    "table": lambda comparison: to_table(comparison_document(comparison)),
-    "json": to_json,
-    "csv": comparison_to_csv,
-    "markdown": lambda comparison: to_markdown(comparison_document(comparison)),
-    "html": _comparison_page,
+# Module, and ending of its files. Modules are imported when used: only pages need a template engine.
+FORMATS = {
+    "table": ("molprof.analysis.render.table", ".txt"),
+    "markdown": ("molprof.analysis.render.markdown", ".md"),
+    "csv": ("molprof.analysis.render.csv", ".csv"),
+    "json": ("molprof.analysis.render.json", ".json"),
+    "html": ("molprof.analysis.render.html", ".html"),
 }
 
 
-def render(subject: Report | Comparison, form: str = "table") -> str:
-    """`subject` as text in the format `form`, ending with a newline.
+def render(document: Document, form: str = "table") -> str:
+    """The document in the format `form`, ending with a newline.
 
     Raises:
-        UsageError: no such format.
+        UsageError: no such format, or one that cannot hold the document.
     """
-    known = sorted(REPORT_FORMATS)
-    if form not in REPORT_FORMATS:
-        raise UsageError(f"unknown format {form!r}; known: {', '.join(known)}")
-    if isinstance(subject, Report):
-        return REPORT_FORMATS[form](subject)
-    return COMPARISON_FORMATS[form](subject)
+    if form not in FORMATS:
+        raise UsageError(f"unknown format {form!r}; known: {', '.join(sorted(FORMATS))}")
+    text: str = import_module(FORMATS[form][0]).render(document)
+    return text

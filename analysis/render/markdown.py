@@ -4,58 +4,72 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 
-from molprof.common.document import Column, Document, Section
+from molprof.analysis.render.table import shown_rows, shown_sections
+from molprof.common.document import Column, Document, Section, Table
 from molprof.common.text import escaped
 
 # All that could start markup inside a line; `<` and `&` would be read as HTML, `$` as a formula.
 _SPECIAL = re.compile(r"([\\`*_\[\]<>&|~#$])")
-
-# Of a kernel's name no more is read, and a table of whole names is wider than a page.
+# Nobody reads more of a kernel's name, and a table of whole names is wider than a page.
 _LONGEST_CELL = 80
 
 
-def to_markdown(document: Document) -> str:
+def render(document: Document) -> str:
     """The document, ending with a newline; headings as they fit into a pull request or a comment."""
-    blocks = [f"## {cell_text(document.title)}"]
-    for section in document.sections:
-        blocks.extend(_folded(section) if section.detail else _section(section))
+    blocks = [f"## {_literal(document.title)}"] if document.title else []
+    blocks.extend(f"> **Warning:** {_literal(line)}" for line in document.warnings)
+    if document.summary:
+        blocks.append(_list(document.summary))
+    blocks.extend(block for section in shown_sections(document.sections) for block in _section(section, 3))
     return "\n\n".join(blocks) + "\n"
 
 
-def cell_text(value: str) -> str:
+def _literal(value: str) -> str:
     """`value` so that Markdown shows it as it is, in a table cell too."""
     return _SPECIAL.sub(r"\\\1", escaped(value))
 
 
-def _section(section: Section) -> list[str]:
-    blocks = [f"### {cell_text(section.title)}"] if section.title else []
-    return [*blocks, *_content(section)]
+def _list(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {_literal(line)}" for line in lines)
 
 
-def _folded(section: Section) -> list[str]:
-    # Inside the summary HTML counts, not Markdown; what is between empty lines is Markdown again.
-    title = html.escape(escaped(section.title))
-    return [f"<details><summary>{title}</summary>", *_content(section), "</details>"]
+def _section(section: Section, level: int) -> list[str]:
+    notes, blocks = section.notes, []
+    if section.table is not None and section.table.shown:
+        rows, more = shown_rows(section)
+        notes = (*notes, *more)
+        if section.table.titled:
+            blocks.append(_table(section.table, rows))
+        else:
+            notes = (*notes, *(f"{row[0]}: {row[-1]}" if row[0] else row[-1] for row in rows))
+    if notes:
+        blocks.insert(0, _list(notes))
+    blocks += [block for part in shown_sections(section.parts) for block in _section(part, level + 1)]
+    if section.detail:
+        # Inside the summary HTML counts, not Markdown; what is between empty lines is Markdown again.
+        return [f"<details><summary>{html.escape(escaped(section.title))}</summary>", *blocks, "</details>"]
+    return [f"{'#' * level} {_literal(section.title)}", *blocks] if section.title else blocks
 
 
-def _content(section: Section) -> list[str]:
-    blocks = []
-    if section.notes:
-        blocks.append("\n".join(f"- {cell_text(note)}" for note in section.notes))
-    if section.rows:
-        header = _row([column.title for column in section.columns], section.columns)
-        rule = "| " + " | ".join("---" if column.align == "left" else "---:" for column in section.columns) + " |"
-        blocks.append("\n".join([header, rule, *(_row(list(row), section.columns) for row in section.rows)]))
-    return blocks
+def _table(table: Table, rows: Sequence[Sequence[str]]) -> str:
+    header = [column.title for column in table.columns]
+    rule = " | ".join("---:" if column.numeric else "---" for column in table.columns)
+    lines = [_row(header, table.columns), f"| {rule} |"]
+    lines += [_row(row, table.columns, number in table.marked) for number, row in enumerate(rows)]
+    return "\n".join(lines)
 
 
-def _row(cells: list[str], columns: tuple[Column, ...]) -> str:
-    return "| " + " | ".join(_cell(cell, column) for cell, column in zip(cells, columns, strict=True)) + " |"
+def _row(cells: Sequence[str], columns: Sequence[Column], marked: bool = False) -> str:
+    texts = [_cell(cell, column) for cell, column in zip(cells, columns, strict=True)]
+    if marked:
+        texts[0] = f"**{texts[0]}**"
+    return f"| {' | '.join(texts)} |"
 
 
 def _cell(cell: str, column: Column) -> str:
-    """Spaces before a name say that it belongs to the one above; before a number they only align it."""
+    """Spaces before a name say that it belongs to the one above."""
     text = cell.strip()
-    indent = "&nbsp;" * (len(cell) - len(cell.lstrip(" "))) if column.align == "left" and text else ""
-    return indent + cell_text(text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…")
+    indent = "" if column.numeric or not text else "&nbsp;" * (len(cell) - len(cell.lstrip(" ")))
+    return indent + _literal(text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…")

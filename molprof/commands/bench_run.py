@@ -17,6 +17,7 @@ from molprof.commands.options import deliver, note
 from molprof.commands.progress import duration
 from molprof.commands.submission import Submission, own_arguments, submit_command
 from molprof.common.bench_records import FAILED, HUNG, NO_MEMORY, OK, STATUSES
+from molprof.common.document import Column, Document, Section, Table
 from molprof.common.errors import RunError, UsageError
 from molprof.common.text import escaped
 
@@ -114,7 +115,7 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
         number, of = running.share
         cases = cases[number - 1 :: of]
     if running.dry_run:
-        deliver(listed(cases, facts, running.repeats), None)
+        deliver(listed(cases, facts, running.repeats))
         return 0
     assert running.output is not None
     results = ResultsFile(running.output)
@@ -156,23 +157,22 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
     return 0
 
 
-def listed(cases: Sequence[Case], facts: Facts, repeats: int) -> str:
-    """Return the cases as a table, with the reasons of those that cannot run here."""
-    from molprof.analysis.render.table import to_table
-    from molprof.common.document import Column, Document, Section
+def listed(cases: Sequence[Case], facts: Facts, repeats: int) -> Document:
+    """The cases, with the reasons of those that cannot run here."""
     from molprof.profiler.bench.cases import case_id
     from molprof.profiler.bench.facts import unsupported
 
     reasons = [unsupported(case, facts) for case in cases]
     able = reasons.count(None)
-    rows = tuple(
-        (case_id(case), case.label(), "" if reason is None else reason)
+    rows = [
+        {"id": case_id(case), "label": case.label(), "unsupported": reason}
         for case, reason in zip(cases, reasons, strict=True)
-    )
+    ]
     where = facts.environment.get("gpu") or facts.environment.get("cpu") or facts.device
-    note_line = f"{able} of {len(cases)} cases can run on {facts.device} ({where}), each in {repeats} processes"
-    columns = (Column("case", "left"), Column("what", "left"), Column("unsupported here", "left"))
-    return to_table(Document("Benchmark cases", (Section("", columns, rows, (note_line,)),)))
+    summary = f"{able} of {len(cases)} cases can run on {facts.device} ({where}), each in {repeats} processes"
+    columns = (Column("case"), Column("settings"), Column("unsupported here"))
+    table = Table(columns, [tuple(row.values()) for row in rows], missing="")
+    return Document("Benchmark cases", (Section("", table=table),), lambda: rows, summary=(summary,))
 
 
 class Lines:

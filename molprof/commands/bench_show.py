@@ -14,6 +14,7 @@ from molprof.commands.options import (
     note,
     plot_format,
     result_options,
+    write,
 )
 
 # As in molprof.analysis.plots.benchmark, which takes long to import.
@@ -28,7 +29,7 @@ KINDS = {
 @click.command("show", cls=PlotCommand, kinds=KINDS)
 @click.argument("file", type=click.Path(path_type=Path, readable=False))
 @click.option("--plot", "kind", type=click.Choice(list(KINDS)), help="Write this plot to -o OUT instead of tables.")
-@result_options("table", "markdown", "json", "csv")
+@result_options()
 def show(file: Path, kind: str | None, style: str, output: Path | None, force: bool) -> None:
     """Show the results in FILE as tables, or as a plot.
 
@@ -50,10 +51,10 @@ def show(file: Path, kind: str | None, style: str, output: Path | None, force: b
     if kind is not None:
         from molprof.analysis.plots.benchmark import bench_figure
 
-        deliver(bench_figure(kind, results, plot_format(output)), output)
+        write(bench_figure(kind, results, plot_format(output)), output)
         return
-    from molprof.analysis.bench.render import render_results
+    from molprof.analysis.documents.benchmark import bench_document
 
     for line in results.notes:
         note(line)
-    deliver(render_results(results, style, f"Benchmark results: {file.name}"), output)
+    deliver(bench_document(results, f"Benchmark results: {file.name}"), style, output)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from molprof.commands.options import deliver, note
-from molprof.commands.submission import config_option, follow, project_jobs, settle, task_table
+from molprof.commands.submission import config_option, follow, project_jobs, settle
 
 
 @click.command("collect")
@@ -25,6 +25,7 @@ def command(name: str, wait: bool, config: Path | None) -> None:
       molprof collect capture-3
       molprof collect sweep-2 --wait
     """
+    from molprof.profiler.cluster.document import tasks_document
     from molprof.profiler.cluster.job import find_job
     from molprof.profiler.cluster.status import job_status
 
@@ -32,5 +33,5 @@ def command(name: str, wait: bool, config: Path | None) -> None:
     status = follow(job) if wait else job_status(job)
     if status.problem:
         note(f"Slurm does not answer, so these are the states that the tasks wrote: {status.problem}")
-    deliver(task_table(status), None)
+    deliver(tasks_document(status))
     settle(status)

@@ -27,11 +27,11 @@ from molprof.commands.options import (
     "--predictions",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="TOML file of expectations to test, beside the built-in ones.",
+    help="TOML file of expectations to test besides the built-in ones.",
 )
-@click.option("--anyway", is_flag=True, help="Compare runs of other molecules or other sampling too.")
+@click.option("--anyway", is_flag=True, help="Compare runs of different molecules or sampling too.")
 @reading_options
-@result_options("table", "json", "markdown", "csv", "html")
+@result_options()
 def command(
     traces: Sequence[Path],
     thresholds: tuple[str, ...],
@@ -44,13 +44,12 @@ def command(
     output: Path | None,
     force: bool,
 ) -> int:
-    """Sets TRACES side by side; ratios and differences are against the first.
+    """Compares TRACES side by side; ratios and differences are against the first.
 
-    A trace may be a stored report instead: molprof report TRACE --format json -o baseline.json; the folder of a
-    molprof sweep stands for its traces. A ratio of times that
-    noise explains is printed as ~. Thresholds are changes against the first (a sign and %) or values (wall_ns>2s);
-    one of a time is broken only where its whole interval is beyond. Exit codes: 1 for a broken one, 3 for one that
-    cannot be told.
+    A trace may be a stored report (molprof report TRACE --format json -o baseline.json) or the folder of a molprof
+    sweep, which stands for its traces. Ratios of times that noise explains are printed as ~. A threshold is a change
+    against the first (a sign and %) or a value (wall_ns>2s). A threshold on a time fails only if its whole confidence
+    interval is beyond the limit. Exit codes: 1 a threshold is broken, 3 one is undecided.
 
     \b
     Examples:
@@ -70,7 +69,7 @@ def command(
     from molprof.analysis.compare import compare
     from molprof.analysis.compare.expectations import read_expectations
     from molprof.analysis.compare.thresholds import judge_comparison, parse_threshold
-    from molprof.analysis.render import render
+    from molprof.analysis.documents.comparison import comparison_document
     from molprof.analysis.reports.load import ReportOptions
     from molprof.analysis.reports.stored import load_compared
 
@@ -81,5 +80,5 @@ def command(
         for remark in report.trace.remarks:
             note(remark)
     comparison = compare(reports, anyway=anyway, expectations=expectations)
-    deliver(render(comparison, style), output)
+    deliver(comparison_document(comparison), style, output)
     return judged(judge_comparison(comparison.labels, reports, bounds))

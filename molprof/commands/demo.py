@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from molprof.commands.options import deliver, engine_options, note
+from molprof.commands.options import deliver, engine_options, note, write
 from molprof.commands.progress import Progress, duration
+from molprof.common.document import Document, Section
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing
 
@@ -60,8 +60,8 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     for path in paths.values():
         check_output(path, force)
     from molprof.analysis.compare import compare
+    from molprof.analysis.documents.comparison import comparison_document
     from molprof.analysis.documents.verdict import comparison_verdict
-    from molprof.analysis.render import render
     from molprof.analysis.reports.load import ReportOptions
     from molprof.analysis.reports.parallel import load_reports
     from molprof.common.settings import AUTO, CaptureSettings
@@ -96,20 +96,27 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     reports = load_reports(list(paths.values()), ReportOptions(trace_processor, cached=True))
     runs = dict(zip(RUNS, reports, strict=True))
     pairs = [compare([runs[preset], runs[f"{preset}-lp"]]) for preset in ("llama", "qwen")]
-    deliver(render(compare(reports), "table"), None)
-    lines = [
-        "",
-        "What the LP does:",
-        *(_wrapped(line) for pair in pairs for line in comparison_verdict(pair)),
-        f"  valid molecules: {', '.join(f'{name} {_valid(report)}' for name, report in runs.items())}",
-        "The traces:",
-        *(f"  {path}" for path in paths.values()),
-        "Next:",
-        f"  molprof report {paths['qwen-lp']}",
-        f"  molprof compare {paths['qwen']} {paths['qwen-lp']}",
-        f"  molprof open {paths['qwen-lp']}",
-    ]
-    deliver("\n".join(lines), None)
+    deliver(comparison_document(compare(reports)))
+    write("")
+    deliver(
+        Document(
+            "",
+            (
+                Section("What the LP does", tuple(line for pair in pairs for line in comparison_verdict(pair))),
+                Section("Valid molecules", tuple(f"{name}: {_valid(report)}" for name, report in runs.items())),
+                Section("Traces", tuple(map(str, paths.values()))),
+                Section(
+                    "Next",
+                    (
+                        f"molprof report {paths['qwen-lp']}",
+                        f"molprof compare {paths['qwen']} {paths['qwen-lp']}",
+                        f"molprof open {paths['qwen-lp']}",
+                    ),
+                ),
+            ),
+            dict,
+        )
+    )
 
 
 def _left(elapsed_s: float, done: int) -> str:
@@ -121,8 +128,3 @@ def _valid(report: Report) -> str:
     if report.run is None or report.run.valid_molecules is None:
         return "not recorded"
     return f"{report.run.valid_molecules} of {report.run.molecules}"
-
-
-def _wrapped(line: str) -> str:
-    kept = line.replace(" %", "\xa0%")  # a number and its sign stay together
-    return textwrap.fill(kept, 100, initial_indent="  ", subsequent_indent="    ").replace("\xa0", " ")

@@ -1,9 +1,8 @@
-"""`molprof drift`: what placeholders give and what coordinates need, without a model."""
+"""`molprof drift`: tokens that coordinates need and placeholders give, without a model."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,26 +19,28 @@ from molprof.common.errors import MissingExtraError
     default=("qwen", "llama"),
     show_default="qwen and llama",
     metavar="NAME",
-    help="Preset, folder with a tokenizer.json, hub id, or model of molprof.toml. May be given several times.",
+    help="Preset, folder with a tokenizer.json, hub id, or model of molprof.toml. Repeatable.",
 )
 @click.option(
     "--conformers",
     "path",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="SDF, XYZ, or a text per line: [C]<1.0,2.0,3.0>...  [default: ETKDG conformers of the built-in molecules]",
+    help="SDF or XYZ file, or a text per line: [C]<1.0,2.0,3.0>...  [default: conformers of the built-in molecules]",
 )
-@click.option("-n", "count", type=click.IntRange(1), metavar="N", help="Conformers to take.  [default: all]")
+@click.option("-n", "count", type=click.IntRange(1), metavar="N", help="Number of conformers.  [default: all]")
 @click.option(
     "--placeholder",
     "placeholders",
     multiple=True,
     metavar="TEXT",
-    help="Measure this one too, such as 0.000,0.000,0.000. May be given several times.",
+    help="Measure this placeholder too, such as 0.000,0.000,0.000. Repeatable.",
 )
-@click.option("--decimals", type=click.IntRange(1, 12), default=4, show_default=True, help="Of the coordinates.")
+@click.option(
+    "--decimals", type=click.IntRange(1, 12), default=4, show_default=True, help="Decimals of the coordinates."
+)
 @config_option
-@result_options("table", "json", "csv", "markdown")
+@result_options()
 def command(
     tokenizers: tuple[str, ...],
     path: Path | None,
@@ -51,10 +52,10 @@ def command(
     output: Path | None,
     force: bool,
 ) -> None:
-    """Counts the tokens that real coordinates need and that placeholders give them.
+    """Counts the tokens that real coordinates need and the FREE positions that placeholders give them.
 
-    Drift is the difference: FREE positions of a placeholder minus tokens of a coordinate. Above 0 the positions that
-    are left over fill with junk, below 0 the coordinate is cut. No model is needed.
+    Drift is the difference: FREE positions of a placeholder minus tokens of a coordinate. Above 0, junk fills the
+    positions left over. Below 0, the coordinate is cut. Requires no model.
 
     \b
     Examples:
@@ -67,10 +68,7 @@ def command(
         import rdkit  # noqa: F401
     except ImportError as problem:
         raise MissingExtraError("rdkit", "presets", "reading coordinates") from problem
-    from molprof.analysis.render.data import report_to_csv, to_json
-    from molprof.analysis.render.markdown import to_markdown
-    from molprof.analysis.render.table import to_table
-    from molprof.commands.drift_document import drift_document
+    from molprof.profiler.drift.document import drift_document
     from molprof.profiler.drift.survey import PLACEHOLDERS, check_placeholders, survey
     from molprof.profiler.models.backends import load_backend
     from molprof.profiler.molecules.conformers import built_in_conformers, read_conformers
@@ -83,10 +81,4 @@ def command(
     loaded = [(name, load_backend(project.tokenizer(name) or name)) for name in dict.fromkeys(tokenizers)]
     for skipped in found.skipped:
         note(f"line {skipped.line}: {skipped.problem}; skipped")
-    result = survey(loaded, found, wanted, decimals)
-    figures: Any = result  # both renderers take whatever has a to_json()
-    if style in ("json", "csv"):
-        deliver(to_json(figures) if style == "json" else report_to_csv(figures), output)
-        return
-    document = drift_document(result)
-    deliver(to_table(document) if style == "table" else to_markdown(document), output)
+    deliver(drift_document(survey(loaded, found, wanted, decimals)), style, output)

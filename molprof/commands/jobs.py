@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from molprof.commands.options import deliver, note
-from molprof.commands.submission import config_option, project_jobs, task_table
+from molprof.commands.options import check_result, deliver, note, result_options
+from molprof.commands.submission import config_option, project_jobs
 from molprof.common.errors import UsageError
-from molprof.common.text import aligned, escaped_json
 
 if TYPE_CHECKING:
     from molprof.profiler.cluster.status import JobStatus
@@ -22,10 +19,12 @@ if TYPE_CHECKING:
 @click.argument("name", metavar="[ID]", required=False)
 @click.option("--requeue", "again", is_flag=True, help="Submit the tasks of ID again that did not end well.")
 @click.option("--cancel", "stop", is_flag=True, help="Cancel the tasks of ID that wait or run.")
-@click.option("--format", "style", type=click.Choice(("table", "json")), default="table", show_default=True)
+@result_options()
 @config_option
-def command(name: str | None, again: bool, stop: bool, style: str, config: Path | None) -> None:
-    """Lists the jobs of this project, or the tasks of the job ID: capture-3, or 3 for short.
+def command(
+    name: str | None, again: bool, stop: bool, style: str, output: Path | None, force: bool, config: Path | None
+) -> None:
+    """List the jobs of this project, or the tasks of the job ID: capture-3, or 3 for short.
 
     If Slurm does not answer, the states are those that the tasks wrote.
 
@@ -40,6 +39,8 @@ def command(name: str | None, again: bool, stop: bool, style: str, config: Path 
         raise click.UsageError("--requeue and --cancel require the ID of a job; molprof jobs lists them")
     if again and stop:
         raise click.UsageError("--requeue and --cancel exclude each other")
+    check_result(output, force)
+    from molprof.profiler.cluster.document import jobs_document, tasks_document
     from molprof.profiler.cluster.job import all_jobs, find_job
     from molprof.profiler.cluster.status import job_statuses
 
@@ -54,14 +55,10 @@ def command(name: str | None, again: bool, stop: bool, style: str, config: Path 
         _requeue(statuses[0])
     elif stop:
         _cancel(statuses[0])
-    elif style == "json":
-        deliver(escaped_json(json.dumps([_to_json(status) for status in statuses], indent=2)), None)
     elif name is not None:
-        deliver(task_table(statuses[0]), None)
-    elif statuses:
-        rows = [("ID", "CLUSTER", "CREATED", "TASKS", "")]
-        rows += [(item.job.id, item.job.cluster, item.job.created, item.summary, item.job.cwd) for item in statuses]
-        deliver(aligned(rows), None)
+        deliver(tasks_document(statuses[0]), style, output)
+    elif statuses or style == "json":
+        deliver(jobs_document(statuses), style, output)
     else:
         note(f"no job in {folder}")
 
@@ -85,20 +82,3 @@ def _cancel(status: JobStatus) -> None:
         raise UsageError(f"no task of {status.job.id} waits or runs: {status.summary}")
     cancel(found)
     note(f"cancelled {len(found)} of {len(status.tasks)} tasks of {status.job.id}")
-
-
-def _to_json(status: JobStatus) -> dict[str, Any]:
-    job = status.job
-    return {
-        "id": job.id,
-        "kind": job.kind,
-        "cluster": job.cluster,
-        "created": job.created,
-        "folder": str(job.folder),
-        "finished": status.finished,
-        "problem": status.problem,
-        "tasks": [
-            {**asdict(task), "arguments": list(item.arguments), "output": item.output}
-            for task, item in zip(status.tasks, job.tasks, strict=True)
-        ],
-    }

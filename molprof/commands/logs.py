@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molprof.commands.options import deliver
+from molprof.commands.options import write
 from molprof.commands.submission import config_option, project_jobs
 from molprof.common.errors import UsageError
 from molprof.common.text import escaped
@@ -39,7 +39,7 @@ def command(name: str, task: str | None, config: Path | None) -> None:
         path = job.log(number)
         text = "(nothing yet)" if path is None else path.read_text(encoding="utf-8", errors="replace")
         lines += [escaped(line) for line in text.rstrip("\n").split("\n")]
-    deliver("\n".join(lines), None)
+    write("\n".join(lines))
 
 
 def _number(job: Job, task: str) -> int:

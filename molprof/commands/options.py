@@ -1,4 +1,4 @@
-"""Options that several commands share, and how a result leaves: stdout, or a whole file."""
+"""Options that several commands share, and how they write a result: to stdout, or to a whole file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from molprof.analysis.render import FORMATS, render
+from molprof.common.document import Document
 from molprof.common.errors import MolprofError
 from molprof.common.files import check_output, replacing
 from molprof.common.text import escaped
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-# Whether it can be read is for the reader to find out, whose error has its own exit code.
+# The reader checks whether it can be read: its error has its own exit code.
 TRACE = click.Path(path_type=Path, readable=False)
 PLOT_FORMATS = ("png", "svg", "pdf")
 _ELSEWHERE = "send it to a file: > FILE, or -o OUT where the command has it"
@@ -49,7 +51,7 @@ def plot_format(output: Path | None) -> str:
 
 
 class Seconds(click.FloatRange):
-    """A time limit: a number above 0, and none that no clock reaches."""
+    """A time limit: a finite number above 0."""
 
     name = "seconds"
 
@@ -83,13 +85,14 @@ def reading_options(command: _F) -> _F:
     """`--partial`, `--no-cache` and `--trace-processor`: how traces are read for reports."""
     command = engine_options(command)
     command = click.option(
-        "--no-cache", "cached", flag_value=False, default=True, help="Read the trace anew; keep nothing."
+        "--no-cache", "cached", flag_value=False, default=True, help="Do not use or fill the cache of reports."
     )(command)
     return partial_option(command)
 
 
-def result_options(*formats: str) -> Callable[[_F], _F]:
-    """`--format`, `-o` and `--force` of a command whose result is text."""
+def result_options(*more: str) -> Callable[[_F], _F]:
+    """`--format`, `-o` and `--force` of a command whose result is a document; `more` formats than documents have."""
+    formats = (*FORMATS, *more)
 
     def decorate(command: _F) -> _F:
         command = click.option("--force", is_flag=True, help="Replace OUT if it exists.")(command)
@@ -132,23 +135,23 @@ def file_option(*endings: str) -> Callable[[_F], _F]:
 
 
 def fail_if_option(example: str) -> Callable[[_F], _F]:
-    """`--fail-if`: thresholds, whose breaking is exit code 1."""
+    """`--fail-if`: thresholds; a broken one is exit code 1."""
     return click.option(
         "--fail-if",
         "thresholds",
         multiple=True,
         metavar="THRESHOLD",
-        help=f"Exit with 1 where it holds, such as {example}. May be given several times. "
-        "The first column of molprof compare A B --format csv lists what can stand in it.",
+        help=f"Exit with 1 if it holds, such as {example}. Repeatable. "
+        "The first column of molprof compare A B --format csv lists the figures.",
     )
 
 
 def judged(outcome: Outcome) -> int:
-    """Prints what came of thresholds, one line each; the exit code: 1 broken, 3 one that cannot be told, else 0."""
+    """Print the outcome of thresholds, one line each; the exit code: 1 for a broken one, 3 for an undecided one."""
     for line in outcome.notes:
         note(f"not failed: {escaped(line)}")
     for line in outcome.untold:
-        note(f"cannot be told: {escaped(line)}")
+        note(f"undecided: {escaped(line)}")
     for line in outcome.broken:
         note(f"failed: {escaped(line)}")
     return 1 if outcome.broken else 3 if outcome.untold else 0
@@ -186,8 +189,13 @@ def _check_stdout() -> None:
         raise MolprofError("cannot write to stdout: it is closed", hint=_ELSEWHERE)
 
 
-def deliver(result: str | bytes, output: Path | None) -> None:
-    """The finished text or file to OUT, or to stdout."""
+def deliver(document: Document, style: str = "table", output: Path | None = None) -> None:
+    """Writes the document in one of `FORMATS` to OUT, or to stdout."""
+    write(render(document, style), output)
+
+
+def write(result: str | bytes, output: Path | None = None) -> None:
+    """Writes the finished text or file to OUT, or to stdout."""
     if output is None:
         _check_stdout()
         try:

@@ -11,11 +11,11 @@ from molprof.commands.options import (
     PLOT_FORMATS,
     TRACE,
     PlotCommand,
-    deliver,
     file_option,
     plot_format,
     reading_options,
     sweeps_expanded,
+    write,
 )
 from molprof.common.files import check_output
 
@@ -64,4 +64,4 @@ def command(
     from molprof.analysis.reports.stored import load_compared
 
     reports = load_compared(traces, ReportOptions(trace_processor, partial=partial, cached=cached))
-    deliver(plot_file(kind, subject_of(reports, anyway), plot_format(output)), output)
+    write(plot_file(kind, subject_of(reports, anyway), plot_format(output)), output)

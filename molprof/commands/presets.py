@@ -6,15 +6,17 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import deliver
+from molprof.commands.options import check_result, deliver, result_options
 from molprof.commands.submission import config_option
 
 
 @click.command("presets")
 @config_option
-def command(config: Path | None) -> None:
-    """The models, logits processors and molecules that come with molprof, and what molprof.toml names."""
-    from molprof.profiler.presets import describe
+@result_options()
+def command(config: Path | None, style: str, output: Path | None, force: bool) -> None:
+    """Lists the models, logits processors and molecules that come with molprof, and those of molprof.toml."""
+    check_result(output, force)
+    from molprof.profiler.presets import presets_document
     from molprof.profiler.project import find_project
 
-    deliver(describe(find_project(config)), None)
+    deliver(presets_document(find_project(config)), style, output)

@@ -1,10 +1,10 @@
-"""`molprof queries`: what the SQL package offers."""
+"""`molprof queries`: the modules of the SQL package."""
 
 from __future__ import annotations
 
 import click
 
-from molprof.commands.options import deliver
+from molprof.commands.options import write
 
 
 @click.command("queries")
@@ -28,7 +28,7 @@ def command(name: str | None, sql: bool) -> None:
     if name is None:
         if sql:
             raise click.UsageError("--sql requires NAME")
-        deliver(module_list(known), None)
+        write(module_list(known))
         return
     module = find_module(name, known)
-    deliver(standalone_sql(module.name, known) if sql else module_page(module), None)
+    write(standalone_sql(module.name, known) if sql else module_page(module))

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import TRACE, check_result, deliver, engine_options, note, partial_option, result_options
+from molprof.commands.options import (
+    TRACE,
+    check_result,
+    deliver,
+    engine_options,
+    note,
+    partial_option,
+    result_options,
+    write,
+)
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -36,7 +45,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
 @click.option("--stacks", is_flag=True, help="Read Python stacks too (category python_function).")
 @partial_option
 @engine_options
-@result_options("table", "csv", "json", "markdown", "parquet")
+@result_options("parquet")
 def command(
     query: str,
     traces: tuple[Path, ...],
@@ -63,7 +72,7 @@ def command(
       molprof query mine.sql trace.json.gz --format parquet -o mine.parquet
     """
     check_result(output, force)
-    from molprof.analysis.documents.query_result import render_result
+    from molprof.analysis.documents.query_result import query_document
     from molprof.analysis.query import find_statement, run_statement
     from molprof.analysis.query.parquet import check_parquet, result_to_parquet
 
@@ -75,4 +84,7 @@ def command(
     result = run_statement(statement, traces, native_path=trace_processor, stacks=stacks, partial=partial)
     for line in result.notes:
         note(line)
-    deliver(result_to_parquet(result) if style == "parquet" else render_result(result, style), output)
+    if style == "parquet":
+        write(result_to_parquet(result), output)
+    else:
+        deliver(query_document(result), style, output)

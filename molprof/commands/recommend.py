@@ -1,4 +1,4 @@
-"""`molprof recommend`: the fastest valid configuration of those that were measured."""
+"""`molprof recommend`: the fastest valid configuration that was measured."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from molprof.commands.options import TRACE, check_result, deliver, engine_option
 
 @click.command("recommend")
 @click.argument("file", type=click.Path(path_type=Path, readable=False))
-@click.option("--trace", type=TRACE, metavar="TRACE", help="Bounds what each change can gain: Amdahl.")
-@result_options("table", "markdown", "json")
+@click.option("--trace", type=TRACE, metavar="TRACE", help="Trace that bounds the gain of each change (Amdahl).")
+@result_options()
 @engine_options
 def command(
     file: Path, trace: Path | None, style: str, output: Path | None, force: bool, trace_processor: str | None
 ) -> None:
-    """The fastest valid configuration in FILE for each machine, model, processor and batch size.
+    """Prints the fastest valid configuration in FILE for each machine, model, processor and batch size.
 
-    Says how sure that is, what it gains over the default (sdpa, dynamic cache, not compiled), what each single change
-    gains, and what is no candidate and why. Valid: every process was ok, and as many molecules are valid as by
-    default.
+    With it: the confidence, its speed over the default (sdpa, dynamic cache, not compiled), the gain of each single
+    change, and why other configurations were rejected. Valid: every process succeeded, and as many molecules are
+    valid as by default.
 
     \b
     Examples:
@@ -31,10 +31,7 @@ def command(
     check_result(output, force)
     from molprof.analysis.bench.bounds import read_bounds
     from molprof.analysis.bench.recommend import recommend
-    from molprof.analysis.bench.render import json_text
-    from molprof.analysis.documents.advice import advice_document, advice_json
-    from molprof.analysis.render.markdown import to_markdown
-    from molprof.analysis.render.table import to_table
+    from molprof.analysis.documents.advice import advice_document
     from molprof.common.bench_records import read_results
 
     results = read_results(file)
@@ -42,8 +39,4 @@ def command(
         note(line)
     advice = recommend(results)
     bounds = None if trace is None else read_bounds(trace, trace_processor)
-    if style == "json":
-        deliver(json_text(advice_json(advice, results, bounds)), output)
-        return
-    document = advice_document(advice, results, bounds)
-    deliver(to_markdown(document) if style == "markdown" else to_table(document), output)
+    deliver(advice_document(advice, results, bounds), style, output)

@@ -1,4 +1,4 @@
-"""`molprof report`: what a trace holds, or each of several."""
+"""`molprof report`: the figures, findings and tables of one trace or several."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from molprof.analysis.render import FORMATS, render
 from molprof.commands.options import (
     TRACE,
     check_result,
@@ -18,6 +19,7 @@ from molprof.commands.options import (
     reading_options,
     result_options,
     sweeps_expanded,
+    write,
 )
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
@@ -27,15 +29,13 @@ if TYPE_CHECKING:
     from molprof.analysis.figures import Report
     from molprof.profiler.cluster.job import Task
 
-_ENDINGS = {"table": ".txt", "json": ".json", "markdown": ".md", "csv": ".csv", "html": ".html"}
-
 
 @click.command("report", cls=Submittable)
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
-@click.option("--stacks", is_flag=True, help="Read Python stacks too; no figure needs them.")
+@click.option("--stacks", is_flag=True, help="Read Python stacks too. No figure needs them.")
 @fail_if_option("'junk_tokens>0' or 'wall_ns>2s'")
 @reading_options
-@result_options("table", "json", "markdown", "csv", "html")
+@result_options()
 @submit_options
 @click.pass_context
 def command(
@@ -52,11 +52,11 @@ def command(
     force: bool,
     submission: Submission,
 ) -> int:
-    """Launches, kernels, copies, syncs, phases and tokens of TRACE.
+    """Reports launches, kernels, copies, syncs, phases and tokens of TRACE.
 
-    TRACE is a torch.profiler trace, recorded by molprof or by any other program, or one in Perfetto's own format;
-    plain, gzip or zstd, told by its content; - for standard input. The folder of a molprof sweep stands for its
-    traces. Of several traces, OUT is a folder that gets a file each, and JSON on stdout is a list.
+    TRACE is a trace of torch.profiler, captured by molprof or foreign, or one in Perfetto's own format; plain, gzip or
+    zstd, detected by its content; - for standard input. The folder of a molprof sweep stands for its traces. For
+    several traces, OUT is a folder that gets one file for each, and JSON on stdout is a list.
 
     \b
     Examples:
@@ -117,7 +117,7 @@ def _outputs(traces: Sequence[Path], output: Path | None, style: str, force: boo
     output.mkdir(parents=True, exist_ok=True)
     places: dict[Path, Path] = {}
     for trace in traces:
-        place = output / (_stem(trace) + _ENDINGS[style])
+        place = output / (_stem(trace) + FORMATS[style][1])
         if place in places:
             raise UsageError(f"{places[place]} and {trace} would share {place}", hint="report them one by one")
         check_output(place, force)
@@ -134,15 +134,15 @@ def _stem(trace: Path) -> str:
 
 def _deliver(reports: Sequence[Report], style: str, outputs: Sequence[Path | None]) -> None:
     """Each report to its file, or all of them to stdout; JSON of several as a list."""
-    from molprof.analysis.render import render
+    from molprof.analysis.documents.report import report_document
 
-    texts = [render(report, style) for report in reports]
-    if outputs[0] is None and len(texts) > 1:
-        joined = ",\n".join(text.rstrip("\n") for text in texts)
-        deliver(f"[\n{joined}\n]" if style == "json" else "\n".join(texts), None)
+    documents = [report_document(report) for report in reports]
+    if outputs[0] is None and len(documents) > 1:
+        texts = [render(document, style).rstrip("\n") for document in documents]
+        write("[\n" + ",\n".join(texts) + "\n]" if style == "json" else "\n\n".join(texts))
         return
-    for text, place in zip(texts, outputs, strict=True):
-        deliver(text, place)
+    for document, place in zip(documents, outputs, strict=True):
+        deliver(document, style, place)
 
 
 def _tasks(traces: Sequence[Path], outputs: Sequence[Path | None], own: Sequence[str]) -> list[Task]:

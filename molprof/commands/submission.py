@@ -13,7 +13,6 @@ from click.core import ParameterSource
 
 from molprof.commands.options import note
 from molprof.common.errors import RunError
-from molprof.common.text import aligned
 
 if TYPE_CHECKING:
     from molprof.profiler.cluster.job import Job, Task
@@ -225,13 +224,3 @@ def _finish(status: JobStatus) -> None:
     else:
         return
     finish(status)
-
-
-def task_table(status: JobStatus) -> str:
-    """Return the tasks of a job, one line each."""
-    rows = [("TASK", "NAME", "STATE", "SLURM", "NODE", "")]
-    for task in status.tasks:
-        rows.append(
-            (str(task.number), task.name, task.state, task.slurm_id or "-", task.node or "-", task.message or "")
-        )
-    return aligned(rows)

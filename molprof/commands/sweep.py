@@ -13,7 +13,7 @@ import click
 
 from molprof.commands.capture import capture_settings, check_sampling
 from molprof.commands.capture import command as capture
-from molprof.commands.options import Seconds, deliver, note
+from molprof.commands.options import Seconds, note, write
 from molprof.commands.submission import PARAMETERS, Submission, submit_command, submit_options, words
 from molprof.common.errors import MolprofError, RunError, UsageError
 from molprof.common.text import escaped
@@ -101,7 +101,7 @@ def command(
     chosen = [number for number, entry in enumerate(entries) if entry.state != "unsupported"]
     if dry_run:
         lines = [escaped(shlex.join(["molprof", *_command(folder, entries[number], force)])) for number in chosen]
-        deliver("\n".join(lines), None)
+        write("\n".join(lines))
         note(f"{counted(len(lines), 'case')}, to be captured into {folder}")
         return
     busy = {} if force else _with_cluster(folder, submission.project)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 
 # All that is neither ASCII to print nor the newline between JSON's lines.
 _SUSPECT = re.compile(r"[^\n\x20-\x7e]")
@@ -27,14 +26,6 @@ def shortened(value: str) -> str:
     if len(value) <= _SHOWN_CHARACTERS:
         return value
     return f"{value[:_SHOWN_CHARACTERS]}... ({len(value):,} characters)"
-
-
-def aligned(rows: Sequence[Sequence[str]], indent: str = "") -> str:
-    """Rows of cells under each other, escaped; the last column may be of any length."""
-    cells = [[escaped(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
-    return "\n".join((indent + line).rstrip() for line in lines)
 
 
 def escaped_json(text: str) -> str:

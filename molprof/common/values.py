@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import unicodedata
 from collections.abc import Callable
 from typing import Literal
@@ -10,9 +11,15 @@ from typing import Literal
 NOT_RECORDED = "not recorded"
 
 # A value of a table; None: not recorded.
-Cell = str | int | float | None
-# ns: time; bytes; ratio: 1 is all; count: integer; number: with decimals; text.
-Unit = Literal["ns", "bytes", "ratio", "count", "number", "text"]
+Value = str | int | float | None
+# Its lowest and highest.
+Range = tuple[float, float]
+# name: of a kernel or operator, which may be shortened. ratio: of a whole, so percent; factor: of two values.
+# index: a number of something, not an amount. change_ns: a difference of times. raw: as SQL gave it.
+Unit = Literal[
+    "text", "name", "ns", "change_ns", "bytes", "ratio", "factor", "count", "number", "index", "speed", "probability",
+    "raw",
+]  # fmt: skip
 
 _NS_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _BYTE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
@@ -29,11 +36,11 @@ _KERNEL_NOISE = (
 
 
 def time_text(value_ns: float | None) -> str:
-    """Nanoseconds in the unit that leaves one to three digits before the point."""
+    """Nanoseconds with three significant digits, in the largest unit that leaves one before the point."""
     if value_ns is None:
         return NOT_RECORDED
     for size, unit in _NS_UNITS:
-        if abs(value_ns) >= size:
+        if abs(value_ns) >= 0.9995 * size:
             return f"{_digits(value_ns / size)} {unit}"
     return f"{value_ns:.0f} ns"
 
@@ -45,11 +52,8 @@ def signed_time_text(value_ns: float | None) -> str:
 
 def signed_percent_text(value_ratio: float | None) -> str:
     """A part of a difference, in percent of it, with its sign."""
-    if value_ratio is None:
-        return NOT_RECORDED
-    percent = 100 * value_ratio
-    decimals = 0 if abs(percent) >= 10 else 1 if abs(percent) >= 1 else 2
-    return f"{percent:+.{decimals}f} %"
+    text = percent_text(value_ratio)
+    return f"+{text}" if value_ratio is not None and value_ratio > 0 else text
 
 
 def bytes_text(value_bytes: float | None) -> str:
@@ -57,7 +61,7 @@ def bytes_text(value_bytes: float | None) -> str:
     if value_bytes is None:
         return NOT_RECORDED
     for size, unit in _BYTE_UNITS:
-        if abs(value_bytes) >= size:
+        if abs(value_bytes) >= 0.9995 * size:
             return f"{_digits(value_bytes / size)} {unit}"
     return f"{value_bytes:.0f} B"
 
@@ -73,69 +77,52 @@ def counted(value: float | None, noun: str) -> str:
 
 
 def number_text(value: float | None) -> str:
-    """A number with as many decimals as four digits leave room for; none where it is whole."""
+    """A number with three significant digits; whole where it is whole."""
     if value is None:
         return NOT_RECORDED
     return f"{value:,.0f}" if float(value).is_integer() else _digits(value)
 
 
 def speed_text(value: float | None) -> str:
-    """A measured speed with four digits, so that columns are even; a small one with three, and never 0."""
-    if value is None:
-        return NOT_RECORDED
-    return f"{value:.3g}" if 0 < value < 0.1 else _digits(value)
+    """A measured speed with three significant digits."""
+    return NOT_RECORDED if value is None else _digits(value)
 
 
 def percent_text(value_ratio: float | None) -> str:
-    """A ratio as a percentage."""
+    """A ratio as a percentage with three significant digits, at most two decimals."""
     if value_ratio is None:
         return NOT_RECORDED
     percent = 100 * value_ratio
-    return "< 0.01 %" if 0 < percent < 0.005 else f"{percent:.2f} %"
+    if 0 < percent < 0.005:
+        return "< 0.01 %"
+    decimals = 0 if abs(percent) >= 99.95 or abs(percent) < 0.005 else 1 if abs(percent) >= 9.995 else 2
+    return f"{percent + 0.0:,.{decimals}f} %".replace("-0 %", "0 %")
 
 
-def ratio_text(value_ratio: float | None) -> str:
-    """A ratio as a factor; empty where there is none."""
-    return "" if value_ratio is None else f"{_digits(value_ratio)}x"
+def factor_text(value: float | None) -> str:
+    """A ratio of two values as a factor."""
+    return NOT_RECORDED if value is None else f"{_digits(value)}x"
 
 
-def bool_text(value: bool | None) -> str:
-    """yes, no, or not recorded."""
-    return NOT_RECORDED if value is None else "yes" if value else "no"
-
-
-def text(value: str | None) -> str:
-    """Text, or not recorded."""
-    return NOT_RECORDED if value is None else value
-
-
-def by_unit(unit: str, value: Cell) -> str:
-    """A figure's value in its unit."""
-    if isinstance(value, str):
-        return value
-    formats: dict[str, Callable[[float | None], str]] = {
-        "ns": time_text,
-        "bytes": bytes_text,
-        "ratio": percent_text,
-        "count": count_text,
-        "number": number_text,
-    }
-    return formats.get(unit, number_text)(value)
-
-
-def by_column(column: str, value: Cell) -> str:
-    """A value of a metric's table, by the suffix of its column; empty where null."""
+def by_unit(unit: Unit, value: Value | Range) -> str:
+    """A value as people read it."""
+    if isinstance(value, tuple):
+        return " to ".join(by_unit(unit, end) for end in value)
     if value is None:
-        return ""
+        return NOT_RECORDED
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, str):
-        return short_name(value)
-    if column.endswith("_ns"):
-        return time_text(value)
-    if column.endswith("_bytes") or column == "bytes":
-        return bytes_text(value)
-    if column.endswith("_ratio"):
-        return percent_text(value)
-    return number_text(value)
+        return short_name(value) if unit == "name" else value
+    return _FORMATS[unit](value)
+
+
+def column_unit(column: str) -> Unit:
+    """The unit of a table's numbers, by the suffix of their column."""
+    if column == "bytes":
+        return "bytes"
+    suffixes: dict[str, Unit] = {"_ns": "ns", "_bytes": "bytes", "_ratio": "ratio"}
+    return next((unit for suffix, unit in suffixes.items() if column.endswith(suffix)), "number")
 
 
 def column_title(column: str) -> str:
@@ -186,12 +173,40 @@ def _character_width(character: str) -> int:
 
 
 def _digits(value: float) -> str:
-    """Four significant digits, at least none and at most three decimals."""
+    """Three significant digits; more before the point where a number has them."""
     size = abs(value)
-    decimals = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
+    if size < 0.0995:
+        return f"{value:.3g}"
+    decimals = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 else 3
     return f"{value:,.{decimals}f}"
 
 
 def now() -> str:
     """The time in ISO format and UTC."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def _raw(value: float) -> str:
+    """Three decimals where a number is not whole, and no separators."""
+    if isinstance(value, int):
+        return str(value)
+    if math.isfinite(value) and abs(value) >= 1e-3:
+        return f"{value:.3f}".rstrip("0").rstrip(".")
+    return f"{value:.3g}"
+
+
+_FORMATS: dict[Unit, Callable[[float], str]] = {
+    "text": number_text,
+    "name": number_text,
+    "ns": time_text,
+    "change_ns": signed_time_text,
+    "bytes": bytes_text,
+    "ratio": percent_text,
+    "factor": factor_text,
+    "count": count_text,
+    "number": number_text,
+    "index": str,
+    "speed": speed_text,
+    "probability": "{:.3f}".format,
+    "raw": _raw,
+}

@@ -1,0 +1,78 @@
+"""Figures and settings of one report or several, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from molprof.analysis.compare import Comparison
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.catalog import FIGURES
+from molprof.analysis.figures.figure import Figure
+from molprof.analysis.figures.settings import SETTINGS
+from molprof.common.document import Cell, Column, Section, Table
+from molprof.common.values import Range, Value
+
+
+def report_figures(label: str, report: Report) -> Section:
+    """The figures of one report."""
+    columns = (Column("figure"), Column(label, "number"))
+    return _section(columns, ((figure, [Cell(figure.value(report), figure.unit)]) for figure in FIGURES), ())
+
+
+def compared_figures(comparison: Comparison) -> Section:
+    """The figures of every run, with ratios to the first."""
+    columns = [Column("figure"), Column(comparison.labels[0], "number")]
+    for label in comparison.labels[1:]:
+        columns += [Column(label, "number"), Column("ratio", "factor", joined=True)]
+    rows = []
+    for row in comparison.rows:
+        cells = [Cell(row.values[0], row.figure.unit)]
+        for place, (value, ratio) in enumerate(zip(row.values[1:], row.ratios[1:], strict=True), 1):
+            cells.append(Cell(value, row.figure.unit))
+            cells.append(Cell("" if ratio is None else ratio, "factor", noise=row.within_noise(place)))
+        rows.append((row.figure, cells))
+    return _section(tuple(columns), rows, ("-: not recorded",))
+
+
+def _section(
+    columns: tuple[Column, ...], rows: Iterable[tuple[Figure, Sequence[Cell]]], notes: tuple[str, ...]
+) -> Section:
+    """A table for each group but the settings; what no trace records, in a line."""
+    rows = [row for row in rows if row[0] not in SETTINGS]
+    known = [(figure, cells) for figure, cells in rows if any(cell.value not in (None, "") for cell in cells)]
+    sections = [
+        Section(group, table=Table(columns, [(figure.label, *cells) for figure, cells in found], keys=2, missing="-"))
+        for group, found in groupby(known, key=lambda row: row[0].group)
+    ]
+    notes += _missing([figure for figure, _ in rows], [figure for figure, _ in known])
+    return Section("Figures", notes, parts=tuple(sections))
+
+
+def _missing(figures: Sequence[Figure], known: Sequence[Figure]) -> tuple[str, ...]:
+    """The figures that are not known, by group; a group of which nothing is known by its name alone."""
+    texts = []
+    for group, items in groupby(figures, key=lambda figure: figure.group):
+        found = list(items)
+        names = [figure.label.strip() for figure in found if figure not in known]
+        if len(names) == len(found):
+            texts.append(group)
+        elif names:
+            texts.append(f"{group} ({', '.join(names)})")
+    return (f"not recorded: {'; '.join(texts)}",) if texts else ()
+
+
+def settings_section(labels: Sequence[str], reports: Sequence[Report]) -> Section:
+    """One row for each setting that any report has, one column for each report; what differs is marked."""
+    found = [(figure, [figure.value(report) for report in reports]) for figure in SETTINGS]
+    found = [(figure, values) for figure, values in found if any(value is not None for value in values)]
+    marked = frozenset(
+        place for place, (figure, values) in enumerate(found) if figure.role != "measure" and len(set(values)) > 1
+    )
+    columns = (Column("setting"), *map(Column, labels))
+    rows: list[list[Value | Range | Cell]] = [
+        [figure.label, *(Cell(value, figure.unit) for value in values)] for figure, values in found
+    ]
+    notes: tuple[str, ...] = ("rows that differ are marked",) if marked else ()
+    notes += _missing(SETTINGS, [figure for figure, _ in found])
+    return Section("Settings", notes, Table(columns, rows, marked))

@@ -1,0 +1,120 @@
+"""Documents as one HTML page that fetches nothing: a template over sections.
+
+The template engine escapes everything on output, after invisible characters were made visible. Only the SVG of plots
+(analysis/plots/svg.py), the style sheet and the script go in as they are. The page's own policy forbids every other
+style, script and request.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import islice
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from molprof import __version__
+from molprof.common.document import Cell, Document, Plot, Section, Table
+from molprof.common.errors import TraceError
+from molprof.common.text import escaped
+
+# A page of more rows is slow to open, and nobody reads them; JSON and SQL have all.
+ROWS = 500
+
+
+@dataclass(frozen=True)
+class _View:
+    """A section as the template shows it: `svg` a drawn plot, `problem` why it could not be drawn."""
+
+    id: str
+    section: Section
+    notes: tuple[str, ...]
+    svg: Markup | None
+    problem: str | None
+    parts: tuple[_View, ...]
+
+
+def render(document: Document) -> str:
+    """The document as a page."""
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: escaped(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    style, script = _file("page.css"), _file("page.js")
+    return environment.from_string(_file("page.html")).render(
+        page=document,
+        views=_views(document.sections, set()),
+        rows=_rows,
+        version=__version__,
+        style=Markup(style),
+        script=Markup(script),
+        policy=(
+            f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; img-src data:; "
+            "base-uri 'none'; form-action 'none'"
+        ),
+    )
+
+
+def _views(sections: Sequence[Section], used: set[str]) -> tuple[_View, ...]:
+    views = []
+    for section in sections:
+        name = re.sub(r"\W+", "-", section.title.lower(), flags=re.ASCII).strip("-") or "section"
+        name = next(found for found in _numbered(name) if found not in used)
+        used.add(name)
+        more = len(section.table.rows) - ROWS if section.table is not None else 0
+        notes = (*section.notes, f"first {ROWS} rows; --format json has {more:,} more") if more > 0 else section.notes
+        svg, problem = (None, None) if section.plot is None else _drawn(section.plot)
+        views.append(_View(name, section, notes, svg, problem, _views(section.parts, used)))
+    return tuple(views)
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    number = 2
+    while True:
+        yield f"{name}-{number}"
+        number += 1
+
+
+def _drawn(plot: Plot) -> tuple[Markup | None, str | None]:
+    try:
+        return Markup(plot.svg()), None
+    except TraceError as error:
+        return None, str(error)
+
+
+def _rows(table: Table) -> Iterator[list[dict[str, Any]]]:
+    """Of each cell its text, what it is sorted by, and the whole of a shortened one."""
+    for row in islice(table.cells(), ROWS):
+        yield [{"text": table.text(cell), "sort": _sort_value(cell), "full": _full(table, cell)} for cell in row]
+
+
+def _sort_value(cell: Cell) -> Any:
+    """Empty, which goes last, where nothing is recorded."""
+    value = cell.value[0] if isinstance(cell.value, tuple) else cell.value
+    return "" if value is None or value == "-" else value
+
+
+def _full(table: Table, cell: Cell) -> str | None:
+    if cell.noise:
+        return table.text(Cell(cell.value, cell.unit))
+    return cell.value if cell.unit == "name" and table.text(cell) != cell.value else None  # type: ignore[return-value]
+
+
+def _file(name: str) -> str:
+    return files(__package__).joinpath(f"page/{name}").read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    """As a content security policy names an inline style or script."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
