@@ -35,7 +35,7 @@ PHASES = {
 DARK = "#4b5563"
 # Edges, hatches and text on any of these: the same in dark mode.
 EDGE = "#0b0e14"
-LINES = ("-", "--", "-.", ":")
+_LINES = ("-", "--", "-.", ":")
 
 WIDTH_INCHES = 7.6
 _LABEL_LENGTH = 44
@@ -56,16 +56,13 @@ _RC: dict[str, Any] = {
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.titlepad": 7.0,
-    "axes.labelsize": 9.0,
     "axes.edgecolor": MUTED,
-    "axes.linewidth": 0.8,
     "axes.labelcolor": INK,
     "axes.titlecolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
     "axes.formatter.useoffset": False,
-    "axes.unicode_minus": True,
     "grid.color": GRID,
     "grid.linewidth": 0.7,
     "xtick.color": MUTED,
@@ -80,7 +77,6 @@ _RC: dict[str, Any] = {
     "patch.force_edgecolor": True,
     "patch.linewidth": 0.5,
     "savefig.dpi": 200,
-    "figure.dpi": 100,
 }
 
 
@@ -113,7 +109,7 @@ def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], 
     figure.set_figheight(figure.get_figheight() + _LEGEND_LINE_INCHES * (-(-len(labels) // columns) - 1))
 
 
-def name_rows(axis: Axes, names: Sequence[str], length: int) -> None:
+def name_rows(axis: Axes, names: Sequence[str], length: int = _LABEL_LENGTH) -> None:
     """Names the rows of horizontal bars, the first at the top, with vertical grid lines."""
     axis.set_yticks(range(len(names)), [caption(name, length) for name in names])
     axis.tick_params("y", length=0)
@@ -126,6 +122,10 @@ def write_behind(axis: Axes, end: float, row: float, text: str, size: float = 7.
     axis.annotate(text, (end, row), (4, 0), textcoords="offset points", va="center", fontsize=size, fontweight=weight)
 
 
+def write_inside(axis: Axes, middle: float, row: float, text: str, **look: Any) -> None:
+    axis.text(middle, row, text, **{"ha": "center", "va": "center", "fontsize": 8, "color": EDGE, **look})
+
+
 def colour(index: int) -> str:
     """The colour of the series at `index`. After eight they repeat with other hatches."""
     return PALETTE[index % len(PALETTE)]
@@ -133,6 +133,10 @@ def colour(index: int) -> str:
 
 def hatch(index: int) -> str:
     return HATCHES[(index + index // len(PALETTE)) % len(HATCHES)]
+
+
+def line(index: int) -> str:
+    return _LINES[index % len(_LINES)]
 
 
 def time_unit(longest_ns: float) -> tuple[int, str]:
