@@ -12,8 +12,7 @@ from molprof.analysis.engine import Columns
 from molprof.analysis.query.binding import statements
 from molprof.analysis.query.statement import Statement
 from molprof.analysis.reader import TraceInfo
-from molprof.analysis.reader.open import open_trace
-from molprof.analysis.reader.wrong_values import wrong_value
+from molprof.analysis.reader.open import open_trace, wrong_value
 from molprof.common.errors import QueryError, UsageError
 from molprof.queries import PACKAGE, modules
 

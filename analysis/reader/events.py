@@ -81,23 +81,18 @@ class Wanted:
         return [event for event in events if event.cat != STACK_CATEGORY and event.ph in phases]
 
 
-_whole = msgspec.json.Decoder(list[Event])
-_brief = msgspec.json.Decoder(list[BriefEvent], float_hook=exact_float)
+decode_whole = msgspec.json.Decoder(list[Event]).decode
+_decode_brief = msgspec.json.Decoder(list[BriefEvent], float_hook=exact_float).decode
 _encode_lines = msgspec.json.Encoder().encode_lines
 _needed_args = msgspec.json.Decoder(NeededArgs | None, float_hook=exact_float)
-
-
-def decode_whole(text: bytes) -> list[Event]:
-    """The events of a JSON array. Raises msgspec.DecodeError, UnicodeDecodeError."""
-    return _whole.decode(text)
 
 
 def decode_brief(text: bytes) -> list[Any]:
     """The events without args that no module reads; args of molprof's own tracks are copied as text."""
     if b'"molprof.' in text and any(mark in text for mark in _WHOLE_MARKS):
-        events: list[Any] = [_shortened(event) for event in _whole.decode(text)]
+        events: list[Any] = [_shortened(event) for event in decode_whole(text)]
     else:
-        events = _brief.decode(text)
+        events = _decode_brief(text)
     for event in events:
         if event.cat in ARGLESS_CATEGORIES and event.ph in _ARGLESS_PHASES:
             event.args = msgspec.UNSET

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -26,7 +27,7 @@ from molprof.analysis.reader.events import (
     decode_whole,
     draft,
 )
-from molprof.analysis.reader.quick import LEFT_OUT, QuickBlock, QuickDecoder
+from molprof.analysis.reader.quick import LEFT_OUT, QuickDecoder
 from molprof.analysis.reader.times import nanoseconds
 
 # What decoding raises for text that is not JSON or is nested too deeply.
@@ -132,7 +133,7 @@ class PartReader:
         if self._wanted.all_args:
             return self._part(decode_whole(text))
         block = self._quick.decode(text)
-        part = None if block is None else self._quick_part(block)
+        part = None if block is None else self._quick_part(*block)
         if part is None:
             events = decode_brief(text)
             self._quick.learn(events)
@@ -142,11 +143,10 @@ class PartReader:
     def _numbered(self, kinds: Iterable[Kind], count: int) -> np.ndarray:
         return np.fromiter(map(self._numbers.__getitem__, kinds), dtype=np.int32, count=count)
 
-    def _quick_part(self, block: QuickBlock) -> Part | None:
+    def _quick_part(self, count: int, events: list[Any], stacks: int) -> Part | None:
         """The part of a block of common events; None where an event is of another kind."""
-        events, stacks = block.events, block.stacks
         if not events:
-            return Part(block.count, stacks)
+            return Part(count, stacks)
         phases = [event.ph for event in events]
         complete = phases.count("X") == len(phases)
         if not complete and any(event.ph != "X" and event.s not in (None, "t") for event in events):
@@ -171,7 +171,7 @@ class PartReader:
             texts[position] = text
         kinds = zip(map(_event_kind, events), texts, itertools.repeat(b""))  # repeat is endless
         return Part(
-            events=block.count,
+            events=count,
             stacks=stacks,
             kinds=self.kinds,
             kind_of=self._numbered(kinds, len(events)),
@@ -272,10 +272,8 @@ def _names(events: list[Event]) -> list[tuple[str, Id, Id, str]]:
             continue
         if isinstance(event.args, msgspec.UnsetType):  # no args
             continue
-        try:
+        with suppress(msgspec.DecodeError):
             args = msgspec.json.decode(_encode(event.args), type=dict[str, Any])
-        except msgspec.DecodeError:
-            continue
-        if isinstance(name := args.get("name"), str):
-            names.append((event.name, event.pid, event.tid, name))
+            if isinstance(name := args.get("name"), str):
+                names.append((event.name, event.pid, event.tid, name))
     return names

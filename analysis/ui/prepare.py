@@ -17,10 +17,9 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.feeding import json_chunks
 from molprof.analysis.reader.load import survey_source
-from molprof.analysis.reader.open import open_trace
+from molprof.analysis.reader.open import open_trace, wrong_value
 from molprof.analysis.reader.source import open_source
 from molprof.analysis.reader.survey import Survey
-from molprof.analysis.reader.wrong_values import wrong_value
 from molprof.analysis.ui.contents import Contents, Place, Span, read_contents
 from molprof.analysis.ui.tracks import Tracks, arrange_tracks
 from molprof.analysis.ui.view import FileView, View, build_view
