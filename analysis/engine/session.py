@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,8 +12,7 @@ from typing import Any, Protocol
 
 from molprof.analysis.engine.ahead import Ahead, can_copy
 from molprof.analysis.engine.columns import Columns, to_columns
-from molprof.analysis.engine.messages import query_error
-from molprof.common.errors import EngineError
+from molprof.common.errors import EngineError, QueryError
 
 # The engine copies a request that does not arrive in one piece.
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
@@ -22,6 +22,9 @@ _MAX_APPEND_BYTES = MAX_REQUEST_BYTES - 64
 _NO_RESULT = "SELECT 0 WHERE 0"
 
 _STREAM = "perfetto.protos.TraceProcessorRpcStream"
+_PLACE = re.compile(r'^\s*(?:File "stdin"|Module include "(?P<module>[^"]*)") line (?P<line>\d+) col (?P<column>\d+)$')
+# Lines shown before and after the one with the mistake.
+_AROUND = 8
 
 
 class Transport(Protocol):
@@ -98,7 +101,7 @@ class Engine:
         for reply in self._exchange("TPM_QUERY_STREAMING", query_args={"sql_query": sql}):
             result = reply.query_result
             if result.error:
-                raise query_error(sql if shown is None else shown, result.error)
+                raise _query_error(sql if shown is None else shown, result.error)
             if result.last_statement_sql == _NO_RESULT and _NO_RESULT not in sql:
                 return {}
             names.extend(result.column_names)
@@ -192,3 +195,43 @@ def _stream_type() -> Any:
         "the perfetto package is missing or has no trace_processor/trace_processor.descriptor",
         hint="pip install perfetto",
     )
+
+
+def _query_error(sql: str, message: str) -> QueryError:
+    """The error for `sql`: place and reason as its message, the numbered query as its hint."""
+    places: list[re.Match[str]] = []
+    reasons: list[str] = []
+    quoted = 0
+    for line in message.strip().splitlines():
+        place = _PLACE.match(line)
+        if place:
+            places.append(place)
+            quoted = 2  # the SQL and the mark under it follow
+        elif quoted:
+            quoted -= 1
+        elif not line.startswith("Traceback"):
+            reasons.append(line.strip())
+    reason = " ".join(reasons) or "no reason given"
+    if not places:
+        return QueryError(f"the query failed: {reason}", hint=_numbered(sql, None))
+    inner = places[-1]
+    where = f"line {inner['line']} col {inner['column']}"
+    if inner["module"]:
+        where = f"module {inner['module']} {where}"
+    own = next((place for place in places if not place["module"]), None)
+    mark = (int(own["line"]), int(own["column"])) if own else None
+    return QueryError(f"the query failed at {where}: {reason}", hint=_numbered(sql, mark))
+
+
+def _numbered(sql: str, mark: tuple[int, int] | None) -> str:
+    """The query's numbered lines, with a mark under (line, column), both counted from 1."""
+    lines = sql.rstrip().splitlines()
+    first, last = 1, len(lines)
+    if mark and len(lines) > 2 * _AROUND + 1:
+        first, last = max(1, mark[0] - _AROUND), min(len(lines), mark[0] + _AROUND)
+    shown = []
+    for number in range(first, last + 1):
+        shown.append(f"{number:4d} | {lines[number - 1]}".replace("\t", " "))
+        if mark and number == mark[0]:
+            shown.append(f"     | {' ' * (mark[1] - 1)}^")
+    return "\n".join(shown)

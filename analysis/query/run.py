@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from molprof.analysis.engine import Columns
-from molprof.analysis.query.binding import statements
-from molprof.analysis.query.statement import Statement
+from molprof.analysis.query.statement import Statement, statements
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.open import open_trace, wrong_value
 from molprof.common.errors import QueryError, UsageError
@@ -92,22 +91,10 @@ def _notes(info: TraceInfo) -> list[str]:
 def _stacked(traces: list[str], found: list[Columns]) -> Columns:
     """The columns of all traces below each other, the traces' paths before them."""
     lengths = [len(next(iter(columns.values()), ())) for columns in found]
-    path = np.empty(sum(lengths), dtype=object)
-    path[:] = [trace for trace, length in zip(traces, lengths, strict=True) for _ in range(length)]
-    stacked = {TRACE_COLUMN: path}
+    stacked = {TRACE_COLUMN: np.repeat(np.array(traces, dtype=object), lengths)}
     for name in found[0]:
-        # As the engine renames a second column of one name.
+        parts = [columns[name] for columns in found if len(columns[name])] or [found[0][name]]
+        # As the engine renames a second column of one name. Mixed types become objects.
         key = f"{name}:1" if name == TRACE_COLUMN else name
-        stacked[key] = _joined([columns[name] for columns in found])
+        stacked[key] = np.concatenate(parts, dtype=object if len({part.dtype for part in parts}) > 1 else None)
     return stacked
-
-
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    """One array; mixed types become objects."""
-    filled = [part for part in parts if len(part)] or parts[:1]
-    if len({part.dtype for part in filled}) == 1:
-        return np.concatenate(filled)
-    values = [value for part in filled for value in part.tolist()]
-    joined = np.empty(len(values), dtype=object)
-    joined[:] = values
-    return joined

@@ -36,7 +36,6 @@ WRONG_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 NO_NUMBER = -(2**63)
 _NUMBERS = range(NO_NUMBER + 1, 2**63)
 _ZERO = msgspec.Raw(b"0")
-_ZEROS = (ABSENT, msgspec.Raw(b"null"))
 # Drafts shrink to a tenth, at 2 GB/s.
 _DRAFT_LEVEL = 1
 # Phases whose events need nothing but label, times, track and correlation number.
@@ -195,7 +194,7 @@ class PartReader:
             return part
         for event in chosen:
             event.cat = _category(event)
-        part.starts = _times(chosen, [event.ts for event in chosen], "ts")
+        part.starts = times_ns(chosen, [event.ts for event in chosen], "ts")
         part.durations = _durations(chosen)
         part.kinds = self.kinds
         try:
@@ -243,7 +242,8 @@ def _category(event: Event) -> str | None:
     return str(event.cat) if isinstance(event.cat, int) else event.cat
 
 
-def _times(events: list[Event], texts: list[Any], field: str) -> np.ndarray:
+def times_ns(events: Sequence[Any], texts: list[msgspec.Raw], field: str) -> np.ndarray:
+    """The nanoseconds of the texts, one of each event. Raises WrongEventError."""
     try:
         return nanoseconds(texts)
     except ValueError as error:
@@ -252,12 +252,15 @@ def _times(events: list[Event], texts: list[Any], field: str) -> np.ndarray:
         raise WrongEventError(f"{field} of event {event.name!r} (ph {event.ph!r})", reason) from None
 
 
+def or_zero(texts: list[msgspec.Raw]) -> list[msgspec.Raw]:
+    """The texts with 0 for missing ones."""
+    missing = (ABSENT, msgspec.Raw(b"null"))
+    return [_ZERO if text in missing else text for text in texts] if any(map(texts.__contains__, missing)) else texts
+
+
 def _durations(events: list[Event]) -> np.ndarray:
     # A missing dur is 0; only X events have one.
-    texts = [event.dur if event.ph == "X" else _ZERO for event in events]
-    if _ZEROS[0] in texts or _ZEROS[1] in texts:
-        texts = [_ZERO if text in _ZEROS else text for text in texts]
-    durations = _times(events, texts, "dur")
+    durations = times_ns(events, or_zero([event.dur if event.ph == "X" else _ZERO for event in events]), "dur")
     if durations.min() < 0:
         worst = events[int(durations.argmin())]
         raise WrongEventError(f"event {worst.name!r} has a negative dur, {bytes(worst.dur).decode()} us")

@@ -1,14 +1,24 @@
-"""What to keep of a trace: each event belongs to the time at which it starts, GPU work to that of its call."""
+"""What to keep of a trace, and the second pass, which writes it as it is in the file.
+
+Each event belongs to the time at which it starts, GPU work to that of its call.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, BinaryIO
 
+import msgspec
 import numpy as np
 
-from molprof.analysis.trim.scan import Scan
+from molprof.analysis.reader.events import FLOW_PHASES
+from molprof.analysis.reader.part import Part
+from molprof.analysis.trim.scan import ANNOTATION, GPU_CATEGORIES, Array, Block, Scan, flow_key
 
-Array = np.ndarray
+# Phases of events that start and end at a moment of their own.
+_TIMED = frozenset("XiIRC")
 
 
 @dataclass(frozen=True)
@@ -57,17 +67,9 @@ class Plan:
     work_end_ns: int  # last end of it
     flows: Array  # keys of flows all of whose ends are kept
 
-    def keeps_work(self, correlations: Array, starts_ns: Array) -> Array:
-        """Which GPU work is kept: by its call where that is recorded, else by its own start.
-
-        correlations: int64; -1 for work that has none.
-        """
-        return np.where(
-            _among(correlations, self.linked), _among(correlations, self.started), self.stretch.holds(starts_ns)
-        )
-
-    def keeps_flows(self, keys: Array) -> Array:
-        return _among(keys, self.flows)
+    def keeps_work(self, numbers: Array, starts_ns: Array) -> Array:
+        """Which GPU work is kept: by its call where that is recorded, else by its own start; -1 for no correlation."""
+        return np.where(_among(numbers, self.linked), _among(numbers, self.started), self.stretch.holds(starts_ns))
 
 
 def make_plan(found: Scan, stretch: Stretch, categories: Categories) -> Plan:
@@ -102,3 +104,74 @@ def _among(values: Array, sorted_values: Array) -> Array:
         return np.zeros(len(values), dtype=np.bool_)
     place = np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)
     return np.asarray(sorted_values[place] == values)
+
+
+class Filter:
+    """Writes the events that the plan keeps, block by block."""
+
+    def __init__(self, plan: Plan, out: BinaryIO) -> None:
+        self.kept = 0  # complete events written
+        self.unplaced = 0  # events with a separate begin and end, all of which are kept
+        self._plan = plan
+        self._out = out
+        self._before = b'{"traceEvents": [\n'
+
+    def read(self, text: bytes) -> Part:
+        """Takes a block of events, a JSON array."""
+        block = Block(text)
+        kept = self._kept(block)
+        if kept:
+            self._out.write(self._before + b",\n".join(kept))
+            self._before = b",\n"
+        return Part(events=len(block.events))
+
+    def close(self, keys: Mapping[str, Any]) -> None:
+        """Ends the events and writes `keys` behind them."""
+        if self._before != b",\n":  # nothing was kept
+            self._out.write(self._before)
+        self._out.write(b"\n]")
+        for key, value in keys.items():
+            self._out.write(f",\n{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}".encode())
+        self._out.write(b"\n}\n")
+
+    def _kept(self, block: Block) -> list[bytes]:
+        plan = self._plan
+        events = block.events
+        starts, ends = block.starts, block.ends
+        numbers = np.array([-1 if event.correlation is None else event.correlation for event in events], dtype=np.int64)
+        in_time, in_phases = plan.stretch.in_time(starts), plan.stretch.holds(starts)
+        work = plan.keeps_work(numbers, starts)
+        kept: list[bytes] = []
+        for place, event in enumerate(events):
+            raw = bytes(block.texts[place])
+            if event.ph in FLOW_PHASES:
+                keep = bool(_among(np.array([flow_key(event)]), plan.flows)[0])
+            elif event.ph not in _TIMED:
+                keep = True
+                self.unplaced += event.ph != "M"
+            elif event.cat == "molprof.sequence":
+                raw, keep = self._shortened(raw, int(starts[place]), int(ends[place])), True
+            elif event.cat == "molprof.token" or (event.cat == ANNOTATION and str(event.name).startswith("molprof.")):
+                keep = bool(in_time[place])
+            elif not plan.categories.wants(event.cat):
+                keep = False
+            elif event.cat in GPU_CATEGORIES:
+                keep = bool(work[place])
+            elif event.cat == "gpu_user_annotation":  # spans GPU work of what it annotates on the CPU
+                keep = plan.work_start_ns <= starts[place] and ends[place] <= plan.work_end_ns
+            else:
+                keep = bool(in_phases[place])
+            if keep:
+                kept.append(raw)
+                self.kept += event.ph == "X"
+        return kept
+
+    def _shortened(self, raw: bytes, start_ns: int, end_ns: int) -> bytes:
+        """A sequence's slice, cut to the recorded steps that remain."""
+        stretch = self._plan.stretch
+        start = min(max(start_ns, stretch.start_ns), stretch.end_ns)
+        end = max(start, min(end_ns, stretch.end_ns))
+        event: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        for name, ns in (("ts", start), ("dur", end - start)):
+            event[name] = msgspec.Raw(b"%d.%03d" % divmod(ns, 1000))
+        return msgspec.json.encode(event)

@@ -31,7 +31,6 @@ _TITLE_CHARACTERS = 80
 # Between the ids of two files: above any of torch's, within the engine's 64 bits.
 _SHIFT = 1 << 48
 _NUMBERED = re.compile(rb'\{"ph":"[stfbne]"|.*"bind_id":')
-_FIELDS = ("id", "bind_id")
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,8 @@ def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared
                 surveys.append(survey_source(source, Wanted(stacks=settings.stacks), settings.partial)[1])
                 continue
             if len(paths) > 1:
-                raise UsageError(
-                    f"{path} is in Perfetto's own format, which cannot be set beside another trace",
-                    hint="open it alone",
-                )
+                what = "is in Perfetto's own format, which cannot be set beside another trace"
+                raise UsageError(f"{path} {what}", hint="open it alone")
             _pack(_until_damage(source.blocks) if settings.partial else source.blocks, output)
             contents = looks[0][0]
             view = build_view(title, [FileView(contents, Tracks.unknown())], contents.whole)
@@ -111,12 +108,10 @@ def _placed(surveys: list[Survey], looks: list[tuple[Contents, TraceInfo]], labe
     """Shifts the surveys so that their first steps start together, and gives their tracks distinct numbers."""
     # Each reading counts from the earliest event that it keeps.
     offsets = [info.origin_ns - survey.origin_ns for survey, (_, info) in zip(surveys, looks, strict=True)]
-    steps = [
-        (0 if contents.first_step_ns is None else contents.first_step_ns + offset)
-        for offset, (contents, _) in zip(offsets, looks, strict=True)
-    ]
-    if any(contents.first_step_ns is None for contents, _ in looks):
-        steps = [0] * len(looks)  # then the earliest events start together
+    first = [contents.first_step_ns for contents, _ in looks]
+    steps = [0] * len(looks)  # without steps the earliest events start together
+    if None not in first:
+        steps = [(step or 0) + offset for step, offset in zip(first, offsets, strict=True)]
     files: list[FileView] = []
     for number, survey in enumerate(surveys):
         shift_ns = max(steps) - steps[number]
@@ -140,9 +135,8 @@ def _separate_ids(survey: Survey, number: int) -> None:
 
 def _moved(line: bytes, shift: int) -> bytes:
     event = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-    for field in _FIELDS:
-        if field in event:
-            event[field] = _shifted(event[field], shift)
+    for field in event.keys() & {"id", "bind_id"}:
+        event[field] = _shifted(event[field], shift)
     if "id2" in event:
         scopes = msgspec.json.decode(event["id2"], type=dict[str, msgspec.Raw])
         event["id2"] = msgspec.Raw(msgspec.json.encode({key: _shifted(raw, shift) for key, raw in scopes.items()}))
@@ -160,8 +154,7 @@ def _shifted(raw: msgspec.Raw, shift: int) -> msgspec.Raw:
 
 def _pack(chunks: Iterable[bytes], output: Path) -> None:
     with igzip.open(output, "wb", compresslevel=_LEVEL) as out:
-        for chunk in chunks:
-            out.write(chunk)
+        out.writelines(chunks)
 
 
 def _until_damage(blocks: Iterable[bytes]) -> Iterable[bytes]:

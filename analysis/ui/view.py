@@ -44,9 +44,8 @@ class View:
 
     def to_json(self) -> dict[str, object]:
         """For the page's script."""
-        visible = None
-        if self.visible is not None:
-            visible = [str(self.visible.start_ns), str(self.visible.end_ns)]  # JavaScript's numbers are too short
+        # JavaScript's numbers are too short.
+        visible = None if self.visible is None else [str(self.visible.start_ns), str(self.visible.end_ns)]
         return {
             "title": self.title,
             "commands": [{"id": name, "args": list(arguments)} for name, arguments in self.commands],
@@ -64,11 +63,12 @@ class _Builder:
         self.commands: list[tuple[str, tuple[str, ...]]] = []
         self.pinned: list[str] = []
 
-    def add_strip(self, strip: Strip, before: str, shift_ns: int) -> None:
-        sql = f"SELECT ts, dur, name FROM molprof_view WHERE strip = {len(self.strips)}"
-        self.strips.append((strip, shift_ns))
-        self.commands.append(("dev.perfetto.AddDebugSliceTrack", (sql, before + strip.title)))
-        self.pinned.append(before + strip.title)
+    def add_strips(self, strips: Iterable[Strip], before: str, shift_ns: int) -> None:
+        for strip in strips:
+            sql = f"SELECT ts, dur, name FROM molprof_view WHERE strip = {len(self.strips)}"
+            self.strips.append((strip, shift_ns))
+            self.commands.append(("dev.perfetto.AddDebugSliceTrack", (sql, before + strip.title)))
+            self.pinned.append(before + strip.title)
 
     def pin(self, names: Iterable[str]) -> None:
         for name in names:
@@ -91,21 +91,16 @@ def build_view(title: str, files: Sequence[FileView], whole: Span) -> View:
     for file in files:
         before = f"{file.label}: " if file.label else ""
         contents = file.contents
-        for strip in contents.before:
-            builder.add_strip(strip, before, file.shift_ns)
         names = file.tracks.sequences
         known = [names[item.track] for item in contents.sequences if item.track in names]
+        builder.add_strips(contents.before, before, file.shift_ns)
         builder.pin(known[:most])
-        for strip in contents.tokens:
-            builder.add_strip(strip, before, file.shift_ns)
+        builder.add_strips(contents.tokens, before, file.shift_ns)
         builder.pin(file.tracks.gpu[:MAX_STREAMS])
-        for strip in contents.idle:
-            builder.add_strip(strip, before, file.shift_ns)
+        builder.add_strips(contents.idle, before, file.shift_ns)
         builder.expand(file.tracks.hosts)
-        for what, there, shown in (
-            ("token tracks", len(known), most),
-            ("GPU streams", len(file.tracks.gpu), MAX_STREAMS),
-        ):
+        streams = ("GPU streams", len(file.tracks.gpu), MAX_STREAMS)
+        for what, there, shown in (("token tracks", len(known), most), streams):
             if there > shown:
                 notes.append(f"{before}{shown} of {there} {what} are pinned; the others stand in their process below")
         notes += [
