@@ -36,7 +36,8 @@ def draw(subject: Subject) -> Figure:
         handles.append(axis.barh(rows, lengths, size * 0.92, color=style.colour(index), hatch=style.hatch(index)))
         whole = sum(time_ns for _, time_ns in classes.values())
         for row, (count, time_ns) in zip(rows, values, strict=True):
-            text = f"{time_text(time_ns)} ({percent_text(time_ns / whole if whole else None)}), {_count(count)}"
+            times = count_text(count) if count >= 100 or float(count).is_integer() else f"{count:.1f}"
+            text = f"{time_text(time_ns)} ({percent_text(time_ns / whole if whole else None)}), {times}x"
             style.write_behind(axis, time_ns / scale, row, text if count else "none")
     style.name_rows(axis, shown, 26)
     axis.set_xlim(0, 1.34 * longest / scale)
@@ -45,10 +46,6 @@ def draw(subject: Subject) -> Figure:
     if len(runs) > 1:
         style.legend_below(figure, handles, [style.caption(label) for label, _ in runs], 3)
     return figure
-
-
-def _count(count: float) -> str:
-    return f"{count_text(count)}x" if count >= 100 or float(count).is_integer() else f"{count:.1f}x"
 
 
 def _classes(report: Report, per_step: bool) -> dict[str, tuple[float, float]]:

@@ -41,12 +41,7 @@ def _array(pyarrow: Any, column: np.ndarray) -> Any:
     types = {int: pyarrow.int64(), float: pyarrow.float64(), bytes: pyarrow.binary()}
     if len(kinds) == 1 and (known := types.get(kinds.pop())):
         return pyarrow.array(values, type=known)
-    texts = [None if value is None else _text(value) for value in values]
-    return pyarrow.array(texts, type=pyarrow.string())
-
-
-def _text(value: str | int | float | bytes) -> str:
-    if isinstance(value, bytes):
-        return value.hex()
+    texts = [value.hex() if isinstance(value, bytes) else None if value is None else str(value) for value in values]
     # A lone surrogate has no UTF-8 form.
-    return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+    encoded = [None if text is None else text.encode("utf-8", "backslashreplace") for text in texts]
+    return pyarrow.array(encoded, type=pyarrow.string())

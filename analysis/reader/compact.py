@@ -6,6 +6,7 @@ category gets an empty one, which SQL comparisons treat alike.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -116,7 +117,10 @@ def _records(found: Survey, places: Places, texts: _Texts, events: np.ndarray) -
 def _template(label: Label, has_number: bool, home: int, texts: _Texts, new_texts: list[bytes]) -> np.ndarray:
     """The words of an event, int64, with 0 for what differs between events of one kind."""
     args = [_arg("args.correlation", 0)] if has_number else []
-    args += [_arg(f"args.{key}", value) for key, value in _flat_args(label.args)]
+    given = _decode_args(label.args)
+    if "device" in given and given["device"] is None:
+        given["device"] = "None"  # a device, unlike a missing one
+    args += itertools.starmap(_arg, _flat("args", given))
     if home >= 0:
         args.append(_arg(f"args.{HOME_TID}", home))
     kind = _COMPLETE if label.phase == "X" else _ASYNC_INSTANT if label.more else _INSTANT
@@ -128,15 +132,8 @@ def _template(label: Label, has_number: bool, home: int, texts: _Texts, new_text
     return np.frombuffer(_words(head, 0, 0, 0) + body, dtype=np.int64)
 
 
-def _flat_args(text: bytes) -> Iterator[tuple[str, int | float | str]]:
-    """Args under the keys that the engine's JSON reader gives them."""
-    for key, value in _decode_args(text).items():
-        if value is None and key == "device":
-            value = "None"  # a device, unlike a missing one
-        yield from _flat(plain_text(key), value)
-
-
 def _flat(key: str, value: Any) -> Iterator[tuple[str, int | float | str]]:
+    """Args under the keys that the engine's JSON reader gives them."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from _flat(f"{key}.{plain_text(name)}", item)

@@ -147,7 +147,8 @@ def _labelled(parts: list[Part], tracks: Numbered) -> tuple[list[Label], np.ndar
             (category, phase, name, pid, tid), args, more = kinds[number]
             label = Label(category, phase, name, args, more)
             numbers[id(kinds)][:, number] = labels[label], tracks[pid, tid]
-    found = [_concatenated([numbers[id(part.kinds)][row][part.kind_of] for part in parts], np.int32) for row in (0, 1)]
+    none = np.empty((2, 0), dtype=np.int32)
+    found = np.concatenate([none, *(numbers[id(part.kinds)][:, part.kind_of] for part in parts)], axis=1)
     for part in parts:
         part.kind_of = _NOTHING
     return labels.keys_in_order, found[0], found[1]
@@ -155,14 +156,10 @@ def _labelled(parts: list[Part], tracks: Numbered) -> tuple[list[Label], np.ndar
 
 def _joined(parts: list[Part], name: str, kind: Any) -> np.ndarray:
     """An array of all parts, which lose theirs."""
-    arrays = [getattr(part, name) for part in parts]
+    arrays = [np.empty(0, dtype=kind), *(getattr(part, name) for part in parts)]
     for part in parts:
         setattr(part, name, _NOTHING)
-    return _concatenated(arrays, kind)
-
-
-def _concatenated(arrays: list[np.ndarray], kind: Any) -> np.ndarray:
-    return np.concatenate(arrays, dtype=kind) if arrays else np.empty(0, dtype=kind)
+    return np.concatenate(arrays, dtype=kind)
 
 
 def _check_span(path: str, starts: np.ndarray, lengths: np.ndarray, origin: int) -> None:

@@ -44,12 +44,9 @@ def plain_lines(text: bytes) -> bytes:
     if _NO_DEVICE in text:
         # A device, unlike a missing one; the engine has no null. Quotes inside a text are escaped.
         text = text.replace(_NO_DEVICE, b'"device":"None"')
-    return b"".join(plain_json(line) + b"\n" for line in text.split(b"\n")[:-1]) if needs_plain(text) else text
-
-
-def plain_json(text: bytes) -> bytes:
-    """JSON with all text and numbers in the form that the engine keeps."""
-    return msgspec.json.encode(_plain_value(_decode(text)))
+    if not needs_plain(text):
+        return text
+    return msgspec.json.Encoder().encode_lines(_plain_value(_decode(line)) for line in text.split(b"\n")[:-1])
 
 
 def _plain_value(value: Any) -> Any:

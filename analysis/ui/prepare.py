@@ -26,7 +26,6 @@ from molprof.analysis.ui.view import FileView, View, build_view
 from molprof.common.errors import QueryError, TraceError, UsageError
 
 _LEVEL = 1
-_READ_BYTES = 1 << 20
 _TITLE_CHARACTERS = 80
 # Between the ids of two files: above any of torch's, within the engine's 64 bits.
 _SHIFT = 1 << 48
@@ -61,7 +60,8 @@ def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared
     """
     looks = [_look(path, settings, settings.place if number == 0 else Place()) for number, path in enumerate(paths)]
     labels = _labels(paths) if len(paths) > 1 else [""]
-    title = _title(paths)
+    # In characters that an address may have.
+    title = re.sub(r"[^A-Za-z0-9._+-]", "_", "+".join(path.name for path in paths))[:_TITLE_CHARACTERS]
     output = folder / "trace.gz"
     surveys: list[Survey] = []
     for path in paths:
@@ -87,7 +87,7 @@ def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared
 def load_for_remote(prepared: Prepared, native_path: str | None) -> Generator[Engine, None, None]:
     """An engine that holds what is served, for a UI that only asks. Raises EngineError."""
     with open_engine(native_path, memory64=True) as engine, prepared.trace.open("rb") as file:
-        while chunk := file.read(_READ_BYTES):
+        while chunk := file.read(1 << 20):
             engine.feed(chunk)
         engine.finish()
         yield engine
@@ -169,12 +169,6 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     placed = [f"{path.resolve().parent.name}/{path.name}" for path in paths]
     numbered = [f"{name} ({number})" for number, name in enumerate(placed, 1)]
     return next(found for found in (stems, names, placed, numbered) if len(set(found)) == len(found))
-
-
-def _title(paths: Sequence[Path]) -> str:
-    """The name of what is served, in characters that an address may have."""
-    text = "+".join(path.name for path in paths)
-    return re.sub(r"[^A-Za-z0-9._+-]", "_", text)[:_TITLE_CHARACTERS]
 
 
 def _notes(looks: list[tuple[Contents, TraceInfo]], view: View) -> tuple[str, ...]:

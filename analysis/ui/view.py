@@ -19,6 +19,7 @@ MAX_SEQUENCES_EACH = 2
 MAX_STREAMS = 16
 # Of the zoom, on either side.
 _MARGIN_RATIO = 0.04
+_QUOTED = str.maketrans({"'": "''", "\0": None})
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def _pattern(name: str) -> str:
 
 def _strips_sql(strips: Sequence[tuple[Strip, int]]) -> str:
     rows = ",\n".join(
-        f"({number},{ts + shift_ns},{dur},{_quoted(name)})"
+        f"({number},{ts + shift_ns},{dur},'{name.translate(_QUOTED)}')"
         for number, (strip, shift_ns) in enumerate(strips)
         for ts, dur, name in strip.slices
     )
@@ -147,10 +148,6 @@ def _strips_sql(strips: Sequence[tuple[Strip, int]]) -> str:
         f"WITH item(strip, ts, dur, name) AS (VALUES\n{rows}\n)\n"
         "SELECT strip, ts, dur, name FROM item ORDER BY strip, ts;\n"
     )
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''").replace("\0", "") + "'"
 
 
 def script(view: View, template: str, remote: bool) -> str:
