@@ -75,8 +75,7 @@ def recommend(results: Results) -> tuple[Advice, ...]:
     """Return advice for every environment, model, processor and batch size that was measured.
 
     A configuration is valid if all its processes were ok and it generated at least as many valid molecules as the
-    default. The fastest has the least median time per token. Raises TraceError where no whole generation is ok, or a
-    figure is wrong.
+    default. The fastest has the least median time per token. Raises TraceError.
     """
     measured = [item for item in summed(results) if item.kind == GENERATE]
     if not any(item.status == OK for item in measured):

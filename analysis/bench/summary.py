@@ -105,10 +105,7 @@ class Measured:
 
 
 def summed(results: Results) -> tuple[Measured, ...]:
-    """Return every case of every environment, in the order of their first results.
-
-    After a case was retried, its last result counts. Raises TraceError for wrong figures.
-    """
+    """Return every case of every environment by its last results, in the order of the first. Raises TraceError."""
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results.results:
         repeats = groups.setdefault((result.environment, result.case), [])

@@ -16,10 +16,7 @@ _NULL, _INTEGER, _FLOAT, _TEXT, _BLOB = 1, 2, 3, 4, 5
 
 
 def to_columns(names: Sequence[str], batches: Iterable[Any]) -> Columns:
-    """Columns from `CellsBatch` messages (cells in row order, one list per kind).
-
-    A name that occurs twice gets a suffix: `name`, `name:1`.
-    """
+    """Columns from `CellsBatch` messages; a name that occurs twice gets a suffix: `name`, `name:1`."""
     width = len(names)
     parts: list[list[np.ndarray]] = [[] for _ in names]
     kinds: list[set[int]] = [set() for _ in names]

@@ -51,10 +51,7 @@ class Engine:
         _stream_type()  # raises at once what is missing
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Appends a piece of trace data in any format that the trace processor reads. Raises EngineError.
-
-        The first piece must be long enough to show the format.
-        """
+        """Appends trace data in any format; the first piece must be long enough to show which. Raises EngineError."""
         view = memoryview(chunk)
         for start in range(0, len(view), _MAX_APPEND_BYTES):
             piece = bytes(view[start : start + _MAX_APPEND_BYTES])
@@ -109,18 +106,12 @@ class Engine:
         return to_columns(names, batches)
 
     def ask_ahead(self, queries: Sequence[str]) -> None:
-        """Has a copy of this process answer `queries` now; `query` then takes each answer once.
-
-        Does nothing where no copy can be made. Queries that fail there are answered again here.
-        """
+        """Has a copy of this process, if there can be one, answer `queries` now; `query` takes each answer once."""
         if self._transport is not None and self._transport.is_embedded and self._ahead is None and can_copy():
             self._ahead = Ahead(self.query, queries)
 
     def relay(self, requests: bytes) -> bytes:
-        """The replies to requests of another client (a `TraceProcessorRpcStream`), one at a time, from any thread.
-
-        Each client numbers its requests from 0. Raises EngineError.
-        """
+        """The replies to a `TraceProcessorRpcStream` of another client, from any thread. Raises EngineError."""
         with self._relaying:
             if self._transport is None:
                 raise EngineError("the trace processor is closed")

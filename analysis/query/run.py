@@ -50,9 +50,7 @@ def run_statement(
 ) -> Result:
     """The rows that each statement of the query gives for each of the traces, in order.
 
-    native_path: `trace_processor_shell` to use. stacks: read Python stacks too, often most of a trace's events.
-    partial: of a damaged file, take what is whole. Raises QueryError, UsageError (no statement gives rows), TraceError,
-    EngineError.
+    Arguments are those of `open_trace`. Raises QueryError, UsageError if none gives rows, TraceError, EngineError.
     """
     parts = statements(statement.sql)
     found: list[list[Columns]] = []

@@ -65,13 +65,10 @@ class BriefEvent(Event, omit_defaults=True, gc=False):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What of a trace goes to the engine.
+    """What of a trace goes to the engine."""
 
-    stacks: Python stacks. all_args: all args and flow events, not only what the SQL modules read.
-    """
-
-    stacks: bool = True
-    all_args: bool = True
+    stacks: bool = True  # Python stacks
+    all_args: bool = True  # all args and flow events, not only what the SQL modules read
 
     def chosen(self, events: list[Event]) -> list[Event]:
         """The events that the engine gets."""

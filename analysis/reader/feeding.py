@@ -26,12 +26,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def feed_events(engine: Engine, found: Survey) -> None:
-    """Feeds what the survey found, and frees its arrays and drafts. Raises EngineError.
-
-    The engine runs in a thread of its own (it does not hold Python's lock) while this one encodes.
-    """
+    """Feeds what the survey found, and frees its arrays and drafts. Raises EngineError."""
     places = find_places(found)
     chunks = compact_chunks(found, places) if fits(found, places) else json_chunks((found, places))
+    # The engine does not hold Python's lock: it runs in a thread of its own while this one encodes.
     waiting: deque[Future[None]] = deque()
     with ThreadPoolExecutor(max_workers=1) as pool:
         for chunk in chunks:

@@ -43,10 +43,8 @@ def time_order(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
 
 
 def _nested(starts_ns: np.ndarray, ends_ns: np.ndarray) -> bool:
-    """Whether no two slices, in track order, partly overlap.
-
-    That holds if each slice is as deep at its end as at its start: the first that ends out of turn is deeper.
-    """
+    """Whether no two slices, in track order, partly overlap."""
+    # Each is then as deep at its end as at its start: the first that ends out of turn is deeper.
     long = ends_ns > starts_ns  # empty slices overlap none
     starts_ns, ends_ns = starts_ns[long], ends_ns[long]
     count = len(starts_ns)

@@ -129,10 +129,7 @@ def survey_source(
 
 
 def check_memory(name: str, events: int, event_bytes: int) -> None:
-    """Refuse a trace whose `events`, each of which takes `event_bytes` at least, need more memory than there is.
-
-    Raises TraceError with both figures.
-    """
+    """Refuses `events` that take `event_bytes` each at least, more memory than there is. Raises TraceError."""
     available = available_bytes()
     needed = events * event_bytes
     if available is not None and needed > available:

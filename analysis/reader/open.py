@@ -45,10 +45,7 @@ def open_trace(
     partial: bool = False,
     processes: int | None = None,
 ) -> Generator[tuple[Engine, TraceInfo], None, None]:
-    """An engine that holds the trace at `path`, and what is known of the trace.
-
-    Arguments and errors are those of `load_trace` and `open_engine`.
-    """
+    """An engine that holds the trace at `path`, and what is known of it: see `load_trace` and `open_engine`."""
     with ExitStack() as stack:
         engines: list[Engine] = []
 

@@ -50,17 +50,13 @@ _encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class Label(NamedTuple):
-    """What many events have in common.
-
-    args: JSON text without the correlation number; more: JSON members that some phases need. Of events kept as text
-    only category and phase are set.
-    """
+    """What many events have in common; of events kept as text only category and phase."""
 
     category: str | None
     phase: str | None
     name: str | None
-    args: bytes
-    more: bytes
+    args: bytes  # JSON text without the correlation number
+    more: bytes  # JSON members that some phases need
 
 
 # Category, phase, name, pid and tid; args and more as in a label.
@@ -122,10 +118,7 @@ class PartReader:
         self.kinds = self._numbers.keys_in_order
 
     def read(self, text: bytes) -> Part:
-        """The part of a JSON array of events.
-
-        Raises msgspec.DecodeError, UnicodeDecodeError, RecursionError for text that does not decode, WrongEventError.
-        """
+        """The part of a JSON array of events. Raises WrongEventError, or one of WRONG_TEXT if it does not decode."""
         if not text.isascii():
             # The decoder does not check the text that is copied.
             text.decode()

@@ -113,10 +113,7 @@ class Pieces:
 
 
 class SecondReader:
-    """The other process. Text goes to it through shared memory, parts come back through a pipe.
-
-    Methods raise EOFError or OSError where it has ended.
-    """
+    """The other process: text goes through shared memory, parts through a pipe. EOFError, OSError: it has ended."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._connection, theirs = Pipe()

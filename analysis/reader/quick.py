@@ -62,10 +62,7 @@ class QuickDecoder:
         self._pause = 0
 
     def decode(self, text: bytes) -> tuple[int, list[Any], int] | None:
-        """Of a JSON array how many events it has, those that are kept, and how many Python stacks were skipped.
-
-        Raises msgspec.DecodeError and others for text that is none.
-        """
+        """Number of events, those that are kept, number of Python stacks left out. Raises what is in WRONG_TEXT."""
         if self._decode is None or self._pause:
             self._pause = max(0, self._pause - 1)
             return None

@@ -76,17 +76,14 @@ PACKINGS = (
 
 
 class Source:
-    """An open trace.
+    """An open trace."""
 
-    name: for messages; blocks: its text; is_perfetto: in Perfetto's own format, else JSON; stored_bytes: read so far.
-    """
-
-    is_perfetto: bool
-    blocks: Iterator[bytes]
+    is_perfetto: bool  # in Perfetto's own format, else JSON
+    blocks: Iterator[bytes]  # its text
 
     def __init__(self, name: str, file: BinaryIO) -> None:
-        self.name = name
-        self.stored_bytes = 0
+        self.name = name  # for messages
+        self.stored_bytes = 0  # read so far
         self._file = file
         self._first = b""
 
@@ -105,10 +102,7 @@ class Source:
 
 @contextmanager
 def open_source(path: Path) -> Generator[Source, None, None]:
-    """Opens the trace at `path`, `-` for standard input.
-
-    Raises TraceError with the place of the damage, at once or from `blocks` behind what could be read.
-    """
+    """Opens the trace at `path`, `-` for standard input. It, or `blocks` behind the rest, raises TraceError."""
     name = "standard input" if str(path) == STDIN else str(path)
     if path.is_dir():
         raise TraceError(f"{path} is a directory", hint="give the trace file in it")

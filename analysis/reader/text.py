@@ -68,10 +68,7 @@ def needs_plain(text: bytes) -> bool:
 
 
 def _may_have_huge_float(text: bytes) -> bool:
-    """Whether an exponent has three digits or more; 1e308 is about the largest float64.
-
-    Numbers that pass it with fewer are found by their digits.
-    """
+    """Whether an exponent has three digits or more; numbers that pass 1e308 with fewer are found by their digits."""
     data = np.frombuffer(text, dtype=np.uint8)
     places = np.flatnonzero((data[1:] | 0x20) == ord("e"))  # E and e
     if not np.any((data[places] - _ZERO) < 10):

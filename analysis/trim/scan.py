@@ -82,6 +82,8 @@ class Scan:
         self.annotations: list[bytes] = []  # annotations and metadata, as text
         self.categories: dict[str | int | None, int] = {}  # name to number
         self.events_by_category: Counter[str] = Counter()  # complete events
+        # Calls and work with a correlation: it, start, end, number of the category. Flows, each end: key, start,
+        # correlation or -1.
         self._tables = {"calls": array("q"), "work": array("q"), "flows": array("q")}
 
     def read(self, text: bytes) -> Part:
@@ -110,11 +112,7 @@ class Scan:
         return Part(events=len(block.events))
 
     def table(self, name: str) -> Array:
-        """An array of int64 with a row per event.
-
-        calls, work (with a correlation): correlation, start, end, number of the category. flows (each end): key, start,
-        correlation or -1.
-        """
+        """int64, a row per event."""
         return np.array(self._tables[name], dtype=np.int64).reshape(-1, 3 if name == "flows" else 4)
 
 

@@ -155,10 +155,7 @@ def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed
 
 
 def _trimmed_manifest(raw: dict[str, Any], kept: Sequence[RecordedStep]) -> dict[str, Any]:
-    """The manifest with the window and the step times of the steps `kept`. Raises TraceError.
-
-    Molecules, tokens and unprofiled passes are those of the whole run.
-    """
+    """The manifest with window and step times of the steps `kept`; all else is of the whole run. Raises TraceError."""
     manifest = from_json(raw)
     steps = [(step.batch, step.number) for step in kept if step.batch is not None]
     window = raw["window"]

@@ -111,10 +111,7 @@ class Contents:
 
 
 def read_contents(engine: Engine, path: str, place: Place) -> Contents:
-    """What is worth a look in the trace that `engine` holds.
-
-    Raises UsageError where the trace lacks the step, token or molecule of `place`.
-    """
+    """What is worth a look. Raises UsageError where the trace lacks the step, token or molecule of `place`."""
     engine.register_package(PACKAGE, modules())
     _, gaps = query_rows(engine, Query("idle_causes", _IDLE))
     named: dict[str, list[tuple[int, int, str]]] = {}

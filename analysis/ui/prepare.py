@@ -55,8 +55,7 @@ def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared
     """Writes into `folder` one trace to serve, or several as one whose first steps start together.
 
     Each file is read twice: without what no figure needs, to find what is worth a look, and with everything, to serve.
-    Raises TraceError, EngineError, or UsageError for a place that a file lacks and for files that cannot be set
-    together.
+    Raises TraceError, EngineError, or UsageError for a place that a file lacks and files that cannot go together.
     """
     looks = [_look(path, settings, settings.place if number == 0 else Place()) for number, path in enumerate(paths)]
     labels = _labels(paths) if len(paths) > 1 else [""]

@@ -36,10 +36,9 @@ class Tracks:
 
 
 def arrange_tracks(found: Survey, label: str = "", taken: frozenset[int] = frozenset()) -> Tracks:
-    """Gives every track and lane its numbers and its name.
+    """Gives every track and lane its numbers and its name; two files differ by `label` in names.
 
-    label: put before the names of processes, GPU streams and token tracks, to tell two files apart. taken: process
-    numbers of the other files.
+    taken: process numbers of the other files.
     """
     base = find_places(found)
     given = {(item["name"], item["pid"], item["tid"]): item["args"]["name"] for item in base.names}
