@@ -45,50 +45,29 @@ _HANDLE_LETTERS = 6
 _LEGEND_LINE_INCHES = 0.19
 _NS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
-_RC: dict[str, Any] = {
-    "svg.fonttype": "none",  # text stays text: small, searchable, in the page's font
-    "svg.hashsalt": "molprof",  # the same figures give the same file
-    "pdf.fonttype": 42,
-    "text.parse_math": False,  # a $ in a kernel's name is a $
-    "font.family": ["DejaVu Sans"],
-    "font.size": 9.0,
-    "axes.titlesize": 9.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 7.0,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.formatter.useoffset": False,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "text.color": INK,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "hatch.linewidth": 0.7,
-    "patch.edgecolor": EDGE,
-    "patch.force_edgecolor": True,
-    "patch.linewidth": 0.5,
-    "savefig.dpi": 200,
-}
-
 
 @contextmanager
 def house_style() -> Iterator[None]:
     """Sets matplotlib's settings for the block, whatever the user's are; drawing and saving both need it."""
-    import matplotlib
+    from matplotlib import rc, rc_context, rcdefaults
 
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        settings: Any = matplotlib.rcParams  # its own type lists every setting, of one version
-        settings.update(_RC)
+    with rc_context():
+        rcdefaults()
+        rc("svg", fonttype="none")  # text stays text: small, searchable, in the page's font
+        rc("svg", hashsalt="molprof")  # the same figures give the same file
+        rc("pdf", fonttype=42)
+        rc("text", parse_math=False, color=INK)  # a $ in a kernel's name is a $
+        rc("font", family=["DejaVu Sans"], size=9.0)
+        rc("axes", titlesize=9.5, titleweight="bold", titlelocation="left", titlepad=7.0, titlecolor=INK)
+        rc("axes", edgecolor=MUTED, labelcolor=INK, axisbelow=True)
+        rc("axes.spines", top=False, right=False)
+        rc("axes.formatter", useoffset=False)
+        rc("grid", color=GRID, linewidth=0.7)
+        rc(("xtick", "ytick"), color=MUTED, labelcolor=INK)
+        rc("legend", frameon=False, fontsize=8.5)
+        rc("hatch", linewidth=0.7)
+        rc("patch", edgecolor=EDGE, force_edgecolor=True, linewidth=0.5)
+        rc("savefig", dpi=200)
         yield
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from molprof.analysis.engine import Columns
 from molprof.analysis.query.statement import Statement, statements
-from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.open import open_trace, wrong_value
 from molprof.common.errors import QueryError, UsageError
 from molprof.queries import PACKAGE, modules
@@ -57,7 +56,9 @@ def run_statement(
     notes: list[str] = []
     for trace in traces:
         with open_trace(trace, native_path=native_path, stacks=stacks, partial=partial) as (engine, info):
-            notes.extend(_notes(info))
+            notes += info.notes()
+            if info.lost_events:
+                notes.append(f"{info.path}: the trace processor lacks {info.lost_events} events")
             engine.register_package(PACKAGE, modules())
             # Apart from the statement, whose errors count lines.
             for module in statement.modules:
@@ -73,17 +74,6 @@ def run_statement(
         return Result(tuple(found[0]), tuple(notes))
     paths = [os.fspath(trace) for trace in traces]
     return Result(tuple(_stacked(paths, list(same)) for same in zip(*found, strict=True)), tuple(notes))
-
-
-def _notes(info: TraceInfo) -> list[str]:
-    notes = []
-    if not info.complete:
-        notes.append(f"{info.path} is damaged, and only its whole part was read: {info.problem}")
-    if not info.events_by_category:
-        notes.append(f"{info.path} holds no events with a duration, so nothing was recorded")
-    if info.lost_events:
-        notes.append(f"{info.path}: the trace processor lacks {info.lost_events} events")
-    return notes
 
 
 def _stacked(traces: list[str], found: list[Columns]) -> Columns:

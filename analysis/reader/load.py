@@ -60,6 +60,15 @@ class TraceInfo:
     devices: list[dict[str, Any]] = field(default_factory=list)  # torch's `deviceProperties`
     keys: dict[str, Any] = field(default_factory=dict)  # all other top-level keys
 
+    def notes(self) -> list[str]:
+        """Why less may be shown of the trace than expected."""
+        notes = []
+        if not self.complete:
+            notes.append(f"{self.path} is damaged, and only its whole part was read: {self.problem}")
+        if not self.events_by_category:
+            notes.append(f"{self.path} holds no events with a duration, so nothing was recorded")
+        return notes
+
 
 def load_trace(
     path: str | os.PathLike[str],

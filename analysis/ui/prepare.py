@@ -173,10 +173,7 @@ def _labels(paths: Sequence[Path]) -> list[str]:
 def _notes(looks: list[tuple[Contents, TraceInfo]], view: View) -> tuple[str, ...]:
     notes = []
     for _, info in looks:
-        if not info.complete:
-            notes.append(f"{info.path} is damaged, and only its whole part is shown: {info.problem}")
-        if not info.events_by_category:
-            notes.append(f"{info.path} holds no events with a duration, so nothing was recorded")
+        notes += info.notes()
         if info.lanes:
             what = "events partly overlap another of their track: they are on 'overlapping' ones beside it"
             notes.append(f"{info.path}: {info.lanes} {what}")

@@ -15,8 +15,6 @@ import numpy as np
 from molprof.analysis.reader.places import Places, add_name, find_places
 from molprof.analysis.reader.survey import Survey
 
-GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-
 
 @dataclass(frozen=True)
 class Tracks:
@@ -46,7 +44,7 @@ def arrange_tracks(found: Survey, label: str = "", taken: frozenset[int] = froze
     pids = _free_pids(base.pids.tolist(), taken)
     lanes = _beside(base)
     lane_count = Counter(track for track, _ in lanes)
-    on_gpu = _tracks_of(found, *GPU_WORK)
+    on_gpu = _tracks_of(found, "kernel", "gpu_memcpy", "gpu_memset")
     with_tokens = _tracks_of(found, "molprof.sequence")
     gpu: list[tuple[int, int, int, str]] = []
     sequences: dict[tuple[int, int], str] = {}
