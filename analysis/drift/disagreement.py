@@ -25,9 +25,9 @@ TEXTS = ("tag", "close", "element", "bond", "ring", "digit", "mark", "other", "b
 
 _TAG = re.compile(r"\[/?(?:SMILES|CONFORMER)\]")
 _SPECIAL = re.compile(r"<\|[^<>]*\|>|</?s>")
-_BONDS = frozenset("-=#:$/\\.~")
-_RINGS = frozenset("0123456789%()")
-_MARKS = frozenset(",.-")
+# Characters between brackets, and in a coordinate.
+_OUTSIDE = dict.fromkeys("-=#:$/\\.~", "bond") | dict.fromkeys("0123456789%()", "ring")
+_COORDINATE = dict.fromkeys("0123456789", "digit") | dict.fromkeys(",.-", "mark")
 
 
 @dataclass(frozen=True)
@@ -131,17 +131,9 @@ def _characters(words: Sequence[str]) -> list[str]:
                 kinds.append("close" if character == ">" else "bracket")
                 inside = character if character in "<[" else ""
             elif inside == "<":
-                kinds.append("digit" if character in "0123456789" else "mark" if character in _MARKS else "other")
+                kinds.append(_COORDINATE.get(character, "other"))
             elif inside == "[":
                 kinds.append("element")
             else:
-                kinds.append(_between(character))
+                kinds.append(_OUTSIDE.get(character, "element" if character.isalpha() else "other"))
     return kinds
-
-
-def _between(character: str) -> str:
-    if character in _BONDS:
-        return "bond"
-    if character in _RINGS:
-        return "ring"
-    return "element" if character.isalpha() else "other"

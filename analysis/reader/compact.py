@@ -97,7 +97,7 @@ def _records(found: Survey, places: Places, texts: _Texts, events: np.ndarray) -
     kind_of = (np.cumsum(is_there) - 1)[kinds]
     keys = [(kind, -1) for kind in distinct.tolist() if kind < first_moved] + list(moved)
     new_texts = texts.begin(2 * len(keys))
-    templates = [_template(found.labels[kind // 2], bool(kind % 2), home, texts, new_texts) for kind, home in keys]
+    templates = [_template(found.labels[kind // 2], bool(kind % 2), home, texts) for kind, home in keys]
     lengths = np.array([len(template) for template in templates])
     begins = np.cumsum(lengths) - lengths
     sizes = lengths[kind_of]
@@ -114,7 +114,7 @@ def _records(found: Survey, places: Places, texts: _Texts, events: np.ndarray) -
     return b"".join([*new_texts, words.tobytes()])
 
 
-def _template(label: Label, has_number: bool, home: int, texts: _Texts, new_texts: list[bytes]) -> np.ndarray:
+def _template(label: Label, has_number: bool, home: int, texts: _Texts) -> np.ndarray:
     """The words of an event, int64, with 0 for what differs between events of one kind."""
     args = [_arg("args.correlation", 0)] if has_number else []
     given = _decode_args(label.args)
@@ -126,8 +126,8 @@ def _template(label: Label, has_number: bool, home: int, texts: _Texts, new_text
     kind = _COMPLETE if label.phase == "X" else _ASYNC_INSTANT if label.more else _INSTANT
     body = b"".join(args) + (b"" if kind == _INSTANT else _words(0))  # end, or number of an async event
     size = 4 + len(body) // 8
-    category = texts.number(label.category or "", new_texts)
-    name = texts.number(label.name or "[No name]", new_texts)  # as the engine's JSON reader names it
+    category = texts[label.category or ""]
+    name = texts[label.name or "[No name]"]  # as the engine's JSON reader names it
     head = _EVENT | size << 4 | kind << 16 | len(args) << 20 | category << 32 | name << 48
     return np.frombuffer(_words(head, 0, 0, 0) + body, dtype=np.int64)
 
@@ -158,44 +158,38 @@ def _arg(name: str, value: int | float | str) -> bytes:
     return _words(kind | 1 + len(words) // 8 << 4 | (_INLINE | len(text)) << 16 | info << 32) + words
 
 
-class _Texts:
+class _Texts(dict[str, int]):
     """Numbers for the texts that the engine knows at a place of the trace."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
     def begin(self, most: int) -> list[bytes]:
-        """Makes room for `most` new texts; returns the empty list of their records."""
-        if len(self._numbers) + most > _MAX_TEXTS:
-            self._numbers.clear()
-        return []
+        """Makes room for `most` new texts; returns the list to which their records will be added."""
+        if len(self) + most > _MAX_TEXTS:
+            self.clear()
+        self[""] = 0
+        self._records: list[bytes] = []
+        return self._records
 
-    def number(self, text: str, records: list[bytes]) -> int:
-        """The text's number; adds a record to `records` where the text is new."""
-        if not text:
-            return 0
-        number = self._numbers.get(text)
-        if number is None:
-            number = self._numbers[text] = len(self._numbers) + 1
-            content = plain_text(text).encode()
-            words = _padded(content)
-            records.append(_words(_STRING | 1 + len(words) // 8 << 4 | number << 16 | len(content) << 32) + words)
+    def __missing__(self, text: str) -> int:
+        number = self[text] = len(self)
+        content = plain_text(text).encode()
+        words = _padded(content)
+        self._records.append(_words(_STRING | 1 + len(words) // 8 << 4 | number << 16 | len(content) << 32) + words)
         return number
 
 
 def _named(places: Places, texts: _Texts) -> bytes:
     """The records that name processes and threads."""
-    records = []
+    chunks = []
     for item in places.names:
-        records += texts.begin(2)
-        name = texts.number(item["args"]["name"], records)
+        records = texts.begin(2)
+        name = texts[item["args"]["name"]]
         if item["name"] == "process_name":
-            records.append(_words(_KERNEL_OBJECT | 2 << 4 | _PROCESS << 16 | name << 24, item["pid"]))
+            words = _words(_KERNEL_OBJECT | 2 << 4 | _PROCESS << 16 | name << 24, item["pid"])
         else:
-            process = texts.number("process", records)
             head = _KERNEL_OBJECT | 4 << 4 | _THREAD << 16 | name << 24 | 1 << 40
-            records.append(_words(head, item["tid"], _KOID | 2 << 4 | process << 16, item["pid"]))
-    return b"".join(records)
+            words = _words(head, item["tid"], _KOID | 2 << 4 | texts["process"] << 16, item["pid"])
+        chunks += [*records, words]
+    return b"".join(chunks)
 
 
 def _padded(text: bytes) -> bytes:
