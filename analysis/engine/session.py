@@ -158,10 +158,8 @@ class Engine:
             if reply.fatal_error:
                 raise EngineError(f"the trace processor stopped: {reply.fatal_error}")
             if reply.HasField("invalid_request"):
-                raise EngineError(
-                    f"the trace processor does not know request {reply.invalid_request}",
-                    hint="use a newer trace processor (the perfetto package's version or later)",
-                )
+                hint = "use a newer trace processor (the perfetto package's version or later)"
+                raise EngineError(f"the trace processor does not know request {reply.invalid_request}", hint)
         if not replies.msg:
             raise EngineError("the trace processor sent no reply")
         return list(replies.msg)
@@ -182,10 +180,8 @@ def _stream_type() -> Any:
             for file in descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes()).file:
                 pool.Add(file)
             return message_factory.GetMessageClass(pool.FindMessageTypeByName(_STREAM))
-    raise EngineError(
-        "the perfetto package is missing or has no trace_processor/trace_processor.descriptor",
-        hint="pip install perfetto",
-    )
+    what = "the perfetto package is missing or has no trace_processor/trace_processor.descriptor"
+    raise EngineError(what, hint="pip install perfetto")
 
 
 def _query_error(sql: str, message: str) -> QueryError:

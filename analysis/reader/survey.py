@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from isal import isal_zlib
 
+from molprof.analysis.reader.cursor import CHROME_HINT
 from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id
 from molprof.analysis.reader.lanes import assign_lanes
 from molprof.analysis.reader.part import Label, Numbered, Part, WrongEventError
@@ -86,10 +87,8 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
             if len(part.starts):
                 kept.append(part)
             if unread > _MAX_UNREAD and 2 * unread > read:
-                raise TraceError(
-                    f"{path}: {unread:,} of its first {read:,} events are of no known kind (ph): not a trace",
-                    hint="molprof reads traces in Chrome format, as torch.profiler writes them",
-                )
+                what = f"{unread:,} of its first {read:,} events are of no known kind (ph): not a trace"
+                raise TraceError(f"{path}: {what}", hint=CHROME_HINT)
     except WrongEventError as error:
         hint = "correct or remove that event, or record the trace again"
         raise TraceError(f"{path}: {error.message(read)}", hint=hint) from None
@@ -170,7 +169,5 @@ def _check_span(path: str, starts: np.ndarray, lengths: np.ndarray, origin: int)
     if last < _MAX_SPAN_NS:
         last = int((starts - origin + lengths).max())
     if last >= _MAX_SPAN_NS:
-        raise TraceError(
-            f"{path}: times span {last} ns, more than the {_MAX_SPAN_NS} ns (52 days) in which"
-            " nanoseconds stay exact: an event has a wrong ts or dur"
-        )
+        what = f"times span {last} ns, more than the {_MAX_SPAN_NS} ns (52 days) in which nanoseconds stay exact"
+        raise TraceError(f"{path}: {what}: an event has a wrong ts or dur")

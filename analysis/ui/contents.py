@@ -185,6 +185,5 @@ def _zoom(engine: Engine, path: str, place: Place, sequences: list[Sequence]) ->
 def _missing(path: str, what: str, number: int, known: list[int], of: str = "") -> UsageError:
     if not known:
         return UsageError(f"{path} has no recorded {what}s{of} to zoom to", hint=f"leave --{what} out")
-    return UsageError(
-        f"{path} has no recorded {what} {number}{of}", hint=f"give --{what} one from {min(known)} to {max(known)}"
-    )
+    hint = f"give --{what} one from {min(known)} to {max(known)}"
+    return UsageError(f"{path} has no recorded {what} {number}{of}", hint)

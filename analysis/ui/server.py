@@ -70,10 +70,9 @@ class UiServer(ThreadingHTTPServer):
         try:
             super().__init__((ADDRESS, port), _Handler)
         except OSError as error:
-            raise UsageError(
-                f"cannot listen on port {port} of {ADDRESS}: {error.strerror or error}",
-                hint="give another with --port, or none for any that is free",
-            ) from error
+            hint = "give another with --port, or none for any that is free"
+            what = f"cannot listen on port {port} of {ADDRESS}: {error.strerror or error}"
+            raise UsageError(what, hint) from error
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignores pages that are closed while they load."""
