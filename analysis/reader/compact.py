@@ -14,10 +14,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from molprof.analysis.reader.lanes import time_order
 from molprof.analysis.reader.part import NO_NUMBER, Label
 from molprof.analysis.reader.places import HOME_TID, Places
-from molprof.analysis.reader.survey import Survey
+from molprof.analysis.reader.survey import Survey, time_order
 from molprof.analysis.reader.text import exact_float, plain_text
 
 # Events per piece. Each needs at most two texts; the format numbers 32767.

@@ -56,9 +56,8 @@ def json_chunks(*traces: tuple[Survey, Places]) -> Iterator[bytes]:
 def _events(found: Survey, places: Places) -> Iterator[bytes]:
     """The events, without what stands before the first and behind the last."""
     # An event is written as its track's head, its times and its draft.
-    heads = [
-        b'},{"pid":%d,"tid":%d,"ts":' % place for place in zip(places.pids.tolist(), places.tids.tolist(), strict=True)
-    ]
+    ids = zip(places.pids.tolist(), places.tids.tolist(), strict=True)
+    heads = [b'},{"pid":%d,"tid":%d,"ts":' % pair for pair in ids]
     yield _encode(places.names)[1:-2] if places.names else b'{"ph":"M"'
     complete = found.has_label(label.phase == "X" for label in found.labels)
     done = 0

@@ -64,8 +64,6 @@ def wrong_value(engine: Engine, path: str, error: QueryError) -> TraceError:
         return TraceError(f"{path} holds a value that queries cannot use: {str(error).splitlines()[0]}")
     arg, value, name, category = (found[key][0] for key in ("arg", "value", "name", "category"))
     shown = repr(value[:_SHOWN_CHARACTERS]) + ("..." if len(value) > _SHOWN_CHARACTERS else "")
-    return TraceError(
-        f"{path}: the event {name[:_SHOWN_CHARACTERS]!r} of category {category} has the {arg} {shown},"
-        " which is not an integer of 64 bits",
-        hint=f"correct the value, or remove {arg!r} from that event",
-    )
+    event = f"the event {name[:_SHOWN_CHARACTERS]!r} of category {category}"
+    hint = f"correct the value, or remove {arg!r} from that event"
+    return TraceError(f"{path}: {event} has the {arg} {shown}, which is not an integer of 64 bits", hint)

@@ -186,21 +186,19 @@ class PartReader:
         if not chosen:
             return part
         for event in chosen:
-            event.cat = _category(event)
+            if isinstance(event.cat, int):
+                event.cat = str(event.cat)
         part.starts = times_ns(chosen, [event.ts for event in chosen], "ts")
         part.durations = _durations(chosen)
         part.kinds = self.kinds
         try:
             if self._wanted.all_args:
-                part.kind_of = self._numbered(
-                    (((_category(event), event.ph, None, event.pid, event.tid), b"", b"") for event in chosen),
-                    len(chosen),
-                )
+                kinds = (((event.cat, event.ph, None, event.pid, event.tid), b"", b"") for event in chosen)
+                part.kind_of = self._numbered(kinds, len(chosen))
                 part.text = isal_zlib.compress(draft(chosen), _DRAFT_LEVEL)
             else:
-                part.correlations = _take_correlations(
-                    event.args if isinstance(event.args, NeededArgs) else _NO_ARGS for event in chosen
-                )
+                args = (event.args if isinstance(event.args, NeededArgs) else _NO_ARGS for event in chosen)
+                part.correlations = _take_correlations(args)
                 part.kind_of = self._numbered(map(_kind, chosen), len(chosen))
         except RecursionError:
             raise WrongEventError("", "an event is nested too deeply") from None
@@ -229,10 +227,6 @@ def _kind(event: Any) -> Kind:
         fields = {field: value for field in MORE_FIELDS if (value := getattr(event, field))}
         more = _encode(fields)[1:-1]
     return _event_kind(event), text.replace(b"\n", b" ") or _NO_ARGS_TEXT, more.replace(b"\n", b" ")
-
-
-def _category(event: Event) -> str | None:
-    return str(event.cat) if isinstance(event.cat, int) else event.cat
 
 
 def times_ns(events: Sequence[Any], texts: list[msgspec.Raw], field: str) -> np.ndarray:

@@ -50,7 +50,7 @@ _MAGIC_BYTES = 4
 _MAX_RATIO = 400
 _HARMLESS_BYTES = 1 << 30
 # The largest zstd window, 128 MiB, as its own command line allows by default.
-_WINDOW_LOG = 27
+_zstd = partial(zstd.ZstdDecompressor, options={zstd.DecompressionParameter.window_log_max: 27})
 _HINT = "copy or record the file again, or read what is whole with --partial"
 
 
@@ -66,12 +66,8 @@ class Packing:
 
 PACKINGS = (
     Packing("gzip", re.compile(rb"\x1f\x8b"), partial(IgzipDecompressor, flag=DECOMP_GZIP), IsalError),
-    Packing(
-        "zstd",
-        re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),  # the latter: frames without data
-        lambda: zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}),
-        zstd.ZstdError,
-    ),
+    # The latter: frames without data.
+    Packing("zstd", re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"), _zstd, zstd.ZstdError),
 )
 
 

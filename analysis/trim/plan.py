@@ -22,15 +22,20 @@ _TIMED = frozenset("XiIRC")
 
 
 @dataclass(frozen=True)
-class Categories:
-    """The wanted categories: those named, by default all, without those left out."""
+class Wish:
+    """What to keep; by default all."""
 
-    only: frozenset[str] = frozenset()
-    without: frozenset[str] = frozenset()
+    steps: tuple[int, int] | None = None  # first and last number
+    batch: int | None = None  # of the steps; None: the first that is recorded
+    phases: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()  # the only ones
+    without: tuple[str, ...] = ()  # categories left out
+    start_ns: int | None = None  # from the earliest event of the trace
+    end_ns: int | None = None  # not in it
 
     def wants(self, category: str | int | None) -> bool:
-        name = str(category)
-        return (not self.only or name in self.only) and name not in self.without
+        """Whether events of the category are among those to keep."""
+        return str(category) not in self.without and (not self.categories or str(category) in self.categories)
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class Plan:
     """What is kept. All arrays are sorted."""
 
     stretch: Stretch
-    categories: Categories
+    wish: Wish
     linked: Array  # correlations of GPU work whose call is recorded
     started: Array  # correlations of calls that are kept
     work_start_ns: int  # first start of GPU work that is kept
@@ -72,24 +77,24 @@ class Plan:
         return np.where(_among(numbers, self.linked), _among(numbers, self.started), self.stretch.holds(starts_ns))
 
 
-def make_plan(found: Scan, stretch: Stretch, categories: Categories) -> Plan:
+def make_plan(found: Scan, stretch: Stretch, wish: Wish) -> Plan:
     calls, work, flows = found.table("calls"), found.table("work"), found.table("flows")
     in_time = stretch.holds(calls[:, 1])
     linked = np.intersect1d(calls[:, 0], work[:, 0])
     started = np.unique(calls[in_time, 0])
     kept_work = np.where(_among(work[:, 0], linked), _among(work[:, 0], started), stretch.holds(work[:, 1]))
-    wanted = np.array([categories.wants(name) for name in found.categories], dtype=np.bool_)
+    wanted = np.array([wish.wants(name) for name in found.categories], dtype=np.bool_)
     # A flow from a call to what it started has both ends where both are kept; others bind operators.
     both = np.intersect1d(
         calls[in_time & wanted[calls[:, 3]], 0] if len(calls) else calls[:, 0],
         work[kept_work & wanted[work[:, 3]], 0] if len(work) else work[:, 0],
     )
-    operators = stretch.holds(flows[:, 1]) & categories.wants("cpu_op")
+    operators = stretch.holds(flows[:, 1]) & wish.wants("cpu_op")
     remains = np.where(flows[:, 2] >= 0, _among(flows[:, 2], both), operators)
     broken = np.unique(flows[~remains, 0])
     return Plan(
         stretch=stretch,
-        categories=categories,
+        wish=wish,
         linked=linked,
         started=started,
         work_start_ns=int(work[kept_work, 1].min(initial=stretch.end_ns)),
@@ -153,7 +158,7 @@ class Filter:
                 raw, keep = self._shortened(raw, int(starts[place]), int(ends[place])), True
             elif event.cat == "molprof.token" or (event.cat == ANNOTATION and str(event.name).startswith("molprof.")):
                 keep = bool(in_time[place])
-            elif not plan.categories.wants(event.cat):
+            elif not plan.wish.wants(event.cat):
                 keep = False
             elif event.cat in GPU_CATEGORIES:
                 keep = bool(work[place])

@@ -15,26 +15,13 @@ from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.recorded_steps import RecordedStep, read_recorded_steps
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.analysis.reader.open import open_trace
-from molprof.analysis.trim.plan import Categories, Filter, Plan, Stretch, make_plan
+from molprof.analysis.trim.plan import Filter, Plan, Stretch, Wish, make_plan
 from molprof.analysis.trim.scan import Scan, pass_over
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import replacing_packed
 from molprof.common.manifest import KEY, from_json
 from molprof.common.trimmed import TRIMMED_KEY, Trimmed, trimmed_from_json
 from molprof.queries import PACKAGE, modules
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What to keep; by default all."""
-
-    steps: tuple[int, int] | None = None  # first and last number
-    batch: int | None = None  # of the steps; None: the first that is recorded
-    phases: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()  # the only ones
-    without: tuple[str, ...] = ()  # categories left out
-    start_ns: int | None = None  # from the earliest event of the trace
-    end_ns: int | None = None  # not in it
 
 
 @dataclass(frozen=True)
@@ -128,11 +115,10 @@ def _plan(found: Scan, path: Path, chosen: list[RecordedStep], phases: list[tupl
             raise UsageError(f"{path} has no recorded phase {unknown[0]!r}", hint=hint)
         begins, ends, _ = zip(*(phase for phase in phases if phase[2] in wish.phases), strict=True)
         intervals = np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)
-    categories = Categories(frozenset(wish.categories), frozenset(wish.without))
     known = set(found.events_by_category)
     if unknown := [name for name in (*wish.categories, *wish.without) if name not in known]:
         raise UsageError(f"{path} has no category {unknown[0]!r}", hint=f"it has {', '.join(sorted(known))}")
-    return make_plan(found, Stretch(start_ns, int(end_ns), intervals), categories)
+    return make_plan(found, Stretch(start_ns, int(end_ns), intervals), wish)
 
 
 def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed | None) -> Trimmed:
