@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from molprof.analysis.drift.model import Drift, JunkExample, RuleCount
 
 EXAMPLES = 10
-_NUMBER = r"-?[0-9]+\.[0-9]+"
-_TRIPLE = re.compile(",".join([_NUMBER] * 3))
+_TRIPLE = re.compile(",".join([r"-?[0-9]+\.[0-9]+"] * 3))
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,9 @@ def to_columns(names: Sequence[str], batches: Iterable[Any]) -> Columns:
                 # Python's numbers: json and string formatting treat numpy's differently.
                 part[here] = values[kind][rank[kind][column::width][here]].astype(object)
             parts[column].append(part)
-    return {name: _joined(part, kind) for name, part, kind in zip(_distinct(names), parts, kinds, strict=True)}
+    before = [names[:place].count(name) for place, name in enumerate(names)]
+    distinct = [f"{name}:{count}" if count else name for name, count in zip(names, before, strict=True)]
+    return {name: _joined(part, kind) for name, part, kind in zip(distinct, parts, kinds, strict=True)}
 
 
 def _values_by_kind(batch: Any) -> dict[int, np.ndarray]:
@@ -63,8 +65,3 @@ def _joined(parts: list[np.ndarray], kinds: set[int]) -> np.ndarray:
     # SQLite mixes both in IFNULL(ratio, 0).
     exact = kinds == {_INTEGER, _FLOAT} and all(isinstance(cell, float) or abs(cell) <= 2**53 for cell in column)
     return column.astype(np.float64) if exact else column
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    before = [names[:place].count(name) for place, name in enumerate(names)]
-    return [f"{name}:{count}" if count else name for name, count in zip(names, before, strict=True)]

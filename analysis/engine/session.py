@@ -21,7 +21,6 @@ _MAX_APPEND_BYTES = MAX_REQUEST_BYTES - 64
 # What the engine runs for a statement without result, such as INCLUDE or CREATE PERFETTO.
 _NO_RESULT = "SELECT 0 WHERE 0"
 
-_STREAM = "perfetto.protos.TraceProcessorRpcStream"
 _PLACE = re.compile(r'^\s*(?:File "stdin"|Module include "(?P<module>[^"]*)") line (?P<line>\d+) col (?P<column>\d+)$')
 # Lines shown before and after the one with the mistake.
 _AROUND = 8
@@ -179,7 +178,8 @@ def _stream_type() -> Any:
             pool = descriptor_pool.DescriptorPool()
             for file in descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes()).file:
                 pool.Add(file)
-            return message_factory.GetMessageClass(pool.FindMessageTypeByName(_STREAM))
+            kind = pool.FindMessageTypeByName("perfetto.protos.TraceProcessorRpcStream")
+            return message_factory.GetMessageClass(kind)
     what = "the perfetto package is missing or has no trace_processor/trace_processor.descriptor"
     raise EngineError(what, hint="pip install perfetto")
 

@@ -22,7 +22,6 @@ _METADATA: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-_SVG = "http://www.w3.org/2000/svg"
 _HREF = "{http://www.w3.org/1999/xlink}href"
 _ELEMENTS = {"svg", "g", "defs", "path", "rect", "use", "text", "tspan", "clipPath", "pattern", "circle", "line"}
 _ATTRIBUTES = {
@@ -34,7 +33,6 @@ _PROPERTIES = {
     "stroke-dashoffset", "stroke-linecap", "stroke-linejoin", "stroke-miterlimit", "opacity", "text-anchor",
     "font-size", "font-weight", "font-style",
 }  # fmt: skip
-_FONT = "DejaVu Sans, Verdana, sans-serif"
 
 
 def figure_bytes(figure: Figure, form: str) -> bytes:
@@ -71,8 +69,8 @@ def _clean_svg(data: bytes, prefix: str, inline: bool = False) -> str:
         root.set("role", "img")
         root.set("aria-hidden", "true")
     else:
-        root.set("font-family", _FONT)
-        root.set("xmlns", _SVG)
+        root.set("font-family", "DejaVu Sans, Verdana, sans-serif")
+        root.set("xmlns", "http://www.w3.org/2000/svg")
     text = ElementTree.tostring(root, encoding="unicode")
     return text if inline else f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
 

@@ -32,7 +32,6 @@ _PROCESS, _THREAD = 1, 2
 _INT64, _DOUBLE, _TEXT, _KOID = 3, 5, 6, 8
 _INLINE = 0x8000
 _MAGIC = 0x0016547846040010
-_NS_PER_S = 10**9
 # Instants of the whole trace or a process have no thread.
 _WIDE_SCOPES = (b'"s":"g"', b'"s":"p"')
 _CORRELATION = 4  # first word of the arg `correlation` in a record
@@ -66,7 +65,7 @@ def _label_fits(label: Label) -> bool:
 def compact_chunks(found: Survey, places: Places) -> Iterator[bytes]:
     """The trace for the engine by start, the longer event first: the engine nests slices in this order."""
     texts = _Texts()
-    yield _words(_MAGIC, _INITIALIZATION | 2 << 4, _NS_PER_S)
+    yield _words(_MAGIC, _INITIALIZATION | 2 << 4, 10**9)  # ticks per second
     yield _named(places, texts)
     order = time_order(found.starts_ns, found.starts_ns + found.durations_ns)
     for begin in range(0, len(order), _EVENTS):

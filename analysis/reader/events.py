@@ -104,12 +104,9 @@ def _shortened(event: Event) -> Event:
 
 def draft(events: list[Event]) -> bytes:
     """One JSON line per event, without times and places, which the events lose."""
-    absent = ABSENT
     for event in events:
-        event.ts = absent
-        event.dur = absent
-        event.pid = None
-        event.tid = None
+        event.ts = event.dur = ABSENT
+        event.pid = event.tid = None
     text = _encode_lines(events)
     if text.count(b"\n") != len(events):  # text that is copied may hold line ends
         for event in events:

@@ -94,8 +94,7 @@ def load_trace(
         if source.is_perfetto:
             return _load_perfetto(source, engine(True) if callable(engine) else engine, partial)
         document, found = survey_source(source, wanted, partial, processes)
-        size = source.stored_bytes
-        name = source.name
+    name = source.name
     manifest = document.keys.pop("molprof", None)
     if manifest is not None and not isinstance(manifest, dict):
         raise TraceError(f"{name}: the key 'molprof' is {type(manifest).__name__}, not an object", hint=MANIFEST_HINT)
@@ -111,7 +110,7 @@ def load_trace(
     feed_events(engine, found)
     return TraceInfo(
         path=str(path),
-        bytes=size,
+        bytes=source.stored_bytes,
         events_by_category=found.events_by_category,
         lost_events=_lost_events(engine, found, duration_ns, name),
         lanes=lanes,
@@ -131,7 +130,7 @@ def survey_source(
 ) -> tuple[Document, Survey]:
     """Reads a trace in Chrome format to its end. Arguments and errors are those of `load_trace`."""
     with closing(Pieces(wanted, processes or processors())) as pieces:
-        document = Document(source.name, source.blocks, pieces.read, partial, pieces)
+        document = Document(source.name, source.blocks, pieces.reader.read, partial, pieces)
         return document, survey(document.parts(), source.name)
 
 

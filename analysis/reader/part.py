@@ -132,7 +132,7 @@ class PartReader:
             part = self._part(events)
         return part
 
-    def _numbered(self, kinds: Iterable[Kind], count: int) -> np.ndarray:
+    def _numbered(self, kinds: Iterable[Any], count: int) -> np.ndarray:
         return np.fromiter(map(self._numbers.__getitem__, kinds), dtype=np.int32, count=count)
 
     def _quick_part(self, count: int, events: list[Any], stacks: int) -> Part | None:

@@ -36,14 +36,10 @@ class Pieces:
 
     def __init__(self, wanted: Wanted, processes: int) -> None:
         self._wanted = wanted
-        self._reader = PartReader(wanted)
+        self.reader = PartReader(wanted)
         self._second: SecondReader | None = None
         self._patience = _PATIENCE if processes > 1 and hasattr(os, "memfd_create") else 0
         self._results: deque[list[Part | None]] = deque()  # one per piece, empty while it is read
-
-    def read(self, text: bytes) -> Part:
-        """The part of a JSON array, read in this process."""
-        return self._reader.read(text)
 
     def are_shared(self, done: int) -> bool:
         """Whether the second process reads too. It starts when `done` bytes of text make it worth it."""
@@ -71,7 +67,7 @@ class Pieces:
             self._give_up(error)
         if not result:
             try:
-                result.append(self._reader.read(b"".join((b"[", text, b"]"))))
+                result.append(self.reader.read(b"".join((b"[", text, b"]"))))
             except (*WRONG_TEXT, WrongEventError):
                 result.append(None)
 
@@ -156,9 +152,7 @@ class SecondReader:
             return False
         slot = self._free.pop()
         begin, size = slot * _SLOT_BYTES, len(text) + 2
-        self._text[begin : begin + 1] = b"["
-        self._text[begin + 1 : begin + size - 1] = text
-        self._text[begin + size - 1 : begin + size] = b"]"
+        self._text[begin : begin + size] = b"".join((b"[", text, b"]"))
         self._asked.append((slot, result))
         self._connection.send((begin, size))
         return True

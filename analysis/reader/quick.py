@@ -72,7 +72,7 @@ class QuickDecoder:
             return None
         types = list(map(type, decoded))
         events = list(itertools.compress(decoded, map(self._kept_types.__contains__, types)))
-        stacks = types.count(self._left_out.get(STACK_CATEGORY)) if len(events) < len(decoded) else 0
+        stacks = types.count(self._left_out.get(STACK_CATEGORY, object)) if len(events) < len(decoded) else 0
         self._trust = min(self._trust + 1, _PATIENCE)
         return len(decoded), events, stacks
 

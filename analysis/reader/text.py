@@ -71,9 +71,7 @@ def _may_have_huge_float(text: bytes) -> bool:
     """Whether an exponent has three digits or more; numbers that pass 1e308 with fewer are found by their digits."""
     data = np.frombuffer(text, dtype=np.uint8)
     places = np.flatnonzero((data[1:] | 0x20) == ord("e"))  # E and e
-    if not np.any((data[places] - _ZERO) < 10):
-        return False
-    return _HUGE_FLOAT.search(text) is not None
+    return bool(np.any((data[places] - _ZERO) < 10)) and _HUGE_FLOAT.search(text) is not None
 
 
 def may_have_wide_integer(text: bytes) -> bool:

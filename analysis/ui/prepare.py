@@ -26,7 +26,6 @@ from molprof.analysis.ui.view import FileView, View, build_view
 from molprof.common.errors import QueryError, TraceError, UsageError
 
 _LEVEL = 1
-_TITLE_CHARACTERS = 80
 # Between the ids of two files: above any of torch's, within the engine's 64 bits.
 _SHIFT = 1 << 48
 _NUMBERED = re.compile(rb'\{"ph":"[stfbne]"|.*"bind_id":')
@@ -60,7 +59,7 @@ def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared
     looks = [_look(path, settings, settings.place if number == 0 else Place()) for number, path in enumerate(paths)]
     labels = _labels(paths) if len(paths) > 1 else [""]
     # In characters that an address may have.
-    title = re.sub(r"[^A-Za-z0-9._+-]", "_", "+".join(path.name for path in paths))[:_TITLE_CHARACTERS]
+    title = re.sub(r"[^A-Za-z0-9._+-]", "_", "+".join(path.name for path in paths))[:80]
     output = folder / "trace.gz"
     surveys: list[Survey] = []
     for path in paths:

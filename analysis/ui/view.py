@@ -43,18 +43,6 @@ class View:
     pinned: tuple[str, ...]  # names of the pinned rows, in order
     notes: tuple[str, ...]  # what is not shown
 
-    def to_json(self) -> dict[str, object]:
-        """For the page's script."""
-        # JavaScript's numbers are too short.
-        visible = None if self.visible is None else [str(self.visible.start_ns), str(self.visible.end_ns)]
-        return {
-            "title": self.title,
-            "commands": [{"id": name, "args": list(arguments)} for name, arguments in self.commands],
-            "package": {"name": PACKAGE, "modules": [{"name": key, "sql": sql} for key, sql in self.modules.items()]},
-            "visible": visible,
-            "last": self.pinned[-1] if self.pinned else None,
-        }
-
 
 class _Builder:
     """Commands and strips in the order in which they are shown."""
@@ -152,5 +140,14 @@ def _strips_sql(strips: Sequence[tuple[Strip, int]]) -> str:
 
 def script(view: View, template: str, remote: bool) -> str:
     """The page's script with the view in it."""
-    data = json.dumps({**view.to_json(), "remote": remote})  # ASCII
-    return template.replace("/* VIEW */ null", data)
+    # JavaScript's numbers are too short.
+    visible = None if view.visible is None else [str(view.visible.start_ns), str(view.visible.end_ns)]
+    data = {
+        "title": view.title,
+        "commands": [{"id": name, "args": arguments} for name, arguments in view.commands],
+        "package": {"name": PACKAGE, "modules": [{"name": key, "sql": sql} for key, sql in view.modules.items()]},
+        "visible": visible,
+        "last": view.pinned[-1] if view.pinned else None,
+        "remote": remote,
+    }
+    return template.replace("/* VIEW */ null", json.dumps(data))  # ASCII
