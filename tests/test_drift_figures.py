@@ -10,12 +10,10 @@ import tiny_trace
 from tiny import ids, table
 from token_tracks import Token, sequence
 
-from molprof.analysis.drift.blocks import EXAMPLES, Block, drift_figures
+from molprof.analysis.drift.blocks import EXAMPLES, RULES, Block, drift_figures
 from molprof.analysis.drift.disagreement import Token as Examined
-from molprof.analysis.drift.disagreement import agreement, disagreement_figures
+from molprof.analysis.drift.disagreement import agreement, disagreement_figures, text_kinds
 from molprof.analysis.drift.model import Agreement, Drift, JunkExample
-from molprof.analysis.drift.rules import RULES, BlockText
-from molprof.analysis.drift.texts import text_kinds
 from molprof.analysis.engine import open_engine
 from molprof.analysis.figures.drift import read_drift
 from molprof.analysis.reader import load_trace
@@ -35,7 +33,8 @@ OTHERS = ("<1.0,2.0,3.0>", "<1.0,2.0>", "<1.0,2.0,3.0000001>", "<1,2,3>", "<1.0,
 
 
 def rules(text: str, junk: int = 0, filler: int = 0) -> list[str]:
-    return [rule.name for rule in RULES if rule.counts(BlockText(text, junk, filler))]
+    block = Block(0, 0, text, junk, filler, None, None, None, "", "")
+    return [rule.name for rule in RULES if rule.counts(block)]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from page_data import HOSTILE, PARTS, foreign, hostile_document, report_of, time
 from molprof.analysis.compare import Comparison
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.timeline import Interval
-from molprof.analysis.plots import PLOTS, NotRecordedError, plot_file, plot_svg, style, subject_of
+from molprof.analysis.plots import PLOTS, NotRecordedError, draw, plot_file, plot_svg, style, subject_of
 from molprof.analysis.plots.style import house_style
 from molprof.analysis.plots.waterfall import RECORDED_LABELS
 from molprof.commands import plot as plot_command
@@ -61,7 +61,7 @@ def texts(figure: Figure) -> list[str]:
 
 
 def test_every_kind_is_listed_in_the_help_as_it_is() -> None:
-    assert {kind: plot.line for kind, plot in PLOTS.items()} == plot_command.KINDS
+    assert PLOTS == plot_command.KINDS
 
 
 @pytest.mark.parametrize("kind", PLOTS)
@@ -110,7 +110,7 @@ def test_the_users_own_settings_change_nothing(pair: Comparison) -> None:
 
 @pytest.mark.usefixtures("styled")
 def test_waterfall_names_every_part_that_can_be_seen_and_adds_up(pair: Comparison) -> None:
-    figure = PLOTS["waterfall"].draw(subject_of(pair))
+    figure = draw("waterfall", subject_of(pair))
     shown = texts(figure)
     (axis,) = figure.axes
     assert axis.get_title(loc="left") == "qwen lp:generic against llama lp:generic: +1.38 s"
@@ -129,7 +129,7 @@ def test_waterfall_names_every_part_that_can_be_seen_and_adds_up(pair: Compariso
 
 @pytest.mark.usefixtures("styled")
 def test_waterfall_shows_what_no_part_accounts_for_and_cuts_the_axis(tmp_path: Path) -> None:
-    figure = PLOTS["waterfall"].draw(subject_of(two_runs(tmp_path, {"forward": 1_370_000_000})))
+    figure = draw("waterfall", subject_of(two_runs(tmp_path, {"forward": 1_370_000_000})))
     (axis,) = figure.axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
     assert labels == ["llama lp:generic", "forward", "unexplained", "qwen lp:generic"]
@@ -141,7 +141,7 @@ def test_waterfall_shows_what_no_part_accounts_for_and_cuts_the_axis(tmp_path: P
 @pytest.mark.usefixtures("styled")
 def test_waterfall_of_traces_without_unprofiled_times_is_of_recorded_time(tmp_path: Path) -> None:
     longer = {"traceEvents": [tiny_trace.work("kernel", "gemm", 5, 7, 1), tiny_trace.work("kernel", "gemm", 20, 2, 2)]}
-    figure = PLOTS["waterfall"].draw(subject_of([foreign(tmp_path), report_of(tmp_path, longer, "longer")]))
+    figure = draw("waterfall", subject_of([foreign(tmp_path), report_of(tmp_path, longer, "longer")]))
     (axis,) = figure.axes
     assert axis.get_title(loc="left") == "longer against foreign: +12.0 µs"
     assert axis.get_xlabel() == "recorded time of the GPUs, profiled (µs)"
@@ -161,7 +161,7 @@ def test_no_label_is_clipped(tmp_path: Path, pair: Comparison, kind: str) -> Non
     content["molprof"]["model"]["name"] = "a-model-whose-name-is-much-longer-than-any-that-fits-beside-a-bar"
     long = timed(report_of(tmp_path, content), 4_100_000_000, 0)
     subject = subject_of([pair.runs[0], long, long])
-    figure = PLOTS[kind].draw(subject)
+    figure = draw(kind, subject)
     figure.draw_without_rendering()
     box = figure.get_tightbbox()
     assert box.x0 >= -0.02
@@ -173,7 +173,7 @@ def test_no_label_is_clipped(tmp_path: Path, pair: Comparison, kind: str) -> Non
 @pytest.mark.usefixtures("styled")
 def test_timeline_has_a_lane_for_each_stream_and_says_what_is_put_together(tmp_path: Path) -> None:
     report = report_of(tmp_path, tiny_trace.document())
-    figure = PLOTS["timeline"].draw(subject_of(report))
+    figure = draw("timeline", subject_of(report))
     (axis,) = figure.axes
     assert [label.get_text() for label in axis.get_yticklabels()] == [
         "phases", "launches", "GPU 0 stream 7", "GPU 0 stream 8",
@@ -184,23 +184,23 @@ def test_timeline_has_a_lane_for_each_stream_and_says_what_is_put_together(tmp_p
     assert report.typical_step is not None
     several = (Interval("launch", None, "cudaLaunchKernel", None, 0, 10, 7, True), *report.typical_step.intervals)
     merged = replace(report, typical_step=replace(report.typical_step, intervals=several))
-    (axis,) = PLOTS["timeline"].draw(subject_of(merged)).axes
+    (axis,) = draw("timeline", subject_of(merged)).axes
     assert axis.get_xlabel().endswith("; what is shorter than 160 ns is drawn together")
 
 
 @pytest.mark.usefixtures("styled")
 def test_other_figures_say_their_figures_with_units(pair: Comparison) -> None:
     subject = subject_of(pair)
-    phases = PLOTS["phases"].draw(subject)
+    phases = draw("phases", subject)
     assert phases.axes[0].get_xlabel() == "unprofiled time per step, mean of the median pass (s)"
     assert {"forward", "processor", "sampling", "bookkeeping", "llama lp:generic"} <= set(texts(phases))
-    classes = PLOTS["classes"].draw(subject)
+    classes = draw("classes", subject)
     assert classes.axes[0].get_xlabel() == "GPU time per recorded step, profiled (µs)"
     assert {"20.0 µs (56.3 %), 0.5x", "matmul", "memcpy DtoH"} <= set(texts(classes))
-    latency = PLOTS["latency"].draw(subject)
+    latency = draw("latency", subject)
     assert latency.axes[0].get_ylabel() == "unprofiled step time (ms)"
     assert [len(line.get_xdata()) for line in latency.axes[0].get_lines()] == [59, 59]
-    drift = PLOTS["drift"].draw(subject)
+    drift = draw("drift", subject)
     assert drift.axes[0].get_ylabel() == "share of the blocks (%)"
     assert "llama lp:generic: 1 blocks" not in texts(drift)
     assert "llama lp:generic: 1 block" in texts(drift)
@@ -208,7 +208,7 @@ def test_other_figures_say_their_figures_with_units(pair: Comparison) -> None:
 
 def test_kernel_classes_of_a_foreign_trace_are_of_the_whole_trace(tmp_path: Path) -> None:
     with house_style():
-        figure = PLOTS["classes"].draw(subject_of(foreign(tmp_path)))
+        figure = draw("classes", subject_of(foreign(tmp_path)))
     assert figure.axes[0].get_xlabel() == "GPU time in the trace, profiled (µs)"
     assert {"matmul", "attention", "2.00 µs (66.7 %), 1x"} <= set(texts(figure))
 

@@ -14,7 +14,7 @@ import tiny_trace
 from molprof.analysis.documents.query_result import query_document
 from molprof.analysis.engine import Columns
 from molprof.analysis.query import Result, Statement, find_statement, parquet, run_statement
-from molprof.analysis.query.binding import bind, literal, statements
+from molprof.analysis.query.statement import bind, literal, statements
 from molprof.analysis.render import render
 from molprof.common.errors import MissingExtraError, QueryError, UsageError
 

@@ -16,7 +16,7 @@ from trace_rows import load, rows, x
 
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.figures import build_report
-from molprof.analysis.reader import load_trace, unpack
+from molprof.analysis.reader import load_trace, source
 from molprof.analysis.reader.events import NEEDED_ARGS
 from molprof.analysis.reader.open import open_trace
 from molprof.analysis.reader.source import Packets
@@ -163,15 +163,15 @@ def test_standard_input(tmp_path: Path, molprof: object) -> None:
     assert (trace["path"], trace["bytes"], trace["events_by_category"]) == ("-", len(TEXT), {"cpu_op": 3000})
 
 
-@pytest.mark.parametrize("packing", unpack.PACKINGS, ids=lambda packing: packing.name)
-def test_a_bomb_is_refused_in_bounded_blocks(monkeypatch: pytest.MonkeyPatch, packing: unpack.Packing) -> None:
-    monkeypatch.setattr(unpack, "_HARMLESS_BYTES", 10_000_000)
+@pytest.mark.parametrize("packing", source.PACKINGS, ids=lambda packing: packing.name)
+def test_a_bomb_is_refused_in_bounded_blocks(monkeypatch: pytest.MonkeyPatch, packing: source.Packing) -> None:
+    monkeypatch.setattr(source, "_HARMLESS_BYTES", 10_000_000)
     data = {"gzip": gzip.compress, "zstd": zstd.compress}[packing.name](b"[" + b" " * 50_000_000)
     lengths: list[int] = []
-    blocks = (lengths.append(len(block)) for block in unpack.unpack("bomb", io.BytesIO(data).read, packing))
+    blocks = (lengths.append(len(block)) for block in source.unpack("bomb", io.BytesIO(data).read, packing))
     with pytest.raises(TraceError, match="over 400 times as many: not a trace"):
         list(blocks)
-    assert max(lengths) <= unpack.BLOCK_BYTES
+    assert max(lengths) <= source.BLOCK_BYTES
 
 
 def test_a_report_needs_no_other_args() -> None:

@@ -16,7 +16,7 @@ from trace_rows import SLICES, load, losses, rows, x
 
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader import load_trace
-from molprof.analysis.reader.lanes import assign_lanes
+from molprof.analysis.reader.survey import assign_lanes
 
 
 def test_partly_overlapping_slices_get_a_lane(engine: Engine, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from trace_rows import load, x
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.reader import array, load_trace, unpack
+from molprof.analysis.reader import array, load_trace, source
 
 
 def test_keys_around_the_events(engine: Engine, tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_any_layout_in_any_blocks(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, blocks: int
 ) -> None:
     monkeypatch.setattr(array, "DECODE_BYTES", blocks)
-    monkeypatch.setattr(unpack, "BLOCK_BYTES", blocks)
+    monkeypatch.setattr(source, "BLOCK_BYTES", blocks)
     tricky = ['},{"ph"', "]}", '\\"', "{[", '"},\n  {\n    "ph"', "\\\\"]
     events = [
         x(

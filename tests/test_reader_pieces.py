@@ -17,11 +17,10 @@ import pytest
 from test_fuzz import FIRST, RUNS, mutated
 from trace_rows import x
 
-from molprof.analysis.reader import array, pieces, unpack
+from molprof.analysis.reader import array, pieces, source
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.load import survey_source
-from molprof.analysis.reader.pieces import Pieces
-from molprof.analysis.reader.second import SecondReader
+from molprof.analysis.reader.pieces import Pieces, SecondReader
 from molprof.analysis.reader.source import open_source
 from molprof.analysis.reader.survey import Survey
 from molprof.common.errors import TraceError
@@ -52,7 +51,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return True
 
     monkeypatch.setattr(array, "DECODE_BYTES", PIECE_BYTES)
-    monkeypatch.setattr(unpack, "BLOCK_BYTES", 16 * PIECE_BYTES)
+    monkeypatch.setattr(source, "BLOCK_BYTES", 16 * PIECE_BYTES)
     monkeypatch.setattr(pieces, "START_BYTES", 0)
     monkeypatch.setattr(SecondReader, "give", counted)
     monkeypatch.setattr(SecondReader, "is_ready", is_ready)

@@ -233,7 +233,7 @@ def test_of_a_damaged_trace_what_is_whole_is_shown(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="is truncated"):
         prepare([path], tmp_path, Settings(Place()))
     result = prepare([path], tmp_path, Settings(Place(), partial=True))
-    assert "is damaged, and only its whole part is shown" in result.notes[0]
+    assert "is damaged, and only its whole part was read" in result.notes[0]
     assert "junk tokens" not in strips(result)  # these come last
 
 

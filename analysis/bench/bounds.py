@@ -17,28 +17,19 @@ from molprof.common.errors import QueryError, TraceError
 
 @dataclass(frozen=True)
 class Bound:
-    """Amdahl's bound of one lever.
-
-    Attributes:
-        gain_ratio: share of the time that the lever acts on, the most that it can save; None: not recorded.
-        why: which part of the time that is.
-    """
+    """Amdahl's bound of one lever."""
 
     lever: str
-    gain_ratio: float | None
-    why: str
+    gain_ratio: float | None  # share of the time that it acts on, the most that it can save; None: not recorded
+    why: str  # which part of the time that is
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The bounds of levers in one trace.
-
-    Attributes:
-        settings: model, processor, batch size, attention and cache of the run; empty for a foreign trace.
-    """
+    """The bounds of levers in one trace."""
 
     trace: str
-    settings: dict[str, str | int | None]
+    settings: dict[str, str | int | None]  # of the run, those that matter here; empty for a foreign trace
     bounds: tuple[Bound, ...]
 
     def same_work(self, model: object, constrained: bool) -> bool:
@@ -53,12 +44,7 @@ class Bounds:
 
 
 def read_bounds(path: str | os.PathLike[str], native_path: str | None = None) -> Bounds:
-    """Return the bounds that a trace gives.
-
-    Raises:
-        TraceError: the file cannot be read or trusted.
-        EngineError: the trace processor is missing or failed.
-    """
+    """Return the bounds that a trace gives. Raises TraceError, EngineError."""
     with open_trace(path, native_path=native_path, stacks=False, all_args=False) as (engine, info):
         try:
             report = build_report(engine, info)
@@ -91,10 +77,8 @@ def _bounds(engine: Engine, report: Report, scope: Scope) -> tuple[Bound, ...]:
 
 
 def _phase(run: Run, name: str) -> float | None:
-    wall_ns = run.wall_ns.median
-    if not wall_ns:
-        return None
-    return min(1.0, (run.phases[name].wall_ns or 0) / wall_ns) if name in run.phases else 0.0
+    phase, wall_ns = run.phases.get(name), run.wall_ns.median
+    return min(1.0, (phase.wall_ns or 0) / wall_ns if phase else 0.0) if wall_ns else None
 
 
 def _settings(run: Run | None) -> dict[str, str | int | None]:

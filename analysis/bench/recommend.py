@@ -55,46 +55,32 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Advice:
-    """The fastest configuration for one model, processor and batch size in one environment.
-
-    Attributes:
-        shared: the settings that all configurations share.
-        best: its settings of `DEFAULTS`; tokens_per_s, peak_memory_bytes: its figures.
-        default_tokens_per_s: None if the default was not measured or not ok.
-        over_default: time per token of the best over that of the default; None as above.
-        alike: configurations that do not differ significantly from the best, the fastest first.
-        levers: single changes from the default, the largest gain first.
-        candidates: how many configurations are valid.
-    """
+    """The fastest configuration for one model, processor and batch size in one environment."""
 
     environment: str
-    shared: dict[str, Any]
+    shared: dict[str, Any]  # settings of all configurations
     batch_size: int
-    best: dict[str, Any]
-    tokens_per_s: float
+    best: dict[str, Any]  # its settings of `DEFAULTS`
+    tokens_per_s: float  # of the best
     peak_memory_bytes: float | None
-    default_tokens_per_s: float | None
-    over_default: Ratio | None
-    alike: tuple[dict[str, Any], ...]
-    levers: tuple[Lever, ...]
+    default_tokens_per_s: float | None  # None: the default was not measured or not ok
+    over_default: Ratio | None  # of the best; None as above
+    alike: tuple[dict[str, Any], ...]  # not significantly different from the best, the fastest first
+    levers: tuple[Lever, ...]  # the largest gain first
     rejected: tuple[Rejected, ...]
-    candidates: int
+    candidates: int  # valid configurations
 
 
 def recommend(results: Results) -> tuple[Advice, ...]:
     """Return advice for every environment, model, processor and batch size that was measured.
 
     A configuration is valid if all its processes were ok and it generated at least as many valid molecules as the
-    default. The fastest has the least median time per token.
-
-    Raises:
-        TraceError: no whole generation was measured, or a figure is wrong.
+    default. The fastest has the least median time per token. Raises TraceError.
     """
     measured = [item for item in summed(results) if item.kind == GENERATE]
     if not any(item.status == OK for item in measured):
-        raise TraceError(
-            "no case of whole generation in the file is ok", hint="molprof bench matrix -o FILE measures some"
-        )
+        hint = "molprof bench matrix -o FILE measures some"
+        raise TraceError("no case of whole generation in the file is ok", hint)
     groups: dict[str, list[Measured]] = {}
     for item in measured:
         groups.setdefault(repr((item.environment, sorted(_shared(item).items(), key=str))), []).append(item)
@@ -108,19 +94,13 @@ def _place(item: Advice) -> tuple[str, str, str, int]:
 
 def _advice(items: Sequence[Measured]) -> Advice | None:
     default = next((item for item in items if _levers(item) == DEFAULTS), None)
-    valid: list[Measured] = []
-    rejected: list[Rejected] = []
-    for item in items:
-        reason = _invalid(item, default)
-        if reason is None:
-            valid.append(item)
-        else:
-            rejected.append(Rejected(_levers(item), reason))
+    if default is not None and not default.times_ns:
+        default = None
+    judged = [(item, _invalid(item, default)) for item in items]
+    valid = [item for item, reason in judged if reason is None]
     if not valid:
         return None
     best, *others = sorted(valid, key=lambda item: (item.median_ns or 0.0, item.case))
-    if default is not None and not default.times_ns:
-        default = None
     return Advice(
         environment=best.environment,
         shared=_shared(best),
@@ -132,7 +112,7 @@ def _advice(items: Sequence[Measured]) -> Advice | None:
         over_default=None if default is None else _ratio(best, default),
         alike=tuple(_levers(item) for item in others if not _ratio(item, best).certain),
         levers=() if default is None else _single_changes(valid, default),
-        rejected=tuple(rejected),
+        rejected=tuple(Rejected(_levers(item), reason) for item, reason in judged if reason is not None),
         candidates=len(valid),
     )
 
@@ -141,7 +121,7 @@ def _invalid(item: Measured, default: Measured | None) -> str | None:
     if item.status != OK or not item.times_ns:
         return f"{item.status}: {short_message(item.message)}" if item.message else item.status
     valid = item.median("valid_molecules")
-    least = default.median("valid_molecules") if default is not None and default.times_ns else None
+    least = None if default is None else default.median("valid_molecules")
     if valid is not None and least is not None and valid < least:
         return f"{valid:.0f} valid molecules, {least:.0f} by default"
     return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +12,6 @@ from typing import Any
 from molprof.analysis.compare.statistics import Interval, median_interval
 from molprof.common.bench_records import GENERATE, OK, SDPA, GenerationFigures, Result, Results, SdpaFigures
 
-# Longest message in a table; JSON has it whole.
-_SHORT_CHARACTERS = 150
 # How a setting is shown if its value alone is unclear.
 _NAMES: dict[str, Callable[[Any], str]] = {
     "processor": lambda value: "no LP" if value is None else str(value),
@@ -32,26 +32,19 @@ _NAMES: dict[str, Callable[[Any], str]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """A case in one environment.
-
-    Attributes:
-        status: ok if every process was; else that of the last one that was not.
-        largest_batch: the largest that fits, if the case was out of memory.
-        times_ns: one per process that was ok: the time per token of its median pass, or of its median call.
-        generation, sdpa: the figures of those processes.
-    """
+    """A case in one environment."""
 
     case: str
     label: str
     settings: dict[str, Any]
     environment: str
-    status: str
+    status: str  # ok if every process was; else that of the last one that was not
     message: str | None
     stack: tuple[str, ...] | None
-    largest_batch: int | None
+    largest_batch: int | None  # that fits, if the case was out of memory
     fit_exact: bool | None
-    times_ns: tuple[float, ...]
-    generation: tuple[GenerationFigures, ...]
+    times_ns: tuple[float, ...]  # of each process that was ok: its median pass per token, or its median call
+    generation: tuple[GenerationFigures, ...]  # of those processes
     sdpa: tuple[SdpaFigures, ...]
 
     @property
@@ -105,39 +98,28 @@ class Measured:
     def phase_ratios(self) -> dict[str, float]:
         """Return the share of wall time by phase, over all timed passes of all processes."""
         wall = sum(sum(item.wall_ns) for item in self.generation)
-        totals: dict[str, int] = {}
-        for item in self.generation:
-            for phases in item.phases_ns:
-                for name, value in phases.items():
-                    totals[name] = totals.get(name, 0) + value
+        totals: Counter[str] = Counter()
+        for phases in itertools.chain.from_iterable(item.phases_ns for item in self.generation):
+            totals.update(phases)
         return {name: value / wall for name, value in totals.items()} if wall else {}
 
 
 def summed(results: Results) -> tuple[Measured, ...]:
-    """Return every case of every environment, in the order of their first results.
-
-    After a case was retried, its last result counts.
-
-    Raises:
-        TraceError: the figures of a result are wrong.
-    """
-    groups: dict[tuple[str, str], dict[tuple[int, int], Result]] = {}
+    """Return every case of every environment by its last results, in the order of the first. Raises TraceError."""
+    groups: dict[tuple[str, str], list[Result]] = {}
     for result in results.results:
-        repeats = groups.setdefault((result.environment, result.case), {})
+        repeats = groups.setdefault((result.environment, result.case), [])
         # Repeats of several runs add up; a result that is ok replaces those that were not.
         if result.status == OK:
-            for key in [key for key, old in repeats.items() if old.status != OK]:
-                del repeats[key]
-        place = sum(1 for repeat, _ in repeats if repeat == result.repeat)
-        repeats[result.repeat, place] = result
-    return tuple(_measured(list(repeats.values())) for repeats in groups.values())
+            repeats[:] = [old for old in repeats if old.status == OK]
+        repeats.append(result)
+    return tuple(map(_measured, groups.values()))
 
 
 def _measured(runs: Sequence[Result]) -> Measured:
     last = runs[-1]
-    bad = [run for run in runs if run.status != OK]
     good = [run for run in runs if run.status == OK]
-    shown = bad[-1] if bad else last
+    shown = next((run for run in reversed(runs) if run.status != OK), last)
     generation = tuple(run.read_figures(GenerationFigures) for run in good) if last.kind == GENERATE else ()
     sdpa = tuple(run.read_figures(SdpaFigures) for run in good) if last.kind == SDPA else ()
     times = [_pass_ns(item) / item.tokens for item in generation]
@@ -159,9 +141,9 @@ def _measured(runs: Sequence[Result]) -> Measured:
 
 
 def short_message(text: str | None) -> str:
-    """Return a message as short as a table needs it."""
+    """Return a message as short as a table needs it; JSON has it whole."""
     found = text or ""
-    return found if len(found) <= _SHORT_CHARACTERS else f"{found[:_SHORT_CHARACTERS]}..."
+    return found if len(found) <= 150 else f"{found[:150]}..."
 
 
 def environment_text(environment: dict[str, Any] | None) -> str:

@@ -1,14 +1,19 @@
-"""Drift of a run's coordinate blocks: counts by rule, signed drift, examples of junk."""
+"""Drift of a run's coordinate blocks: counts of junk by rule, signed drift, examples of junk.
+
+Published junk rates of one model differ threefold by their rules. A new rule is an entry in `RULES`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from molprof.analysis.drift.model import Drift, JunkExample, RuleCount
-from molprof.analysis.drift.rules import RULES, BlockText
 
 EXAMPLES = 10
+_TRIPLE = re.compile(",".join([r"-?[0-9]+\.[0-9]+"] * 3))
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,36 @@ class Block:
     surplus_text: str
 
 
+@dataclass(frozen=True)
+class Rule:
+    """A way to count: its name, what it counts, and whether it counts a block."""
+
+    name: str
+    meaning: str
+    counts: Callable[[Block], object]
+
+
+def _not_floats(block: Block) -> bool:
+    # float() also reads 1, 1e5, nan and spaces.
+    try:
+        return len(list(map(float, block.text.split(",")))) != 3
+    except ValueError:
+        return True
+
+
+RULES = (
+    Rule("strict", "a token after the numbers x,y,z", lambda block: block.junk),
+    Rule("surplus", "junk, or digits beyond the precision", lambda block: block.junk + block.filler),
+    Rule("letters", "a letter of any script in the block", lambda block: any(map(str.isalpha, block.text))),
+    Rule("latin_letters", "a letter A to Z or a to z in the block", lambda block: re.search("[A-Za-z]", block.text)),
+    Rule("any_nonnumeric", "other than digits, points, commas, minus", lambda block: block.text.strip("-.,0123456789")),
+    Rule("not_two_commas", "more or fewer commas than two", lambda block: block.text.count(",") != 2),
+    Rule("not_floats", "not three texts that float() reads", _not_floats),
+    Rule("malformed", "no prefix reads x,y,z", lambda block: not _TRIPLE.match(block.text)),
+    Rule("not_exact", "anything but exactly x,y,z", lambda block: not _TRIPLE.fullmatch(block.text)),
+)
+
+
 def drift_figures(blocks: list[Block]) -> Drift:
     """The figures of blocks that are sorted by sequence and block."""
     drifts = [block.drift for block in blocks if block.drift is not None]
@@ -38,24 +73,16 @@ def drift_figures(blocks: list[Block]) -> Drift:
         too_long_blocks=sum(drift > 0 for drift in drifts),
         mean_drift_tokens=sum(drifts) / len(drifts) if drifts else None,
         mean_needed_tokens=sum(needed) / len(needed) if needed else None,
-        junk_rules=_rules(blocks),
+        junk_rules=tuple(_counted(rule, blocks) for rule in RULES) if blocks else (),
         junk_examples=_examples(blocks),
     )
 
 
-def _rules(blocks: list[Block]) -> tuple[RuleCount, ...]:
-    """The counts of every rule; empty without blocks."""
-    if not blocks:
-        return ()
+def _counted(rule: Rule, blocks: list[Block]) -> RuleCount:
     molecules = len({block.sequence for block in blocks})
-    found = []
-    for rule in RULES:
-        counted = [block for block in blocks if rule.counts(BlockText(block.text, block.junk, block.filler))]
-        touched = len({block.sequence for block in counted})
-        found.append(
-            RuleCount(rule.name, rule.meaning, len(counted), len(counted) / len(blocks), touched, touched / molecules)
-        )
-    return tuple(found)
+    found = [block.sequence for block in blocks if rule.counts(block)]
+    touched = len(set(found))
+    return RuleCount(rule.name, rule.meaning, len(found), len(found) / len(blocks), touched, touched / molecules)
 
 
 def _examples(blocks: list[Block]) -> tuple[JunkExample, ...]:
@@ -63,9 +90,8 @@ def _examples(blocks: list[Block]) -> tuple[JunkExample, ...]:
     counts = Counter(block.surplus_text for block in blocks if block.junk_position is not None)
     first: dict[str, JunkExample] = {}
     for block in blocks:
-        text = block.surplus_text
-        if block.junk_position is not None and text not in first:
-            place = block.sequence, block.block, block.junk_position
-            first[text] = JunkExample(*place, block.marked_text, text, counts[text])
+        if block.junk_position is not None:
+            place, text = (block.sequence, block.block, block.junk_position), block.surplus_text
+            first.setdefault(text, JunkExample(*place, block.marked_text, text, counts[text]))
     # Stable: of equally frequent ones the earliest come first.
     return tuple(sorted(first.values(), key=lambda example: -example.blocks)[:EXAMPLES])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from molprof.analysis.drift.model import Agreement, AgreementBin, AgreementGroup, Disagreement, WorstPlace
-from molprof.analysis.drift.texts import TEXTS, text_kinds
 
 BINS = 20
 WORST = 10
@@ -18,6 +19,15 @@ CHOICES = ("copy", "free", "open")
 _BEFORE_CHARACTERS, _AFTER_CHARACTERS = 24, 8
 # The smallest float64 above 0: the most that a recorded 0 can have been.
 _LEAST = math.ulp(0.0)
+# A token of several characters is of the first kind here that it holds: `=[` is a bond, `>=[` is `close`, for it ends a
+# coordinate. `mark` is a comma, point or minus of a coordinate; `ring` a ring digit or a parenthesis.
+TEXTS = ("tag", "close", "element", "bond", "ring", "digit", "mark", "other", "bracket")
+
+_TAG = re.compile(r"\[/?(?:SMILES|CONFORMER)\]")
+_SPECIAL = re.compile(r"<\|[^<>]*\|>|</?s>")
+# Characters between brackets, and in a coordinate.
+_OUTSIDE = dict.fromkeys("-=#:$/\\.~", "bond") | dict.fromkeys("0123456789%()", "ring")
+_COORDINATE = dict.fromkeys("0123456789", "digit") | dict.fromkeys(",.-", "mark")
 
 
 @dataclass(frozen=True)
@@ -40,24 +50,17 @@ def disagreement_figures(tokens: Sequence[Token]) -> Disagreement | None:
         return None
     sequences = [list(group) for _, group in itertools.groupby(tokens, key=lambda token: token.sequence)]
     kinds: list[str] = []
-    places: list[int] = []
+    bins: defaultdict[int, list[Token]] = defaultdict(list)
     for group in sequences:
-        kinds.extend(
-            "tag" if token.kind == "eos" else kind
-            for token, kind in zip(group, text_kinds([token.text for token in group]), strict=True)
-        )
-        places.extend(place * BINS // len(group) for place in range(len(group)))
-    bins = []
-    for number in range(BINS):
-        inside = [token for token, place in zip(tokens, places, strict=True) if place == number]
-        if inside:
-            bins.append(AgreementBin(number / BINS, (number + 1) / BINS, agreement(inside)))
+        for place, (token, kind) in enumerate(zip(group, text_kinds([token.text for token in group]), strict=True)):
+            kinds.append("tag" if token.kind == "eos" else kind)
+            bins[place * BINS // len(group)].append(token)
     return Disagreement(
         molecules=len(sequences),
         all=agreement(tokens),
         groups=tuple(_groups(tokens, kinds)),
-        bins=tuple(bins),
-        worst=_worst(tokens, sequences),
+        bins=tuple(AgreementBin(place / BINS, (place + 1) / BINS, agreement(bins[place])) for place in sorted(bins)),
+        worst=tuple(_worst(tokens, sequences)),
     )
 
 
@@ -75,37 +78,62 @@ def agreement(tokens: Sequence[Token]) -> Agreement:
     )
 
 
-def _groups(tokens: Sequence[Token], kinds: Sequence[str]) -> Iterable[AgreementGroup]:
-    for choice in CHOICES:
-        mine = [(token, kind) for token, kind in zip(tokens, kinds, strict=True) if token.choice == choice]
-        if not mine:
+def _groups(tokens: Sequence[Token], kinds: Sequence[str]) -> Iterator[AgreementGroup]:
+    for choice, text in itertools.product(CHOICES, (None, *TEXTS)):
+        inside = [
+            token for token, kind in zip(tokens, kinds, strict=True) if token.choice == choice and text in (None, kind)
+        ]
+        if inside:
+            yield AgreementGroup(choice, text, agreement(inside))
+
+
+def _worst(tokens: Sequence[Token], sequences: Sequence[Sequence[Token]]) -> Iterator[WorstPlace]:
+    words = {group[0].sequence: (group[0].position, [token.text for token in group]) for group in sequences}
+    for token in sorted(tokens, key=lambda token: (token.probability, token.sequence, token.position))[:WORST]:
+        first, texts = words[token.sequence]
+        place = token.position - first
+        before = "".join(texts[:place])[-_BEFORE_CHARACTERS:]
+        after = "".join(texts[place + 1 :])[:_AFTER_CHARACTERS]
+        yield WorstPlace(
+            token.sequence, token.position, token.choice, before, token.text, after, token.probability, token.rank,
+            bool(token.forbidden),
+        )  # fmt: skip
+
+
+def text_kinds(words: Sequence[str]) -> list[str]:
+    """One of `TEXTS` for each token of a sequence, by its context.
+
+    A minus is a bond between atoms, part of the element in `[O-]`, and a mark in a coordinate. words: the tokens' texts
+    in order; special tokens read `<|...|>`.
+    """
+    text = "".join(words)
+    kinds = _characters(words)
+    for match in _TAG.finditer(text):
+        kinds[match.start() : match.end()] = ["tag"] * len(match.group())
+    found, begin = [], 0
+    for word in words:
+        held = set(kinds[begin : begin + len(word)])
+        found.append(next((kind for kind in TEXTS if kind in held), "other"))
+        begin += len(word)
+    return found
+
+
+def _characters(words: Sequence[str]) -> list[str]:
+    """The kind of each character, without tags."""
+    kinds: list[str] = []
+    inside = ""  # the bracket that is open: `<`, `[` or none
+    for word in words:
+        if _SPECIAL.fullmatch(word):
+            kinds.extend(["tag"] * len(word))
             continue
-        yield AgreementGroup(choice, None, agreement([token for token, _ in mine]))
-        for text in TEXTS:
-            inside = [token for token, kind in mine if kind == text]
-            if inside:
-                yield AgreementGroup(choice, text, agreement(inside))
-
-
-def _worst(tokens: Sequence[Token], sequences: Sequence[Sequence[Token]]) -> tuple[WorstPlace, ...]:
-    lines = {group[0].sequence: [token.text for token in group] for group in sequences}
-    starts = {group[0].sequence: group[0].position for group in sequences}
-    chosen = sorted(tokens, key=lambda token: (token.probability, token.sequence, token.position))[:WORST]
-    places = []
-    for token in chosen:
-        place = token.position - starts[token.sequence]
-        words = lines[token.sequence]
-        places.append(
-            WorstPlace(
-                token.sequence,
-                token.position,
-                token.choice,
-                "".join(words[:place])[-_BEFORE_CHARACTERS:],
-                token.text,
-                "".join(words[place + 1 :])[:_AFTER_CHARACTERS],
-                token.probability,
-                token.rank,
-                bool(token.forbidden),
-            )
-        )
-    return tuple(places)
+        for character in word:
+            if character in "<>" or (character in "[]" and inside != "<"):
+                kinds.append("close" if character == ">" else "bracket")
+                inside = character if character in "<[" else ""
+            elif inside == "<":
+                kinds.append(_COORDINATE.get(character, "other"))
+            elif inside == "[":
+                kinds.append("element")
+            else:
+                kinds.append(_OUTSIDE.get(character, "element" if character.isalpha() else "other"))
+    return kinds

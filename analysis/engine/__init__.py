@@ -6,12 +6,14 @@ with the same protocol and the same results.
 
 from __future__ import annotations
 
+import json
 import os
 
 from molprof.analysis.engine.columns import Columns
 from molprof.analysis.engine.session import Engine
+from molprof.common.errors import EngineError
 
-__all__ = ["NATIVE_PATH_VARIABLE", "Columns", "Engine", "open_engine"]
+__all__ = ["NATIVE_PATH_VARIABLE", "Columns", "Engine", "open_engine", "selftest"]
 
 NATIVE_PATH_VARIABLE = "MOLPROF_TRACE_PROCESSOR"
 
@@ -31,3 +33,15 @@ def open_engine(native_path: str | None = None, memory64: bool = False) -> Engin
     from molprof.analysis.engine.wasm import WasmTransport
 
     return Engine(WasmTransport(memory64=memory64))
+
+
+def selftest() -> dict[str, int]:
+    """The events counted in a trace of one event. Raises EngineError for any other number than 1."""
+    trace = {"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]}
+    with open_engine() as engine:
+        engine.feed(json.dumps(trace).encode())
+        engine.finish()
+        events = int(engine.query("SELECT COUNT(*) AS events FROM slice")["events"][0])
+    if events != 1:
+        raise EngineError(f"the trace processor counts {events} events in a trace of 1")
+    return {"events": events}

@@ -14,14 +14,9 @@ Columns = dict[str, np.ndarray]
 # Cell kinds of perfetto.protos.QueryResult.CellsBatch.CellType.
 _NULL, _INTEGER, _FLOAT, _TEXT, _BLOB = 1, 2, 3, 4, 5
 
-_EXACT_IN_FLOAT64 = 2**53
-
 
 def to_columns(names: Sequence[str], batches: Iterable[Any]) -> Columns:
-    """Columns from `CellsBatch` messages (cells in row order, one list per kind).
-
-    A name that occurs twice gets a suffix: `name`, `name:1`.
-    """
+    """Columns from `CellsBatch` messages; a name that occurs twice gets a suffix: `name`, `name:1`."""
     width = len(names)
     parts: list[list[np.ndarray]] = [[] for _ in names]
     kinds: list[set[int]] = [set() for _ in names]
@@ -43,47 +38,30 @@ def to_columns(names: Sequence[str], batches: Iterable[Any]) -> Columns:
             for kind in present - {_NULL}:
                 here = mine == kind
                 # Python's numbers: json and string formatting treat numpy's differently.
-                part[here] = _objects(values[kind][rank[kind][column::width][here]].tolist())
+                part[here] = values[kind][rank[kind][column::width][here]].astype(object)
             parts[column].append(part)
-    return {name: _joined(part, kind) for name, part, kind in zip(_distinct(names), parts, kinds, strict=True)}
+    before = [names[:place].count(name) for place, name in enumerate(names)]
+    distinct = [f"{name}:{count}" if count else name for name, count in zip(names, before, strict=True)]
+    return {name: _joined(part, kind) for name, part, kind in zip(distinct, parts, kinds, strict=True)}
 
 
 def _values_by_kind(batch: Any) -> dict[int, np.ndarray]:
     text = batch.string_cells
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
     return {
         _INTEGER: np.fromiter(batch.varint_cells, np.int64, len(batch.varint_cells)),
         _FLOAT: np.fromiter(batch.float64_cells, np.float64, len(batch.float64_cells)),
         # Texts are joined, each ended by a NUL.
-        _TEXT: _objects((text if isinstance(text, str) else text.decode("utf-8", "replace")).split("\0")[:-1]),
-        _BLOB: _objects(list(batch.blob_cells)),
+        _TEXT: np.array(text.split("\0")[:-1], dtype=object),
+        _BLOB: np.array(list(batch.blob_cells), dtype=object),
     }
-
-
-def _objects(values: list[Any]) -> np.ndarray:
-    column = np.empty(len(values), dtype=object)
-    column[:] = values
-    return column
 
 
 def _joined(parts: list[np.ndarray], kinds: set[int]) -> np.ndarray:
     if not parts:
         return np.empty(0, dtype=object)
-    if len(kinds) > 1 and any(part.dtype != object for part in parts):
-        parts = [part if part.dtype == object else _objects(part.tolist()) for part in parts]
-    column = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    if kinds == {_INTEGER, _FLOAT} and not any(
-        isinstance(value, int) and abs(value) > _EXACT_IN_FLOAT64 for value in column
-    ):
-        # SQLite mixes both in IFNULL(ratio, 0).
-        return column.astype(np.float64)
-    return column
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    taken: dict[str, int] = {}
-    result = []
-    for name in names:
-        count = taken.get(name, 0)
-        taken[name] = count + 1
-        result.append(f"{name}:{count}" if count else name)
-    return result
+    column = np.concatenate(parts, dtype=object if len(kinds) > 1 else None)
+    # SQLite mixes both in IFNULL(ratio, 0).
+    exact = kinds == {_INTEGER, _FLOAT} and all(isinstance(cell, float) or abs(cell) <= 2**53 for cell in column)
+    return column.astype(np.float64) if exact else column

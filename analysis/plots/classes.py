@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from matplotlib.figure import Figure
 
 from molprof.analysis.figures import Report
-from molprof.analysis.plots.style import (
-    caption,
-    colour,
-    hatch,
-    legend_below,
-    name_rows,
-    new_figure,
-    time_unit,
-    write_behind,
-)
+from molprof.analysis.plots import style
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 from molprof.common.values import count_text, percent_text, time_text
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _SHOWN = 14
 
 
-def draw_classes(subject: Subject) -> Figure:
+def draw(subject: Subject) -> Figure:
     """Time by class: per recorded step if all reports are runs, else of the trace. Raises NotRecordedError."""
     per_step = all(report.run is not None and report.run.window.steps for report in subject.reports)
     runs = subject.of_each(lambda report: _classes(report, per_step))
@@ -36,31 +24,28 @@ def draw_classes(subject: Subject) -> Figure:
             totals[name] = totals.get(name, 0) + time_ns
     ordered = sorted(totals, key=lambda name: (-totals[name], name))
     shown = ordered[:_SHOWN]
-    figure, (axis,) = new_figure(0.95 + len(shown) * (0.13 + 0.16 * len(runs)))
+    figure, (axis,) = style.new_figure(0.95 + len(shown) * (0.13 + 0.16 * len(runs)))
     longest = max(time_ns for _, classes in runs for _, time_ns in classes.values())
-    scale, unit = time_unit(longest)
+    scale, unit = style.time_unit(longest)
     size = 0.82 / len(runs)
     handles = []
     for index, (_, classes) in enumerate(runs):
         rows = [row - 0.41 + size * (index + 0.5) for row in range(len(shown))]
         values = [classes.get(name, (0, 0)) for name in shown]
         lengths = [time_ns / scale for _, time_ns in values]
-        handles.append(axis.barh(rows, lengths, size * 0.92, color=colour(index), hatch=hatch(index)))
+        handles.append(axis.barh(rows, lengths, size * 0.92, color=style.colour(index), hatch=style.hatch(index)))
         whole = sum(time_ns for _, time_ns in classes.values())
         for row, (count, time_ns) in zip(rows, values, strict=True):
-            text = f"{time_text(time_ns)} ({percent_text(time_ns / whole if whole else None)}), {_count(count)}"
-            write_behind(axis, time_ns / scale, row, text if count else "none")
-    name_rows(axis, shown, 26)
+            times = count_text(count) if count >= 100 or float(count).is_integer() else f"{count:.1f}"
+            text = f"{time_text(time_ns)} ({percent_text(time_ns / whole if whole else None)}), {times}x"
+            style.write_behind(axis, time_ns / scale, row, text if count else "none")
+    style.name_rows(axis, shown, 26)
     axis.set_xlim(0, 1.34 * longest / scale)
     more = f"; {len(ordered) - _SHOWN} smaller classes not drawn" if len(ordered) > _SHOWN else ""
     axis.set_xlabel(f"GPU time {'per recorded step' if per_step else 'in the trace'}, profiled ({unit}){more}")
     if len(runs) > 1:
-        legend_below(figure, handles, [caption(label) for label, _ in runs], 3)
+        style.legend_below(figure, handles, [style.caption(label) for label, _ in runs], 3)
     return figure
-
-
-def _count(count: float) -> str:
-    return f"{count_text(count)}x" if count >= 100 or float(count).is_integer() else f"{count:.1f}x"
 
 
 def _classes(report: Report, per_step: bool) -> dict[str, tuple[float, float]]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from molprof.analysis.figures import Report
 from molprof.analysis.plots.style import caption, colour, hatch, legend_below, new_figure
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 from molprof.common.values import count_text, counted
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Numbers beyond this, or below its negative, share a bar.
 _LAST = 20
@@ -28,7 +28,7 @@ _PANELS = (
 )
 
 
-def draw_drift(subject: Subject) -> Figure:
+def draw(subject: Subject) -> Figure:
     """Share of the blocks by drift, and by junk and filler tokens, of trained runs. Raises NotRecordedError."""
     named = subject.of_each(lambda report: report if _blocks(report, "drift") and not _random(report) else None)
     if not named and any(map(_random, subject.reports)):
@@ -55,8 +55,6 @@ def draw_drift(subject: Subject) -> Figure:
 
 def _bars(axis: Axes, series: Sequence[dict[int, int]], tokens: range) -> list[Any]:
     """Draws a group of bars for each number of tokens, one bar per run; returns the runs' legend handles."""
-    from matplotlib.patches import Patch
-
     size = 0.84 / len(series)
     labelled = size * _AXIS_INCHES / len(tokens) > _COUNT_INCHES
     handles = []

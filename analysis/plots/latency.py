@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.step_times import StepTime
-from molprof.analysis.plots.style import LINES, caption, colour, legend_below, new_figure, time_unit
+from molprof.analysis.plots.style import caption, colour, legend_below, line, new_figure, time_unit
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw_latency(subject: Subject) -> Figure:
+def draw(subject: Subject) -> Figure:
     """A line for each run: the median over batches and repeats, its middle 80 % as a band. Raises NotRecordedError."""
     runs = subject.of_each(_points)
     if not runs:
@@ -28,10 +28,8 @@ def draw_latency(subject: Subject) -> Figure:
                 where, [point.low_ns / scale for point in points], [point.high_ns / scale for point in points],
                 color=colour(index), alpha=0.18, linewidth=0,
             )  # fmt: skip
-        handles += axis.plot(
-            where, [point.median_ns / scale for point in points], LINES[index % len(LINES)], color=colour(index),
-            linewidth=1.4,
-        )  # fmt: skip
+        medians = [point.median_ns / scale for point in points]
+        handles += axis.plot(where, medians, line(index), color=colour(index), linewidth=1.4)
     axis.set_xlim(left=0)
     axis.set_ylim(0, _highest([points for _, points in runs]) / scale)
     axis.grid(True, axis="both")

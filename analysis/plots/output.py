@@ -22,12 +22,10 @@ _METADATA: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-_SVG = "http://www.w3.org/2000/svg"
 _HREF = "{http://www.w3.org/1999/xlink}href"
 _ELEMENTS = {"svg", "g", "defs", "path", "rect", "use", "text", "tspan", "clipPath", "pattern", "circle", "line"}
 _ATTRIBUTES = {
-    "viewBox", "width", "height", "x", "y", "d", "transform", "id", "href", "clip-path", "patternUnits", "cx", "cy",
-    "r",
+    "viewBox", "width", "height", "x", "y", "d", "transform", "clip-path", "patternUnits", "cx", "cy", "r",
 }  # fmt: skip
 # Style properties that SVG also takes as attributes.
 _PROPERTIES = {
@@ -35,8 +33,6 @@ _PROPERTIES = {
     "stroke-dashoffset", "stroke-linecap", "stroke-linejoin", "stroke-miterlimit", "opacity", "text-anchor",
     "font-size", "font-weight", "font-style",
 }  # fmt: skip
-_NUMBER = re.compile(r"-?\d+\.\d{3,}")
-_FONT = "DejaVu Sans, Verdana, sans-serif"
 
 
 def figure_bytes(figure: Figure, form: str) -> bytes:
@@ -64,8 +60,7 @@ def _saved(figure: Figure, form: str, transparent: bool) -> bytes:
 def _clean_svg(data: bytes, prefix: str, inline: bool = False) -> str:
     """matplotlib's SVG with `prefix` before every id, as a file or as an element for a page."""
     root = ElementTree.fromstring(data)
-    used = set(re.findall(rb"#([\w.-]+)", data))
-    _clean(root, prefix, {name.decode() for name in used})
+    _clean(root, prefix, set(re.findall(r"#([\w.-]+)", data.decode())))
     root.set("stroke-linejoin", "round")
     if inline:
         for name in ("width", "height"):
@@ -74,8 +69,8 @@ def _clean_svg(data: bytes, prefix: str, inline: bool = False) -> str:
         root.set("role", "img")
         root.set("aria-hidden", "true")
     else:
-        root.set("font-family", _FONT)
-        root.set("xmlns", _SVG)
+        root.set("font-family", "DejaVu Sans, Verdana, sans-serif")
+        root.set("xmlns", "http://www.w3.org/2000/svg")
     text = ElementTree.tostring(root, encoding="unicode")
     return text if inline else f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
 
@@ -98,12 +93,10 @@ def _attributes(element: ElementTree.Element, prefix: str, used: set[str]) -> di
     for name, value in element.attrib.items():
         if name == "style":
             kept.update(_style(value, prefix))
-        elif name == _HREF:
-            if value.startswith("#"):
-                kept["href"] = f"#{prefix}{value[1:]}"
-        elif name == "id":
-            if value in used:
-                kept["id"] = prefix + value
+        elif name == _HREF and value.startswith("#"):
+            kept["href"] = f"#{prefix}{value[1:]}"
+        elif name == "id" and value in used:
+            kept["id"] = prefix + value
         elif name in _ATTRIBUTES or name in _PROPERTIES:
             kept[name] = _value(value, prefix)
     return kept
@@ -126,8 +119,8 @@ def _style(style: str, prefix: str) -> dict[str, str]:
 
 def _value(value: str, prefix: str) -> str:
     """The value with prefixed ids and two decimals, a hundredth of a point."""
-    value = re.sub(r"url\(#", f"url(#{prefix}", value)
-    return _NUMBER.sub(lambda found: f"{float(found[0]):.2f}", value.strip())
+    value = value.strip().replace("url(#", f"url(#{prefix}")
+    return re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", value)
 
 
 def _local(tag: object) -> str:

@@ -35,7 +35,7 @@ PHASES = {
 DARK = "#4b5563"
 # Edges, hatches and text on any of these: the same in dark mode.
 EDGE = "#0b0e14"
-LINES = ("-", "--", "-.", ":")
+_LINES = ("-", "--", "-.", ":")
 
 WIDTH_INCHES = 7.6
 _LABEL_LENGTH = 44
@@ -45,54 +45,30 @@ _HANDLE_LETTERS = 6
 _LEGEND_LINE_INCHES = 0.19
 _NS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
-_RC: dict[str, Any] = {
-    "svg.fonttype": "none",  # text stays text: small, searchable, in the page's font
-    "svg.hashsalt": "molprof",  # the same figures give the same file
-    "pdf.fonttype": 42,
-    "text.parse_math": False,  # a $ in a kernel's name is a $
-    "font.family": ["DejaVu Sans"],
-    "font.size": 9.0,
-    "axes.titlesize": 9.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 7.0,
-    "axes.labelsize": 9.0,
-    "axes.edgecolor": MUTED,
-    "axes.linewidth": 0.8,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.formatter.useoffset": False,
-    "axes.unicode_minus": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "text.color": INK,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "hatch.linewidth": 0.7,
-    "patch.edgecolor": EDGE,
-    "patch.force_edgecolor": True,
-    "patch.linewidth": 0.5,
-    "savefig.dpi": 200,
-    "figure.dpi": 100,
-}
-
 
 @contextmanager
 def house_style() -> Iterator[None]:
     """Sets matplotlib's settings for the block, whatever the user's are; drawing and saving both need it."""
-    import matplotlib
+    from matplotlib import rc, rc_context, rcdefaults
 
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        settings: Any = matplotlib.rcParams  # its own type lists every setting, of one version
-        settings.update(_RC)
+    with rc_context():
+        rcdefaults()
+        rc("svg", fonttype="none")  # text stays text: small, searchable, in the page's font
+        rc("svg", hashsalt="molprof")  # the same figures give the same file
+        rc("pdf", fonttype=42)
+        rc("text", parse_math=False, color=INK)  # a $ in a kernel's name is a $
+        rc("font", family=["DejaVu Sans"], size=9.0)
+        rc("axes", titlesize=9.5, titleweight="bold", titlelocation="left", titlepad=7.0, titlecolor=INK)
+        rc("axes", edgecolor=MUTED, labelcolor=INK, axisbelow=True)
+        rc("axes.spines", top=False, right=False)
+        rc("axes.formatter", useoffset=False)
+        rc("grid", color=GRID, linewidth=0.7)
+        rc("xtick", color=MUTED, labelcolor=INK)
+        rc("ytick", color=MUTED, labelcolor=INK)
+        rc("legend", frameon=False, fontsize=8.5)
+        rc("hatch", linewidth=0.7)
+        rc("patch", edgecolor=EDGE, force_edgecolor=True, linewidth=0.5)
+        rc("savefig", dpi=200)
         yield
 
 
@@ -113,7 +89,7 @@ def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], 
     figure.set_figheight(figure.get_figheight() + _LEGEND_LINE_INCHES * (-(-len(labels) // columns) - 1))
 
 
-def name_rows(axis: Axes, names: Sequence[str], length: int) -> None:
+def name_rows(axis: Axes, names: Sequence[str], length: int = _LABEL_LENGTH) -> None:
     """Names the rows of horizontal bars, the first at the top, with vertical grid lines."""
     axis.set_yticks(range(len(names)), [caption(name, length) for name in names])
     axis.tick_params("y", length=0)
@@ -126,6 +102,10 @@ def write_behind(axis: Axes, end: float, row: float, text: str, size: float = 7.
     axis.annotate(text, (end, row), (4, 0), textcoords="offset points", va="center", fontsize=size, fontweight=weight)
 
 
+def write_inside(axis: Axes, middle: float, row: float, text: str, **look: Any) -> None:
+    axis.text(middle, row, text, **{"ha": "center", "va": "center", "fontsize": 8, "color": EDGE, **look})
+
+
 def colour(index: int) -> str:
     """The colour of the series at `index`. After eight they repeat with other hatches."""
     return PALETTE[index % len(PALETTE)]
@@ -133,6 +113,10 @@ def colour(index: int) -> str:
 
 def hatch(index: int) -> str:
     return HATCHES[(index + index // len(PALETTE)) % len(HATCHES)]
+
+
+def line(index: int) -> str:
+    return _LINES[index % len(_LINES)]
 
 
 def time_unit(longest_ns: float) -> tuple[int, str]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from molprof.analysis.compare.parts import PART_LABELS
 from molprof.analysis.plots.style import BLUE, MUTED, ORANGE, caption, name_rows, new_figure, time_unit, write_behind
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 from molprof.common.values import signed_percent_text, signed_time_text, time_text
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Parts of recorded time; the causes are those of queries/idle_causes.sql.
 RECORDED_LABELS = {
@@ -47,22 +46,23 @@ class _Panel:
     what: str  # what both totals are
 
 
-def draw_waterfall(subject: Subject) -> Figure:
-    """One panel for each run after the first: of unprofiled times, or else of the GPUs' recorded time.
-
-    Raises NotRecordedError.
-    """
-    unprofiled = _unprofiled_panels(subject)
-    panels = unprofiled or _recorded_panels(subject)
+def draw(subject: Subject) -> Figure:
+    """A panel for each run but the first: of unprofiled, else of the GPUs' recorded time. Raises NotRecordedError."""
+    panels = _unprofiled_panels(subject) or _recorded_panels(subject)
     if not panels:
         raise NotRecordedError("two runs with unprofiled times, or two traces with GPU work, to compare")
     sizes = [len(panel.steps) + 2 for panel in panels]
     figure, axes = new_figure(0.55 + sum(0.27 * size + 0.35 for size in sizes), len(panels), sizes)
-    unit = time_unit(max(max(panel.total_ns, panel.first_ns) for panel in panels))
+    scale, unit = time_unit(max(max(panel.total_ns, panel.first_ns) for panel in panels))
     for axis, panel in zip(axes, panels, strict=True):
-        _draw(axis, subject.labels[0], panel, unit)
-    reaches = [_reach(panel) for panel in panels]
-    _limits(axes, min(low for low, _ in reaches), max(high for _, high in reaches), unit, panels[0].what)
+        _draw(axis, subject.labels[0], panel, scale)
+    ends = [end for panel in panels for end in _ends(panel)]
+    highest, spread = max(ends), max(ends) - min(ends)
+    start = 0.0  # cut where bars would be too short
+    if spread < _CUT_RATIO * highest:
+        start = max(0.0, min(ends) - 0.6 * spread if spread else 0.9 * highest)
+    axes[0].set_xlim(start / scale, (highest + _ROOM_RATIO * (highest - start)) / scale)
+    axes[-1].set_xlabel(f"{panels[0].what} ({unit}){'; the axis does not begin at 0' if start else ''}")
     return figure
 
 
@@ -83,9 +83,8 @@ def _recorded_panels(subject: Subject) -> list[_Panel]:
     for label, item in zip(subject.labels[1:], subject.trace_differences, strict=True):
         if item is not None:
             steps = _steps(item.parts, item.residual_ns, RECORDED_LABELS)
-            panels.append(
-                _Panel(label, first_ns, first_ns + item.span_ns, steps, "recorded time of the GPUs, profiled")
-            )
+            what = "recorded time of the GPUs, profiled"
+            panels.append(_Panel(label, first_ns, first_ns + item.span_ns, steps, what))
     return panels
 
 
@@ -102,29 +101,22 @@ def _steps(parts: Mapping[str, int], residual_ns: int, labels: Mapping[str, str]
     return tuple(steps)
 
 
-def _reach(panel: _Panel) -> tuple[int, int]:
-    """The least and the most time that the bars touch."""
-    ends = [panel.first_ns]
-    for _, ns in panel.steps:
-        ends.append(ends[-1] + ns)
-    return min(ends), max(ends)
+def _ends(panel: _Panel) -> list[int]:
+    """Where the bars between the totals begin, and where the last ends."""
+    return list(itertools.accumulate((ns for _, ns in panel.steps), initial=panel.first_ns))
 
 
-def _draw(axis: Axes, first_label: str, panel: _Panel, unit: tuple[int, str]) -> None:
-    scale = unit[0]
+def _draw(axis: Axes, first_label: str, panel: _Panel, scale: int) -> None:
     change = panel.total_ns - panel.first_ns
     names = [first_label, *(name for name, _ in panel.steps), panel.label]
-    place = panel.first_ns
-    for row, (_, ns) in enumerate(panel.steps, 1):
+    for row, ((_, ns), place) in enumerate(zip(panel.steps, _ends(panel), strict=False), 1):
         fill, pattern = (ORANGE, "////") if ns > 0 else (BLUE, "")
         left = min(place, place + ns) / scale
         axis.barh(row, abs(ns) / scale, _BAR, left=left, color=fill, linewidth=0.6, hatch=pattern)
         share = f" ({signed_percent_text(ns / change)})" if change else ""
         write_behind(axis, max(place, place + ns) / scale, row, signed_time_text(ns) + share, 8.5)
-        # From the end of one bar down to the start of the next.
-        axis.plot([(place + ns) / scale] * 2, [row + _BAR / 2, row + 1 - _BAR / 2], color=MUTED, linewidth=0.7)
-        place += ns
-    axis.plot([panel.first_ns / scale] * 2, [_BAR / 2, 1 - _BAR / 2], color=MUTED, linewidth=0.7)
+    for row, end in enumerate(_ends(panel)):  # down to the start of the next bar
+        axis.plot([end / scale] * 2, [row + _BAR / 2, row + 1 - _BAR / 2], color=MUTED, linewidth=0.7)
     for row, ns in ((0, panel.first_ns), (len(panel.steps) + 1, panel.total_ns)):
         axis.barh(row, ns / scale, _BAR, color=MUTED, linewidth=0.6)
         write_behind(axis, ns / scale, row, time_text(ns), 8.5, "bold")
@@ -133,15 +125,3 @@ def _draw(axis: Axes, first_label: str, panel: _Panel, unit: tuple[int, str]) ->
     other, against = (caption(label, _LABEL_LENGTH) for label in (panel.label, first_label))
     between = "\n" if len(other) + len(against) > _TITLE_LENGTH else " "
     axis.set_title(f"{other}{between}against {against}: {signed_time_text(change)}")
-
-
-def _limits(axes: list[Axes], lowest: int, highest: int, unit: tuple[int, str], what: str) -> None:
-    """Sets one axis for all panels, with room for texts on the right; cut where bars would be too short."""
-    scale, name = unit
-    spread = highest - lowest
-    start = 0.0
-    if spread < _CUT_RATIO * highest:
-        start = max(0.0, lowest - 0.6 * spread if spread else 0.9 * lowest)
-    axes[0].set_xlim(start / scale, (highest + _ROOM_RATIO * (highest - start)) / scale)
-    cut = "; the axis does not begin at 0" if start else ""
-    axes[-1].set_xlabel(f"{what} ({name}){cut}")

@@ -13,11 +13,7 @@ from molprof.common.errors import MissingExtraError
 
 
 def check_parquet() -> None:
-    """Refuses, before any work, what could not be written.
-
-    Raises:
-        MissingExtraError: pyarrow is not installed.
-    """
+    """Raises MissingExtraError where pyarrow is not installed."""
     if importlib.util.find_spec("pyarrow") is None:
         raise MissingExtraError("pyarrow", "parquet", "the format parquet")
 
@@ -25,11 +21,7 @@ def check_parquet() -> None:
 def result_to_parquet(result: Result) -> bytes:
     """The file's bytes: int64, double, string or binary columns, NULL as null, texts exactly as they are.
 
-    A column that mixes kinds, as SQL allows, is a string column.
-
-    Raises:
-        MissingExtraError: pyarrow is not installed.
-        UsageError: the query gave several results.
+    A column that mixes kinds, as SQL allows, is a string column. Raises UsageError for several results.
     """
     check_parquet()
     import pyarrow
@@ -46,19 +38,10 @@ def _array(pyarrow: Any, column: np.ndarray) -> Any:
         return pyarrow.array(column)
     values = column.tolist()
     kinds = {type(value) for value in values} - {type(None)}
-    types = {
-        frozenset({int}): pyarrow.int64(),
-        frozenset({float}): pyarrow.float64(),
-        frozenset({bytes}): pyarrow.binary(),
-    }
-    if known := types.get(frozenset(kinds)):
+    types = {int: pyarrow.int64(), float: pyarrow.float64(), bytes: pyarrow.binary()}
+    if len(kinds) == 1 and (known := types.get(kinds.pop())):
         return pyarrow.array(values, type=known)
-    texts = [None if value is None else _text(value) for value in values]
-    return pyarrow.array(texts, type=pyarrow.string())
-
-
-def _text(value: str | int | float | bytes) -> str:
-    if isinstance(value, bytes):
-        return value.hex()
+    texts = [value.hex() if isinstance(value, bytes) else None if value is None else str(value) for value in values]
     # A lone surrogate has no UTF-8 form.
-    return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+    encoded = [None if text is None else text.encode("utf-8", "backslashreplace") for text in texts]
+    return pyarrow.array(encoded, type=pyarrow.string())

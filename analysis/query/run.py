@@ -9,11 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from molprof.analysis.engine import Columns
-from molprof.analysis.query.binding import statements
-from molprof.analysis.query.statement import Statement
-from molprof.analysis.reader import TraceInfo
-from molprof.analysis.reader.open import open_trace
-from molprof.analysis.reader.wrong_values import wrong_value
+from molprof.analysis.query.statement import Statement, statements
+from molprof.analysis.reader.open import open_trace, wrong_value
 from molprof.common.errors import QueryError, UsageError
 from molprof.queries import PACKAGE, modules
 
@@ -35,10 +32,8 @@ class Result:
     def columns(self) -> Columns:
         """The only table. Raises UsageError if there are several."""
         if len(self.tables) > 1:
-            raise UsageError(
-                f"the query gives {len(self.tables)} results, and this format holds one",
-                hint="leave one SELECT in it, or use --format table or markdown",
-            )
+            hint = "leave one SELECT in it, or use --format table or markdown"
+            raise UsageError(f"the query gives {len(self.tables)} results, and this format holds one", hint)
         return self.tables[0]
 
 
@@ -52,16 +47,16 @@ def run_statement(
 ) -> Result:
     """The rows that each statement of the query gives for each of the traces, in order.
 
-    native_path: `trace_processor_shell` to use. stacks: read Python stacks too, often most of a trace's events.
-    partial: of a damaged file, take what is whole. Raises QueryError, UsageError (no statement gives rows), TraceError,
-    EngineError.
+    Arguments are those of `open_trace`. Raises QueryError, UsageError if none gives rows, TraceError, EngineError.
     """
     parts = statements(statement.sql)
     found: list[list[Columns]] = []
     notes: list[str] = []
     for trace in traces:
         with open_trace(trace, native_path=native_path, stacks=stacks, partial=partial) as (engine, info):
-            notes.extend(_notes(info))
+            notes += info.notes()
+            if info.lost_events:
+                notes.append(f"{info.path}: the trace processor lacks {info.lost_events} events")
             engine.register_package(PACKAGE, modules())
             # Apart from the statement, whose errors count lines.
             for module in statement.modules:
@@ -79,36 +74,13 @@ def run_statement(
     return Result(tuple(_stacked(paths, list(same)) for same in zip(*found, strict=True)), tuple(notes))
 
 
-def _notes(info: TraceInfo) -> list[str]:
-    notes = []
-    if not info.complete:
-        notes.append(f"{info.path} is damaged, and only its whole part was read: {info.problem}")
-    if not info.events_by_category:
-        notes.append(f"{info.path} holds no events with a duration, so nothing was recorded")
-    if info.lost_events:
-        notes.append(f"{info.path}: the trace processor lacks {info.lost_events} events")
-    return notes
-
-
 def _stacked(traces: list[str], found: list[Columns]) -> Columns:
     """The columns of all traces below each other, the traces' paths before them."""
     lengths = [len(next(iter(columns.values()), ())) for columns in found]
-    path = np.empty(sum(lengths), dtype=object)
-    path[:] = [trace for trace, length in zip(traces, lengths, strict=True) for _ in range(length)]
-    stacked = {TRACE_COLUMN: path}
+    stacked = {TRACE_COLUMN: np.repeat(np.array(traces, dtype=object), lengths)}
     for name in found[0]:
-        # As the engine renames a second column of one name.
+        parts = [columns[name] for columns in found if len(columns[name])] or [found[0][name]]
+        # As the engine renames a second column of one name. Mixed types become objects.
         key = f"{name}:1" if name == TRACE_COLUMN else name
-        stacked[key] = _joined([columns[name] for columns in found])
+        stacked[key] = np.concatenate(parts, dtype=object if len({part.dtype for part in parts}) > 1 else None)
     return stacked
-
-
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    """One array; mixed types become objects."""
-    filled = [part for part in parts if len(part)] or parts[:1]
-    if len({part.dtype for part in filled}) == 1:
-        return np.concatenate(filled)
-    values = [value for part in filled for value in part.tolist()]
-    joined = np.empty(len(values), dtype=object)
-    joined[:] = values
-    return joined

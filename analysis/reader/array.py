@@ -134,10 +134,8 @@ class EventArray:
             ends, separator, closing = self._ends(limit)
             if ends or closing is not None:
                 break
-            if limit < len(self._cursor.data):
-                limit = len(self._cursor.data)
-                continue
-            self._cursor.need_more(f"inside event {self._cursor.events + 1}")
+            if limit >= len(self._cursor.data):
+                self._cursor.need_more(f"inside event {self._cursor.events + 1}")
             limit = len(self._cursor.data)
         if separator is not None:
             self._separators = [separator, *(s for s in self._separators if s != separator)][:4]

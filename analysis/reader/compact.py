@@ -6,6 +6,7 @@ category gets an empty one, which SQL comparisons treat alike.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -13,10 +14,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from molprof.analysis.reader.lanes import time_order
 from molprof.analysis.reader.part import NO_NUMBER, Label
 from molprof.analysis.reader.places import HOME_TID, Places
-from molprof.analysis.reader.survey import Survey
+from molprof.analysis.reader.survey import Survey, time_order
 from molprof.analysis.reader.text import exact_float, plain_text
 
 # Events per piece. Each needs at most two texts; the format numbers 32767.
@@ -32,7 +32,6 @@ _PROCESS, _THREAD = 1, 2
 _INT64, _DOUBLE, _TEXT, _KOID = 3, 5, 6, 8
 _INLINE = 0x8000
 _MAGIC = 0x0016547846040010
-_NS_PER_S = 10**9
 # Instants of the whole trace or a process have no thread.
 _WIDE_SCOPES = (b'"s":"g"', b'"s":"p"')
 _CORRELATION = 4  # first word of the arg `correlation` in a record
@@ -66,7 +65,7 @@ def _label_fits(label: Label) -> bool:
 def compact_chunks(found: Survey, places: Places) -> Iterator[bytes]:
     """The trace for the engine by start, the longer event first: the engine nests slices in this order."""
     texts = _Texts()
-    yield _words(_MAGIC, _INITIALIZATION | 2 << 4, _NS_PER_S)
+    yield _words(_MAGIC, _INITIALIZATION | 2 << 4, 10**9)  # ticks per second
     yield _named(places, texts)
     order = time_order(found.starts_ns, found.starts_ns + found.durations_ns)
     for begin in range(0, len(order), _EVENTS):
@@ -96,7 +95,7 @@ def _records(found: Survey, places: Places, texts: _Texts, events: np.ndarray) -
     kind_of = (np.cumsum(is_there) - 1)[kinds]
     keys = [(kind, -1) for kind in distinct.tolist() if kind < first_moved] + list(moved)
     new_texts = texts.begin(2 * len(keys))
-    templates = [_template(found.labels[kind // 2], bool(kind % 2), home, texts, new_texts) for kind, home in keys]
+    templates = [_template(found.labels[kind // 2], bool(kind % 2), home, texts) for kind, home in keys]
     lengths = np.array([len(template) for template in templates])
     begins = np.cumsum(lengths) - lengths
     sizes = lengths[kind_of]
@@ -113,30 +112,26 @@ def _records(found: Survey, places: Places, texts: _Texts, events: np.ndarray) -
     return b"".join([*new_texts, words.tobytes()])
 
 
-def _template(label: Label, has_number: bool, home: int, texts: _Texts, new_texts: list[bytes]) -> np.ndarray:
+def _template(label: Label, has_number: bool, home: int, texts: _Texts) -> np.ndarray:
     """The words of an event, int64, with 0 for what differs between events of one kind."""
     args = [_arg("args.correlation", 0)] if has_number else []
-    args += [_arg(f"args.{key}", value) for key, value in _flat_args(label.args)]
+    given = _decode_args(label.args)
+    if "device" in given and given["device"] is None:
+        given["device"] = "None"  # a device, unlike a missing one
+    args += itertools.starmap(_arg, _flat("args", given))
     if home >= 0:
         args.append(_arg(f"args.{HOME_TID}", home))
     kind = _COMPLETE if label.phase == "X" else _ASYNC_INSTANT if label.more else _INSTANT
     body = b"".join(args) + (b"" if kind == _INSTANT else _words(0))  # end, or number of an async event
     size = 4 + len(body) // 8
-    category = texts.number(label.category or "", new_texts)
-    name = texts.number(label.name or "[No name]", new_texts)  # as the engine's JSON reader names it
+    category = texts[label.category or ""]
+    name = texts[label.name or "[No name]"]  # as the engine's JSON reader names it
     head = _EVENT | size << 4 | kind << 16 | len(args) << 20 | category << 32 | name << 48
     return np.frombuffer(_words(head, 0, 0, 0) + body, dtype=np.int64)
 
 
-def _flat_args(text: bytes) -> Iterator[tuple[str, int | float | str]]:
-    """Args under the keys that the engine's JSON reader gives them."""
-    for key, value in _decode_args(text).items():
-        if value is None and key == "device":
-            value = "None"  # a device, unlike a missing one
-        yield from _flat(plain_text(key), value)
-
-
 def _flat(key: str, value: Any) -> Iterator[tuple[str, int | float | str]]:
+    """Args under the keys that the engine's JSON reader gives them."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from _flat(f"{key}.{plain_text(name)}", item)
@@ -161,44 +156,38 @@ def _arg(name: str, value: int | float | str) -> bytes:
     return _words(kind | 1 + len(words) // 8 << 4 | (_INLINE | len(text)) << 16 | info << 32) + words
 
 
-class _Texts:
+class _Texts(dict[str, int]):
     """Numbers for the texts that the engine knows at a place of the trace."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
     def begin(self, most: int) -> list[bytes]:
-        """Makes room for `most` new texts; returns the empty list of their records."""
-        if len(self._numbers) + most > _MAX_TEXTS:
-            self._numbers.clear()
-        return []
+        """Makes room for `most` new texts; returns the list to which their records will be added."""
+        if len(self) + most > _MAX_TEXTS:
+            self.clear()
+        self[""] = 0
+        self._records: list[bytes] = []
+        return self._records
 
-    def number(self, text: str, records: list[bytes]) -> int:
-        """The text's number; adds a record to `records` where the text is new."""
-        if not text:
-            return 0
-        number = self._numbers.get(text)
-        if number is None:
-            number = self._numbers[text] = len(self._numbers) + 1
-            content = plain_text(text).encode()
-            words = _padded(content)
-            records.append(_words(_STRING | 1 + len(words) // 8 << 4 | number << 16 | len(content) << 32) + words)
+    def __missing__(self, text: str) -> int:
+        number = self[text] = len(self)
+        content = plain_text(text).encode()
+        words = _padded(content)
+        self._records.append(_words(_STRING | 1 + len(words) // 8 << 4 | number << 16 | len(content) << 32) + words)
         return number
 
 
 def _named(places: Places, texts: _Texts) -> bytes:
     """The records that name processes and threads."""
-    records = []
+    chunks = []
     for item in places.names:
-        records += texts.begin(2)
-        name = texts.number(item["args"]["name"], records)
+        records = texts.begin(2)
+        name = texts[item["args"]["name"]]
         if item["name"] == "process_name":
-            records.append(_words(_KERNEL_OBJECT | 2 << 4 | _PROCESS << 16 | name << 24, item["pid"]))
+            words = _words(_KERNEL_OBJECT | 2 << 4 | _PROCESS << 16 | name << 24, item["pid"])
         else:
-            process = texts.number("process", records)
             head = _KERNEL_OBJECT | 4 << 4 | _THREAD << 16 | name << 24 | 1 << 40
-            records.append(_words(head, item["tid"], _KOID | 2 << 4 | process << 16, item["pid"]))
-    return b"".join(records)
+            words = _words(head, item["tid"], _KOID | 2 << 4 | texts["process"] << 16, item["pid"])
+        chunks += [*records, words]
+    return b"".join(chunks)
 
 
 def _padded(text: bytes) -> bytes:

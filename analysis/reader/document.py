@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from molprof.analysis.reader.array import MAX_DEPTH, TEXT, TOKEN, EventArray, reason_of
-from molprof.analysis.reader.cursor import RECORD_HINT, Cursor
+from molprof.analysis.reader.cursor import CHROME_HINT, RECORD_HINT, Cursor
 from molprof.analysis.reader.part import WRONG_TEXT, Part
 from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import GIVE_HINT
@@ -73,14 +73,9 @@ class Document:
         elif not first:
             raise self._cursor.error("is empty or holds only white space", hint=RECORD_HINT)
         else:
-            what = (
-                "is JSON, but neither an object nor an array"
-                if _OTHER_JSON.match(self._cursor.data, self._cursor.at)
-                else "is not JSON"
-            )
-            raise self._cursor.error(
-                f"{what}: it begins with {self._cursor.data[self._cursor.at : self._cursor.at + 20]!r}", hint=GIVE_HINT
-            )
+            text = self._cursor.data[self._cursor.at :]
+            what = "is JSON, but neither an object nor an array" if _OTHER_JSON.match(text) else "is not JSON"
+            raise self._cursor.error(f"{what}: it begins with {text[:20]!r}", hint=GIVE_HINT)
         if self._cursor.peek():
             raise self._cursor.error("has more text after the end of the JSON value")
 
@@ -105,10 +100,7 @@ class Document:
         if not found and "schema" in self.keys and self.keys.keys() & {"trace", "counts"}:
             raise self._cursor.error("is a stored report, not a trace", hint="molprof compare and molprof plot take it")
         if not found:
-            raise self._cursor.error(
-                "has no 'traceEvents'",
-                hint="molprof reads traces in Chrome format, as torch.profiler writes them",
-            )
+            raise self._cursor.error("has no 'traceEvents'", hint=CHROME_HINT)
 
     def _key(self) -> str:
         if self._cursor.peek() != b'"':

@@ -65,13 +65,10 @@ class BriefEvent(Event, omit_defaults=True, gc=False):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What of a trace goes to the engine.
+    """What of a trace goes to the engine."""
 
-    stacks: Python stacks. all_args: all args and flow events, not only what the SQL modules read.
-    """
-
-    stacks: bool = True
-    all_args: bool = True
+    stacks: bool = True  # Python stacks
+    all_args: bool = True  # all args and flow events, not only what the SQL modules read
 
     def chosen(self, events: list[Event]) -> list[Event]:
         """The events that the engine gets."""
@@ -81,23 +78,18 @@ class Wanted:
         return [event for event in events if event.cat != STACK_CATEGORY and event.ph in phases]
 
 
-_whole = msgspec.json.Decoder(list[Event])
-_brief = msgspec.json.Decoder(list[BriefEvent], float_hook=exact_float)
+decode_whole = msgspec.json.Decoder(list[Event]).decode
+_decode_brief = msgspec.json.Decoder(list[BriefEvent], float_hook=exact_float).decode
 _encode_lines = msgspec.json.Encoder().encode_lines
 _needed_args = msgspec.json.Decoder(NeededArgs | None, float_hook=exact_float)
-
-
-def decode_whole(text: bytes) -> list[Event]:
-    """The events of a JSON array. Raises msgspec.DecodeError, UnicodeDecodeError."""
-    return _whole.decode(text)
 
 
 def decode_brief(text: bytes) -> list[Any]:
     """The events without args that no module reads; args of molprof's own tracks are copied as text."""
     if b'"molprof.' in text and any(mark in text for mark in _WHOLE_MARKS):
-        events: list[Any] = [_shortened(event) for event in _whole.decode(text)]
+        events: list[Any] = [_shortened(event) for event in decode_whole(text)]
     else:
-        events = _brief.decode(text)
+        events = _decode_brief(text)
     for event in events:
         if event.cat in ARGLESS_CATEGORIES and event.ph in _ARGLESS_PHASES:
             event.args = msgspec.UNSET
@@ -112,12 +104,9 @@ def _shortened(event: Event) -> Event:
 
 def draft(events: list[Event]) -> bytes:
     """One JSON line per event, without times and places, which the events lose."""
-    absent = ABSENT
     for event in events:
-        event.ts = absent
-        event.dur = absent
-        event.pid = None
-        event.tid = None
+        event.ts = event.dur = ABSENT
+        event.pid = event.tid = None
     text = _encode_lines(events)
     if text.count(b"\n") != len(events):  # text that is copied may hold line ends
         for event in events:

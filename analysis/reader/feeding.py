@@ -26,12 +26,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def feed_events(engine: Engine, found: Survey) -> None:
-    """Feeds what the survey found, and frees its arrays and drafts. Raises EngineError.
-
-    The engine runs in a thread of its own (it does not hold Python's lock) while this one encodes.
-    """
+    """Feeds what the survey found, and frees its arrays and drafts. Raises EngineError."""
     places = find_places(found)
     chunks = compact_chunks(found, places) if fits(found, places) else json_chunks((found, places))
+    # The engine does not hold Python's lock: it runs in a thread of its own while this one encodes.
     waiting: deque[Future[None]] = deque()
     with ThreadPoolExecutor(max_workers=1) as pool:
         for chunk in chunks:
@@ -58,9 +56,8 @@ def json_chunks(*traces: tuple[Survey, Places]) -> Iterator[bytes]:
 def _events(found: Survey, places: Places) -> Iterator[bytes]:
     """The events, without what stands before the first and behind the last."""
     # An event is written as its track's head, its times and its draft.
-    heads = [
-        b'},{"pid":%d,"tid":%d,"ts":' % place for place in zip(places.pids.tolist(), places.tids.tolist(), strict=True)
-    ]
+    ids = zip(places.pids.tolist(), places.tids.tolist(), strict=True)
+    heads = [b'},{"pid":%d,"tid":%d,"ts":' % pair for pair in ids]
     yield _encode(places.names)[1:-2] if places.names else b'{"ph":"M"'
     complete = found.has_label(label.phase == "X" for label in found.labels)
     done = 0

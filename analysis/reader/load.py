@@ -23,12 +23,10 @@ from molprof.common.errors import EngineError, TraceError
 from molprof.common.manifest import INCOMPLETE_KEY
 from molprof.common.memory import available_bytes, processors
 
-# The most that the engine holds per event: its text while it sorts, then its rows and args.
-_EVENT_BYTES = 420
-_ALL_ARGS_EVENT_BYTES = 1500
+# The most that the engine holds per event, with all args or without: its text while it sorts, then its rows and args.
+_EVENT_BYTES = {True: 1500, False: 420}
 # The least, seen with large traces.
-_LEAST_EVENT_BYTES = 300
-_LEAST_ALL_ARGS_EVENT_BYTES = 500
+_LEAST_EVENT_BYTES = {True: 500, False: 300}
 # Up to here the 32-bit module is used, whose memory ends at 4 GiB.
 _MAX_BYTES = 3 << 30
 _MEMORY_HINT = (
@@ -60,6 +58,15 @@ class TraceInfo:
     devices: list[dict[str, Any]] = field(default_factory=list)  # torch's `deviceProperties`
     keys: dict[str, Any] = field(default_factory=dict)  # all other top-level keys
 
+    def notes(self) -> list[str]:
+        """Why less may be shown of the trace than expected."""
+        notes = []
+        if not self.complete:
+            notes.append(f"{self.path} is damaged, and only its whole part was read: {self.problem}")
+        if not self.events_by_category:
+            notes.append(f"{self.path} holds no events with a duration, so nothing was recorded")
+        return notes
+
 
 def load_trace(
     path: str | os.PathLike[str],
@@ -87,8 +94,7 @@ def load_trace(
         if source.is_perfetto:
             return _load_perfetto(source, engine(True) if callable(engine) else engine, partial)
         document, found = survey_source(source, wanted, partial, processes)
-        size = source.stored_bytes
-        name = source.name
+    name = source.name
     manifest = document.keys.pop("molprof", None)
     if manifest is not None and not isinstance(manifest, dict):
         raise TraceError(f"{name}: the key 'molprof' is {type(manifest).__name__}, not an object", hint=MANIFEST_HINT)
@@ -98,13 +104,13 @@ def load_trace(
         problem = f"its capture failed: {failed.get('problem')}"
     devices = document.keys.get("deviceProperties")
     if callable(engine):
-        check_memory(name, len(found.starts_ns), _LEAST_ALL_ARGS_EVENT_BYTES if all_args else _LEAST_EVENT_BYTES)
-        engine = engine(len(found.starts_ns) * (_ALL_ARGS_EVENT_BYTES if all_args else _EVENT_BYTES) > _MAX_BYTES)
+        check_memory(name, len(found.starts_ns), _LEAST_EVENT_BYTES[all_args])
+        engine = engine(len(found.starts_ns) * _EVENT_BYTES[all_args] > _MAX_BYTES)
     lanes, duration_ns = int((found.lanes > 0).sum()), int(found.durations_ns.sum())
     feed_events(engine, found)
     return TraceInfo(
         path=str(path),
-        bytes=size,
+        bytes=source.stored_bytes,
         events_by_category=found.events_by_category,
         lost_events=_lost_events(engine, found, duration_ns, name),
         lanes=lanes,
@@ -124,23 +130,17 @@ def survey_source(
 ) -> tuple[Document, Survey]:
     """Reads a trace in Chrome format to its end. Arguments and errors are those of `load_trace`."""
     with closing(Pieces(wanted, processes or processors())) as pieces:
-        document = Document(source.name, source.blocks, pieces.read, partial, pieces)
+        document = Document(source.name, source.blocks, pieces.reader.read, partial, pieces)
         return document, survey(document.parts(), source.name)
 
 
 def check_memory(name: str, events: int, event_bytes: int) -> None:
-    """Refuse a trace whose `events`, each of which takes `event_bytes` at least, need more memory than there is.
-
-    Raises TraceError with both figures.
-    """
+    """Refuses `events` that take `event_bytes` each at least, more memory than there is. Raises TraceError."""
     available = available_bytes()
     needed = events * event_bytes
     if available is not None and needed > available:
-        raise TraceError(
-            f"{name}: its {events:,} events need about {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB"
-            " are available",
-            hint=_MEMORY_HINT,
-        )
+        need = f"need about {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are available"
+        raise TraceError(f"{name}: its {events:,} events {need}", hint=_MEMORY_HINT)
 
 
 def _load_perfetto(source: Source, engine: Engine, partial: bool) -> TraceInfo:

@@ -1,4 +1,4 @@
-"""An engine with a trace in it."""
+"""An engine with a trace in it, and the value of the trace at which a query of the package failed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,31 @@ from contextlib import ExitStack, contextmanager
 
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader.load import TraceInfo, load_trace
+from molprof.common.errors import QueryError, TraceError
+
+_SHOWN_CHARACTERS = 60
+# Args that the SQL modules read as numbers, by category of event.
+_SQL = """
+SELECT
+  SUBSTR(args.flat_key, LENGTH('args.') + 1) AS arg,
+  args.string_value AS value,
+  IFNULL(slice.name, '') AS name,
+  IFNULL(slice.category, 'None') AS category
+FROM args
+JOIN slice
+  USING (arg_set_id)
+WHERE
+  args.value_type = 'string'
+  AND (
+    args.flat_key = 'args.bytes' AND slice.category IN ('gpu_memcpy', 'gpu_memset')
+    OR args.flat_key = 'args.stream' AND slice.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+    OR args.flat_key = 'args.correlation'
+    AND slice.category IN ('kernel', 'gpu_memcpy', 'gpu_memset', 'cuda_runtime', 'cuda_driver')
+  )
+ORDER BY
+  slice.id, args.id
+LIMIT 1
+"""
 
 
 @contextmanager
@@ -20,10 +45,7 @@ def open_trace(
     partial: bool = False,
     processes: int | None = None,
 ) -> Generator[tuple[Engine, TraceInfo], None, None]:
-    """An engine that holds the trace at `path`, and what is known of the trace.
-
-    Arguments and errors are those of `load_trace` and `open_engine`.
-    """
+    """An engine that holds the trace at `path`, and what is known of it: see `load_trace` and `open_engine`."""
     with ExitStack() as stack:
         engines: list[Engine] = []
 
@@ -33,3 +55,15 @@ def open_trace(
 
         info = load_trace(path, start, stacks=stacks, all_args=all_args, partial=partial, processes=processes)
         yield engines[0], info
+
+
+def wrong_value(engine: Engine, path: str, error: QueryError) -> TraceError:
+    """The error to raise for `error` of the package's own SQL in the trace at `path`: it names the wrong value."""
+    found = {name: column.tolist() for name, column in engine.query(_SQL).items()}
+    if not found["arg"]:
+        return TraceError(f"{path} holds a value that queries cannot use: {str(error).splitlines()[0]}")
+    arg, value, name, category = (found[key][0] for key in ("arg", "value", "name", "category"))
+    shown = repr(value[:_SHOWN_CHARACTERS]) + ("..." if len(value) > _SHOWN_CHARACTERS else "")
+    event = f"the event {name[:_SHOWN_CHARACTERS]!r} of category {category}"
+    hint = f"correct the value, or remove {arg!r} from that event"
+    return TraceError(f"{path}: {event} has the {arg} {shown}, which is not an integer of 64 bits", hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -26,7 +27,7 @@ from molprof.analysis.reader.events import (
     decode_whole,
     draft,
 )
-from molprof.analysis.reader.quick import LEFT_OUT, QuickBlock, QuickDecoder
+from molprof.analysis.reader.quick import LEFT_OUT, QuickDecoder
 from molprof.analysis.reader.times import nanoseconds
 
 # What decoding raises for text that is not JSON or is nested too deeply.
@@ -35,7 +36,6 @@ WRONG_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 NO_NUMBER = -(2**63)
 _NUMBERS = range(NO_NUMBER + 1, 2**63)
 _ZERO = msgspec.Raw(b"0")
-_ZEROS = (ABSENT, msgspec.Raw(b"null"))
 # Drafts shrink to a tenth, at 2 GB/s.
 _DRAFT_LEVEL = 1
 # Phases whose events need nothing but label, times, track and correlation number.
@@ -50,17 +50,13 @@ _encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class Label(NamedTuple):
-    """What many events have in common.
-
-    args: JSON text without the correlation number; more: JSON members that some phases need. Of events kept as text
-    only category and phase are set.
-    """
+    """What many events have in common; of events kept as text only category and phase."""
 
     category: str | None
     phase: str | None
     name: str | None
-    args: bytes
-    more: bytes
+    args: bytes  # JSON text without the correlation number
+    more: bytes  # JSON members that some phases need
 
 
 # Category, phase, name, pid and tid; args and more as in a label.
@@ -122,31 +118,27 @@ class PartReader:
         self.kinds = self._numbers.keys_in_order
 
     def read(self, text: bytes) -> Part:
-        """The part of a JSON array of events.
-
-        Raises msgspec.DecodeError, UnicodeDecodeError, RecursionError for text that does not decode, WrongEventError.
-        """
+        """The part of a JSON array of events. Raises WrongEventError, or one of WRONG_TEXT if it does not decode."""
         if not text.isascii():
             # The decoder does not check the text that is copied.
             text.decode()
         if self._wanted.all_args:
             return self._part(decode_whole(text))
         block = self._quick.decode(text)
-        part = None if block is None else self._quick_part(block)
+        part = None if block is None else self._quick_part(*block)
         if part is None:
             events = decode_brief(text)
             self._quick.learn(events)
             part = self._part(events)
         return part
 
-    def _numbered(self, kinds: Iterable[Kind], count: int) -> np.ndarray:
+    def _numbered(self, kinds: Iterable[Any], count: int) -> np.ndarray:
         return np.fromiter(map(self._numbers.__getitem__, kinds), dtype=np.int32, count=count)
 
-    def _quick_part(self, block: QuickBlock) -> Part | None:
+    def _quick_part(self, count: int, events: list[Any], stacks: int) -> Part | None:
         """The part of a block of common events; None where an event is of another kind."""
-        events, stacks = block.events, block.stacks
         if not events:
-            return Part(block.count, stacks)
+            return Part(count, stacks)
         phases = [event.ph for event in events]
         complete = phases.count("X") == len(phases)
         if not complete and any(event.ph != "X" and event.s not in (None, "t") for event in events):
@@ -171,7 +163,7 @@ class PartReader:
             texts[position] = text
         kinds = zip(map(_event_kind, events), texts, itertools.repeat(b""))  # repeat is endless
         return Part(
-            events=block.count,
+            events=count,
             stacks=stacks,
             kinds=self.kinds,
             kind_of=self._numbered(kinds, len(events)),
@@ -194,21 +186,19 @@ class PartReader:
         if not chosen:
             return part
         for event in chosen:
-            event.cat = _category(event)
-        part.starts = _times(chosen, [event.ts for event in chosen], "ts")
+            if isinstance(event.cat, int):
+                event.cat = str(event.cat)
+        part.starts = times_ns(chosen, [event.ts for event in chosen], "ts")
         part.durations = _durations(chosen)
         part.kinds = self.kinds
         try:
             if self._wanted.all_args:
-                part.kind_of = self._numbered(
-                    (((_category(event), event.ph, None, event.pid, event.tid), b"", b"") for event in chosen),
-                    len(chosen),
-                )
+                kinds = (((event.cat, event.ph, None, event.pid, event.tid), b"", b"") for event in chosen)
+                part.kind_of = self._numbered(kinds, len(chosen))
                 part.text = isal_zlib.compress(draft(chosen), _DRAFT_LEVEL)
             else:
-                part.correlations = _take_correlations(
-                    event.args if isinstance(event.args, NeededArgs) else _NO_ARGS for event in chosen
-                )
+                args = (event.args if isinstance(event.args, NeededArgs) else _NO_ARGS for event in chosen)
+                part.correlations = _take_correlations(args)
                 part.kind_of = self._numbered(map(_kind, chosen), len(chosen))
         except RecursionError:
             raise WrongEventError("", "an event is nested too deeply") from None
@@ -239,11 +229,8 @@ def _kind(event: Any) -> Kind:
     return _event_kind(event), text.replace(b"\n", b" ") or _NO_ARGS_TEXT, more.replace(b"\n", b" ")
 
 
-def _category(event: Event) -> str | None:
-    return str(event.cat) if isinstance(event.cat, int) else event.cat
-
-
-def _times(events: list[Event], texts: list[Any], field: str) -> np.ndarray:
+def times_ns(events: Sequence[Any], texts: list[msgspec.Raw], field: str) -> np.ndarray:
+    """The nanoseconds of the texts, one of each event. Raises WrongEventError."""
     try:
         return nanoseconds(texts)
     except ValueError as error:
@@ -252,12 +239,15 @@ def _times(events: list[Event], texts: list[Any], field: str) -> np.ndarray:
         raise WrongEventError(f"{field} of event {event.name!r} (ph {event.ph!r})", reason) from None
 
 
+def or_zero(texts: list[msgspec.Raw]) -> list[msgspec.Raw]:
+    """The texts with 0 for missing ones."""
+    missing = (ABSENT, msgspec.Raw(b"null"))
+    return [_ZERO if text in missing else text for text in texts] if any(map(texts.__contains__, missing)) else texts
+
+
 def _durations(events: list[Event]) -> np.ndarray:
     # A missing dur is 0; only X events have one.
-    texts = [event.dur if event.ph == "X" else _ZERO for event in events]
-    if _ZEROS[0] in texts or _ZEROS[1] in texts:
-        texts = [_ZERO if text in _ZEROS else text for text in texts]
-    durations = _times(events, texts, "dur")
+    durations = times_ns(events, or_zero([event.dur if event.ph == "X" else _ZERO for event in events]), "dur")
     if durations.min() < 0:
         worst = events[int(durations.argmin())]
         raise WrongEventError(f"event {worst.name!r} has a negative dur, {bytes(worst.dur).decode()} us")
@@ -272,10 +262,8 @@ def _names(events: list[Event]) -> list[tuple[str, Id, Id, str]]:
             continue
         if isinstance(event.args, msgspec.UnsetType):  # no args
             continue
-        try:
+        with suppress(msgspec.DecodeError):
             args = msgspec.json.decode(_encode(event.args), type=dict[str, Any])
-        except msgspec.DecodeError:
-            continue
-        if isinstance(name := args.get("name"), str):
-            names.append((event.name, event.pid, event.tid, name))
+            if isinstance(name := args.get("name"), str):
+                names.append((event.name, event.pid, event.tid, name))
     return names

@@ -41,20 +41,20 @@ def find_places(found: Survey) -> Places:
         if pid not in pids_by_id:
             pids_by_id[pid] = _kept(pid) or (next(made_up) if pid else 0)
             name = found.process_names.get(pid) or (str(pid) if pids_by_id[pid] >= _FIRST_MADE_UP else "")
-            _add_name(names, "process_name", pids_by_id[pid], pids_by_id[pid], name)
+            add_name(names, "process_name", pids_by_id[pid], pids_by_id[pid], name)
         pids.append(pids_by_id[pid])
         tid = pid if tid is None else tid
         own = pid == tid and pids[-1]  # the process's own thread
         tids.append(own or _kept(tid) or (next(made_up) if tid or pids[-1] else 0))
         name = found.thread_names.get(track) or (str(tid) if tids[-1] >= _FIRST_MADE_UP else "")
-        _add_name(names, "thread_name", pids[-1], tids[-1], name)
+        add_name(names, "thread_name", pids[-1], tids[-1], name)
     lane_tids: dict[tuple[int, int], int] = {}
     on_lane = np.flatnonzero(found.lanes)
     pairs = np.stack([found.tracks[on_lane], found.lanes[on_lane]], axis=1)
     for track, lane in np.unique(pairs, axis=0).tolist():
         lane_tids[track, lane] = next(made_up)
         home = found.thread_names.get(track) or f"tid {found.track_ids[track][1]}"
-        _add_name(names, "thread_name", pids[track], lane_tids[track, lane], f"{home} (lane {lane + 1})")
+        add_name(names, "thread_name", pids[track], lane_tids[track, lane], f"{home} (lane {lane + 1})")
     starts = zip(pairs[:, 0].tolist(), found.starts_ns[on_lane].tolist(), strict=True)
     lane_starts = dict(zip(starts, pairs[:, 1].tolist(), strict=True))
     return Places(np.array(pids, dtype=np.int64), np.array(tids, dtype=np.int64), lane_tids, lane_starts, names)
@@ -65,6 +65,7 @@ def _kept(value: Id) -> int:
     return value if isinstance(value, int) and 0 < value < _FIRST_MADE_UP else 0
 
 
-def _add_name(names: list[dict[str, Any]], kind: str, pid: int, tid: int, name: str) -> None:
+def add_name(names: list[dict[str, Any]], kind: str, pid: int, tid: int, name: str) -> None:
+    """Adds the metadata event `kind`, unless the name is empty."""
     if name:
         names.append({"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": {"name": plain_text(name)}})

@@ -7,7 +7,6 @@ import itertools
 import operator
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -46,15 +45,6 @@ _KEPT: list[Any] = [
 _KEPT_WITH_ARGS = [*_KEPT, ("args", NeededArgs, msgspec.field(default_factory=lambda: LEFT_OUT))]
 
 
-@dataclass(frozen=True)
-class QuickBlock:
-    """A block of `count` events: those that are kept, and how many Python stacks were skipped."""
-
-    count: int
-    events: list[Any]
-    stacks: int
-
-
 class QuickDecoder:
     """Decodes each category into a type of its own; of a skipped category only the phase is decoded.
 
@@ -71,8 +61,8 @@ class QuickDecoder:
         self._trust = _PATIENCE
         self._pause = 0
 
-    def decode(self, text: bytes) -> QuickBlock | None:
-        """The events of a JSON array, or None. Raises msgspec.DecodeError and others for text that is none."""
+    def decode(self, text: bytes) -> tuple[int, list[Any], int] | None:
+        """Number of events, those that are kept, number of Python stacks left out. Raises what is in WRONG_TEXT."""
         if self._decode is None or self._pause:
             self._pause = max(0, self._pause - 1)
             return None
@@ -82,11 +72,9 @@ class QuickDecoder:
             return None
         types = list(map(type, decoded))
         events = list(itertools.compress(decoded, map(self._kept_types.__contains__, types)))
-        stacks = 0
-        if len(events) < len(decoded) and (stack := self._left_out.get(STACK_CATEGORY)):
-            stacks = types.count(stack)
+        stacks = types.count(self._left_out.get(STACK_CATEGORY, object)) if len(events) < len(decoded) else 0
         self._trust = min(self._trust + 1, _PATIENCE)
-        return QuickBlock(len(decoded), events, stacks)
+        return len(decoded), events, stacks
 
     def learn(self, events: Iterable[Event]) -> None:
         """Adds the categories of events that this decoder could not decode."""
@@ -97,14 +85,14 @@ class QuickDecoder:
         for event in events:
             if isinstance(event.cat, str) and event.cat not in WHOLE_CATEGORIES:
                 phases[event.cat].add(event.ph)
-        before = len(self._types) + len(self._left_out)
+        room = len(self._types) + len(self._left_out) < _MAX_CATEGORIES
         changed = False
         for category, found in phases.items():
             if category in self._left_out:
                 if category == STACK_CATEGORY or found <= FLOW_PHASES:
                     continue
                 del self._left_out[category]
-            elif category in self._types or before >= _MAX_CATEGORIES:
+            elif category in self._types or not room:
                 continue
             changed = True
             if category == STACK_CATEGORY and not self._stacks:

@@ -1,4 +1,4 @@
-"""The bytes of a trace file: its format found by content, decompressed in a thread of their own."""
+"""The bytes of a trace file: its format found by content, decompressed in a thread of their own, in bounded blocks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ import itertools
 import re
 import sys
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from molprof.analysis.reader import unpack
+from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
+
 from molprof.common.errors import TraceError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 STDIN = "-"
 _HEAD_BYTES = 64
@@ -33,19 +41,45 @@ _LENGTH = re.compile(rb"[\x80-\xff]{0,4}[\x00-\x7f]")
 _CHECKED_PACKETS = 8
 _LENGTH_BYTES = 5  # a varint of 32 bits
 
+# Decompressed bytes per block. The thread waits up to 5 ms for Python's lock after each: with small blocks it would
+# take turns with the decoding thread instead of overlapping it.
+BLOCK_BYTES = 2 * 1024 * 1024
+_READ_BYTES = 256 * 1024
+_MAGIC_BYTES = 4
+# A real trace unpacks to 10 to 40 times its size. More than this is a bomb, unless it is small.
+_MAX_RATIO = 400
+_HARMLESS_BYTES = 1 << 30
+# The largest zstd window, 128 MiB, as its own command line allows by default.
+_zstd = partial(zstd.ZstdDecompressor, options={zstd.DecompressionParameter.window_log_max: 27})
+_HINT = "copy or record the file again, or read what is whole with --partial"
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A compression: its name, what each member begins with, and its decompressor (as bz2.BZ2Decompressor)."""
+
+    name: str
+    magic: re.Pattern[bytes]
+    decompressor: Callable[[], Any]
+    error: Any
+
+
+PACKINGS = (
+    Packing("gzip", re.compile(rb"\x1f\x8b"), partial(IgzipDecompressor, flag=DECOMP_GZIP), IsalError),
+    # The latter: frames without data.
+    Packing("zstd", re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"), _zstd, zstd.ZstdError),
+)
+
 
 class Source:
-    """An open trace.
+    """An open trace."""
 
-    name: for messages; blocks: its text; is_perfetto: in Perfetto's own format, else JSON; stored_bytes: read so far.
-    """
-
-    is_perfetto: bool
-    blocks: Iterator[bytes]
+    is_perfetto: bool  # in Perfetto's own format, else JSON
+    blocks: Iterator[bytes]  # its text
 
     def __init__(self, name: str, file: BinaryIO) -> None:
-        self.name = name
-        self.stored_bytes = 0
+        self.name = name  # for messages
+        self.stored_bytes = 0  # read so far
         self._file = file
         self._first = b""
 
@@ -64,10 +98,7 @@ class Source:
 
 @contextmanager
 def open_source(path: Path) -> Generator[Source, None, None]:
-    """Opens the trace at `path`, `-` for standard input.
-
-    Raises TraceError with the place of the damage, at once or from `blocks` behind what could be read.
-    """
+    """Opens the trace at `path`, `-` for standard input. It, or `blocks` behind the rest, raises TraceError."""
     name = "standard input" if str(path) == STDIN else str(path)
     if path.is_dir():
         raise TraceError(f"{path} is a directory", hint="give the trace file in it")
@@ -79,7 +110,7 @@ def open_source(path: Path) -> Generator[Source, None, None]:
                 blocks = _ahead(pool, _blocks(source))
                 head = b""
                 try:
-                    while len(head) < unpack.BLOCK_BYTES // 2 and (block := next(blocks, b"")):
+                    while len(head) < BLOCK_BYTES // 2 and (block := next(blocks, b"")):
                         head += block
                 except TraceError as error:  # in a small file; the text before it is still given
                     blocks = _raising(error)
@@ -103,38 +134,68 @@ def _refuse_others(name: str, head: bytes) -> None:
         raise TraceError(f"{name} is empty (0 bytes)", hint="the trace was not written: record it again")
     for magic, what in _KNOWN.items():
         if head.startswith(magic):
-            raise TraceError(
-                f"{name} is {what}, not a trace (first bytes {head[:4].hex(' ')})",
-                hint=GIVE_HINT,
-            )
+            first = head[:4].hex(" ")
+            raise TraceError(f"{name} is {what}, not a trace (first bytes {first})", hint=GIVE_HINT)
 
 
 def _is_perfetto(head: bytes) -> bool:
     if _JSON.match(head[:4096]):
         return False
-    at = 0
-    for _ in range(_CHECKED_PACKETS):
-        length = _LENGTH.match(head, at + 1)
-        if head[at : at + 1] != _PACKET or not length:
-            return False
-        at = length.end() + _size(length)
-        if at >= len(head):
-            # The end of the file, or inside a packet; JSON looks like a packet that long by chance only.
-            return at == len(head) or len(head) >= unpack.BLOCK_BYTES // 2
-    return True
-
-
-def _size(length: re.Match[bytes]) -> int:
-    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(length[0]))
+    packets = Packets()
+    packets.take(head)
+    # The end of the file, or inside a packet; JSON looks like a packet that long by chance only.
+    ends = packets.known and (packets.is_whole or len(head) >= BLOCK_BYTES // 2)
+    return packets.count >= _CHECKED_PACKETS or (packets.count > 0 and ends)
 
 
 def _blocks(source: Source) -> Iterator[bytes]:
-    for packing in unpack.PACKINGS:
+    for packing in PACKINGS:
         if packing.magic.match(source.peek()):
-            yield from unpack.unpack(source.name, source.read, packing)
+            yield from unpack(source.name, source.read, packing)
             return
-    while block := source.read(unpack.BLOCK_BYTES):
+    while block := source.read(BLOCK_BYTES):
         yield block
+
+
+def unpack(name: str, read: Callable[[int], bytes], packing: Packing) -> Iterator[bytes]:
+    """The text of what `read` gives, in blocks. Raises TraceError with the place of the damage, behind the rest."""
+    taken = given = 0  # compressed bytes read, uncompressed bytes yielded
+    stream = packing.decompressor()
+    pending = b""
+    while True:
+        if stream.needs_input and not pending:
+            pending = read(_READ_BYTES)
+            taken += len(pending)
+            if not pending:
+                break
+        try:
+            block = stream.decompress(pending, BLOCK_BYTES)
+        except packing.error as error:
+            place = f"near byte {taken - len(pending)}, after {given} bytes of uncompressed text"
+            raise TraceError(f"{name}: damaged {packing.name} data {place}: {error}", hint=_HINT) from error
+        pending = b""
+        if block:
+            given += len(block)
+            if given > _HARMLESS_BYTES and given > taken * _MAX_RATIO:
+                what = f"{taken} bytes of {packing.name} data unpack to more than {given} bytes"
+                raise TraceError(f"{name}: {what}, over {_MAX_RATIO} times as many: not a trace")
+            yield block
+        if stream.eof:
+            end = taken - len(stream.unused_data)
+            # Zero bytes may follow a member as padding.
+            pending = stream.unused_data.lstrip(b"\0")
+            while len(pending) < _MAGIC_BYTES and (more := read(_READ_BYTES)):
+                taken += len(more)
+                pending = (pending + more).lstrip(b"\0")
+            if not pending:
+                return
+            if not packing.magic.match(pending):
+                others = f"other bytes follow it, from byte {taken - len(pending)} on: {pending[:20]!r}"
+                hint = "cut them off, or read what comes before them with --partial"
+                raise TraceError(f"{name}: the {packing.name} data ends at byte {end}, and {others}", hint)
+            stream = packing.decompressor()
+    place = f"at byte {taken}, after {given} bytes of uncompressed text"
+    raise TraceError(f"{name}: {packing.name} data is truncated {place}", hint=_HINT)
 
 
 def _ahead(pool: ThreadPoolExecutor, blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -165,7 +226,7 @@ class Packets:
             length = _LENGTH.match(data, at + 1)
             if data[at : at + 1] == _PACKET and length:
                 self.count += 1
-                at = length.end() + _size(length)
+                at = length.end() + sum((byte & 0x7F) << 7 * place for place, byte in enumerate(length[0]))
             elif data[at : at + 1] == _PACKET and len(data) - at <= _LENGTH_BYTES:
                 self._head = data[at:]
                 return

@@ -1,4 +1,4 @@
-"""One pass over a trace: times, tracks and counts of all events as arrays."""
+"""One pass over a trace: times, tracks, counts of all events as arrays, and lanes for slices that partly overlap."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from isal import isal_zlib
 
+from molprof.analysis.reader.cursor import CHROME_HINT
 from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id
-from molprof.analysis.reader.lanes import assign_lanes
 from molprof.analysis.reader.part import Label, Numbered, Part, WrongEventError
 from molprof.common.errors import TraceError
 
@@ -86,10 +86,8 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
             if len(part.starts):
                 kept.append(part)
             if unread > _MAX_UNREAD and 2 * unread > read:
-                raise TraceError(
-                    f"{path}: {unread:,} of its first {read:,} events are of no known kind (ph): not a trace",
-                    hint="molprof reads traces in Chrome format, as torch.profiler writes them",
-                )
+                what = f"{unread:,} of its first {read:,} events are of no known kind (ph): not a trace"
+                raise TraceError(f"{path}: {what}", hint=CHROME_HINT)
     except WrongEventError as error:
         hint = "correct or remove that event, or record the trace again"
         raise TraceError(f"{path}: {error.message(read)}", hint=hint) from None
@@ -147,7 +145,8 @@ def _labelled(parts: list[Part], tracks: Numbered) -> tuple[list[Label], np.ndar
             (category, phase, name, pid, tid), args, more = kinds[number]
             label = Label(category, phase, name, args, more)
             numbers[id(kinds)][:, number] = labels[label], tracks[pid, tid]
-    found = [_concatenated([numbers[id(part.kinds)][row][part.kind_of] for part in parts], np.int32) for row in (0, 1)]
+    none = np.empty((2, 0), dtype=np.int32)
+    found = np.concatenate([none, *(numbers[id(part.kinds)][:, part.kind_of] for part in parts)], axis=1)
     for part in parts:
         part.kind_of = _NOTHING
     return labels.keys_in_order, found[0], found[1]
@@ -155,14 +154,10 @@ def _labelled(parts: list[Part], tracks: Numbered) -> tuple[list[Label], np.ndar
 
 def _joined(parts: list[Part], name: str, kind: Any) -> np.ndarray:
     """An array of all parts, which lose theirs."""
-    arrays = [getattr(part, name) for part in parts]
+    arrays = [np.empty(0, dtype=kind), *(getattr(part, name) for part in parts)]
     for part in parts:
         setattr(part, name, _NOTHING)
-    return _concatenated(arrays, kind)
-
-
-def _concatenated(arrays: list[np.ndarray], kind: Any) -> np.ndarray:
-    return np.concatenate(arrays, dtype=kind) if arrays else np.empty(0, dtype=kind)
+    return np.concatenate(arrays, dtype=kind)
 
 
 def _check_span(path: str, starts: np.ndarray, lengths: np.ndarray, origin: int) -> None:
@@ -173,7 +168,73 @@ def _check_span(path: str, starts: np.ndarray, lengths: np.ndarray, origin: int)
     if last < _MAX_SPAN_NS:
         last = int((starts - origin + lengths).max())
     if last >= _MAX_SPAN_NS:
-        raise TraceError(
-            f"{path}: times span {last} ns, more than the {_MAX_SPAN_NS} ns (52 days) in which"
-            " nanoseconds stay exact: an event has a wrong ts or dur"
-        )
+        what = f"times span {last} ns, more than the {_MAX_SPAN_NS} ns (52 days) in which nanoseconds stay exact"
+        raise TraceError(f"{path}: {what}: an event has a wrong ts or dur")
+
+
+def assign_lanes(tracks: np.ndarray, starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
+    """The lane of each slice, int32: 0 for its own track, 1, 2, ... for others.
+
+    A track of the trace processor is a stack: slices on it are nested or disjoint (touching is disjoint). By time, the
+    longer first, a slice that would outlive the one it started in moves to the next lane, where the same rule holds. So
+    the slices that move are those that Perfetto v51 to v56 drops.
+
+    tracks: int, the track of each slice; starts_ns, ends_ns: int64.
+    """
+    lanes = np.zeros(len(tracks), dtype=np.int32)
+    order = time_order(starts_ns, ends_ns)
+    if not len(order):
+        return lanes
+    # numpy sorts 16-bit numbers in linear time.
+    kind = np.uint16 if tracks.max() < 1 << 16 else tracks.dtype
+    order = order[np.argsort(tracks[order].astype(kind), kind="stable")]
+    bounds = np.flatnonzero(np.diff(tracks[order])) + 1
+    for members in np.split(order, bounds):
+        lane = 0
+        while len(members):
+            members = members[_crossing(starts_ns[members], ends_ns[members])]
+            lane += 1
+            lanes[members] = lane
+    return lanes
+
+
+def time_order(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
+    """Positions by start, of equal starts the latest end first."""
+    order = np.argsort(starts_ns, kind="stable")
+    ordered = starts_ns[order]
+    same = ordered[1:] == ordered[:-1]
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    positions = order[tied]
+    order[tied] = positions[np.lexsort((-ends_ns[positions], starts_ns[positions]))]
+    return order
+
+
+def _nested(starts_ns: np.ndarray, ends_ns: np.ndarray) -> bool:
+    """Whether no two slices, in track order, partly overlap."""
+    # Each is then as deep at its end as at its start: the first that ends out of turn is deeper.
+    long = ends_ns > starts_ns  # empty slices overlap none
+    starts_ns, ends_ns = starts_ns[long], ends_ns[long]
+    count = len(starts_ns)
+    by_end = count - 1 - np.argsort(ends_ns[::-1], kind="stable")  # of equal ends the inner first
+    ordered_ends = ends_ns[by_end]
+    started = np.arange(count) - np.searchsorted(ordered_ends, starts_ns, side="right")
+    ended = np.searchsorted(starts_ns, ordered_ends, side="left") - np.arange(count)
+    return bool(np.array_equal(started[by_end] + 1, ended))
+
+
+def _crossing(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
+    """Positions of slices, in track order, that partly overlap an earlier one that stays."""
+    if np.all(starts_ns[1:] >= ends_ns[:-1]):  # as on most GPU streams
+        return np.empty(0, dtype=np.intp)
+    if _nested(starts_ns, ends_ns):
+        return np.empty(0, dtype=np.intp)
+    moved = []
+    open_ends: list[int] = []
+    for position, (start, end) in enumerate(zip(starts_ns.tolist(), ends_ns.tolist(), strict=True)):
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        if open_ends and end > open_ends[-1]:
+            moved.append(position)
+        else:
+            open_ends.append(end)
+    return np.array(moved, dtype=np.intp)

@@ -44,12 +44,9 @@ def plain_lines(text: bytes) -> bytes:
     if _NO_DEVICE in text:
         # A device, unlike a missing one; the engine has no null. Quotes inside a text are escaped.
         text = text.replace(_NO_DEVICE, b'"device":"None"')
-    return b"".join(plain_json(line) + b"\n" for line in text.split(b"\n")[:-1]) if needs_plain(text) else text
-
-
-def plain_json(text: bytes) -> bytes:
-    """JSON with all text and numbers in the form that the engine keeps."""
-    return msgspec.json.encode(_plain_value(_decode(text)))
+    if not needs_plain(text):
+        return text
+    return msgspec.json.Encoder().encode_lines(_plain_value(_decode(line)) for line in text.split(b"\n")[:-1])
 
 
 def _plain_value(value: Any) -> Any:
@@ -71,15 +68,10 @@ def needs_plain(text: bytes) -> bool:
 
 
 def _may_have_huge_float(text: bytes) -> bool:
-    """Whether an exponent has three digits or more; 1e308 is about the largest float64.
-
-    Numbers that pass it with fewer are found by their digits.
-    """
+    """Whether an exponent has three digits or more; numbers that pass 1e308 with fewer are found by their digits."""
     data = np.frombuffer(text, dtype=np.uint8)
     places = np.flatnonzero((data[1:] | 0x20) == ord("e"))  # E and e
-    if not np.any((data[places] - _ZERO) < 10):
-        return False
-    return _HUGE_FLOAT.search(text) is not None
+    return bool(np.any((data[places] - _ZERO) < 10)) and _HUGE_FLOAT.search(text) is not None
 
 
 def may_have_wide_integer(text: bytes) -> bool:

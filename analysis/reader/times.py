@@ -33,14 +33,12 @@ def nanoseconds(texts: Sequence[bytes]) -> np.ndarray:
     points = commas.copy()
     owners = np.searchsorted(commas, dots)
     points[owners] = dots
+    before, behind = points - starts, commas - points
     plain = (
         len(commas) == len(texts)
         and np.count_nonzero(is_digit) + len(commas) + len(dots) == len(text)
-        and bool(np.all(owners[1:] != owners[:-1]))  # sorted, as the dots are
-        and bool(np.all(points > starts))
-        and bool(np.all(points - starts <= _MAX_DIGITS + 1))
-        and bool(np.all(commas - points <= _MAX_DECIMALS + 1))
-        and bool(np.all(commas - points != 1))
+        and np.all(owners[1:] != owners[:-1])  # sorted, as the dots are
+        and np.all((before > 0) & (before <= _MAX_DIGITS + 1) & (behind <= _MAX_DECIMALS + 1) & (behind != 1))
     )
     if not plain:
         return _one_by_one(texts)

@@ -13,9 +13,8 @@ from molprof.analysis.findings import QUERIES as FINDING_QUERIES
 from molprof.analysis.findings import find_all
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import STACK_CATEGORY
-from molprof.analysis.reader.open import open_trace
+from molprof.analysis.reader.open import open_trace, wrong_value
 from molprof.analysis.reader.source import STDIN
-from molprof.analysis.reader.wrong_values import wrong_value
 from molprof.analysis.reports.cache import read_report, report_key, write_report
 from molprof.common.errors import QueryError
 from molprof.common.memory import processors

@@ -13,16 +13,13 @@ import numpy as np
 
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import ABSENT, FLOW_PHASES
-from molprof.analysis.reader.part import Part, WrongEventError
+from molprof.analysis.reader.part import Part, WrongEventError, or_zero, times_ns
 from molprof.analysis.reader.source import open_source
-from molprof.analysis.reader.times import nanoseconds
 from molprof.common.errors import TraceError
 
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 ANNOTATION = "user_annotation"
 _MAX_NUMBER = 2**63  # of an int64
-_ZERO = msgspec.Raw(b"0")
-_NOTHING = (ABSENT, msgspec.Raw(b"null"))
 Array = np.ndarray
 
 
@@ -65,22 +62,9 @@ class Block:
         self.texts = _decode_texts(text)
         self.events = _decode_events(text)
 
-    def starts_ns(self) -> Array:
-        """int64; 0 for events without a time, such as metadata."""
-        return _times(self.events, "ts")
-
-    def durations_ns(self) -> Array:
-        return _times(self.events, "dur")
-
-
-def _times(events: list[Any], name: str) -> Array:
-    texts = [getattr(event, name) for event in events]
-    texts = [_ZERO if text in _NOTHING else text for text in texts]
-    try:
-        return nanoseconds(texts)
-    except ValueError as error:
-        reason, position = error.args
-        raise WrongEventError(f"{name} of event {events[position].name!r}", reason) from None
+        # ns, int64; 0 for events without a time, such as metadata.
+        self.starts = times_ns(self.events, or_zero([event.ts for event in self.events]), "ts")
+        self.ends = self.starts + times_ns(self.events, or_zero([event.dur for event in self.events]), "dur")
 
 
 def flow_key(event: Any) -> int:
@@ -98,13 +82,14 @@ class Scan:
         self.annotations: list[bytes] = []  # annotations and metadata, as text
         self.categories: dict[str | int | None, int] = {}  # name to number
         self.events_by_category: Counter[str] = Counter()  # complete events
+        # Calls and work with a correlation: it, start, end, number of the category. Flows, each end: key, start,
+        # correlation or -1.
         self._tables = {"calls": array("q"), "work": array("q"), "flows": array("q")}
 
     def read(self, text: bytes) -> Part:
         """Takes a block of events, a JSON array."""
         block = Block(text)
-        starts = block.starts_ns()
-        ends = starts + block.durations_ns()
+        starts, ends = block.starts, block.ends
         timed = np.array([event.ph != "M" for event in block.events], dtype=np.bool_)
         if timed.any():
             first = int(starts[timed].min())
@@ -127,28 +112,16 @@ class Scan:
         return Part(events=len(block.events))
 
     def table(self, name: str) -> Array:
-        """An array of int64 with a row per event.
-
-        calls, work (with a correlation): correlation, start, end, number of the category. flows (each end): key, start,
-        correlation or -1.
-        """
+        """int64, a row per event."""
         return np.array(self._tables[name], dtype=np.int64).reshape(-1, 3 if name == "flows" else 4)
-
-
-def scan(path: Path) -> tuple[Scan, dict[str, Any]]:
-    """The first pass, and the file's other top-level keys. Raises TraceError."""
-    found = Scan()
-    keys = pass_over(path, found.read)
-    return found, keys
 
 
 def pass_over(path: Path, read: Any) -> dict[str, Any]:
     """Gives every block of events to `read`; returns the other top-level keys. Raises TraceError."""
     with open_source(path) as source:
         if source.is_perfetto:
-            raise TraceError(
-                f"{source.name} is in Perfetto's own format, which is not trimmed", hint="give a trace in Chrome JSON"
-            )
+            what = "is in Perfetto's own format, which is not trimmed"
+            raise TraceError(f"{source.name} {what}", hint="give a trace in Chrome JSON")
         document = Document(source.name, source.blocks, read, partial=False)
         done = 0
         try:

@@ -15,27 +15,13 @@ from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.recorded_steps import RecordedStep, read_recorded_steps
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.analysis.reader.open import open_trace
-from molprof.analysis.trim.filter import Filter
-from molprof.analysis.trim.plan import Categories, Plan, Stretch, make_plan
-from molprof.analysis.trim.scan import Scan, pass_over, scan
+from molprof.analysis.trim.plan import Filter, Plan, Stretch, Wish, make_plan
+from molprof.analysis.trim.scan import Scan, pass_over
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import replacing_packed
 from molprof.common.manifest import KEY, from_json
 from molprof.common.trimmed import TRIMMED_KEY, Trimmed, trimmed_from_json
 from molprof.queries import PACKAGE, modules
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What to keep; by default all."""
-
-    steps: tuple[int, int] | None = None  # first and last number
-    batch: int | None = None  # of the steps; None: the first that is recorded
-    phases: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()  # the only ones
-    without: tuple[str, ...] = ()  # categories left out
-    start_ns: int | None = None  # from the earliest event of the trace
-    end_ns: int | None = None  # not in it
 
 
 @dataclass(frozen=True)
@@ -55,7 +41,8 @@ def trim(path: Path, output: Path, wish: Wish) -> Outcome:
     Raises TraceError, or UsageError where the steps or phases do not exist or nothing would be left.
     """
     try:
-        found, _ = scan(path)
+        found = Scan()
+        pass_over(path, found.read)
     except TraceError as problem:
         if "--partial" not in (problem.hint or ""):
             raise
@@ -70,15 +57,14 @@ def trim(path: Path, output: Path, wish: Wish) -> Outcome:
     with replacing_packed(output) as out:
         keep = Filter(plan, out)
         keys = pass_over(path, keep.read)
-        after = sum(keep.kept.values())
-        if not after:
+        if not keep.kept:
             raise nothing
         trimmed = _record(path, wish, chosen, trimmed_from_json(keys.get(TRIMMED_KEY)))
         kept = [step for step in steps if plan.stretch.start_ns <= step.start_ns < plan.stretch.end_ns]
         if isinstance(keys.get(KEY), dict) and len(kept) < len(steps):
             keys[KEY] = _trimmed_manifest(keys[KEY], kept)
         keep.close({**keys, "traceName": output.name, TRIMMED_KEY: asdict(trimmed)})
-    return Outcome(sum(found.events_by_category.values()), after, keep.unplaced, trimmed)
+    return Outcome(sum(found.events_by_category.values()), keep.kept, keep.unplaced, trimmed)
 
 
 def _annotated(found: Scan, path: Path) -> tuple[list[RecordedStep], list[tuple[int, int, str]]]:
@@ -124,19 +110,15 @@ def _plan(found: Scan, path: Path, chosen: list[RecordedStep], phases: list[tupl
     if wish.phases:
         names = {name for _, _, name in phases}
         if unknown := [name for name in wish.phases if name not in names]:
-            raise UsageError(
-                f"{path} has no recorded phase {unknown[0]!r}",
-                hint=f"those recorded are {', '.join(sorted(names))}"
-                if names
-                else "only molprof's own traces have phases",
-            )
+            there = ", ".join(sorted(names))
+            hint = f"those recorded are {there}" if there else "only molprof's own traces have phases"
+            raise UsageError(f"{path} has no recorded phase {unknown[0]!r}", hint=hint)
         begins, ends, _ = zip(*(phase for phase in phases if phase[2] in wish.phases), strict=True)
         intervals = np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)
-    categories = Categories(frozenset(wish.categories), frozenset(wish.without))
     known = set(found.events_by_category)
     if unknown := [name for name in (*wish.categories, *wish.without) if name not in known]:
         raise UsageError(f"{path} has no category {unknown[0]!r}", hint=f"it has {', '.join(sorted(known))}")
-    return make_plan(found, Stretch(start_ns, int(end_ns), intervals), categories)
+    return make_plan(found, Stretch(start_ns, int(end_ns), intervals), wish)
 
 
 def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed | None) -> Trimmed:
@@ -159,10 +141,7 @@ def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed
 
 
 def _trimmed_manifest(raw: dict[str, Any], kept: Sequence[RecordedStep]) -> dict[str, Any]:
-    """The manifest with the window and the step times of the steps `kept`. Raises TraceError.
-
-    Molecules, tokens and unprofiled passes are those of the whole run.
-    """
+    """The manifest with window and step times of the steps `kept`; all else is of the whole run. Raises TraceError."""
     manifest = from_json(raw)
     steps = [(step.batch, step.number) for step in kept if step.batch is not None]
     window = raw["window"]

@@ -111,30 +111,25 @@ class Contents:
 
 
 def read_contents(engine: Engine, path: str, place: Place) -> Contents:
-    """What is worth a look in the trace that `engine` holds.
-
-    Raises UsageError where the trace lacks the step, token or molecule of `place`.
-    """
+    """What is worth a look. Raises UsageError where the trace lacks the step, token or molecule of `place`."""
     engine.register_package(PACKAGE, modules())
-    before = (
-        _strip(engine, "steps", "steps", _STEPS),
-        _strip(engine, "phases", "phases", _PHASES),
-        _strip(engine, "host syncs", "host_syncs", _SYNCS),
-    )
     _, gaps = query_rows(engine, Query("idle_causes", _IDLE))
     named: dict[str, list[tuple[int, int, str]]] = {}
     for ts, dur, cause, device in gaps:  # sorted by device
         named.setdefault(device, []).append((ts, dur, _CAUSES.get(cause, cause)))
-    idle = [_longest(f"GPU {device} idle", slices) for device, slices in named.items()]
     _, rows = query_rows(engine, Query("tokens", _SEQUENCES))
     sequences = [Sequence(number, batch, (pid, tid), Span(ts, dur)) for number, batch, pid, tid, ts, dur in rows]
     zoom, batch = _zoom(engine, path, place, sequences)
     shown = [item for item in sequences if item.number == place.molecule]
     shown += [item for item in sequences if item not in shown and batch in (None, item.batch)]
     return Contents(
-        before=_filled(before),
-        tokens=_filled([_strip(engine, "junk tokens", "tokens", _JUNK)]),
-        idle=_filled(idle),
+        before=(
+            *_strips(engine, "steps", Query("steps", _STEPS)),
+            *_strips(engine, "phases", Query("phases", _PHASES)),
+            *_strips(engine, "host syncs", Query("host_syncs", _SYNCS)),
+        ),
+        tokens=_strips(engine, "junk tokens", Query("tokens", _JUNK)),
+        idle=tuple(_longest(f"GPU {device} idle", slices) for device, slices in named.items()),
         sequences=tuple(shown),
         first_step_ns=query_row(engine, Query("steps", "SELECT MIN(ts) AS ts FROM molprof_any_step"))["ts"],
         zoom=zoom,
@@ -142,13 +137,10 @@ def read_contents(engine: Engine, path: str, place: Place) -> Contents:
     )
 
 
-def _filled(strips: tuple[Strip, ...] | list[Strip]) -> tuple[Strip, ...]:
-    return tuple(strip for strip in strips if strip.slices)
-
-
-def _strip(engine: Engine, title: str, module: str, sql: str) -> Strip:
-    _, rows = query_rows(engine, Query(module, sql))
-    return _longest(title, [(ts, dur, name) for ts, dur, name in rows])
+def _strips(engine: Engine, title: str, query: Query) -> tuple[Strip, ...]:
+    """The strip of what the query gives; none where it gives no slice."""
+    slices = [(ts, dur, name) for ts, dur, name in query_rows(engine, query)[1]]
+    return (_longest(title, slices),) if slices else ()
 
 
 def _longest(title: str, slices: list[tuple[int, int, str]]) -> Strip:
@@ -193,6 +185,5 @@ def _zoom(engine: Engine, path: str, place: Place, sequences: list[Sequence]) ->
 def _missing(path: str, what: str, number: int, known: list[int], of: str = "") -> UsageError:
     if not known:
         return UsageError(f"{path} has no recorded {what}s{of} to zoom to", hint=f"leave --{what} out")
-    return UsageError(
-        f"{path} has no recorded {what} {number}{of}", hint=f"give --{what} one from {min(known)} to {max(known)}"
-    )
+    hint = f"give --{what} one from {min(known)} to {max(known)}"
+    return UsageError(f"{path} has no recorded {what} {number}{of}", hint)

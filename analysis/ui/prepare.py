@@ -17,22 +17,18 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.feeding import json_chunks
 from molprof.analysis.reader.load import survey_source
-from molprof.analysis.reader.open import open_trace
+from molprof.analysis.reader.open import open_trace, wrong_value
 from molprof.analysis.reader.source import open_source
 from molprof.analysis.reader.survey import Survey
-from molprof.analysis.reader.wrong_values import wrong_value
 from molprof.analysis.ui.contents import Contents, Place, Span, read_contents
 from molprof.analysis.ui.tracks import Tracks, arrange_tracks
 from molprof.analysis.ui.view import FileView, View, build_view
 from molprof.common.errors import QueryError, TraceError, UsageError
 
 _LEVEL = 1
-_READ_BYTES = 1 << 20
-_TITLE_CHARACTERS = 80
 # Between the ids of two files: above any of torch's, within the engine's 64 bits.
 _SHIFT = 1 << 48
 _NUMBERED = re.compile(rb'\{"ph":"[stfbne]"|.*"bind_id":')
-_FIELDS = ("id", "bind_id")
 
 
 @dataclass(frozen=True)
@@ -58,12 +54,12 @@ def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared
     """Writes into `folder` one trace to serve, or several as one whose first steps start together.
 
     Each file is read twice: without what no figure needs, to find what is worth a look, and with everything, to serve.
-    Raises TraceError, EngineError, or UsageError for a place that a file lacks and for files that cannot be set
-    together.
+    Raises TraceError, EngineError, or UsageError for a place that a file lacks and files that cannot go together.
     """
     looks = [_look(path, settings, settings.place if number == 0 else Place()) for number, path in enumerate(paths)]
     labels = _labels(paths) if len(paths) > 1 else [""]
-    title = _title(paths)
+    # In characters that an address may have.
+    title = re.sub(r"[^A-Za-z0-9._+-]", "_", "+".join(path.name for path in paths))[:80]
     output = folder / "trace.gz"
     surveys: list[Survey] = []
     for path in paths:
@@ -72,10 +68,8 @@ def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared
                 surveys.append(survey_source(source, Wanted(stacks=settings.stacks), settings.partial)[1])
                 continue
             if len(paths) > 1:
-                raise UsageError(
-                    f"{path} is in Perfetto's own format, which cannot be set beside another trace",
-                    hint="open it alone",
-                )
+                what = "is in Perfetto's own format, which cannot be set beside another trace"
+                raise UsageError(f"{path} {what}", hint="open it alone")
             _pack(_until_damage(source.blocks) if settings.partial else source.blocks, output)
             contents = looks[0][0]
             view = build_view(title, [FileView(contents, Tracks.unknown())], contents.whole)
@@ -91,7 +85,7 @@ def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared
 def load_for_remote(prepared: Prepared, native_path: str | None) -> Generator[Engine, None, None]:
     """An engine that holds what is served, for a UI that only asks. Raises EngineError."""
     with open_engine(native_path, memory64=True) as engine, prepared.trace.open("rb") as file:
-        while chunk := file.read(_READ_BYTES):
+        while chunk := file.read(1 << 20):
             engine.feed(chunk)
         engine.finish()
         yield engine
@@ -112,12 +106,10 @@ def _placed(surveys: list[Survey], looks: list[tuple[Contents, TraceInfo]], labe
     """Shifts the surveys so that their first steps start together, and gives their tracks distinct numbers."""
     # Each reading counts from the earliest event that it keeps.
     offsets = [info.origin_ns - survey.origin_ns for survey, (_, info) in zip(surveys, looks, strict=True)]
-    steps = [
-        (0 if contents.first_step_ns is None else contents.first_step_ns + offset)
-        for offset, (contents, _) in zip(offsets, looks, strict=True)
-    ]
-    if any(contents.first_step_ns is None for contents, _ in looks):
-        steps = [0] * len(looks)  # then the earliest events start together
+    first = [contents.first_step_ns for contents, _ in looks]
+    steps = [0] * len(looks)  # without steps the earliest events start together
+    if None not in first:
+        steps = [(step or 0) + offset for step, offset in zip(first, offsets, strict=True)]
     files: list[FileView] = []
     for number, survey in enumerate(surveys):
         shift_ns = max(steps) - steps[number]
@@ -141,9 +133,8 @@ def _separate_ids(survey: Survey, number: int) -> None:
 
 def _moved(line: bytes, shift: int) -> bytes:
     event = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-    for field in _FIELDS:
-        if field in event:
-            event[field] = _shifted(event[field], shift)
+    for field in event.keys() & {"id", "bind_id"}:
+        event[field] = _shifted(event[field], shift)
     if "id2" in event:
         scopes = msgspec.json.decode(event["id2"], type=dict[str, msgspec.Raw])
         event["id2"] = msgspec.Raw(msgspec.json.encode({key: _shifted(raw, shift) for key, raw in scopes.items()}))
@@ -161,8 +152,7 @@ def _shifted(raw: msgspec.Raw, shift: int) -> msgspec.Raw:
 
 def _pack(chunks: Iterable[bytes], output: Path) -> None:
     with igzip.open(output, "wb", compresslevel=_LEVEL) as out:
-        for chunk in chunks:
-            out.write(chunk)
+        out.writelines(chunks)
 
 
 def _until_damage(blocks: Iterable[bytes]) -> Iterable[bytes]:
@@ -179,19 +169,10 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     return next(found for found in (stems, names, placed, numbered) if len(set(found)) == len(found))
 
 
-def _title(paths: Sequence[Path]) -> str:
-    """The name of what is served, in characters that an address may have."""
-    text = "+".join(path.name for path in paths)
-    return re.sub(r"[^A-Za-z0-9._+-]", "_", text)[:_TITLE_CHARACTERS]
-
-
 def _notes(looks: list[tuple[Contents, TraceInfo]], view: View) -> tuple[str, ...]:
     notes = []
     for _, info in looks:
-        if not info.complete:
-            notes.append(f"{info.path} is damaged, and only its whole part is shown: {info.problem}")
-        if not info.events_by_category:
-            notes.append(f"{info.path} holds no events with a duration, so nothing was recorded")
+        notes += info.notes()
         if info.lanes:
             what = "events partly overlap another of their track: they are on 'overlapping' ones beside it"
             notes.append(f"{info.path}: {info.lanes} {what}")

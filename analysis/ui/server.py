@@ -26,19 +26,10 @@ _HOSTS = frozenset({ADDRESS, "localhost"})
 _TOKEN_BYTES = 24
 _MAX_REQUEST_BYTES = 64 << 20
 # The page may run its own scripts and WebAssembly, and fetch from this server only.
-POLICY = "; ".join(
-    [
-        "default-src 'none'",
-        "script-src 'self' 'wasm-unsafe-eval'",
-        "worker-src 'self'",
-        "connect-src 'self'",
-        "style-src 'self' 'unsafe-inline'",
-        "img-src 'self' data: blob:",
-        "font-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    ]
+POLICY = (
+    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -66,12 +57,11 @@ class UiServer(ThreadingHTTPServer):
         ui = find_wasm(False).parent
         self.assets = {f"{ui.name}/{path.relative_to(ui).as_posix()}": path for path in ui.rglob("*") if path.is_file()}
         page = files("molprof.analysis.ui").joinpath("page")
+        html = page.joinpath("index.html").read_text().format(version=ui.name)
+        code = script(prepared.view, page.joinpath("view.js").read_text(), remote=engine is not None)
         self.pages = {
-            "": ("text/html; charset=utf-8", page.joinpath("index.html").read_text().format(version=ui.name).encode()),
-            "view.js": (
-                "text/javascript; charset=utf-8",
-                script(prepared.view, page.joinpath("view.js").read_text(), remote=engine is not None).encode(),
-            ),
+            "": ("text/html; charset=utf-8", html.encode()),
+            "view.js": ("text/javascript; charset=utf-8", code.encode()),
         }
         self.trace = prepared.trace
         self.engine = engine
@@ -80,10 +70,9 @@ class UiServer(ThreadingHTTPServer):
         try:
             super().__init__((ADDRESS, port), _Handler)
         except OSError as error:
-            raise UsageError(
-                f"cannot listen on port {port} of {ADDRESS}: {error.strerror or error}",
-                hint="give another with --port, or none for any that is free",
-            ) from error
+            hint = "give another with --port, or none for any that is free"
+            what = f"cannot listen on port {port} of {ADDRESS}: {error.strerror or error}"
+            raise UsageError(what, hint) from error
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignores pages that are closed while they load."""
@@ -109,13 +98,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self._path()
-        if path is None:
-            self._refuse()
-        elif path in self.server.pages:
+        if path in self.server.pages:
             self._send(*self.server.pages[path])
         elif path in self.server.assets:
             self._send_file(self.server.assets[path])
-        elif path.startswith("trace/"):
+        elif path is not None and path.startswith("trace/"):
             self._send_file(self.server.trace, "application/octet-stream")
         else:
             self._refuse()
@@ -129,11 +116,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         request = self.rfile.read(int(length))
         try:
-            reply = engine.relay(request)
+            self._send("application/octet-stream", engine.relay(request))
         except EngineError as error:
             self._send("text/plain; charset=utf-8", str(error).encode(), HTTPStatus.INTERNAL_SERVER_ERROR)
-            return
-        self._send("application/octet-stream", reply)
 
     def _path(self) -> str | None:
         """The path below the token; None for a request that is not from our page."""

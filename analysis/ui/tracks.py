@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from molprof.analysis.reader.places import Places, find_places
+from molprof.analysis.reader.places import Places, add_name, find_places
 from molprof.analysis.reader.survey import Survey
-from molprof.analysis.reader.text import plain_text
-
-GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-_SEQUENCE = "molprof.sequence"
 
 
 @dataclass(frozen=True)
@@ -38,10 +34,9 @@ class Tracks:
 
 
 def arrange_tracks(found: Survey, label: str = "", taken: frozenset[int] = frozenset()) -> Tracks:
-    """Gives every track and lane its numbers and its name.
+    """Gives every track and lane its numbers and its name; two files differ by `label` in names.
 
-    label: put before the names of processes, GPU streams and token tracks, to tell two files apart. taken: process
-    numbers of the other files.
+    taken: process numbers of the other files.
     """
     base = find_places(found)
     given = {(item["name"], item["pid"], item["tid"]): item["args"]["name"] for item in base.names}
@@ -49,8 +44,8 @@ def arrange_tracks(found: Survey, label: str = "", taken: frozenset[int] = froze
     pids = _free_pids(base.pids.tolist(), taken)
     lanes = _beside(base)
     lane_count = Counter(track for track, _ in lanes)
-    on_gpu = _tracks_of(found, *GPU_WORK)
-    with_tokens = _tracks_of(found, _SEQUENCE)
+    on_gpu = _tracks_of(found, "kernel", "gpu_memcpy", "gpu_memset")
+    with_tokens = _tracks_of(found, "molprof.sequence")
     gpu: list[tuple[int, int, int, str]] = []
     sequences: dict[tuple[int, int], str] = {}
     names: list[dict[str, Any]] = []
@@ -64,31 +59,26 @@ def arrange_tracks(found: Survey, label: str = "", taken: frozenset[int] = froze
         elif track in with_tokens:
             shown = f"{before}{home or 'sequence'}, track"
             sequences[pid, tid] = ui_name(shown, tid)
-        names.append(_name("thread_name", pids[pid], tid, shown))
+        add_name(names, "thread_name", pids[pid], tid, shown)
         for lane in range(1, 1 + lane_count[track]):
             shown = f"{home or f'thread {tid}'} (overlapping {lane + 1}), track"
-            names.append(_name("thread_name", pids[pid], lanes[track, lane], shown))
+            add_name(names, "thread_name", pids[pid], lanes[track, lane], shown)
             if track in on_gpu:
                 gpu.append((pid, tid, lane, ui_name(shown, lanes[track, lane])))
     host_pids = {int(base.pids[track]) for track in _tracks_of(found, "cpu_op")}
-    hosts = []
     gpu_pids = {int(base.pids[track]) for track in on_gpu}
+    hosts = []
     for pid, new in pids.items():
         name = given.get(("process_name", pid, pid), "")
         if pid in gpu_pids:
             # torch numbers a device's process as the device.
             name = "GPU" if new == pid else f"GPU {pid}, process"
         shown = f"{before}{name or 'process'}" if name or before else ""
-        names.append(_name("process_name", new, new, shown))
+        add_name(names, "process_name", new, new, shown)
         if pid in host_pids:
             hosts.append(f"{shown or 'Process'} {new}")
-    places = Places(
-        np.array([pids[pid] for pid in base.pids.tolist()], dtype=np.int64),
-        base.tids,
-        lanes,
-        base.lane_starts,
-        [item for item in names if item["args"]["name"]],
-    )
+    new_pids = np.array([pids[pid] for pid in base.pids.tolist()], dtype=np.int64)
+    places = replace(base, pids=new_pids, lane_tids=lanes, names=names)
     return Tracks(places, frozenset(pids.values()), tuple(name for *_, name in sorted(gpu)), sequences, tuple(hosts))
 
 
@@ -98,13 +88,8 @@ def ui_name(thread_name: str, tid: int) -> str:
 
 
 def _tracks_of(found: Survey, *categories: str) -> set[int]:
-    return set(
-        np.unique(found.tracks[found.has_label(label.category in categories for label in found.labels)]).tolist()
-    )
-
-
-def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": {"name": plain_text(name)}}
+    wanted = found.has_label(label.category in categories for label in found.labels)
+    return set(np.unique(found.tracks[wanted]).tolist())
 
 
 def _free_pids(pids: list[int], taken: frozenset[int]) -> dict[int, int]:

@@ -19,6 +19,7 @@ MAX_SEQUENCES_EACH = 2
 MAX_STREAMS = 16
 # Of the zoom, on either side.
 _MARGIN_RATIO = 0.04
+_QUOTED = str.maketrans({"'": "''", "\0": None})
 
 
 @dataclass(frozen=True)
@@ -42,19 +43,6 @@ class View:
     pinned: tuple[str, ...]  # names of the pinned rows, in order
     notes: tuple[str, ...]  # what is not shown
 
-    def to_json(self) -> dict[str, object]:
-        """For the page's script."""
-        visible = None
-        if self.visible is not None:
-            visible = [str(self.visible.start_ns), str(self.visible.end_ns)]  # JavaScript's numbers are too short
-        return {
-            "title": self.title,
-            "commands": [{"id": name, "args": list(arguments)} for name, arguments in self.commands],
-            "package": {"name": PACKAGE, "modules": [{"name": key, "sql": sql} for key, sql in self.modules.items()]},
-            "visible": visible,
-            "last": self.pinned[-1] if self.pinned else None,
-        }
-
 
 class _Builder:
     """Commands and strips in the order in which they are shown."""
@@ -64,11 +52,12 @@ class _Builder:
         self.commands: list[tuple[str, tuple[str, ...]]] = []
         self.pinned: list[str] = []
 
-    def add_strip(self, strip: Strip, before: str, shift_ns: int) -> None:
-        sql = f"SELECT ts, dur, name FROM molprof_view WHERE strip = {len(self.strips)}"
-        self.strips.append((strip, shift_ns))
-        self.commands.append(("dev.perfetto.AddDebugSliceTrack", (sql, before + strip.title)))
-        self.pinned.append(before + strip.title)
+    def add_strips(self, strips: Iterable[Strip], before: str, shift_ns: int) -> None:
+        for strip in strips:
+            sql = f"SELECT ts, dur, name FROM molprof_view WHERE strip = {len(self.strips)}"
+            self.strips.append((strip, shift_ns))
+            self.commands.append(("dev.perfetto.AddDebugSliceTrack", (sql, before + strip.title)))
+            self.pinned.append(before + strip.title)
 
     def pin(self, names: Iterable[str]) -> None:
         for name in names:
@@ -91,21 +80,16 @@ def build_view(title: str, files: Sequence[FileView], whole: Span) -> View:
     for file in files:
         before = f"{file.label}: " if file.label else ""
         contents = file.contents
-        for strip in contents.before:
-            builder.add_strip(strip, before, file.shift_ns)
         names = file.tracks.sequences
         known = [names[item.track] for item in contents.sequences if item.track in names]
+        builder.add_strips(contents.before, before, file.shift_ns)
         builder.pin(known[:most])
-        for strip in contents.tokens:
-            builder.add_strip(strip, before, file.shift_ns)
+        builder.add_strips(contents.tokens, before, file.shift_ns)
         builder.pin(file.tracks.gpu[:MAX_STREAMS])
-        for strip in contents.idle:
-            builder.add_strip(strip, before, file.shift_ns)
+        builder.add_strips(contents.idle, before, file.shift_ns)
         builder.expand(file.tracks.hosts)
-        for what, there, shown in (
-            ("token tracks", len(known), most),
-            ("GPU streams", len(file.tracks.gpu), MAX_STREAMS),
-        ):
+        streams = ("GPU streams", len(file.tracks.gpu), MAX_STREAMS)
+        for what, there, shown in (("token tracks", len(known), most), streams):
             if there > shown:
                 notes.append(f"{before}{shown} of {there} {what} are pinned; the others stand in their process below")
         notes += [
@@ -143,7 +127,7 @@ def _pattern(name: str) -> str:
 
 def _strips_sql(strips: Sequence[tuple[Strip, int]]) -> str:
     rows = ",\n".join(
-        f"({number},{ts + shift_ns},{dur},{_quoted(name)})"
+        f"({number},{ts + shift_ns},{dur},'{name.translate(_QUOTED)}')"
         for number, (strip, shift_ns) in enumerate(strips)
         for ts, dur, name in strip.slices
     )
@@ -154,11 +138,16 @@ def _strips_sql(strips: Sequence[tuple[Strip, int]]) -> str:
     )
 
 
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''").replace("\0", "") + "'"
-
-
 def script(view: View, template: str, remote: bool) -> str:
     """The page's script with the view in it."""
-    data = json.dumps({**view.to_json(), "remote": remote})  # ASCII
-    return template.replace("/* VIEW */ null", data)
+    # JavaScript's numbers are too short.
+    visible = None if view.visible is None else [str(view.visible.start_ns), str(view.visible.end_ns)]
+    data = {
+        "title": view.title,
+        "commands": [{"id": name, "args": arguments} for name, arguments in view.commands],
+        "package": {"name": PACKAGE, "modules": [{"name": key, "sql": sql} for key, sql in view.modules.items()]},
+        "visible": visible,
+        "last": view.pinned[-1] if view.pinned else None,
+        "remote": remote,
+    }
+    return template.replace("/* VIEW */ null", json.dumps(data))  # ASCII

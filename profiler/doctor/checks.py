@@ -39,7 +39,7 @@ _HERE = "molprof.profiler.doctor.trials"
 # What is tried, by name: the function and its arguments.
 TRIALS = {
     _TORCH: (f"{_HERE}:torch_build",),
-    "trace processor": ("molprof.analysis.engine.selftest:selftest",),
+    "trace processor": ("molprof.analysis.engine:selftest",),
     _FLASH: (f"{_HERE}:imported", "flash_attn"),
     **{name: (f"{_HERE}:imported", name) for name in _CAPTURE_PACKAGES},
     **{name: (f"{_HERE}:imported", module) for name, (module, _) in _EXTRAS.items()},
