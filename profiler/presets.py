@@ -16,11 +16,7 @@ from molprof.profiler.project import ModelAlias, Project
 
 
 def describe(project: Project) -> str:
-    """The models for `--model`, the processors for `--processor`, the molecules used without `--smiles`; escaped.
-
-    Args:
-        project: its models and clusters stand beside those that come with molprof.
-    """
+    """The models, processors and molecules that come with molprof, and the models and clusters of a project."""
     models = {
         name: [
             _model(name, architecture),

@@ -54,13 +54,6 @@ def submitted(running: Running, cases: int) -> bool:
 
     Each task runs a share of the cases into a file of its own, because several nodes cannot append to one file.
     Collecting puts the files together.
-
-    Args:
-        cases: how many there are.
-
-    Raises:
-        UsageError: such files exist without `--resume`, or there are more tasks than cases.
-        RunError: a task failed.
     """
     submission = running.submission
     if running.tasks is not None and submission.cluster is None:
@@ -99,11 +92,7 @@ def submitted(running: Running, cases: int) -> bool:
 
 
 def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | None = None) -> int:
-    """Run the cases, or list them; return the exit code. `worker` replaces molprof's own.
-
-    Raises:
-        RunError: a case was not ok, and no case has figures in the file.
-    """
+    """Run the cases, or list them; return the exit code. `worker` replaces molprof's own."""
     from molprof.common.values import counted
     from molprof.profiler.bench.cases import case_id
     from molprof.profiler.bench.isolate import WORKER, Limits

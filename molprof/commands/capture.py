@@ -186,11 +186,7 @@ def check_sampling(context: click.Context) -> None:
 
 
 def capture_settings(project: Project, lp: bool | None, **options: Any) -> CaptureSettings:
-    """The options of the command as settings; a model's short name in the project stands for its table.
-
-    Raises:
-        UsageError: options that exclude each other, or a value that cannot be.
-    """
+    """The options of the command as settings; a model's short name in the project stands for its table."""
     if options["processor"] is not None and lp is not None:
         raise click.UsageError("--lp and --no-lp decide on a processor, --processor names one; give one of them")
     alias = project.model(options["model"])

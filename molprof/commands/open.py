@@ -91,12 +91,8 @@ def command(
 
 
 def _forwarding(connection: str, port: int) -> str:
-    """Return the command that forwards the port to the user's machine.
-
-    Args:
-        connection: SSH_CONNECTION: address and port of the client, then of the server.
-    """
-    parts = connection.split()
+    """Return the command that forwards the port to the user's machine."""
+    parts = connection.split()  # address and port of the client, then of the server
     host = parts[2] if len(parts) > 2 else "HOST"
     return f"ssh -N -L {port}:127.0.0.1:{port} {shlex.quote(f'{getpass.getuser()}@{host}')}"
 

@@ -35,11 +35,7 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Prints the progress of a capture; a context manager, so that an error begins on a line of its own.
-
-    Args:
-        label: starts every line, to distinguish several captures.
-    """
+    """Prints the progress of a capture, after `label`; a context manager, so that an error begins on a new line."""
 
     def __init__(self, label: str = "", stream: TextIO | None = None) -> None:
         self._label = f"{label}: " if label else ""

@@ -143,11 +143,7 @@ def _command(folder: Path, entry: Entry, force: bool) -> list[str]:
 
 
 def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> Entry:
-    """Return a case, checked as capture checks its options.
-
-    Raises:
-        UsageError: a value that no capture accepts; names the line.
-    """
+    """Return a case, checked as capture checks its options."""
     from molprof.profiler.models.names import check_folder
     from molprof.profiler.processors import find_factory
     from molprof.profiler.sweep.index import Entry
@@ -196,11 +192,7 @@ def _with_cluster(folder: Path, project: Project) -> dict[str, str]:
 def _kept(
     folder: Path, entries: list[Entry], chosen: list[int], resume: bool, force: bool, busy: Mapping[str, str]
 ) -> tuple[list[Entry], list[int]]:
-    """Return the entries with what an earlier sweep left in the folder, and the cases that remain to be captured.
-
-    Raises:
-        UsageError: the folder cannot be used, or has traces, and neither --resume nor --force is given.
-    """
+    """Return the entries with what an earlier sweep left in the folder, and the cases that remain to be captured."""
     from molprof.profiler.sweep.index import read_index, write_index
 
     try:

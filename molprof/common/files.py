@@ -30,11 +30,7 @@ def cache_dir() -> Path:
 
 
 def read_text(path: Path, hint: str | None = None) -> str:
-    """The text of a UTF-8 file, without a byte order mark.
-
-    Raises:
-        UsageError: it cannot be read, or is not UTF-8.
-    """
+    """The text of a UTF-8 file, without a byte order mark."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as problem:
@@ -78,11 +74,7 @@ def replacing_packed(path: Path) -> Iterator[BinaryIO]:
 
 
 def scratch_file(path: Path, suffix: str) -> Path:
-    """A new empty file beside `path`, hidden, its name ending in `suffix`; whoever asks for it removes it.
-
-    Raises:
-        UsageError: none can be made there.
-    """
+    """A new empty file beside `path`, hidden, its name ending in `suffix`; whoever asks for it removes it."""
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name[:_NAME_CHARACTERS]}.", suffix=suffix, dir=path.parent)
     except OSError as error:
@@ -92,11 +84,7 @@ def scratch_file(path: Path, suffix: str) -> Path:
 
 
 def check_output(path: Path, force: bool) -> None:
-    """Refuses, before any work, an output path that cannot or must not be written.
-
-    Raises:
-        UsageError: its folder is missing, no file can be made there, it is a folder, or it exists and `force` is off.
-    """
+    """Refuses, before any work, an output path that cannot or must not be written."""
     try:
         _check_output(path, force)
     except OSError as error:  # a name too long, a folder that may not be looked into

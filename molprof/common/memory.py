@@ -21,9 +21,6 @@ def available_bytes(root: Path = _ROOT) -> int | None:
     """Return the memory that this process may still take: the machine's, or its control group's if that is less.
 
     Cached files count as available. None if the system does not tell, as on other systems than Linux.
-
-    Args:
-        root: of the file system, for tests.
     """
     found = list(_of_groups(root))
     with contextlib.suppress(OSError, KeyError, ValueError):

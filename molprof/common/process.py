@@ -36,10 +36,9 @@ _PROC = Path("/proc")
 
 
 def call_line(target: str, *arguments: str, bound: bool = True) -> list[str]:
-    """Return the command that calls a function without parameters, which finds `arguments` in sys.argv[1:].
+    """Return the command that calls `target` (`module:function`), which finds `arguments` in sys.argv[1:].
 
     Args:
-        target: `package.module:function`.
         bound: the other process is killed when the thread that starts it ends, however suddenly; on Linux only.
     """
     parent = str(os.getpid()) if bound else ""
@@ -61,11 +60,7 @@ def called() -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Make the kernel kill this process when the one that started it is gone; on Linux only.
-
-    Args:
-        parent: its process id, for it may be gone already.
-    """
+    """Make the kernel kill this process when `parent`, which started it, is gone; on Linux only."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -74,14 +69,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def end(process: subprocess.Popen[bytes], cookie: str = "") -> bool:
-    """Kill the group of a process that leads one, and wait until it is gone.
-
-    Args:
-        cookie: kill the processes that `members` finds by it too, and wait for them.
-
-    Returns:
-        False if one of those cannot be killed.
-    """
+    """Kill the group of a process that leads one, and what `members` finds by the cookie; False if that cannot be."""
     _signal(process, signal.SIGKILL)
     clean = not cookie or end_members(process.pid, cookie)
     process.wait()
@@ -137,17 +125,11 @@ def _carries(entry: Path, cookie: str) -> bool:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a command line ended.
+    """How a command line ended."""
 
-    Attributes:
-        exit_code: of the process; below 0 the signal that killed it.
-        message: why it failed; None if it did not.
-        timed_out: it was stopped at its time limit.
-    """
-
-    exit_code: int
-    message: str | None
-    timed_out: bool = False
+    exit_code: int  # of the process; below 0 the signal that killed it
+    message: str | None  # why it failed; None if it did not
+    timed_out: bool = False  # it was stopped at its time limit
 
     @property
     def state(self) -> str:
@@ -162,9 +144,6 @@ def run_child(
 
     At the limit, and when an exception interrupts this call, the process gets SIGTERM, and SIGKILL after `GRACE_S`
     seconds. What it started and left is killed in any case.
-
-    Args:
-        limit_s: seconds until it is stopped; None: no limit.
     """
     process = subprocess.Popen(
         command_line(arguments),

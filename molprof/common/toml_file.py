@@ -19,18 +19,12 @@ else:
 
 @dataclass(frozen=True)
 class TomlFile:
-    """A file's tables, and the text that its lines are counted in.
+    """A file's tables, and the text that its lines are counted in."""
 
-    Attributes:
-        path: as given.
-        content: its tables.
-        example: what such a file looks like, for messages.
-    """
-
-    path: Path
+    path: Path  # as given
     text: str
-    content: dict[str, Any]
-    example: str
+    content: dict[str, Any]  # its tables
+    example: str  # what such a file looks like, for messages
 
     def line(self, keys: Sequence[str | int]) -> int:
         """The line, from 1, on which the key (or place in a list) that `keys` lead to stands; if absent, its table's.
@@ -57,11 +51,7 @@ class TomlFile:
         raise UsageError(f"{self.path}, line {self.line(keys)}: {problem}", hint=hint or self.example)
 
     def check_keys(self, table: object, keys: Sequence[str | int], known: Collection[str]) -> dict[str, Any]:
-        """The table that `keys` lead to, all of whose keys are `known`.
-
-        Raises:
-            UsageError: it is no table, or holds another key.
-        """
+        """The table that `keys` lead to, all of whose keys are `known`."""
         if not isinstance(table, dict):
             self.refuse(f"{'.'.join(map(str, keys))} is {table!r}, expected a table", keys)
         for key in table:
@@ -85,11 +75,7 @@ def unknown(what: str, name: str, known: Collection[str]) -> str:
 
 
 def read_toml(path: Path, example: str) -> TomlFile:
-    """The file at `path`.
-
-    Raises:
-        UsageError: it cannot be read, or is not TOML; names the line.
-    """
+    """The file at `path`."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # editors of Windows begin it with a mark
         return TomlFile(path, text, tomllib.loads(text), example)

@@ -13,26 +13,17 @@ TRIMMED_KEY = "molprof_trimmed"
 
 @dataclass(frozen=True)
 class Trimmed:
-    """The part of another trace that was kept; None and empty lists: all.
+    """The part of another trace that was kept; None and empty lists: all."""
 
-    Attributes:
-        source: name of the other trace's file.
-        whole_steps: the kept steps are whole, so that their figures are unchanged.
-        batch: batch of the recorded steps.
-        first_step, last_step: numbers of the first and the last step.
-        phases: names of phases. categories: kept categories; without: those left out.
-        start_ns, end_ns: since the earliest event of the source.
-    """
-
-    source: str
-    whole_steps: bool
-    batch: int | None = None
-    first_step: int | None = None
+    source: str  # name of the other trace's file
+    whole_steps: bool  # the kept steps are whole, so that their figures are unchanged
+    batch: int | None = None  # batch of the recorded steps
+    first_step: int | None = None  # first_step, last_step: numbers of the first and the last step
     last_step: int | None = None
-    phases: list[str] = field(default_factory=list)
-    categories: list[str] = field(default_factory=list)
-    without: list[str] = field(default_factory=list)
-    start_ns: int | None = None
+    phases: list[str] = field(default_factory=list)  # names of phases
+    categories: list[str] = field(default_factory=list)  # kept categories
+    without: list[str] = field(default_factory=list)  # those left out
+    start_ns: int | None = None  # start_ns, end_ns: since the earliest event of the source
     end_ns: int | None = None
 
     def text(self) -> str:

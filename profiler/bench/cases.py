@@ -18,29 +18,23 @@ _ID_LETTERS = 12
 
 @dataclass(frozen=True)
 class SdpaCase:
-    """A case of the attention kernel alone.
-
-    Attributes:
-        backend: one of `BACKENDS`; `auto` leaves the choice to torch.
-        queries: query tokens per row: the sequence in a prefill, 1 in a decode step; keys: key tokens per row.
-        mask: `causal`: the kernel's own argument; `padding`: a boolean tensor (batch, 1, queries, keys), as of a
-            left-padded batch.
-        threads: CPU threads for torch; None: torch's own choice.
-    """
+    """A case of the attention kernel alone."""
 
     kind: ClassVar[str] = "sdpa"
 
-    backend: str
+    backend: str  # one of `BACKENDS`; `auto` leaves the choice to torch
     batch: int
     heads: int
     kv_heads: int
-    queries: int
-    keys: int
+    queries: int  # query tokens per row: the sequence in a prefill, 1 in a decode step
+    keys: int  # key tokens per row
     head_dim: int
+    # `causal`: the kernel's own argument; `padding`: a boolean tensor (batch, 1, queries, keys), as of a left-padded
+    # batch
     mask: str = "none"
     dtype: str = "auto"
     device: str = "auto"
-    threads: int | None = None
+    threads: int | None = None  # CPU threads for torch; None: torch's own choice
 
     def __post_init__(self) -> None:
         one_of("backend", self.backend, BACKENDS)
@@ -69,13 +63,7 @@ class SdpaCase:
 
 @dataclass(frozen=True)
 class GenerateCase(CaptureSettings):
-    """Whole generation: the settings of a capture, and what only a benchmark varies.
-
-    Attributes:
-        tf32: multiply float32 matrices in TF32; cudnn_benchmark: let cuDNN try out its kernels.
-        padding_multiple: pad prompts to a multiple of N tokens.
-        warmup: warm-up passes, at least one; passes: timed passes.
-    """
+    """Whole generation: the settings of a capture, and what only a benchmark varies."""
 
     kind: ClassVar[str] = "generate"
 
@@ -83,10 +71,10 @@ class GenerateCase(CaptureSettings):
     batch_size: int = 8
     compile: str = "off"
     template_threads: int | None = 1
-    tf32: bool = False
-    cudnn_benchmark: bool = False
-    padding_multiple: int = 1
-    passes: int = 1
+    tf32: bool = False  # multiply float32 matrices in TF32
+    cudnn_benchmark: bool = False  # let cuDNN try out its kernels
+    padding_multiple: int = 1  # pad prompts to a multiple of N tokens
+    passes: int = 1  # timed passes
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,11 +122,7 @@ def to_json(case: Case) -> dict[str, Any]:
 
 
 def from_json(raw: Mapping[str, Any]) -> Case:
-    """Return a case from its JSON object.
-
-    Raises:
-        UsageError: an unknown kind or setting, a missing setting, or a wrong value.
-    """
+    """Return a case from its JSON object."""
     kind = raw.get("kind")
     if kind not in _KINDS:
         raise UsageError(f"no kind of case {kind!r}", hint=f"use one of: {', '.join(_KINDS)}")

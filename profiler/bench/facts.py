@@ -39,21 +39,13 @@ class UnsupportedError(UsageError):
 
 @dataclass(frozen=True)
 class Facts:
-    """What decides whether a case can run.
+    """What decides whether a case can run."""
 
-    Attributes:
-        device: `cpu` or `cuda:N`.
-        capability: compute capability, major and minor; None on a CPU.
-        compiler: torch.compile has a compiler.
-        packages: import names of the installed optional packages.
-        environment: hardware and versions, as in a manifest.
-    """
-
-    device: str
-    capability: tuple[int, int] | None
-    compiler: bool
-    packages: tuple[str, ...]
-    environment: dict[str, Any]
+    device: str  # `cpu` or `cuda:N`
+    capability: tuple[int, int] | None  # compute capability, major and minor; None on a CPU
+    compiler: bool  # torch.compile has a compiler
+    packages: tuple[str, ...]  # import names of the installed optional packages
+    environment: dict[str, Any]  # hardware and versions, as in a manifest
 
     @property
     def gpu(self) -> bool:
@@ -64,11 +56,7 @@ class Facts:
 def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
     """Return `Facts` as a JSON object. Imports torch, so it runs in a process of its own.
 
-    Args:
-        names: models and tokenizers that must exist: `model` or `tokenizer`, and the name.
-
-    Raises:
-        UsageError: no such device, or no such model or tokenizer.
+    Each of `names` (`model` or `tokenizer`, and the name) must exist.
     """
     import torch
 

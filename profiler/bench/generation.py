@@ -34,9 +34,7 @@ _DIGEST_LETTERS = 12
 def measure_generation(case: GenerateCase) -> dict[str, Any]:
     """Return the figures of one case, and its environment.
 
-    Raises:
-        UnsupportedError: the settings exclude each other, or the attention has no kernel here (torch's reason).
-        RunError: the model cannot be loaded, or the run failed.
+    UnsupportedError if the settings exclude each other, or the attention has no kernel here (torch's reason).
     """
     _switches(case)
     began = time.perf_counter_ns()
@@ -82,11 +80,7 @@ def filled(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
 
 
 def padded(plans: Sequence[BatchPlan], multiple: int, context: int | None) -> list[BatchPlan]:
-    """Return the plans with prompts padded to a multiple of `multiple` tokens.
-
-    Raises:
-        UsageError: prompt and answer exceed the model's context.
-    """
+    """Return the plans with prompts padded to a multiple of `multiple` tokens."""
     wide = [replace(plan, prompt_width=-(-plan.prompt_width // multiple) * multiple) for plan in plans]
     for plan in wide:
         if context is not None and plan.prompt_width + plan.max_new_tokens > context:

@@ -40,22 +40,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a case ended.
+    """How a case ended."""
 
-    Attributes:
-        status: one of `STATUSES`.
-        message: why it is not ok; None if it is.
-        stack: where it failed, crashed or hung, as Python prints it.
-        answer: the worker's, without status, message and stack; empty without an answer.
-        left: a process of it could not be killed.
-    """
-
-    status: str
-    message: str | None
-    stack: tuple[str, ...] | None
-    answer: dict[str, Any]
+    status: str  # one of `STATUSES`
+    message: str | None  # why it is not ok; None if it is
+    stack: tuple[str, ...] | None  # where it failed, crashed or hung, as Python prints it
+    answer: dict[str, Any]  # the worker's, without status, message and stack; empty without an answer
     wall_s: float
-    left: bool = False
+    left: bool = False  # a process of it could not be killed
 
 
 def run_isolated(request: Mapping[str, Any], limits: Limits, worker: str = WORKER) -> Ended:

@@ -19,18 +19,11 @@ if TYPE_CHECKING:
 
 
 class ResultsFile:
-    """A file that results are added to; several processes may add to the same one.
-
-    Attributes:
-        before: what the file held when it was opened.
-
-    Raises:
-        UsageError: the file exists and holds something else, or cannot be written.
-    """
+    """A file that results are added to; several processes may add to the same one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.before = _before(path)
+        self.before = _before(path)  # what the file holds now
         self._ended: dict[tuple[str, str], dict[int, str]] = {}  # (case, environment) -> repeat -> status
         for result in self.before.results:
             self._ended.setdefault((result.case, result.environment), {})[result.repeat] = result.status
@@ -81,11 +74,7 @@ class ResultsFile:
         return name
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Add one line, which is on the disk when this returns, or not in the file at all.
-
-        Raises:
-            RunError: the disk is full, or the like.
-        """
+        """Add one line, which is on the disk when this returns, or not in the file at all (RunError: a full disk)."""
         text = json.dumps({"schema": SCHEMA, **record}, separators=(",", ":"), allow_nan=False)
         rest = text.encode() + b"\n"
         with self._locked():
@@ -134,21 +123,13 @@ class ResultsFile:
 
 
 def check_results(path: Path) -> None:
-    """Refuse, before any work, a file that results cannot be added to.
-
-    Raises:
-        UsageError: it holds something else, or cannot be written.
-    """
+    """Refuse, before any work, a file that results cannot be added to."""
     _before(path)
     check_output(path, force=True)
 
 
 def collected(status: JobStatus) -> None:
-    """Add the results of a job's tasks to the benchmark's file, each once; delete their files if all ended well.
-
-    Raises:
-        UsageError: one of the files holds something else.
-    """
+    """Add the results of a job's tasks to the benchmark's file, each once; delete their files if all ended well."""
     data = status.job.data or {}
     parts = [part for part in map(Path, data["parts"]) if part.exists()]
     if not parts:

@@ -26,57 +26,37 @@ _FACTS_S = 120.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, and how.
+    """What to run, and how."""
 
-    Attributes:
-        cases: each once.
-        repeats: processes per case.
-        seed: for the random order, another one for each repeat.
-        resume: leave out results that the file has of this environment; retry: only if they are ok.
-        bisect: search for the largest batch that fits if a case is out of memory.
-        worker: runs a case, `module:function`.
-        command: the command line, for the record.
-    """
-
-    cases: tuple[Case, ...]
-    repeats: int
-    seed: int
+    cases: tuple[Case, ...]  # each once
+    repeats: int  # processes per case
+    seed: int  # for the random order, another one for each repeat
     limits: Limits
-    resume: bool = False
-    retry: bool = False
-    bisect: bool = True
-    worker: str = WORKER
-    command: tuple[str, ...] = ()
+    resume: bool = False  # leave out results that the file has of this environment
+    retry: bool = False  # with `resume`: leave out only those that are ok
+    bisect: bool = True  # search for the largest batch that fits if a case is out of memory
+    worker: str = WORKER  # runs a case, `module:function`
+    command: tuple[str, ...] = ()  # the command line, for the record
 
 
 @dataclass(frozen=True)
 class Step:
-    """A case that has ended.
-
-    Attributes:
-        number, of: its place among the cases to run, counting repeats.
-        rest_s: estimated seconds for the remaining cases; None: unknown.
-    """
+    """A case that has ended."""
 
     case: Case
     repeat: int
-    number: int
+    number: int  # number, of: its place among the cases to run, counting repeats
     of: int
     status: str
     message: str | None
     seconds: float
-    rest_s: float | None
+    rest_s: float | None  # estimated seconds for the remaining cases; None: unknown
 
 
 def read_machine(device: str, threads: int | None, cases: Sequence[Case] = (), worker: str = WORKER) -> Facts:
     """Return what the machine can run. A process of its own finds out, so that this one needs no torch.
 
-    Args:
-        cases: their models and tokenizers must exist.
-
-    Raises:
-        UsageError: no such device, model or tokenizer.
-        RunError: torch cannot be imported, or the like.
+    UsageError if there is no such device, or no model or tokenizer of the cases.
     """
     ended = run_isolated(
         {"kind": FACTS, "device": device, "threads": threads, "names": named(cases)}, Limits(_FACTS_S), worker
@@ -112,10 +92,8 @@ def run_plan(
 ) -> None:
     """Run the cases of a plan; each result is in the file before `report` is called.
 
-    A case that was not ok is not repeated. An interrupt ends the running case, of which nothing is kept.
-
-    Args:
-        begin: called before each case with its number and how many there are.
+    A case that was not ok is not repeated. An interrupt ends the running case, of which nothing is kept. `begin` is
+    called before each case with its number and how many there are.
     """
     environment = results.environment(facts.environment)
     results.write(

@@ -42,11 +42,7 @@ _MOST_SCORES = 1 << 28
 
 
 def measure_sdpa(case: SdpaCase) -> dict[str, Any]:
-    """Return the figures of one case, and its environment.
-
-    Raises:
-        UnsupportedError: the kernel does not accept such input; the reason is torch's.
-    """
+    """Return the figures of one case, and its environment; UnsupportedError if the kernel refuses its input."""
     if case.threads is not None:
         torch.set_num_threads(case.threads)
     device = resolve_device(case.device)

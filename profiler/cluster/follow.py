@@ -18,11 +18,7 @@ PATIENCE_S = 60.0
 def watch(job: Job, patience_s: float = PATIENCE_S) -> Iterator[JobStatus]:
     """Yield the job's status again and again until every task has ended.
 
-    Args:
-        patience_s: how long the scheduler may fail to answer.
-
-    Raises:
-        SchedulerError: it did not answer for that long, and not every task wrote that it ended; the job goes on.
+    SchedulerError if the scheduler fails to answer for `patience_s`; the job goes on.
     """
     pause, silent_since = _FIRST_S, None
     while True:

@@ -26,15 +26,10 @@ class SchedulerError(MolprofError):
 
 @dataclass(frozen=True)
 class Sighting:
-    """What Slurm says of a task.
+    """What Slurm says of a task."""
 
-    Attributes:
-        state: in Slurm's words, such as `PENDING`, `TIMEOUT`.
-        reason: why it waits or ended; the text `None` if Slurm gives none.
-    """
-
-    state: str
-    reason: str = "None"
+    state: str  # in Slurm's words, such as `PENDING`, `TIMEOUT`
+    reason: str = "None"  # why it waits or ended; the text `None` if Slurm gives none
 
     @property
     def live(self) -> bool:
@@ -48,11 +43,7 @@ def available() -> bool:
 
 
 def check_reachable() -> None:
-    """Ask the controller whether it is up.
-
-    Raises:
-        SchedulerError: no Slurm here, or its controller does not answer.
-    """
+    """Raise SchedulerError if there is no Slurm here, or its controller does not answer."""
     if not available():
         raise SchedulerError(
             f"there is no Slurm here: not all of {', '.join(_COMMANDS)} are installed",
@@ -64,13 +55,8 @@ def check_reachable() -> None:
 def sightings(slurm_ids: Collection[str]) -> dict[str, Sighting]:
     """Return what Slurm knows of jobs and their array tasks, by the task's id.
 
-    squeue forgets tasks minutes after their end; sacct knows them longer, if accounting is on.
-
-    Args:
-        slurm_ids: of whole jobs.
-
-    Raises:
-        SchedulerError: it does not answer.
+    squeue forgets tasks minutes after their end; sacct knows them longer, if accounting is on. SchedulerError if Slurm
+    does not answer.
     """
     if not slurm_ids:
         return {}
@@ -118,11 +104,7 @@ def job_fields(slurm_id: str) -> Mapping[str, str] | None:
 
 
 def cancel(slurm_ids: Sequence[str]) -> None:
-    """Cancel jobs or array tasks.
-
-    Raises:
-        SchedulerError: Slurm does not answer or refuses.
-    """
+    """Cancel jobs or array tasks."""
     if slurm_ids:
         _ask(["scancel", *slurm_ids])
 

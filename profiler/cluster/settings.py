@@ -18,28 +18,19 @@ _GPUS = re.compile(r"(?:[\w.-]+:)?\d+")
 
 @dataclass(frozen=True)
 class SlurmSettings:
-    """Resources of one task of a job; None: the cluster's default.
-
-    Attributes:
-        gpus: `2`, or with a type `a100:2`.
-        time_minutes: time limit of a task.
-        memory: as sbatch takes it, such as `64G`.
-        cpus: cores of a task.
-        parallel: most tasks of the job that run at the same time.
-        setup: shell lines before the task, such as `module load cuda`.
-        sbatch: other options of sbatch by long name; True for an option without a value.
-    """
+    """Resources of one task of a job; None: the cluster's default."""
 
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
-    gpus: str | None = None
-    cpus: int | None = None
-    time_minutes: int | None = None
-    memory: str | None = None
-    parallel: int | None = None
-    setup: tuple[str, ...] = ()
+    gpus: str | None = None  # `2`, or with a type `a100:2`
+    cpus: int | None = None  # cores of a task
+    time_minutes: int | None = None  # time limit of a task
+    memory: str | None = None  # as sbatch takes it, such as `64G`
+    parallel: int | None = None  # most tasks of the job that run at the same time
+    setup: tuple[str, ...] = ()  # shell lines before the task, such as `module load cuda`
+    # other options of sbatch by long name; True for an option without a value
     sbatch: Mapping[str, str | int | bool] = field(default_factory=dict)
 
     def parameters(self) -> dict[str, Any]:
@@ -145,11 +136,7 @@ _KEYS: dict[str, Callable[[object], Any]] = {
 
 
 def slurm_table(file: TomlFile, name: str) -> SlurmSettings:
-    """Return the table `[slurm.NAME]` of a file.
-
-    Raises:
-        UsageError: an unknown key or a wrong value; names the line.
-    """
+    """Return the table `[slurm.NAME]` of a file."""
     where = ["slurm", name]
     settings = SlurmSettings()
     for key, value in file.check_keys(file.content["slurm"][name], where, _KEYS).items():
@@ -161,11 +148,7 @@ def slurm_table(file: TomlFile, name: str) -> SlurmSettings:
 
 
 def overridden(settings: SlurmSettings, options: Sequence[str]) -> SlurmSettings:
-    """Return `settings` with the values of `KEY=VALUE` options instead.
-
-    Raises:
-        UsageError: an option that is not KEY=VALUE, an unknown key or a wrong value.
-    """
+    """Return `settings` with the values of `KEY=VALUE` options instead."""
     accepted = [key for key in _KEYS if key != "sbatch"]
     for option in options:
         key, equals, value = option.partition("=")

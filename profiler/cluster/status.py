@@ -39,39 +39,28 @@ _ENDS = {
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """State of a task.
+    """State of a task."""
 
-    Attributes:
-        number: its place in the job.
-        state: one of `STATES`. `lost`: Slurm no longer knows it, and it did not write that it ended; `stopped`: Slurm
-            ended it for an unknown reason; `unknown`: Slurm does not answer.
-        message: the error, or why it waits.
-        started, ended: in ISO format and UTC; None if it has not, or did not write it.
-        slurm_id: its id in squeue.
-    """
-
-    number: int
+    number: int  # its place in the job
     name: str
+    # one of `STATES`. `lost`: Slurm no longer knows it, and it did not write that it ended; `stopped`: Slurm ended it
+    # for an unknown reason; `unknown`: Slurm does not answer
     state: str
-    message: str | None = None
+    message: str | None = None  # the error, or why it waits
     node: str | None = None
-    started: str | None = None
+    started: str | None = None  # started, ended: in ISO format and UTC; None if it has not, or did not write it
     ended: str | None = None
     exit_code: int | None = None
-    slurm_id: str | None = None
+    slurm_id: str | None = None  # its id in squeue
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """State of a job.
-
-    Attributes:
-        problem: why Slurm did not answer; None if it did.
-    """
+    """State of a job."""
 
     job: Job
     tasks: tuple[TaskStatus, ...]
-    problem: str | None = None
+    problem: str | None = None  # why Slurm did not answer; None if it did
 
     @property
     def finished(self) -> bool:
@@ -190,12 +179,7 @@ def _task_status(
 def _judged(
     record: TaskRecord | None, sighting: Sighting | None, end: str | None, problem: str | None, log: str
 ) -> tuple[str, str | None]:
-    """A task's state, and its message, by what it wrote and what Slurm says.
-
-    Args:
-        sighting: now; end: Slurm's word for its end, once it gave one.
-        problem: why Slurm does not answer; log: the command that shows the task's log.
-    """
+    """A task's state and message, by what it wrote and what Slurm says, now and of its end."""
     own = record.state if record else None
     message = record.message if record else None
     if own in ("ok", "failed"):

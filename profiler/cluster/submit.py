@@ -34,14 +34,7 @@ def submit(
 ) -> Job:
     """Submit `molprof ARGUMENTS` of every task, to run in the current folder; return when Slurm has them.
 
-    Args:
-        jobs: folder of jobs, which the cluster's nodes must see.
-        kind, cluster, slurm, data: as in `Job`.
-
-    Raises:
-        MissingExtraError: submitit is not installed.
-        SchedulerError: there is no Slurm, it does not answer, or it refuses; no job is left.
-        UsageError: there is nothing to run, or the job's folder cannot be made.
+    The cluster's nodes must see the folder `jobs`. If Slurm refuses, no job is left.
     """
     if not tasks:
         raise UsageError("there is nothing to submit")
@@ -57,12 +50,7 @@ def submit(
 
 
 def requeue(job: Job, tasks: Sequence[int]) -> Job:
-    """Submit tasks of a job again, as one array. Their logs stay, their records are overwritten.
-
-    Raises:
-        MissingExtraError, SchedulerError: as for `submit`; the job is unchanged.
-        UsageError: another process requeues it at the same time.
-    """
+    """Submit tasks of a job again, as one array. Their logs stay, their records are overwritten."""
     _check_installed()
     check_reachable()
     return _attempt(job, tuple(tasks))

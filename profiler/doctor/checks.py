@@ -53,19 +53,14 @@ _TRIGGERED = re.compile(r" \(Triggered internally at [^)]*\)")
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check.
-
-    Attributes:
-        value: a version or a name; of a check that fails, the reason.
-        state: `ok`; `missing`: required and not installed; `broken`: installed, does not work; `absent`: optional and
-            not installed.
-        fix: what to do; None: nothing.
-    """
+    """Result of one check."""
 
     name: str
-    value: str | None
+    value: str | None  # a version or a name; of a check that fails, the reason
+    # `ok`; `missing`: required and not installed; `broken`: installed, does not work; `absent`: optional and not
+    # installed
     state: str
-    fix: str | None = None
+    fix: str | None = None  # what to do; None: nothing
 
 
 @dataclass(frozen=True)
@@ -100,10 +95,7 @@ class Diagnosis:
 def diagnose(config: Path | None, limit_s: float, done: Callable[[], None] = lambda: None) -> Diagnosis:
     """Return the result of every check. Those that may crash or hang run in separate processes, two at a time.
 
-    Args:
-        config: the molprof.toml to check; None: the nearest.
-        limit_s: time limit of each process.
-        done: called after each of `TRIALS`.
+    `limit_s` is the time limit of each process; `done` is called after each of `TRIALS`.
     """
     answers: dict[str, Answer] = {}
     with ThreadPoolExecutor(max_workers=2) as pool:
@@ -154,11 +146,7 @@ def _gpu(torch: Answer) -> list[Check]:
 
 
 def _package(name: str, answer: Answer, extra: str, needed_for: str | None) -> Check:
-    """A distribution that an extra installs.
-
-    Args:
-        needed_for: the command that requires it; None: optional.
-    """
+    """A distribution that an extra installs; optional unless a command requires it."""
     if answer.problem is None:
         return Check(name, installed_version(name) or (answer.value or {}).get("version"), OK)
     fix = f"pip install 'molprof[{extra}]'"

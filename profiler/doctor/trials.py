@@ -18,28 +18,16 @@ _MARK = "molprof-trial:"
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a trial.
+    """What came of a trial."""
 
-    Attributes:
-        value: what it returned; None if it failed.
-        problem: why it failed, on one line; None if it did not.
-        missing: the module that is not installed, if that is why.
-        warnings: what libraries warned of.
-    """
-
-    value: dict[str, Any] | None = None
-    problem: str | None = None
-    missing: str | None = None
-    warnings: tuple[str, ...] = ()
+    value: dict[str, Any] | None = None  # what it returned; None if it failed
+    problem: str | None = None  # why it failed, on one line; None if it did not
+    missing: str | None = None  # the module that is not installed, if that is why
+    warnings: tuple[str, ...] = ()  # what libraries warned of
 
 
 def ask(target: str, *arguments: str, limit_s: float) -> Answer:
-    """Call a function in another process.
-
-    Args:
-        target: `package.module:function`; it takes texts and returns what JSON can hold.
-        limit_s: seconds until the other process is killed.
-    """
+    """Call `target` (`module:function`), which takes texts and returns what JSON can hold, in another process."""
     command = call_line(f"{__name__}:answer", target, *arguments)
     try:
         done = subprocess.run(
@@ -93,14 +81,7 @@ def imported(module: str) -> dict[str, Any]:
 
 
 def attention(backend: str) -> dict[str, Any]:
-    """Run one of torch's attention kernels, on the first GPU, else on the CPU.
-
-    Args:
-        backend: name of a `torch.nn.attention.SDPBackend`.
-
-    Raises:
-        RuntimeError: torch has no such kernel for the device; its warnings say why.
-    """
+    """Run the kernel of a `torch.nn.attention.SDPBackend`, on the first GPU, else on the CPU."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -116,11 +97,7 @@ def attention(backend: str) -> dict[str, Any]:
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Read a preset's checkpoint and its tokenizer, without torch.
-
-    Raises:
-        MolprofError: the checkpoint is damaged, or the vocabulary's package is not installed.
-    """
+    """Read a preset's checkpoint and its tokenizer, without torch."""
     from molprof.profiler.models.backends import load_backend
     from molprof.profiler.models.checkpoint import checkpoint_path, read_header
 

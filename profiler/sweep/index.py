@@ -23,27 +23,18 @@ WAITING = "waiting"
 
 @dataclass(frozen=True)
 class Entry:
-    """One case of a sweep.
-
-    Attributes:
-        trace: its file, in the folder.
-        options: the values that it takes from the grid.
-        arguments: its command line after `molprof capture`, without the output.
-        state: `waiting`, `unsupported` (the options exclude each other), `submitted`, `ok`, `failed`, `timed out`, or
-            another state of a cluster's task.
-        message: why it did not end well.
-        seconds: its duration, with loading and warm-up; None if not measured.
-        job: the cluster's job that runs it; None if it ran here or has not run.
-    """
+    """One case of a sweep."""
 
     name: str
-    trace: str
-    options: Mapping[str, Any]
-    arguments: tuple[str, ...]
+    trace: str  # its file, in the folder
+    options: Mapping[str, Any]  # the values that it takes from the grid
+    arguments: tuple[str, ...]  # its command line after `molprof capture`, without the output
+    # `waiting`, `unsupported` (the options exclude each other), `submitted`, `ok`, `failed`, `timed out`, or another
+    # state of a cluster's task
     state: str = WAITING
-    message: str | None = None
-    seconds: float | None = None
-    job: str | None = None
+    message: str | None = None  # why it did not end well
+    seconds: float | None = None  # its duration, with loading and warm-up; None if not measured
+    job: str | None = None  # the cluster's job that runs it; None if it ran here or has not run
 
 
 def write_index(folder: Path, entries: Sequence[Entry]) -> None:
@@ -52,11 +43,7 @@ def write_index(folder: Path, entries: Sequence[Entry]) -> None:
 
 
 def read_index(folder: Path) -> tuple[Entry, ...] | None:
-    """Return the index in a folder; None if there is none.
-
-    Raises:
-        TraceError: it is damaged, or of a newer molprof.
-    """
+    """Return the index in a folder; None if there is none."""
     path = folder / INDEX
     content = read_json(path)
     if content is None or content.get("kind") != KIND:
@@ -71,12 +58,7 @@ def read_index(folder: Path) -> tuple[Entry, ...] | None:
 
 
 def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Return the paths, with the folder or index of a sweep replaced by its traces, and a remark for each missing one.
-
-    Raises:
-        UsageError: a sweep has no trace.
-        TraceError: an index is damaged.
-    """
+    """Return the paths, a sweep (folder or index) replaced by its traces, and a remark for each missing trace."""
     found: list[Path] = []
     remarks: list[str] = []
     for path in paths:
