@@ -145,7 +145,7 @@ def project_jobs(config: Path | None) -> Path:
 
 def follow(job: Job) -> JobStatus:
     """Print what changes until the job has ended; of a single task, its log too."""
-    from molprof.profiler.cluster.follow import LogTail, watch
+    from molprof.profiler.cluster.status import LogTail, watch
 
     said: dict[int, tuple[str, str | None]] = {}
     problem, tail = None, LogTail()

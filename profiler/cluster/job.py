@@ -56,12 +56,6 @@ class Attempt:
     slurm_id: str | None  # the Slurm job; None if the submission was cut short
     submitted: str  # when, in ISO format and UTC
 
-    def slurm_task_id(self, task: int) -> str | None:
-        """Return the task's id in squeue."""
-        if self.slurm_id is None or len(self.tasks) == 1:
-            return self.slurm_id
-        return f"{self.slurm_id}_{self.tasks.index(task)}"
-
 
 @dataclass(frozen=True)
 class Job:
@@ -87,8 +81,11 @@ class Job:
 
     def slurm_task_id(self, task: int) -> str | None:
         """Return the id in squeue of a task's latest attempt; None if it has none."""
-        number = self.attempt_of(task)
-        return None if number is None else self.attempts[number].slurm_task_id(task)
+        if (number := self.attempt_of(task)) is None:
+            return None
+        attempt = self.attempts[number]
+        alone = attempt.slurm_id is None or len(attempt.tasks) == 1
+        return attempt.slurm_id if alone else f"{attempt.slurm_id}_{attempt.tasks.index(task)}"
 
     def attempt_folder(self, number: int) -> Path:
         """Return the folder of submitit's script, pickles and logs of an attempt."""

@@ -105,8 +105,7 @@ def job_fields(slurm_id: str) -> Mapping[str, str] | None:
 
 def cancel(slurm_ids: Sequence[str]) -> None:
     """Cancel jobs or array tasks."""
-    if slurm_ids:
-        _ask(["scancel", *slurm_ids])
+    _ask(["scancel", *slurm_ids])
 
 
 def _ping() -> None:
@@ -126,13 +125,8 @@ def _ask(command: list[str], time_limit_s: float = TIME_LIMIT_S) -> str:
             f"Slurm does not answer: {command[0]} took more than {time_limit_s:g} s", hint="scontrol ping"
         ) from error
     if done.returncode != 0:
-        said = _line(done.stderr if done.stderr.strip() else done.stdout)
+        lines = (done.stderr if done.stderr.strip() else done.stdout).splitlines()
+        said = next((line.strip() for line in lines if any(map(str.isalnum, line))), "no message")
         said = said.removeprefix(f"{command[0]}: error: ")
         raise SchedulerError(f"{command[0]}: {said}", hint="scontrol ping shows whether Slurm's controller is up")
     return done.stdout
-
-
-def _line(text: str) -> str:
-    """The first line with a letter or digit."""
-    lines = (line.strip() for line in text.splitlines())
-    return next((line for line in lines if any(map(str.isalnum, line))), "no message")

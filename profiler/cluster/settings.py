@@ -35,11 +35,7 @@ class SlurmSettings:
 
     def parameters(self) -> dict[str, Any]:
         """Return them as arguments of `submitit.SlurmExecutor.update_parameters`."""
-        given = {
-            "partition": self.partition,
-            "account": self.account,
-            "qos": self.qos,
-            "constraint": self.constraint,
+        given = {name: getattr(self, name) for name in ("partition", "account", "qos", "constraint")} | {
             "gpus_per_node": self.gpus,
             "cpus_per_task": self.cpus,
             "time": self.time_minutes,
@@ -121,10 +117,7 @@ def _sbatch(value: object) -> dict[str, str | int | bool]:
 
 # Keys of the file, all but `time` named as their attributes, and what makes their values.
 _KEYS: dict[str, Callable[[object], Any]] = {
-    "partition": _text,
-    "account": _text,
-    "qos": _text,
-    "constraint": _text,
+    **dict.fromkeys(("partition", "account", "qos", "constraint"), _text),
     "gpus": _gpus,
     "cpus": _number,
     "time": _time,
