@@ -38,8 +38,6 @@ COMMANDS = {
     "presets": "List the models, processors and molecules that come with molprof.",
 }
 
-INTERRUPTED = 130
-
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are used."""
@@ -101,9 +99,11 @@ def _run(arguments: list[str] | None) -> int:
         error.show()
         return error.exit_code
     except click.ClickException as error:
-        return _complain(error.format_message(), _usage(error), error.exit_code)
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        hint = None if context is None else f"{context.command_path} --help shows what it takes"
+        return _complain(error.format_message(), hint, error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        return _complain("interrupted; no file was changed", None, INTERRUPTED)
+        return _complain("interrupted; no file was changed", None, 130)
     except OSError as error:
         name = f": {error.filename}" if error.filename else ""
         return _complain(f"{error.strerror or error}{name}", None, 3)
@@ -111,12 +111,6 @@ def _run(arguments: list[str] | None) -> int:
         traceback.print_exc()
         return _complain("this is a bug in molprof; please report it with the lines above", None, 3)
     return result if isinstance(result, int) else 0
-
-
-def _usage(error: click.ClickException) -> str | None:
-    """The next step after wrong usage."""
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    return None if context is None else f"{context.command_path} --help shows what it takes"
 
 
 def _complain(message: str, hint: str | None, code: int) -> int:

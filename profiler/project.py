@@ -83,7 +83,6 @@ def find_project(given: Path | None = None) -> Project:
 
 
 def read_project(path: Path) -> Project:
-    """Read the file at `path`."""
     file = read_toml(path, _EXAMPLE)
     file.check_keys(file.content, [], ("slurm", "models"))
     clusters = {name: slurm_table(file, name) for name in _tables(file, "slurm")}

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from molprof.profiler.bench.facts import Facts
     from molprof.profiler.bench.schedule import Step
 
-INTERRUPTED = 130
 _LABEL_LENGTH = 52
 
 
@@ -126,11 +125,10 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
     except KeyboardInterrupt:
         lines.clear()
         argument = [] if running.resume else ["--resume"]
-        note(
-            f"interrupted; {running.output} has the results so far ({lines.statuses.total()} of this run); continue with:"
-        )
+        done = lines.statuses.total()
+        note(f"interrupted; {running.output} has the results so far ({done} of this run); continue with:")
         note(f"  {shlex.join(['molprof', *sys.argv[1:], *argument])}")
-        return INTERRUPTED
+        return 130
     finally:
         results.close()
     if lines.statuses:
@@ -175,7 +173,6 @@ class CaseLines(Lines):
         self.last_problem: str | None = None
 
     def begin(self, case: Case, number: int, of: int) -> None:
-        """Show the case that is about to run."""
         self.draw(f"[{number}/{of}] running {escaped(case.label())}")
 
     def __call__(self, step: Step) -> None:

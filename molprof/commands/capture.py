@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from molprof.commands.options import note
+from molprof.commands.options import Pair, note
 from molprof.commands.progress import Progress
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
@@ -23,22 +23,6 @@ from molprof.profiler.project import Project
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SIZES = " or ".join(f"{size} ({preset})" for preset, sizes in NAMED.items() for size in sizes)
-
-
-class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's stubs only since 8.5
-    """`FIRST:LAST`, step numbers, both included."""
-
-    name = "FIRST:LAST"
-
-    def convert(
-        self, value: str | tuple[int, int], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        first, colon, last = value.partition(":")
-        if not (colon and first.isdigit() and last.isdigit()):
-            self.fail(f"{value!r} is not FIRST:LAST, such as 20:39", param, ctx)
-        return int(first), int(last)
 
 
 def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
@@ -101,7 +85,11 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @_setting("--max-new-tokens", type=int, metavar="N", help="Most tokens of an answer.  [default: what templates need]")
 @_setting("--repeats", metavar="N", help="Timed passes, without the profiler.")
 @_setting("--warmup", metavar="N", help="Warm-up passes before the timed ones.")
-@_setting("--window", type=Window(), help="Steps of the first batch to record.  [default: 20 from step 20 on]")
+@_setting(
+    "--window",
+    type=Pair("FIRST:LAST", "20:39"),
+    help="Steps of the first batch to record.  [default: 20 from step 20 on]",
+)
 @_setting("--full", is_flag=True, help="Record every step of every batch; the trace gets large.")
 @_setting(
     "--disagreement", is_flag=True, help="Record what the model would have chosen, token by token, in an untimed pass."

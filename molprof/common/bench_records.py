@@ -17,7 +17,7 @@ from molprof.common.typed_json import read_typed
 SCHEMA = 1
 OK, FAILED, HUNG, NO_MEMORY, UNSUPPORTED = STATUSES = ("ok", "failed", "hung", "out of memory", "unsupported")
 GENERATE, SDPA = "generate", "sdpa"
-ID_LETTERS = 12
+_DIGEST_LETTERS = 12
 _ACCEPTED = "use a file that molprof bench -o wrote"
 # Nanoseconds, bytes and counts.
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -94,7 +94,6 @@ class Result:
 
     @property
     def kind(self) -> str:
-        """`sdpa` or `generate`."""
         return str(self.settings.get("kind"))
 
     def read_figures(self, kind: type[_T]) -> _T:
@@ -125,10 +124,10 @@ class _Environment:
     environment: dict[str, Any]
 
 
-def environment_id(environment: Mapping[str, Any]) -> str:
-    """Return twelve hexadecimal digits, equal for equal hardware and versions."""
-    text = json.dumps(environment, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:ID_LETTERS]
+def digest(content: Mapping[str, Any]) -> str:
+    """Return twelve hexadecimal digits, equal for equal JSON on any machine."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LETTERS]
 
 
 def read_results(path: Path, to_add: bool = False) -> Results:

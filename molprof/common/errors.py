@@ -51,7 +51,6 @@ class ProcessorError(RunError):
         self.step, self.batch = step, batch
 
     def in_batch(self, batch: int) -> ProcessorError:
-        """The same failure, with its batch named."""
         return ProcessorError(f"{self}, batch {batch}", self.hint, step=self.step, batch=batch)
 
 

@@ -46,7 +46,6 @@ def call_line(target: str, *arguments: str, bound: bool = True) -> list[str]:
 
 
 def command_line(arguments: Sequence[str]) -> list[str]:
-    """Return the command that runs `molprof ARGUMENTS`."""
     return call_line("molprof.cli:main", *arguments)
 
 
@@ -133,7 +132,6 @@ class Ending:
 
     @property
     def state(self) -> str:
-        """`ok`, `failed` or `timed out`."""
         return "timed out" if self.timed_out else "ok" if self.exit_code == 0 else "failed"
 
 

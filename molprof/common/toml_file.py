@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from molprof.common.errors import UsageError
+from molprof.common.files import read_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -75,14 +76,9 @@ def unknown(what: str, name: str, known: Collection[str]) -> str:
 
 
 def read_toml(path: Path, example: str) -> TomlFile:
-    """The file at `path`."""
+    text = read_text(path, hint="name a TOML file")
     try:
-        text = path.read_text(encoding="utf-8-sig")  # editors of Windows begin it with a mark
         return TomlFile(path, text, tomllib.loads(text), example)
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text: byte {error.start}", hint="name a TOML file") from error
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", hint="name a TOML file") from error
     except RecursionError as error:
         raise UsageError(f"{path} is not TOML: nested too deeply", hint=example) from error
     except tomllib.TOMLDecodeError as error:

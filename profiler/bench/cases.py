@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
+from molprof.common.bench_records import digest
 from molprof.common.errors import UsageError
 from molprof.common.settings import DTYPES, CaptureSettings, at_least, one_of
 
 BACKENDS = ("auto", "math", "flash", "efficient", "cudnn", "flash-attn", "flash-attn-3", "flex")
 MASKS = ("none", "causal", "padding")
-_ID_LETTERS = 12
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,6 @@ def to_json(case: Case) -> dict[str, Any]:
 
 
 def from_json(raw: Mapping[str, Any]) -> Case:
-    """Return a case from its JSON object."""
     kind = raw.get("kind")
     if kind not in _KINDS:
         raise UsageError(f"no kind of case {kind!r}", hint=f"use one of: {', '.join(_KINDS)}")
@@ -137,6 +134,4 @@ def from_json(raw: Mapping[str, Any]) -> Case:
 
 
 def case_id(case: Case) -> str:
-    """Return twelve hexadecimal digits, equal for equal cases on any machine."""
-    text = json.dumps(to_json(case), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:_ID_LETTERS]
+    return digest(to_json(case))

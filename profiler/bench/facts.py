@@ -49,7 +49,6 @@ class Facts:
 
     @property
     def gpu(self) -> bool:
-        """Cases run on a GPU."""
         return self.capability is not None
 
 
@@ -86,12 +85,6 @@ def named(cases: Iterable[Case]) -> tuple[tuple[str, str], ...]:
     found = [("model", case.model) for case in cases if isinstance(case, GenerateCase)]
     found += [("tokenizer", case.tokenizer) for case in cases if isinstance(case, GenerateCase) and case.tokenizer]
     return tuple(dict.fromkeys(found))
-
-
-def facts_from(raw: dict[str, Any]) -> Facts:
-    """Return `Facts` from the JSON object of `read_facts`."""
-    capability = None if raw["capability"] is None else (int(raw["capability"][0]), int(raw["capability"][1]))
-    return Facts(raw["device"], capability, bool(raw["compiler"]), tuple(raw["packages"]), dict(raw["environment"]))
 
 
 def unsupported(case: Case, facts: Facts) -> str | None:

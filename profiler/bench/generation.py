@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +42,11 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
 
     UnsupportedError if the settings exclude each other, or the attention has no kernel here (torch's reason).
     """
-    _switches(case)
+    if case.threads is not None:
+        torch.set_num_threads(case.threads)
+    torch.set_float32_matmul_precision("high" if case.tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = case.tf32
+    torch.backends.cudnn.benchmark = case.cudnn_benchmark
     began = time.perf_counter_ns()
     loaded = load(case)
     load_ns = time.perf_counter_ns() - began
@@ -96,14 +101,6 @@ def padded(plans: Sequence[BatchPlan], multiple: int, context: int | None) -> li
     return wide
 
 
-def _switches(case: GenerateCase) -> None:
-    if case.threads is not None:
-        torch.set_num_threads(case.threads)
-    torch.set_float32_matmul_precision("high" if case.tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = case.tf32
-    torch.backends.cudnn.benchmark = case.cudnn_benchmark
-
-
 def _prepared(case: GenerateCase, loaded: LoadedModel) -> tuple[Runner, list[BatchPlan]]:
     processor = None if case.processor is None else make_processor(case.processor, loaded.target)
     if case.prompts is not None:
@@ -127,14 +124,10 @@ def _warmed(runner: Runner, plans: list[BatchPlan], first: bool) -> PassResult:
         except RunError as problem:
             if not any(words in str(problem.__cause__) for words in NO_KERNEL):
                 raise
-            reasons = dict.fromkeys(_reason(str(item.message)) for item in said or ())
+            # A warning of torch ends with the place in its sources.
+            reasons = dict.fromkeys(" ".join(str(item.message).split(" (Triggered")[0].split()) for item in said or ())
             told = [text for text in reasons if "attention" in text.lower() or "kernel" in text.lower()]
             raise UnsupportedError(" ".join([*told, str(problem.__cause__)])) from problem
-
-
-def _reason(text: str) -> str:
-    """A warning of torch without the place in its sources."""
-    return " ".join(text.split(" (Triggered")[0].split())
 
 
 def _written(runner: Runner, plans: list[BatchPlan], result: PassResult) -> dict[str, Any]:
@@ -154,8 +147,6 @@ def _written(runner: Runner, plans: list[BatchPlan], result: PassResult) -> dict
 
 def _compiler_counts() -> dict[str, Any]:
     """Graph breaks, and graphs that inductor found in its cache on the disk or compiled; 0 without compiling."""
-    import sys
-
     utilities = sys.modules.get("torch._dynamo.utils")
     counters: Any = {} if utilities is None else utilities.counters
     inductor = counters.get("inductor", {})

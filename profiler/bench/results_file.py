@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from molprof.common.bench_records import OK, SCHEMA, Results, environment_id, read_results
+from molprof.common.bench_records import OK, SCHEMA, Results, digest, read_results
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import check_output
 
@@ -36,7 +36,6 @@ class ResultsFile:
             self._cut()
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
     def has(self, case: str, environment: str, repeat: int, again: bool) -> bool:
@@ -52,7 +51,7 @@ class ResultsFile:
 
     def elsewhere(self, cases: Collection[str], environment: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
         """Results of the cases in other environments, by id: how many, and how the environment differs."""
-        here = environment_id(environment)
+        here = digest(environment)
         counts: dict[str, int] = {}
         for (case, other), repeats in self._ended.items():
             if case in cases and other != here:
@@ -67,7 +66,7 @@ class ResultsFile:
 
     def environment(self, environment: Mapping[str, Any]) -> str:
         """Return the id of an environment, after describing it in the file if need be."""
-        name = environment_id(environment)
+        name = digest(environment)
         if name not in self._known:
             self.write({"record": "environment", "id": name, "environment": dict(environment)})
             self._known.add(name)

@@ -13,9 +13,10 @@ from typing import Any
 from molprof.common.bench_records import NO_MEMORY, OK, UNSUPPORTED
 from molprof.common.errors import RunError, UsageError
 from molprof.common.memory import available_bytes
+from molprof.common.typed_json import read_typed
 from molprof.common.values import now
 from molprof.profiler.bench.cases import Case, GenerateCase, case_id, to_json
-from molprof.profiler.bench.facts import FACTS, Facts, facts_from, named, unsupported
+from molprof.profiler.bench.facts import FACTS, Facts, named, unsupported
 from molprof.profiler.bench.isolate import WORKER, Ended, Limits, run_isolated
 from molprof.profiler.bench.results_file import ResultsFile
 
@@ -66,7 +67,7 @@ def read_machine(device: str, threads: int | None, cases: Sequence[Case] = (), w
             raise UsageError(ended.message or "no such device", hint=ended.answer["hint"])
         text = f"cannot find out what this machine can run: {ended.message}"
         raise RunError(text, hint="pip install 'molprof[capture]'")
-    return facts_from(ended.answer["figures"])
+    return read_typed(ended.answer["figures"], Facts, "facts")
 
 
 def default_memory() -> int | None:

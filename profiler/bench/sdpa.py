@@ -76,7 +76,6 @@ def measure_sdpa(case: SdpaCase) -> dict[str, Any]:
 
 
 def flops(case: SdpaCase) -> int:
-    """Return the floating-point operations of one call."""
     pairs = case.queries * (case.queries + 1) // 2 if case.mask == "causal" else case.queries * case.keys
     return 4 * case.batch * case.heads * pairs * case.head_dim
 

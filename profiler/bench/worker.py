@@ -161,7 +161,6 @@ def _private_output() -> Iterator[Any]:
 
 
 def main() -> None:
-    """Run a case of molprof's own benchmarks."""
     serve(run_case)
 
 

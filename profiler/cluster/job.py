@@ -92,7 +92,6 @@ class Job:
         return self.folder / f"attempt-{number + 1}"
 
     def record_path(self, task: int) -> Path:
-        """Return the file of a task's `TaskRecord`."""
         return self.folder / "tasks" / f"{task}.json"
 
     def log(self, task: int) -> Path | None:
@@ -104,7 +103,6 @@ class Job:
         return path if path.is_file() else None
 
     def save(self) -> None:
-        """Write the job's file."""
         content = asdict(self) | {"schema": SCHEMA, "slurm": self.slurm.to_json()}
         del content["folder"]
         write_json(self.folder / _FILE, content)
@@ -114,7 +112,6 @@ class Job:
         return read_json(self.folder / _SEEN) or {}
 
     def save_seen(self, seen: Mapping[str, Mapping[str, str]]) -> None:
-        """Keep what Slurm said."""
         write_json(self.folder / _SEEN, seen)
 
 
@@ -204,7 +201,6 @@ def _submitted(attempt: Attempt, folder: Path) -> Attempt:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file whole."""
     with replacing(path) as part:
         part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

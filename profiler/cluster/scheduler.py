@@ -33,12 +33,10 @@ class Sighting:
 
     @property
     def live(self) -> bool:
-        """Whether the task has not ended."""
         return self.state in LIVE
 
 
 def available() -> bool:
-    """Whether Slurm's commands are installed."""
     return all(shutil.which(name) for name in _COMMANDS)
 
 
@@ -104,7 +102,6 @@ def job_fields(slurm_id: str) -> Mapping[str, str] | None:
 
 
 def cancel(slurm_ids: Sequence[str]) -> None:
-    """Cancel jobs or array tasks."""
     _ask(["scancel", *slurm_ids])
 
 

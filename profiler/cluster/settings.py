@@ -129,7 +129,6 @@ _KEYS: dict[str, Callable[[object], Any]] = {
 
 
 def slurm_table(file: TomlFile, name: str) -> SlurmSettings:
-    """Return the table `[slurm.NAME]` of a file."""
     where = ["slurm", name]
     settings = SlurmSettings()
     for key, value in file.check_keys(file.content["slurm"][name], where, _KEYS).items():

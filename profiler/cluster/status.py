@@ -71,7 +71,6 @@ class JobStatus:
 
     @property
     def good(self) -> bool:
-        """Every task ended well."""
         return all(task.state == "ok" for task in self.tasks)
 
     @property

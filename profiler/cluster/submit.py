@@ -38,8 +38,7 @@ def submit(
     """
     if not tasks:
         raise UsageError("there is nothing to submit")
-    _check_installed()
-    check_reachable()
+    _check()
     folder = new_job_folder(jobs, kind)
     job = Job(folder, kind, cluster, slurm, str(Path.cwd()), now(), tuple(tasks), data=data)
     try:
@@ -51,8 +50,7 @@ def submit(
 
 def requeue(job: Job, tasks: Sequence[int]) -> Job:
     """Submit tasks of a job again, as one array. Their logs stay, their records are overwritten."""
-    _check_installed()
-    check_reachable()
+    _check()
     return _attempt(job, tuple(tasks))
 
 
@@ -68,9 +66,8 @@ def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
     started = replace(job, attempts=(*job.attempts, Attempt(tasks, None, now())))
     started.save()
     executor = submitit.SlurmExecutor(folder=folder)
-    parameters = job.slurm.parameters()
     executor.update_parameters(
-        **parameters,
+        **job.slurm.parameters(),
         job_name=f"molprof-{job.id}",
         stderr_to_stdout=True,
         signal_delay_s=0,  # a task cannot be resumed, so it needs no warning before SIGTERM
@@ -109,8 +106,9 @@ def _outside_of_a_job() -> Iterator[None]:
         os.environ.update(kept)
 
 
-def _check_installed() -> None:
+def _check() -> None:
     try:
         import submitit  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("submitit", "slurm", "submitting to Slurm") from error
+    check_reachable()

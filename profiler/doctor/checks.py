@@ -13,7 +13,7 @@ from typing import Any
 from molprof.common.errors import MolprofError
 from molprof.profiler.cluster.scheduler import SchedulerError, available, check_reachable
 from molprof.profiler.doctor.trials import Answer, ask
-from molprof.profiler.environment import driver_version, gpu_names, installed_version
+from molprof.profiler.environment import driver_version, installed_version, nvidia_smi
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.project import NAME, find_project
 
@@ -84,7 +84,6 @@ class Diagnosis:
         return self._ok([_TORCH, *_CAPTURE_PACKAGES])
 
     def to_json(self) -> dict[str, Any]:
-        """Return the documented JSON."""
         return {
             "schema": 1,
             "can": {"analysis": self.can_analyse, "capture": self.can_capture},
@@ -123,7 +122,7 @@ def _trace_processor(answer: Answer) -> Check:
 
 def _gpu(torch: Answer) -> list[Check]:
     """GPU, driver, torch, CUDA and cuDNN, and whether they fit each other."""
-    gpus, driver, build = gpu_names(), driver_version(), torch.value or {}
+    gpus, driver, build = nvidia_smi("name"), driver_version(), torch.value or {}
     gpus = gpus or build.get("gpus", [])
     shown = ", ".join(dict.fromkeys(gpus)) or "none: captures run on the CPU"
     checks = [

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+import msgspec
+
 from molprof.common.process import call_line, why_failed
 
 # Before the answer, on the last line; libraries print before it as they like.
@@ -38,8 +40,7 @@ def ask(target: str, *arguments: str, limit_s: float) -> Answer:
     last = done.stdout.rpartition("\n")[2]
     if not last.startswith(_MARK):
         return Answer(problem=why_failed(done.returncode, done.stderr))
-    found = json.loads(last.removeprefix(_MARK))
-    return Answer(**{**found, "warnings": tuple(found["warnings"])})
+    return msgspec.json.decode(last.removeprefix(_MARK), type=Answer)
 
 
 def answer() -> None:

@@ -163,7 +163,6 @@ def check_placeholders(texts: Sequence[str]) -> None:
 
 
 def distribution(values: Sequence[int]) -> Distribution:
-    """The distribution of at least one value."""
     ordered = sorted(values)
 
     def rank(share: float) -> int:

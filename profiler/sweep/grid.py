@@ -46,7 +46,6 @@ class Sweep:
     cases: tuple[Case, ...]
 
     def place(self, key: str) -> list[str]:
-        """Return where a capture option is set, for messages."""
         return ["grid" if key in self.file.content["grid"] else "options", key]
 
 

@@ -39,7 +39,6 @@ class Entry:
 
 
 def write_index(folder: Path, entries: Collection[Entry]) -> None:
-    """Write the index of a sweep whole."""
     write_json(folder / INDEX, {"schema": SCHEMA, "kind": KIND, "cases": [asdict(entry) for entry in entries]})
 
 
