@@ -112,7 +112,7 @@ RUNNING_OPTIONS = (
                  help="Do not search for the largest batch that fits if a case is out of memory."),
     click.option("--device", default=AUTO, show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N."),
     click.option("--threads", type=_AT_LEAST_1, metavar="N", help="CPU threads for torch.  [default: one per core]"),
-    click.option("--share", type=Pair("K/N", "1/4", least=1), metavar="K/N", help="Run every N-th case, from the K-th on."),
+    click.option("--share", type=Pair("K/N", "1/4", least=1), help="Run every N-th case, from the K-th on."),
     submit_options,
     click.option("--tasks", type=_AT_LEAST_1, metavar="N",
                  help="With --submit: split the cases into N tasks of a job array.  [default: 1]"),

@@ -53,27 +53,23 @@ class SlurmSettings:
         return {name: value for name, value in asdict(self).items() if value not in (None, (), {})}
 
 
-class _WrongError(ValueError):
-    """A wrong value; its text is what was expected."""
-
-
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise _WrongError("text on one line")
+        raise ValueError("text on one line")
     return value
 
 
 def _number(value: object) -> int:
     number = int(value) if isinstance(value, str) and value.isdigit() else value
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise _WrongError("a whole number of at least 1")
+        raise ValueError("a whole number of at least 1")
     return number
 
 
 def _gpus(value: object) -> str | None:
     text = str(value)
     if isinstance(value, bool) or not _GPUS.fullmatch(text):
-        raise _WrongError("a number of GPUs, or TYPE:NUMBER such as 'a100:2'")
+        raise ValueError("a number of GPUs, or TYPE:NUMBER such as 'a100:2'")
     return None if text == "0" else text
 
 
@@ -81,27 +77,27 @@ def _time(value: object) -> int:
     """Minutes of `90`, `90:00` (minutes and seconds), `1:30:00`, `1-12` or `1-12:00:00`, as sbatch reads them."""
     match = _TIME.fullmatch(str(value))
     if isinstance(value, bool) or match is None:
-        raise _WrongError("minutes, or a time such as '1:30:00' or '2-12:00:00'")
+        raise ValueError("minutes, or a time such as '1:30:00' or '2-12:00:00'")
     days, numbers = int(match[1] or 0), [int(part) for part in match[2].split(":")]
     if match[1] is None and len(numbers) < 3:
         numbers = [0, *numbers]  # without hours
     hours, minutes, seconds = (*numbers, 0, 0)[:3]
     total = (days * 24 + hours) * 60 + minutes + (seconds > 0)
     if total < 1:
-        raise _WrongError("at least a minute")
+        raise ValueError("at least a minute")
     return total
 
 
 def _memory(value: object) -> str:
     if not isinstance(value, str) or not _MEMORY.fullmatch(value):
-        raise _WrongError("a whole number with K, M, G or T, such as '64G'")
+        raise ValueError("a whole number with K, M, G or T, such as '64G'")
     return value
 
 
 def _setup(value: object) -> tuple[str, ...]:
     lines = [value] if isinstance(value, str) else value
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-        raise _WrongError("shell lines, such as ['module load cuda']")
+        raise ValueError("shell lines, such as ['module load cuda']")
     return tuple(lines)
 
 
@@ -111,7 +107,7 @@ def _sbatch(value: object) -> dict[str, str | int | bool]:
         isinstance(item, str | int) and str(item).isprintable() and _OPTION.fullmatch(key)
         for key, item in value.items()
     ):
-        raise _WrongError("options of sbatch by their long names, such as { reservation = 'mine' }")
+        raise ValueError("options of sbatch by their long names, such as { reservation = 'mine' }")
     return {key.removeprefix("--"): item for key, item in value.items() if item is not False}
 
 
@@ -134,7 +130,7 @@ def slurm_table(file: TomlFile, name: str) -> SlurmSettings:
     for key, value in file.check_keys(file.content["slurm"][name], where, _KEYS).items():
         try:
             settings = _changed(settings, key, value)
-        except _WrongError as wrong:
+        except ValueError as wrong:
             file.refuse(str(wrong), [*where, key])
     return settings
 
@@ -149,7 +145,7 @@ def overridden(settings: SlurmSettings, options: Sequence[str]) -> SlurmSettings
             raise UsageError(problem, hint="e.g. --slurm partition=gpu --slurm time=2:00:00")
         try:
             settings = _changed(settings, key, value)
-        except _WrongError as wrong:
+        except ValueError as wrong:
             raise UsageError(f"--slurm {wrong}") from wrong
     return settings
 
@@ -157,5 +153,5 @@ def overridden(settings: SlurmSettings, options: Sequence[str]) -> SlurmSettings
 def _changed(settings: SlurmSettings, key: str, value: object) -> SlurmSettings:
     try:
         return replace(settings, **{"time_minutes" if key == "time" else key: _KEYS[key](value)})
-    except _WrongError as wrong:
-        raise _WrongError(f"{key} is {value!r}, expected {wrong}") from wrong
+    except ValueError as wrong:
+        raise ValueError(f"{key} is {value!r}, expected {wrong}") from wrong
