@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from molprof.commands.options import Pair, note
+from molprof.commands.options import Pair, file_option, note
 from molprof.commands.progress import Progress
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
@@ -103,15 +103,7 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @_setting("--template-cache", is_flag=True, help="Keep the template of a molecule that a pass generates again.")
 @_setting("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one per core]")
 @_setting("--trust-remote-code", is_flag=True, help="Let a model from the hub run its own code.")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="OUT",
-    type=click.Path(path_type=Path),
-    help="The trace: .json, or .json.gz.",
-)
-@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@file_option(".json", ".json.gz")
 @submit_options
 @click.pass_context
 def command(

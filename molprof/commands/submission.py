@@ -169,9 +169,16 @@ def follow(job: Job) -> JobStatus:
 
 
 def settle(status: JobStatus) -> None:
-    """Finish the results of a job, as far as there are any."""
+    """Put together the results of a benchmark or sweep, and list them; RunError if a task did not end well."""
     job = status.job
-    _finish(status)
+    if job.kind == "bench":
+        from molprof.profiler.bench.results_file import collected
+
+        collected(status)
+    elif job.kind == "sweep":
+        from molprof.profiler.sweep.index import collected
+
+        collected(status)
     note(f"{job.id}: {status.summary}")
     wanted = [(job.data or {}).get("output"), *(task.output for task in job.tasks)]
     there = [output for output in wanted if output is not None and Path(output).exists()]
@@ -189,17 +196,6 @@ def settle(status: JobStatus) -> None:
         f"{len(bad)} of {len(status.tasks)} tasks of {job.id} did not end well: {first}",
         hint=f"molprof logs {job.id} {bad[0].number}; again: molprof jobs {job.id} --requeue",
     )
-
-
-def _finish(status: JobStatus) -> None:
-    """Put together what the tasks of a benchmark or a sweep left."""
-    if status.job.kind == "bench":
-        from molprof.profiler.bench.results_file import collected as finish
-    elif status.job.kind == "sweep":
-        from molprof.profiler.sweep.index import collected as finish
-    else:
-        return
-    finish(status)
 
 
 def task_table(status: JobStatus) -> str:

@@ -11,18 +11,9 @@ from molprof.common.errors import UsageError
 AUTO = "auto"
 TRAINED, RANDOM = "trained", "random"
 WEIGHTS = (TRAINED, RANDOM)
-# `sdpa-*` restrict torch to one of its scaled-dot-product kernels; the others are transformers' names.
-ATTENTION = (
-    "eager",
-    "sdpa",
-    "sdpa-math",
-    "sdpa-flash",
-    "sdpa-efficient",
-    "sdpa-cudnn",
-    "flash_attention_2",
-    "flash_attention_3",
-    "flex_attention",
-)
+# They restrict torch to one of its scaled-dot-product kernels; the names of `ATTENTION` are transformers'.
+_SDPA = ("sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn")
+ATTENTION = ("eager", "sdpa", *_SDPA, "flash_attention_2", "flash_attention_3", "flex_attention")
 DTYPES = (AUTO, "float32", "bfloat16", "float16")
 # transformers' names. Static caches have one shape, which a compiled forward needs.
 KV_CACHES = ("dynamic", "static", "offloaded", "offloaded_static", "quantized")

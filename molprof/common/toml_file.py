@@ -38,13 +38,13 @@ class TomlFile:
         for number in range(1, len(lines) + 1):
             try:
                 content: Any = tomllib.loads("".join(lines[:number]))
+                for key in keys:
+                    content = content[key]
+                return whole + 1
             except tomllib.TOMLDecodeError:
                 continue
-            for key in keys:
-                content = _item(content, key)
-            if content is not None:
-                return whole + 1
-            whole = number
+            except (LookupError, TypeError):
+                whole = number
         return self.line(keys[:-1]) if len(keys) > 1 else 1
 
     def refuse(self, problem: str, keys: Sequence[str | int], hint: str | None = None) -> NoReturn:
@@ -59,14 +59,6 @@ class TomlFile:
             if key not in known:
                 self.refuse(unknown(f"key {key!r}", key, known), [*keys, key])
         return table
-
-
-def _item(content: object, key: str | int) -> object:
-    if isinstance(content, dict):
-        return content.get(key)
-    if isinstance(content, list) and isinstance(key, int) and key < len(content):
-        return content[key]
-    return None
 
 
 def unknown(what: str, name: str, known: Collection[str]) -> str:

@@ -27,9 +27,7 @@ class SdpaCase:
     queries: int  # query tokens per row: the sequence in a prefill, 1 in a decode step
     keys: int  # key tokens per row
     head_dim: int
-    # `causal`: the kernel's own argument; `padding`: a boolean tensor (batch, 1, queries, keys), as of a left-padded
-    # batch
-    mask: str = "none"
+    mask: str = "none"  # `causal`: the kernel's own argument; `padding`: that of `sdpa.padding_mask`
     dtype: str = "auto"
     device: str = "auto"
     threads: int | None = None  # CPU threads for torch; None: torch's own choice

@@ -135,12 +135,10 @@ def _ended(place: Path, code: int, killed: tuple[str, str] | None, wall_s: float
         return Ended(status, message, None if given is None else tuple(given), answer, wall_s, left)
     said = _lines(place / "errors")
     if code < 0:
-        message = f"ended by {signal.Signals(-code).name}"
         where = innermost(stack)
-        message += f", in {where}" if where else ""
+        message = f"ended by {signal.Signals(-code).name}" + (f", in {where}" if where else "")
     else:
-        message = f"ended with code {code} and no answer"
-        message += f": {said[-1]}" if said else ""
+        message = f"ended with code {code} and no answer" + (f": {said[-1]}" if said else "")
     if any("bad_alloc" in line for line in said[-3:]):
         return Ended(NO_MEMORY, message, tuple(stack) or None, {}, wall_s, left)
     return Ended(FAILED, message, tuple(stack) or tuple(said[-_STACK_LINES:]) or None, {}, wall_s, left)

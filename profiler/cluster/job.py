@@ -96,10 +96,8 @@ class Job:
 
     def log(self, task: int) -> Path | None:
         """Return the log of a task's latest attempt; None if it has not begun."""
-        number, slurm_id = self.attempt_of(task), self.slurm_task_id(task)
-        if number is None or slurm_id is None:
-            return None
-        path = self.attempt_folder(number) / f"{slurm_id}_0_log.out"
+        number = self.attempt_of(task)
+        path = self.attempt_folder(number or 0) / f"{self.slurm_task_id(task)}_0_log.out"
         return path if path.is_file() else None
 
     def save(self) -> None:

@@ -13,21 +13,9 @@ from molprof.common.typed_json import read_typed
 from molprof.profiler.cluster.job import Job, TaskRecord, read_json
 from molprof.profiler.cluster.scheduler import SchedulerError, Sighting, sightings
 
+UNFINISHED = ("running", "pending", "unknown")
 # In the order of a job's summary.
-STATES = (
-    "ok",
-    "failed",
-    "timed out",
-    "out of memory",
-    "preempted",
-    "cancelled",
-    "stopped",
-    "lost",
-    "running",
-    "pending",
-    "unknown",
-)
-UNFINISHED = frozenset({"running", "pending", "unknown"})
+STATES = ("ok", "failed", "timed out", "out of memory", "preempted", "cancelled", "stopped", "lost", *UNFINISHED)
 # Slurm's words for an end -> ours.
 _ENDS = {
     "CANCELLED": "cancelled",
@@ -81,7 +69,7 @@ class JobStatus:
 
     def failed(self) -> tuple[int, ...]:
         """The tasks that did not end well."""
-        return tuple(task.number for task in self.tasks if task.state not in UNFINISHED | {"ok"})
+        return tuple(task.number for task in self.tasks if task.state not in (*UNFINISHED, "ok"))
 
 
 def job_status(job: Job) -> JobStatus:

@@ -28,21 +28,15 @@ _BACKENDS = {
     "sdpa-cudnn": "CUDNN_ATTENTION",
     "sdpa-math": "MATH",
 }
-# Distribution -> import name and extra.
-_EXTRAS = {
-    "pyarrow": ("pyarrow", "parquet"),
-    "xgrammar": ("xgrammar", "xgrammar"),
-    "llguidance": ("llguidance", "llguidance"),
-    "submitit": ("submitit", "slurm"),
-}
+# Distribution, which is its import name too -> extra.
+_EXTRAS = {"pyarrow": "parquet", "xgrammar": "xgrammar", "llguidance": "llguidance", "submitit": "slurm"}
 _HERE = "molprof.profiler.doctor.trials"
 # What is tried, by name: the function and its arguments.
 TRIALS = {
     _TORCH: (f"{_HERE}:torch_build",),
     "trace processor": ("molprof.analysis.engine.selftest:selftest",),
     _FLASH: (f"{_HERE}:imported", "flash_attn"),
-    **{name: (f"{_HERE}:imported", name) for name in _CAPTURE_PACKAGES},
-    **{name: (f"{_HERE}:imported", module) for name, (module, _) in _EXTRAS.items()},
+    **{name: (f"{_HERE}:imported", name) for name in (*_CAPTURE_PACKAGES, *_EXTRAS)},
     **{name: (f"{_HERE}:preset", name) for name in ARCHITECTURES},
     **{option: (f"{_HERE}:attention", backend) for option, backend in _BACKENDS.items()},
 }
@@ -109,7 +103,7 @@ def diagnose(config: Path | None, limit_s: float, done: Callable[[], None] = lam
     checks += [_flash(answers[_FLASH], answers[_TORCH])]
     checks += [_preset(name, answers[name]) for name in ARCHITECTURES]
     checks += [_config(config), _slurm()]
-    checks += [_package(name, answers[name], extra, None) for name, (_, extra) in _EXTRAS.items()]
+    checks += [_package(name, answers[name], extra, None) for name, extra in _EXTRAS.items()]
     return Diagnosis(tuple(checks))
 
 
