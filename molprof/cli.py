@@ -90,7 +90,7 @@ def _run(arguments: list[str] | None) -> int:
     logger = logging.getLogger("molprof")
     logger.handlers, logger.propagate = [_Notes()], False
     logger.setLevel(logging.INFO)
-    signal.signal(signal.SIGTERM, _terminate)  # from a batch system: clean up as after Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # from a batch system: clean up as after Ctrl-C
     try:
         result: Any = cli.main(args=arguments, prog_name="molprof", standalone_mode=False)
     except MolprofError as error:
@@ -119,7 +119,3 @@ def _complain(message: str, hint: str | None, code: int) -> int:
     for line in (hint or "").splitlines():
         click.echo(f"  {escaped(line)}", err=True)
     return code
-
-
-def _terminate(number: int, frame: object) -> None:
-    raise KeyboardInterrupt

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from molprof.common.text import escaped
@@ -75,9 +74,7 @@ class Progress(Lines):
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._dirty:
             self._stream.write("\n")
             self._stream.flush()

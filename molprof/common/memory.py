@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-_ROOT = Path("/")
 _PROC = Path("/proc")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -17,7 +16,7 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def available_bytes(root: Path = _ROOT) -> int | None:
+def available_bytes(root: Path = Path("/")) -> int | None:
     """Return the memory that this process may still take: the machine's, or its control group's if that is less.
 
     Cached files count as available. None if the system does not tell, as on other systems than Linux.

@@ -95,7 +95,7 @@ def members(root: int, cookie: str = "") -> set[int]:
     watch one.
     """
     parents: dict[int, int] = {}
-    found = set()
+    found, mark = set(), f"{COOKIE}={cookie}".encode()
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
             continue
@@ -106,7 +106,11 @@ def members(root: int, cookie: str = "") -> set[int]:
             if state in "ZX":
                 continue
             parents[pid] = int(parent)
-            if int(session) == root or pid == root or (cookie and _carries(entry, cookie)):
+            if (
+                int(session) == root
+                or pid == root
+                or (cookie and mark in (entry / "environ").read_bytes().split(b"\0"))
+            ):
                 found.add(pid)
     grown = True
     while grown:
@@ -114,12 +118,6 @@ def members(root: int, cookie: str = "") -> set[int]:
         found |= more
         grown = bool(more)
     return found
-
-
-def _carries(entry: Path, cookie: str) -> bool:
-    with contextlib.suppress(OSError):
-        return f"{COOKIE}={cookie}".encode() in (entry / "environ").read_bytes().split(b"\0")
-    return False
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
 from molprof.common.bench_records import digest
@@ -51,6 +51,10 @@ class SdpaCase:
         """Rows computed together."""
         return self.batch
 
+    def of_batch(self, size: int) -> SdpaCase:
+        """The same case with another batch."""
+        return replace(self, batch=size)
+
     def label(self) -> str:
         """The case in a few words."""
         shape = f"{self.batch}x{self.heads}x{self.kv_heads} {self.queries}:{self.keys} d{self.head_dim}"
@@ -81,6 +85,10 @@ class GenerateCase(CaptureSettings):
     def rows(self) -> int:
         """Rows computed together."""
         return self.batch_size
+
+    def of_batch(self, size: int) -> GenerateCase:
+        """One batch of another size, in one pass."""
+        return replace(self, batch_size=size, count=size, warmup=1, passes=1)
 
     def label(self) -> str:
         """The case in a few words, without settings that have their default."""

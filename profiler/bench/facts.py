@@ -71,10 +71,11 @@ def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]
     where = resolve_device(device)
     on_gpu = where.type == "cuda"
     packages = tuple(name for name in _PACKAGES if _installed(name))
+    compilers = filter(None, (os.environ.get("CXX"), "g++", "clang++"))
     return {
         "device": str(where),
         "capability": torch.cuda.get_device_capability(where) if on_gpu else None,
-        "compiler": "triton" in packages if on_gpu else _cpp_compiler(),
+        "compiler": "triton" in packages if on_gpu else any(map(shutil.which, compilers)),
         "packages": packages,
         "environment": asdict(environment(where)),
     }
@@ -148,7 +149,3 @@ def _installed(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):  # its parent package is missing, or broken
         return False
-
-
-def _cpp_compiler() -> bool:
-    return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++") if name)

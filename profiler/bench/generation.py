@@ -28,7 +28,7 @@ from molprof.profiler.decoding.marks import HostMarks
 from molprof.profiler.decoding.results import PassResult
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
-from molprof.profiler.models.load import LoadedModel, load
+from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, read_prompts, read_texts
 from molprof.profiler.processors import make_processor
 
@@ -51,7 +51,13 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
     loaded = load(case)
     load_ns = time.perf_counter_ns() - began
     try:
-        runner, plans = _prepared(case, loaded)
+        processor = None if case.processor is None else make_processor(case.processor, loaded.target)
+        if case.prompts is not None:
+            found = read_texts(Path(case.prompts), case.count)
+        else:
+            found = read_prompts(None if case.smiles is None else Path(case.smiles), case.count)
+        runner = Runner(loaded, processor, case)
+        plans = padded(runner.plan(filled(found.prompts, case.count)), case.padding_multiple, loaded.context)
     except UsageError as problem:
         raise UnsupportedError(str(problem), problem.hint) from problem
     cache = CacheSize()
@@ -99,17 +105,6 @@ def padded(plans: Sequence[BatchPlan], multiple: int, context: int | None) -> li
                 f"exceed the context of {context}"
             )
     return wide
-
-
-def _prepared(case: GenerateCase, loaded: LoadedModel) -> tuple[Runner, list[BatchPlan]]:
-    processor = None if case.processor is None else make_processor(case.processor, loaded.target)
-    if case.prompts is not None:
-        found = read_texts(Path(case.prompts), case.count)
-    else:
-        found = read_prompts(None if case.smiles is None else Path(case.smiles), case.count)
-    runner = Runner(loaded, processor, case)
-    plans = runner.plan(filled(found.prompts, case.count))
-    return runner, padded(plans, case.padding_multiple, loaded.context)
 
 
 def _warmed(runner: Runner, plans: list[BatchPlan], first: bool) -> PassResult:

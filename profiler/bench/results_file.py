@@ -133,12 +133,9 @@ def collected(status: JobStatus) -> None:
     parts = [part for part in map(Path, data["parts"]) if part.exists()]
     if not parts:
         return
-    results = ResultsFile(Path(data["output"]))
-    try:
+    with contextlib.closing(ResultsFile(Path(data["output"]))) as results:
         for part in parts:
             results.add(part)
-    finally:
-        results.close()
     if status.good:  # else a task that is queued again continues its file
         for part in parts:
             part.unlink(missing_ok=True)

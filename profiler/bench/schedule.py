@@ -7,7 +7,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from molprof.common.bench_records import NO_MEMORY, OK, UNSUPPORTED
@@ -15,7 +15,7 @@ from molprof.common.errors import RunError, UsageError
 from molprof.common.memory import available_bytes
 from molprof.common.typed_json import read_typed
 from molprof.common.values import now
-from molprof.profiler.bench.cases import Case, GenerateCase, case_id, to_json
+from molprof.profiler.bench.cases import Case, SdpaCase, case_id, to_json
 from molprof.profiler.bench.facts import FACTS, Facts, named, unsupported
 from molprof.profiler.bench.isolate import WORKER, Ended, Limits, run_isolated
 from molprof.profiler.bench.results_file import ResultsFile
@@ -167,7 +167,7 @@ def _largest_fit(case: Case, plan: Plan, low: int) -> dict[str, Any]:
     began, high = time.monotonic(), case.rows
     while high - low > 1:
         size = (low + high) // 2
-        status = run_isolated(to_json(_sized(case, size)), plan.limits, plan.worker).status
+        status = run_isolated(to_json(case.of_batch(size)), plan.limits, plan.worker).status
         tries.append({"batch": size, "status": status})
         low, high = (size, high) if status == OK else (low, size)
     return {
@@ -178,19 +178,10 @@ def _largest_fit(case: Case, plan: Plan, low: int) -> dict[str, Any]:
     }
 
 
-def _sized(case: Case, size: int) -> Case:
-    if isinstance(case, GenerateCase):
-        return replace(case, batch_size=size, count=size, warmup=1, passes=1)
-    return replace(case, batch=size)
-
-
 def _without_batch(case: Case) -> str | None:
     """Equal for cases that differ in their batch alone; None if the batch is not full."""
-    if isinstance(case, GenerateCase):
-        if case.count < case.batch_size:
-            return None
-        return case_id(replace(case, batch_size=1, count=1))
-    return case_id(replace(case, batch=1))
+    full = isinstance(case, SdpaCase) or case.count >= case.batch_size
+    return case_id(case.of_batch(1)) if full else None
 
 
 def _rest(took: dict[Case, list[float]], waiting: Sequence[tuple[int, Case]]) -> float | None:
