@@ -38,8 +38,6 @@ COMMANDS = {
     "presets": "List the models, processors and molecules that come with molprof.",
 }
 
-INTERRUPTED = 130
-
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are used."""
@@ -92,7 +90,7 @@ def _run(arguments: list[str] | None) -> int:
     logger = logging.getLogger("molprof")
     logger.handlers, logger.propagate = [_Notes()], False
     logger.setLevel(logging.INFO)
-    signal.signal(signal.SIGTERM, _terminate)  # from a batch system: clean up as after Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # from a batch system: clean up as after Ctrl-C
     try:
         result: Any = cli.main(args=arguments, prog_name="molprof", standalone_mode=False)
     except MolprofError as error:
@@ -101,9 +99,11 @@ def _run(arguments: list[str] | None) -> int:
         error.show()
         return error.exit_code
     except click.ClickException as error:
-        return _complain(error.format_message(), _usage(error), error.exit_code)
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        hint = None if context is None else f"{context.command_path} --help shows what it takes"
+        return _complain(error.format_message(), hint, error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        return _complain("interrupted; no file was changed", None, INTERRUPTED)
+        return _complain("interrupted; no file was changed", None, 130)
     except OSError as error:
         name = f": {error.filename}" if error.filename else ""
         return _complain(f"{error.strerror or error}{name}", None, 3)
@@ -113,19 +113,9 @@ def _run(arguments: list[str] | None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _usage(error: click.ClickException) -> str | None:
-    """The next step after wrong usage."""
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    return None if context is None else f"{context.command_path} --help shows what it takes"
-
-
 def _complain(message: str, hint: str | None, code: int) -> int:
     line = " ".join(part.strip() for part in message.splitlines())
     click.echo(f"molprof: error: {escaped(line)}", err=True)
     for line in (hint or "").splitlines():
         click.echo(f"  {escaped(line)}", err=True)
     return code
-
-
-def _terminate(number: int, frame: object) -> None:
-    raise KeyboardInterrupt

@@ -15,8 +15,6 @@ from molprof.common.memory import processors
 if TYPE_CHECKING:
     import torch
 
-_TIME_LIMIT_S = 20
-
 
 def environment(device: torch.device) -> Environment:
     """Return the machine and the versions, as far as they matter for timings on `device`."""
@@ -61,19 +59,15 @@ def driver_version() -> str | None:
     module = Path("/proc/driver/nvidia/version")
     if module.is_file() and (match := re.search(r"\s(\d{3,}\.\d+(?:\.\d+)?)\s", module.read_text())):
         return match.group(1)
-    found = _nvidia_smi("driver_version")
+    found = nvidia_smi("driver_version")
     return found[0] if found else None
 
 
-def gpu_names() -> list[str]:
-    """Return the machine's GPUs as nvidia-smi names them; empty without one, or without nvidia-smi."""
-    return _nvidia_smi("name")
-
-
-def _nvidia_smi(field: str) -> list[str]:
+def nvidia_smi(field: str) -> list[str]:
+    """Return a field of each of the machine's GPUs; empty without one, or without nvidia-smi."""
     query = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
     try:
-        out = subprocess.run(query, capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=True).stdout
+        out = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
     return [line.strip() for line in out.splitlines() if line.strip()]

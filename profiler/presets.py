@@ -17,11 +17,7 @@ from molprof.profiler.project import ModelAlias, Project
 
 
 def presets_document(project: Project) -> Document:
-    """The models for `--model`, the processors for `--processor`, the molecules used without `--smiles`.
-
-    Args:
-        project: its models and clusters stand beside those that come with molprof.
-    """
+    """The models, processors and molecules that come with molprof, and the models and clusters of a project."""
     models = {
         name: [
             _model(name, architecture),

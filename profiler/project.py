@@ -31,28 +31,18 @@ DEFAULT_CLUSTER = "slurm"
 
 @dataclass(frozen=True)
 class ModelAlias:
-    """A model by a short name.
+    """A model by a short name."""
 
-    Attributes:
-        path: folder or hub id; folders are relative to the file.
-        tokenizer: preset, folder or hub id; None: the model's own.
-        processor: the one of `--lp`; None: by the tokenizer.
-    """
-
-    path: str
-    tokenizer: str | None = None
-    processor: str | None = None
+    path: str  # folder or hub id; folders are relative to the file
+    tokenizer: str | None = None  # preset, folder or hub id; None: the model's own
+    processor: str | None = None  # the one of `--lp`; None: by the tokenizer
 
 
 @dataclass(frozen=True)
 class Project:
-    """Content of the file; empty without one.
+    """Content of the file; empty without one."""
 
-    Attributes:
-        file: None without one.
-    """
-
-    file: Path | None = None
+    file: Path | None = None  # None without one
     clusters: Mapping[str, SlurmSettings] = field(default_factory=dict)
     models: Mapping[str, ModelAlias] = field(default_factory=dict)
 
@@ -62,11 +52,7 @@ class Project:
         return Path.cwd() if self.file is None else self.file.parent.absolute()
 
     def cluster(self, name: str) -> SlurmSettings:
-        """Return the table of that name; for `slurm` without one, the cluster's own defaults.
-
-        Raises:
-            UsageError: there is no such table.
-        """
+        """Return the table of that name; for `slurm` without one, the cluster's own defaults."""
         if name not in self.clusters and name != DEFAULT_CLUSTER:
             known = [DEFAULT_CLUSTER, *(key for key in self.clusters if key != DEFAULT_CLUSTER)]
             where = f"in {self.file}" if self.file else f"and no {NAME} here or above"
@@ -86,26 +72,16 @@ class Project:
 
 
 def find_project(given: Path | None = None) -> Project:
-    """Read the given file, that of `MOLPROF_CONFIG`, or the nearest in the current folder and those above it.
-
-    Raises:
-        UsageError: the given file does not exist, or a file has a mistake; names the line.
-    """
+    """Read the given file, that of `MOLPROF_CONFIG`, or the nearest in the current folder and those above it."""
     if given is None and (named := os.environ.get(VARIABLE)):
         given = Path(named)
-    if given is not None:
-        return read_project(given)
-    here = Path.cwd()
-    found = next((folder / NAME for folder in (here, *here.parents) if (folder / NAME).is_file()), None)
-    return Project() if found is None else read_project(found)
+    if given is None:
+        here = Path.cwd()
+        given = next((folder / NAME for folder in (here, *here.parents) if (folder / NAME).is_file()), None)
+    return Project() if given is None else read_project(given)
 
 
 def read_project(path: Path) -> Project:
-    """Read the file at `path`.
-
-    Raises:
-        UsageError: it cannot be read or has a mistake; names the line.
-    """
     file = read_toml(path, _EXAMPLE)
     file.check_keys(file.content, [], ("slurm", "models"))
     clusters = {name: slurm_table(file, name) for name in _tables(file, "slurm")}
@@ -118,9 +94,6 @@ def _tables(file: TomlFile, kind: str) -> dict[str, Any]:
     tables = file.content.get(kind, {})
     if not isinstance(tables, dict):
         file.refuse(f"{kind} is {tables!r}, expected tables [{kind}.NAME]", [kind])
-    for name, table in tables.items():
-        if not isinstance(table, dict):
-            file.refuse(f"{kind}.{name} is {table!r}, expected a table [{kind}.NAME]", [kind, name])
     return tables
 
 

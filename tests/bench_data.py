@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from molprof.common.bench_records import environment_id
+from molprof.common.bench_records import digest
 from molprof.profiler.bench.cases import Case, GenerateCase, SdpaCase, case_id, to_json
 
 ENVIRONMENT = {
@@ -17,7 +17,7 @@ ENVIRONMENT = {
 
 def write(path: Path, *records: dict[str, Any], environment: dict[str, Any] | None = None) -> Path:
     where = environment or ENVIRONMENT
-    head = {"record": "environment", "id": environment_id(where), "environment": where}
+    head = {"record": "environment", "id": digest(where), "environment": where}
     text = "".join(json.dumps({"schema": 1, **record}) + "\n" for record in (head, *records))
     path.write_text(text)
     return path
@@ -26,7 +26,7 @@ def write(path: Path, *records: dict[str, Any], environment: dict[str, Any] | No
 def result(case: Case, repeat: int, status: str, figures: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
     return {
         "record": "result", "case": case_id(case), "label": case.label(), "settings": to_json(case),
-        "environment": environment_id(ENVIRONMENT), "repeat": repeat, "status": status, "message": None, "stack": None,
+        "environment": digest(ENVIRONMENT), "repeat": repeat, "status": status, "message": None, "stack": None,
         "wall_s": 1.0, "figures": figures, **more,
     }  # fmt: skip
 

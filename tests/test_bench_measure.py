@@ -20,8 +20,7 @@ from molprof.common.errors import UsageError
 from molprof.profiler.bench import generation
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
 from molprof.profiler.bench.facts import UnsupportedError
-from molprof.profiler.bench.generation import filled, measure_generation, padded
-from molprof.profiler.bench.memory import held_bytes
+from molprof.profiler.bench.generation import filled, held_bytes, measure_generation, padded
 from molprof.profiler.bench.sdpa import flops, least_bytes, measure_sdpa, padding_mask
 from molprof.profiler.bench.worker import answered, out_of_memory
 from molprof.profiler.decoding.batches import BatchPlan

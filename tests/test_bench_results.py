@@ -21,7 +21,7 @@ from molprof.analysis.plots.benchmark import KINDS, bench_figure
 from molprof.analysis.plots.subject import NotRecordedError
 from molprof.analysis.render import render
 from molprof.commands import bench_show
-from molprof.common.bench_records import environment_id, read_results
+from molprof.common.bench_records import digest, read_results
 from molprof.common.errors import TraceError
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
 
@@ -93,7 +93,7 @@ def test_the_table(file: Path) -> None:
 @pytest.mark.parametrize("gpu", [None, "A GPU"], ids=["cpu", "gpu"])
 def test_only_a_gpu_is_waited_for(tmp_path: Path, gpu: str | None) -> None:
     machine = {**ENVIRONMENT, "gpu": gpu}
-    records = [{**item, "environment": environment_id(machine)} for item in ran(PLAIN, [1000])]
+    records = [{**item, "environment": digest(machine)} for item in ran(PLAIN, [1000])]
     path = write(tmp_path / "x.jsonl", *records, environment=machine)
     text = render(bench_document(read_results(path), ""))
     assert ("the host waits for the GPU" in text, "host time" in text) == (gpu is not None, True)

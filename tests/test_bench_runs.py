@@ -16,7 +16,7 @@ from bench_faults import WORKER, case
 from strays import mark as mark
 from strays import strays
 
-from molprof.common.bench_records import environment_id
+from molprof.common.bench_records import digest
 from molprof.common.errors import RunError, UsageError
 from molprof.profiler.bench.cases import Case, GenerateCase, case_id
 from molprof.profiler.bench.facts import Facts
@@ -57,7 +57,7 @@ def test_all_results_are_kept_whatever_becomes_of_a_case(tmp_path: Path) -> None
     assert environment["environment"] == bench_faults.ENVIRONMENT
     assert (header["record"], header["seed"], header["repeats"], header["cases"]) == ("run", 0, 2, 4)
     assert {record["environment"] for record in results} == {environment["id"]}
-    assert environment["id"] == environment_id(bench_faults.ENVIRONMENT)
+    assert environment["id"] == digest(bench_faults.ENVIRONMENT)
     assert {record["case"] for record in results} == {case_id(item) for item in cases}
     assert sorted(str(record["status"]) for record in results) == sorted(step.status for step in steps)
     good = [record for record in results if record["status"] == "ok"]

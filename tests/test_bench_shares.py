@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from conftest import Cli
 
-from molprof.common.bench_records import environment_id
+from molprof.common.bench_records import digest
 from molprof.common.errors import UsageError
 from molprof.profiler.bench.results_file import ResultsFile, collected
 from molprof.profiler.cluster.status import JobStatus
@@ -49,7 +49,7 @@ def test_files_of_shares_are_put_together_each_line_once(tmp_path: Path) -> None
     output = written(tmp_path / "all.jsonl", MACHINE, ("a", 0, "ok"))
     first = written(tmp_path / "1.jsonl", MACHINE, ("a", 0, "ok"), ("b", 0, "hung"))
     second = written(tmp_path / "2.jsonl", OTHER, ("a", 0, "ok"))
-    one, other = environment_id(MACHINE), environment_id(OTHER)
+    one, other = digest(MACHINE), digest(OTHER)
     expected = [(one,), ("a", one, "ok"), ("b", one, "hung"), (other,), ("a", other, "ok")]
     for _ in range(2):  # collecting again adds nothing
         collected(ended(output, first, second, tmp_path / "a task that never began.jsonl"))
@@ -60,7 +60,7 @@ def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
     part = written(tmp_path / "1.jsonl", MACHINE, ("a", 0, "ok"))
     part.write_bytes(part.read_bytes() + b'{"schema":1,"record":"res')
     collected(ended(tmp_path / "all.jsonl", part))
-    assert lines(tmp_path / "all.jsonl") == [(environment_id(MACHINE),), ("a", environment_id(MACHINE), "ok")]
+    assert lines(tmp_path / "all.jsonl") == [(digest(MACHINE),), ("a", digest(MACHINE), "ok")]
 
 
 def test_files_of_shares_that_all_ended_well_are_gone_when_they_are_collected(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_files_of_shares_that_all_ended_well_are_gone_when_they_are_collected(tm
     assert part.exists()  # another task is queued again
     collected(ended(output, part, good=True))
     assert [path.name for path in tmp_path.iterdir()] == ["all.jsonl"]
-    assert lines(output) == [(environment_id(MACHINE),), ("a", environment_id(MACHINE), "ok")]
+    assert lines(output) == [(digest(MACHINE),), ("a", digest(MACHINE), "ok")]
 
 
 def test_a_second_job_of_the_same_cases_adds_its_own_results(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_second_job_of_the_same_cases_adds_its_own_results(tmp_path: Path) -> 
     part.write_text(part.read_text().replace('"status":"ok"', '"status":"ok","wall_s":2.0'))
     for _ in range(2):
         collected(ended(output, part))
-    where = environment_id(MACHINE)
+    where = digest(MACHINE)
     assert lines(output) == [(where,), ("a", where, "ok"), ("a", where, "ok")]
 
 
@@ -153,7 +153,7 @@ def test_shares_are_all_cases_and_none_twice(molprof: Cli) -> None:
 def test_a_share_is_one_of_so_many(molprof: Cli, share: str) -> None:
     result = molprof("bench", "sdpa", "--dry-run", "--share", share)
     assert result.returncode == 2
-    assert f"'{share}' is not a share such as 1/4" in result.stderr
+    assert f"'{share}' is not K/N, such as 1/4" in result.stderr
 
 
 def test_tasks_are_of_a_submission(molprof: Cli) -> None:

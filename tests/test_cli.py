@@ -103,7 +103,7 @@ def test_compare_two_foreign_traces(molprof: Cli, trace: str) -> None:
         (("report", "absent.json", "-o", "no/such/out.json"), 2, "does not exist"),
         (("plot",), 2, "Missing argument 'KIND'. Choose from: waterfall, timeline, phases, classes, latency, drift"),
         (("capture", "--model", "qwen"), 2, "Missing option '-o'"),
-        (("capture", "--model", "qwen", "-o", "out.txt"), 2, "neither .json nor .json.gz"),
+        (("capture", "--model", "qwen", "-o", "out.txt"), 2, "does not end in .json or .json.gz"),
         (("capture", "--model", "qwen", "-o", "a.json", "-n", "0"), 2, "-n 0 is below 1"),
         (("capture", "--model", "qwen", "-o", "a.json", "--window", "5"), 2, "not FIRST:LAST"),
         (

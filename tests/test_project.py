@@ -126,7 +126,7 @@ def test_what_is_no_toml_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"is not TOML: .*line 1"):
         read_project(path)
     path.write_bytes(b"\xff")
-    with pytest.raises(UsageError, match="is not UTF-8 text: byte 0"):
+    with pytest.raises(UsageError, match="is not UTF-8 text: invalid start byte at byte 0"):
         read_project(path)
     path.write_text("a = " + "[" * 9999)
     with pytest.raises(UsageError, match="is not TOML: nested too deeply"):

@@ -24,11 +24,10 @@ from slurm_node import SlurmNode, missing
 from tiny_trace import document, write
 
 from molprof.common.errors import MissingExtraError, UsageError
-from molprof.profiler.cluster.follow import watch
 from molprof.profiler.cluster.job import Job, find_job
 from molprof.profiler.cluster.scheduler import SchedulerError
 from molprof.profiler.cluster.settings import SlurmSettings
-from molprof.profiler.cluster.status import job_status
+from molprof.profiler.cluster.status import job_status, watch
 from molprof.profiler.cluster.submit import requeue, submit
 from molprof.profiler.sweep.index import Entry, read_index, write_index
 

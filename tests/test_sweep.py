@@ -16,8 +16,7 @@ from tiny_trace import document, write
 from molprof.commands.sweep import arguments
 from molprof.common.errors import TraceError, UsageError
 from molprof.profiler.sweep.grid import read_sweep
-from molprof.profiler.sweep.index import Entry, expanded, read_index, write_index
-from molprof.profiler.sweep.local import run_cases
+from molprof.profiler.sweep.index import Entry, expanded, read_index, run_cases, write_index
 
 KNOWN = {"n": True, "model": True, "processor": True, "batch-size": True, "sort": False, "full": False, "smiles": True}
 
@@ -187,35 +186,29 @@ def entries_of(*names: str) -> list[Entry]:
 def test_a_case_that_fails_does_not_stop_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     commands = {"good": ["queries"], "bad": ["report", "absent.json"], "last": ["queries", "launches"]}
-    told: list[tuple[int, str]] = []
-    done = run_cases(
-        tmp_path,
-        entries_of(*commands),
-        [0, 1, 2],
-        lambda entry: commands[entry.name],
-        report=lambda number, entry: told.append((number, entry.state)),
-    )
-    assert [(entry.state, entry.message) for entry in done] == [
+    entries = {entry.name: entry for entry in entries_of(*commands)}
+    told = [(entry.name, entry.state) for entry in run_cases(tmp_path, entries, commands)]
+    assert [(entry.state, entry.message) for entry in entries.values()] == [
         ("ok", None),
         ("failed", "cannot read absent.json: No such file or directory"),
         ("ok", None),
     ]
-    assert told == [(0, "running"), (0, "ok"), (1, "running"), (1, "failed"), (2, "running"), (2, "ok")]
-    assert read_index(tmp_path) == done
+    ends = [("good", "ok"), ("bad", "failed"), ("last", "ok")]
+    assert told == [(name, state) for name, end in ends for state in ("running", end)]
+    assert read_index(tmp_path) == tuple(entries.values())
     assert "cannot read absent.json" in (tmp_path / "logs/bad.log").read_text()
 
 
 def test_a_case_that_hangs_is_stopped_and_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "hang.json")
     code = (
-        "from molprof.profiler.sweep.index import Entry\n"
-        "from molprof.profiler.sweep.local import run_cases\n"
+        "from molprof.profiler.sweep.index import Entry, run_cases\n"
         "from pathlib import Path\n"
-        "entries = [Entry(name, f'{name}.json', {}, ()) for name in ('a', 'b', 'c')]\n"
-        "def show(number, entry): print(entry.name, entry.state, flush=True)\n"
-        "run_cases(Path('.'), entries[:1], [0], lambda entry: ['report', 'hang.json'], 1.0, show)\n"
-        "run_cases(Path('.'), entries, [1, 2], lambda entry: ['queries'] if entry.name == 'b' else "
-        "['report', 'hang.json'], None, show)\n"
+        "hang = ['report', 'hang.json']\n"
+        "for commands, limit_s in (({'a': hang}, 1.0), ({'b': ['queries'], 'c': hang}, None)):\n"
+        "    entries = {name: Entry(name, f'{name}.json', {}, ()) for name in ('a', 'b', 'c')}\n"
+        "    for entry in run_cases(Path('.'), entries, commands, limit_s):\n"
+        "        print(entry.name, entry.state, flush=True)\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

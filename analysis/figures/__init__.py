@@ -17,8 +17,7 @@ from molprof.analysis.figures.window import without_steps
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.common.errors import TraceError
-from molprof.common.manifest import from_json
-from molprof.common.trimmed import TRIMMED_KEY, trimmed_from_json
+from molprof.common.manifest import TRIMMED_KEY, from_json, trimmed_from_json
 from molprof.queries import PACKAGE, modules
 
 __all__ = ["Report", "build_report"]

@@ -19,8 +19,7 @@ from molprof.analysis.trim.plan import Filter, Plan, Stretch, Wish, make_plan
 from molprof.analysis.trim.scan import Scan, pass_over
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import replacing_packed
-from molprof.common.manifest import KEY, from_json
-from molprof.common.trimmed import TRIMMED_KEY, Trimmed, trimmed_from_json
+from molprof.common.manifest import KEY, TRIMMED_KEY, Trimmed, from_json, trimmed_from_json
 from molprof.queries import PACKAGE, modules
 
 

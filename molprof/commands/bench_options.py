@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from molprof.commands.options import Seconds
+from molprof.commands.options import Pair, Seconds
 from molprof.commands.submission import submit_options
 from molprof.common.settings import AUTO, DTYPES
 from molprof.profiler.bench.cases import BACKENDS, MASKS
@@ -64,22 +64,6 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]
         return size
 
 
-class Share(click.ParamType):  # type: ignore[type-arg]
-    """`K/N`: the K-th of N shares, from 1."""
-
-    name = "K/N"
-
-    def convert(
-        self, value: str | tuple[int, int], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        first, slash, last = value.partition("/")
-        if not (slash and first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
-            self.fail(f"{value!r} is not a share such as 1/4", param, ctx)
-        return int(first), int(last)
-
-
 def _listed(option: str, name: str, choices: Sequence[str], default: str, text: str) -> Callable[[_F], _F]:
     return click.option(option, name, type=Values(choices), default=default, show_default=True, help=text)
 
@@ -128,7 +112,7 @@ RUNNING_OPTIONS = (
                  help="Do not search for the largest batch that fits if a case is out of memory."),
     click.option("--device", default=AUTO, show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N."),
     click.option("--threads", type=_AT_LEAST_1, metavar="N", help="CPU threads for torch.  [default: one per core]"),
-    click.option("--share", type=Share(), metavar="K/N", help="Run every N-th case, from the K-th on."),
+    click.option("--share", type=Pair("K/N", "1/4", least=1), help="Run every N-th case, from the K-th on."),
     submit_options,
     click.option("--tasks", type=_AT_LEAST_1, metavar="N",
                  help="With --submit: split the cases into N tasks of a job array.  [default: 1]"),

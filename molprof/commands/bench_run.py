@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
 from molprof.commands.options import deliver, note
-from molprof.commands.progress import duration
+from molprof.commands.progress import Lines, duration
 from molprof.commands.submission import Submission, own_arguments, submit_command
 from molprof.common.bench_records import FAILED, HUNG, NO_MEMORY, OK, STATUSES
 from molprof.common.document import Column, Document, Section, Table
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from molprof.profiler.bench.facts import Facts
     from molprof.profiler.bench.schedule import Step
 
-INTERRUPTED = 130
 _LABEL_LENGTH = 52
 
 
@@ -55,13 +54,6 @@ def submitted(running: Running, cases: int) -> bool:
 
     Each task runs a share of the cases into a file of its own, because several nodes cannot append to one file.
     Collecting puts the files together.
-
-    Args:
-        cases: how many there are.
-
-    Raises:
-        UsageError: such files exist without `--resume`, or there are more tasks than cases.
-        RunError: a task failed.
     """
     submission = running.submission
     if running.tasks is not None and submission.cluster is None:
@@ -100,11 +92,7 @@ def submitted(running: Running, cases: int) -> bool:
 
 
 def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | None = None) -> int:
-    """Run the cases, or list them; return the exit code. `worker` replaces molprof's own.
-
-    Raises:
-        RunError: a case was not ok, and no case has figures in the file.
-    """
+    """Run the cases, or list them; return the exit code. `worker` replaces molprof's own."""
     from molprof.common.values import counted
     from molprof.profiler.bench.cases import case_id
     from molprof.profiler.bench.isolate import WORKER, Limits
@@ -132,18 +120,19 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
         retry=running.retry, bisect=running.bisect, command=("molprof", *sys.argv[1:]),
         worker=worker or WORKER,
     )  # fmt: skip
-    lines = Lines()
+    lines = CaseLines()
     try:
         run_plan(plan, facts, results, lines, lines.begin)
     except KeyboardInterrupt:
         lines.clear()
         argument = [] if running.resume else ["--resume"]
-        note(f"interrupted; {running.output} has the results so far ({lines.done} of this run); continue with:")
+        done = lines.statuses.total()
+        note(f"interrupted; {running.output} has the results so far ({done} of this run); continue with:")
         note(f"  {shlex.join(['molprof', *sys.argv[1:], *argument])}")
-        return INTERRUPTED
+        return 130
     finally:
         results.close()
-    if lines.done:
+    if lines.statuses:
         ended = (f"{lines.statuses[status]} {status}" for status in STATUSES if lines.statuses[status])
         note(f"results: {', '.join(ended)}")
     else:
@@ -175,34 +164,19 @@ def listed(cases: Sequence[Case], facts: Facts, repeats: int) -> Document:
     return Document("Benchmark cases", (Section("", table=table),), lambda: rows, summary=(summary,))
 
 
-class Lines:
+class CaseLines(Lines):
     """A line on stderr for each case that has ended; on a terminal, one for the running case too."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
-        self._live = self._stream.isatty()
+    def __init__(self) -> None:
+        super().__init__()
         self.statuses: Counter[str] = Counter()
         self.last_problem: str | None = None
 
-    @property
-    def done(self) -> int:
-        """How many cases have ended."""
-        return self.statuses.total()
-
     def begin(self, case: Case, number: int, of: int) -> None:
-        """Show the case that is about to run."""
-        if self._live:
-            self._stream.write(f"\r\x1b[2K[{number}/{of}] running {escaped(case.label())}")
-            self._stream.flush()
-
-    def clear(self) -> None:
-        """Delete the line of the running case."""
-        if self._live:
-            self._stream.write("\r\x1b[2K")
+        self.draw(f"[{number}/{of}] running {escaped(case.label())}")
 
     def __call__(self, step: Step) -> None:
         self.statuses[step.status] += 1
-        self.clear()
         width = len(str(step.of))
         label = escaped(step.case.label())
         text = f"[{step.number:>{width}}/{step.of}] {step.status:<13} {label:<{_LABEL_LENGTH}} {duration(step.seconds)}"
@@ -210,6 +184,5 @@ class Lines:
             text += f", about {duration(step.rest_s)} left"
         if step.message:
             self.last_problem = escaped(step.message)
-            text += f"\n{' ' * (2 * width + 4)}{escaped(step.message)}"
-        self._stream.write(text + "\n")
-        self._stream.flush()
+            text += f"\n{' ' * (2 * width + 4)}{self.last_problem}"
+        self.line(text)

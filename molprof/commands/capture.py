@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from molprof.commands.options import note
+from molprof.commands.options import Pair, file_option, note
 from molprof.commands.progress import Progress
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
@@ -23,22 +23,6 @@ from molprof.profiler.project import Project
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SIZES = " or ".join(f"{size} ({preset})" for preset, sizes in NAMED.items() for size in sizes)
-
-
-class Window(click.ParamType):  # type: ignore[type-arg]  # generic in click's stubs only since 8.5
-    """`FIRST:LAST`, step numbers, both included."""
-
-    name = "FIRST:LAST"
-
-    def convert(
-        self, value: str | tuple[int, int], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        first, colon, last = value.partition(":")
-        if not (colon and first.isdigit() and last.isdigit()):
-            self.fail(f"{value!r} is not FIRST:LAST, such as 20:39", param, ctx)
-        return int(first), int(last)
 
 
 def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
@@ -101,7 +85,11 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @_setting("--max-new-tokens", type=int, metavar="N", help="Most tokens of an answer.  [default: what templates need]")
 @_setting("--repeats", metavar="N", help="Timed passes, without the profiler.")
 @_setting("--warmup", metavar="N", help="Warm-up passes before the timed ones.")
-@_setting("--window", type=Window(), help="Steps of the first batch to record.  [default: 20 from step 20 on]")
+@_setting(
+    "--window",
+    type=Pair("FIRST:LAST", "20:39"),
+    help="Steps of the first batch to record.  [default: 20 from step 20 on]",
+)
 @_setting("--full", is_flag=True, help="Record every step of every batch; the trace gets large.")
 @_setting(
     "--disagreement", is_flag=True, help="Record what the model would have chosen, token by token, in an untimed pass."
@@ -115,15 +103,7 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @_setting("--template-cache", is_flag=True, help="Keep the template of a molecule that a pass generates again.")
 @_setting("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one per core]")
 @_setting("--trust-remote-code", is_flag=True, help="Let a model from the hub run its own code.")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="OUT",
-    type=click.Path(path_type=Path),
-    help="The trace: .json, or .json.gz.",
-)
-@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@file_option(".json", ".json.gz")
 @submit_options
 @click.pass_context
 def command(
@@ -186,11 +166,7 @@ def check_sampling(context: click.Context) -> None:
 
 
 def capture_settings(project: Project, lp: bool | None, **options: Any) -> CaptureSettings:
-    """The options of the command as settings; a model's short name in the project stands for its table.
-
-    Raises:
-        UsageError: options that exclude each other, or a value that cannot be.
-    """
+    """The options of the command as settings; a model's short name in the project stands for its table."""
     if options["processor"] is not None and lp is not None:
         raise click.UsageError("--lp and --no-lp decide on a processor, --processor names one; give one of them")
     alias = project.model(options["model"])

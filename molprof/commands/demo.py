@@ -120,7 +120,6 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
 
 
 def _left(elapsed_s: float, done: int) -> str:
-    """An estimate of the time for the other runs, once one is done."""
     return f", about {duration(elapsed_s / done * (len(RUNS) - done))} left" if done else ""
 
 

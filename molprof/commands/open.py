@@ -78,7 +78,10 @@ def command(
             click.echo(escaped(server.address))
             sys.stdout.flush()
             if connection := os.environ.get("SSH_CONNECTION"):
-                note(f"on your own machine: {_forwarding(connection, server.port)}, then open the address there")
+                parts = connection.split()  # address and port of the client, then of the server
+                host = shlex.quote(f"{getpass.getuser()}@{parts[2] if len(parts) > 2 else 'HOST'}")
+                forward = f"ssh -N -L {server.port}:127.0.0.1:{server.port} {host}"
+                note(f"on your own machine: {forward}, then open the address there")
             elif not no_browser and not _opened(server.address):
                 note("no browser could be started: open the address in one")
             note("Ctrl-C ends it")
@@ -88,17 +91,6 @@ def command(
                 if engine is not None and engine.is_relaying:
                     note("waiting for a query of the page; Ctrl-C again ends it")
                 note("ended")
-
-
-def _forwarding(connection: str, port: int) -> str:
-    """Return the command that forwards the port to the user's machine.
-
-    Args:
-        connection: SSH_CONNECTION: address and port of the client, then of the server.
-    """
-    parts = connection.split()
-    host = parts[2] if len(parts) > 2 else "HOST"
-    return f"ssh -N -L {port}:127.0.0.1:{port} {shlex.quote(f'{getpass.getuser()}@{host}')}"
 
 
 def _opened(address: str) -> bool:

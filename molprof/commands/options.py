@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from string import ascii_letters
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -63,6 +65,24 @@ class Seconds(click.FloatRange):
         if not math.isfinite(found):
             self.fail(f"{value} is not a number of seconds", param, ctx)
         return found
+
+
+class Pair(click.ParamType):  # type: ignore[type-arg]  # generic in click's stubs only since 8.5
+    """Two whole numbers with a sign between them; with `least`, the first is at least that and at most the second."""
+
+    def __init__(self, name: str, example: str, least: int | None = None) -> None:
+        self.name, self._example, self._least = name, example, least
+
+    def convert(
+        self, value: str | tuple[int, int], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        found = re.fullmatch(rf"([0-9]+){self.name.strip(ascii_letters)}([0-9]+)", value)
+        first, last = map(int, found.groups()) if found else (0, 0)
+        if found is None or (self._least is not None and not self._least <= first <= last):
+            self.fail(f"{value!r} is not {self.name}, such as {self._example}", param, ctx)
+        return first, last
 
 
 def engine_options(command: _F) -> _F:

@@ -1,12 +1,11 @@
-"""Progress of a capture on stderr: on a terminal one line that is redrawn, elsewhere one line per pass."""
+"""Progress on stderr: a line per pass or case, and on a terminal one that is redrawn."""
 
 from __future__ import annotations
 
 import io
 import sys
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from molprof.common.text import escaped
 
@@ -25,6 +24,7 @@ _STAGES = {
     "write": "writing the trace",
 }
 _REDRAW_S = 0.1
+_CLEAR = "\r\x1b[2K"
 
 
 def duration(seconds: float) -> str:
@@ -34,51 +34,61 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-class Progress:
-    """Prints the progress of a capture; a context manager, so that an error begins on a line of its own.
+class Lines:
+    """Lines on stderr, and on a terminal one more below them that is redrawn."""
 
-    Args:
-        label: starts every line, to distinguish several captures.
-    """
-
-    def __init__(self, label: str = "", stream: TextIO | None = None) -> None:
-        self._label = f"{label}: " if label else ""
-        self._stream = stream or sys.stderr or io.StringIO()  # None if stderr is closed
+    def __init__(self) -> None:
+        self._stream = sys.stderr or io.StringIO()  # None if stderr is closed
         self._live = self._stream.isatty()
+        self._dirty = False
+
+    def line(self, text: str) -> None:
+        """Print a line in place of the one that is redrawn."""
+        self.clear()
+        self._stream.write(f"{text}\n")
+        self._stream.flush()
+
+    def draw(self, text: str) -> None:
+        """Show `text` until the next call; on a terminal only."""
+        if self._live:
+            self._stream.write(f"{_CLEAR}{text}")
+            self._stream.flush()
+            self._dirty = True
+
+    def clear(self) -> None:
+        """Delete what `draw` shows."""
+        if self._dirty:
+            self._stream.write(_CLEAR)
+            self._dirty = False
+
+
+class Progress(Lines):
+    """Prints the progress of a capture, after `label`; a context manager, so that an error begins on a new line."""
+
+    def __init__(self, label: str = "") -> None:
+        super().__init__()
+        self._label = f"{label}: " if label else ""
         self._drawn = 0.0
         self._pass: tuple[str, int] = ("", 0)
-        self._dirty = False
 
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._dirty:
             self._stream.write("\n")
             self._stream.flush()
 
     def __call__(self, state: State) -> None:
         for line in state.notes:
-            self._stream.write(f"{self._label}{escaped(line)}\n")
-        current = (state.stage, state.number)
-        finished = state.batches > 0 and state.batch >= state.batches
-        if not self._live:
-            if finished or (current != self._pass and state.stage in ("load", "write")):
-                self._stream.write(self._text(state) + "\n")
-                self._stream.flush()
-            self._pass = current
-            return
-        now = time.monotonic()
-        if current == self._pass and not finished and now - self._drawn < _REDRAW_S:
-            return
-        self._pass, self._drawn, self._dirty = current, now, True
-        self._stream.write(f"\r\x1b[2K{self._text(state)}")
-        if finished:
-            self._stream.write("\n")
-            self._dirty = False
-        self._stream.flush()
+            self.line(f"{self._label}{escaped(line)}")
+        is_new = (state.stage, state.number) != self._pass
+        self._pass = (state.stage, state.number)
+        if 0 < state.batches <= state.batch or (is_new and not self._live and state.stage in ("load", "write")):
+            self.line(self._text(state))
+        elif is_new or time.monotonic() - self._drawn >= _REDRAW_S:
+            self._drawn = time.monotonic()
+            self.draw(self._text(state))
 
     def _text(self, state: State) -> str:
         text: str = self._label + _STAGES.get(state.stage, state.stage)

@@ -29,19 +29,12 @@ PARAMETERS = ("config", "cluster", "overrides", "detach")
 
 @dataclass(frozen=True)
 class Submission:
-    """What the options of submission ask for.
+    """What the options of submission ask for."""
 
-    Attributes:
-        config: the molprof.toml; None: the nearest.
-        cluster: None: run here.
-        overrides: `KEY=VALUE` in place of the cluster's table.
-        detach: print the job's id and leave it.
-    """
-
-    config: Path | None = None
-    cluster: str | None = None
-    overrides: tuple[str, ...] = ()
-    detach: bool = False
+    config: Path | None = None  # the molprof.toml; None: the nearest
+    cluster: str | None = None  # None: run here
+    overrides: tuple[str, ...] = ()  # `KEY=VALUE` in place of the cluster's table
+    detach: bool = False  # print the job's id and leave it
 
     @functools.cached_property
     def project(self) -> Project:
@@ -60,12 +53,7 @@ class Submittable(click.Command):
 
 
 def own_arguments(context: click.Context, *without: str) -> list[str]:
-    """Return the options that a `Submittable` was given as words of a command line, with `--config`, without the
-    other options of submission.
-
-    Args:
-        without: names of other parameters to leave out.
-    """
+    """Return the options of a `Submittable` as words, without those of submission but `--config`, and `without`."""
     left_out = {*PARAMETERS[1:], *without}
     given = dict(context.meta[_GIVEN])
     for item in context.command.params:
@@ -127,16 +115,7 @@ def submit_command(
     data: Mapping[str, Any] | None = None,
     submitted: Callable[[Job], None] = lambda job: None,
 ) -> None:
-    """Submit `tasks` as one job, then follow it to its end and finish its results, or print its id.
-
-    Args:
-        kind: the command that they come from.
-        data: what that command needs to finish their results.
-        submitted: called when Slurm has the job.
-
-    Raises:
-        RunError: a task did not end well.
-    """
+    """Submit `tasks` as one job, call `submitted`, then follow the job and finish its results, or print its id."""
     from molprof.profiler.cluster.job import jobs_folder
     from molprof.profiler.cluster.settings import overridden
     from molprof.profiler.cluster.submit import submit
@@ -165,7 +144,7 @@ def project_jobs(config: Path | None) -> Path:
 
 def follow(job: Job) -> JobStatus:
     """Print what changes until the job has ended; of a single task, its log too."""
-    from molprof.profiler.cluster.follow import LogTail, watch
+    from molprof.profiler.cluster.status import LogTail, watch
 
     said: dict[int, tuple[str, str | None]] = {}
     problem, tail = None, LogTail()
@@ -189,13 +168,16 @@ def follow(job: Job) -> JobStatus:
 
 
 def settle(status: JobStatus) -> None:
-    """Finish the results of a job, as far as there are any.
-
-    Raises:
-        RunError: a task did not end well, or not yet.
-    """
+    """Put together the results of a benchmark or sweep, and list them; RunError if a task did not end well."""
     job = status.job
-    _finish(status)
+    if job.kind == "bench":
+        from molprof.profiler.bench.results_file import collected
+
+        collected(status)
+    elif job.kind == "sweep":
+        from molprof.profiler.sweep.index import collected
+
+        collected(status)
     note(f"{job.id}: {status.summary}")
     wanted = [(job.data or {}).get("output"), *(task.output for task in job.tasks)]
     there = [output for output in wanted if output is not None and Path(output).exists()]
@@ -213,14 +195,3 @@ def settle(status: JobStatus) -> None:
         f"{len(bad)} of {len(status.tasks)} tasks of {job.id} did not end well: {first}",
         hint=f"molprof logs {job.id} {bad[0].number}; again: molprof jobs {job.id} --requeue",
     )
-
-
-def _finish(status: JobStatus) -> None:
-    """Put together what the tasks of a benchmark or a sweep left."""
-    if status.job.kind == "bench":
-        from molprof.profiler.bench.results_file import collected as finish
-    elif status.job.kind == "sweep":
-        from molprof.profiler.sweep.index import collected as finish
-    else:
-        return
-    finish(status)

@@ -94,15 +94,14 @@ def command(
     folder = folder or file.with_suffix("")
     if folder == file:
         raise UsageError(f"{file} has no ending to name the folder after", hint="-o DIR")
-    entries = [_entry(sweep, case, folder, submission) for case in sweep.cases]
-    for entry in entries:
+    entries = {case.name: _entry(sweep, case, folder, submission) for case in sweep.cases}
+    chosen = [entry for entry in entries.values() if entry.state != "unsupported"]
+    for entry in entries.values():
         if entry.state == "unsupported":
             note(f"skipped {entry.name}: {entry.message}")
-    chosen = [number for number, entry in enumerate(entries) if entry.state != "unsupported"]
     if dry_run:
-        lines = [escaped(shlex.join(["molprof", *_command(folder, entries[number], force)])) for number in chosen]
-        write("\n".join(lines))
-        note(f"{counted(len(lines), 'case')}, to be captured into {folder}")
+        write("\n".join(escaped(shlex.join(["molprof", *_command(folder, entry, force)])) for entry in chosen))
+        note(f"{counted(len(chosen), 'case')}, to be captured into {folder}")
         return
     busy = {} if force else _with_cluster(folder, submission.project)
     jobs = Counter(busy.values())
@@ -112,7 +111,7 @@ def command(
             f"{first} has not finished {counted(jobs[first], 'case')} of {folder}",
             hint=f"--resume skips them; molprof jobs {first} --cancel cancels them",
         )
-    entries, chosen = _kept(folder, entries, chosen, resume, force, busy)
+    chosen = _kept(folder, entries, chosen, resume, force, busy)
     for job, count in sorted(jobs.items()):
         note(f"skipped {counted(count, 'case')} that {job} has not finished: molprof collect {job}")
     if not chosen:
@@ -143,11 +142,7 @@ def _command(folder: Path, entry: Entry, force: bool) -> list[str]:
 
 
 def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> Entry:
-    """Return a case, checked as capture checks its options.
-
-    Raises:
-        UsageError: a value that no capture accepts; names the line.
-    """
+    """Return a case, checked as capture checks its options."""
     from molprof.profiler.models.names import check_folder
     from molprof.profiler.processors import find_factory
     from molprof.profiler.sweep.index import Entry
@@ -194,13 +189,9 @@ def _with_cluster(folder: Path, project: Project) -> dict[str, str]:
 
 
 def _kept(
-    folder: Path, entries: list[Entry], chosen: list[int], resume: bool, force: bool, busy: Mapping[str, str]
-) -> tuple[list[Entry], list[int]]:
-    """Return the entries with what an earlier sweep left in the folder, and the cases that remain to be captured.
-
-    Raises:
-        UsageError: the folder cannot be used, or has traces, and neither --resume nor --force is given.
-    """
+    folder: Path, entries: dict[str, Entry], chosen: list[Entry], resume: bool, force: bool, busy: Mapping[str, str]
+) -> list[Entry]:
+    """Put what an earlier sweep left in the folder into `entries`; return those that remain to be captured."""
     from molprof.profiler.sweep.index import read_index, write_index
 
     try:
@@ -208,46 +199,42 @@ def _kept(
     except OSError as error:
         raise UsageError(f"cannot make {folder}: {error.strerror}", hint="name another with -o DIR") from error
     earlier = {entry.name: entry for entry in read_index(folder) or ()}
-    for number in list(chosen):
-        entry, before = entries[number], earlier.get(entries[number].name)
+    left = []
+    for entry in chosen:
+        before, trace = earlier.get(entry.name), folder / entry.trace
         if before is not None and entry.name in busy:
-            entries[number] = before
-            chosen.remove(number)
-            continue
-        if force or not (folder / entry.trace).exists():
-            continue
-        if not resume:
-            raise UsageError(f"{folder / entry.trace} already exists", hint="--resume keeps it, --force replaces it")
-        if before is None or before.arguments != entry.arguments:
+            entries[entry.name] = before
+        elif force or not trace.exists():
+            left.append(entry)
+        elif not resume:
+            raise UsageError(f"{trace} already exists", hint="--resume keeps it, --force replaces it")
+        elif before is None or before.arguments != entry.arguments:
             raise UsageError(
-                f"{folder / entry.trace} was captured with other options than {entry.name} has now",
+                f"{trace} was captured with other options than {entry.name} has now",
                 hint="name another folder with -o DIR, or capture all again with --force",
             )
-        entries[number] = replace(before, state="ok", message=None)
-        chosen.remove(number)
-    write_index(folder, entries)
-    return entries, chosen
+        else:
+            entries[entry.name] = replace(before, state="ok", message=None)
+    write_index(folder, entries.values())
+    return left
 
 
-def _here(folder: Path, entries: list[Entry], chosen: list[int], force: bool, limit_s: float | None) -> None:
-    from molprof.profiler.sweep.local import LOGS, run_cases
+def _here(folder: Path, entries: dict[str, Entry], chosen: list[Entry], force: bool, limit_s: float | None) -> None:
+    from molprof.profiler.sweep.index import LOGS, run_cases
 
-    done: list[int] = []
-
-    def report(number: int, entry: Entry) -> None:
-        if entry.state == "running":
-            note(f"[{chosen.index(number) + 1}/{len(chosen)}] {entry.name}")
-            return
-        done.append(number)
-        took = f" after {entry.seconds:g} s" if entry.seconds is not None else ""
-        note(f"  {entry.state}{took}" + (f": {entry.message}" if entry.message else ""))
-
+    commands = {entry.name: _command(folder, entry, force) for entry in chosen}
+    done, bad = 0, []
     try:
-        result = run_cases(folder, entries, chosen, lambda entry: _command(folder, entry, force), limit_s, report)
+        for entry in run_cases(folder, entries, commands, limit_s):
+            if entry.state == "running":
+                note(f"[{done + 1}/{len(chosen)}] {entry.name}")
+                continue
+            done += 1
+            bad += [entry] if entry.state != "ok" else []
+            note(f"  {entry.state} after {entry.seconds:g} s" + (f": {entry.message}" if entry.message else ""))
     except KeyboardInterrupt:
-        note(f"{len(done)} of {len(chosen)} cases are done; for the others, repeat the command with --resume")
+        note(f"{done} of {len(chosen)} cases are done; for the others, repeat the command with --resume")
         raise
-    bad = [result[number] for number in chosen if result[number].state != "ok"]
     if bad:
         raise RunError(
             f"{len(bad)} of {len(chosen)} cases did not end well, first {bad[0].name}: {bad[0].message}",
@@ -255,17 +242,17 @@ def _here(folder: Path, entries: list[Entry], chosen: list[int], force: bool, li
         )
 
 
-def _there(folder: Path, entries: list[Entry], chosen: list[int], force: bool, submission: Submission) -> None:
+def _there(folder: Path, entries: dict[str, Entry], chosen: list[Entry], force: bool, submission: Submission) -> None:
     from molprof.profiler.cluster.job import Job, Task
     from molprof.profiler.sweep.index import write_index
 
     def submitted(job: Job) -> None:
-        for number in chosen:
-            entries[number] = replace(entries[number], state="submitted", job=job.id)
-        write_index(folder, entries)
+        for entry in chosen:
+            entries[entry.name] = replace(entry, state="submitted", job=job.id)
+        write_index(folder, entries.values())
 
     tasks = [
         Task(entry.name, tuple(_command(folder, entry, force)), str((folder / entry.trace).absolute()))
-        for entry in (entries[number] for number in chosen)
+        for entry in chosen
     ]
     submit_command(submission, "sweep", tasks, {"folder": str(folder.absolute())}, submitted)

@@ -17,7 +17,7 @@ from molprof.common.typed_json import read_typed
 SCHEMA = 1
 OK, FAILED, HUNG, NO_MEMORY, UNSUPPORTED = STATUSES = ("ok", "failed", "hung", "out of memory", "unsupported")
 GENERATE, SDPA = "generate", "sdpa"
-ID_LETTERS = 12
+_DIGEST_LETTERS = 12
 _ACCEPTED = "use a file that molprof bench -o wrote"
 # Nanoseconds, bytes and counts.
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -26,19 +26,15 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class GenerationFigures:
-    """What one process measured of whole generation; None: not recorded.
+    """What one process measured of whole generation; None: not recorded."""
 
-    Attributes:
-        wall_ns, phases_ns, compiles, compile_ns: of each timed pass; phases in host time, compiles in frames.
-        warmup_ns, warmup_compiles, warmup_compile_ns: of each warm-up pass.
-        tokens: generated in one pass, end tokens included.
-    """
-
+    # wall_ns, phases_ns, compiles, compile_ns: of each timed pass; phases in host time, compiles in frames
     wall_ns: list[Whole]
     phases_ns: list[dict[str, Whole]]
-    tokens: Whole
+    tokens: Whole  # generated in one pass, end tokens included
     steps: Whole
     load_ns: Whole | None = None
+    # warmup_ns, warmup_compiles, warmup_compile_ns: of each warm-up pass
     warmup_ns: list[Whole] = field(default_factory=list)
     warmup_compiles: list[Whole | None] = field(default_factory=list)
     warmup_compile_ns: list[Whole | None] = field(default_factory=list)
@@ -62,21 +58,14 @@ class GenerationFigures:
 
 @dataclass(frozen=True)
 class SdpaFigures:
-    """What one process measured of the attention kernel; None: not recorded.
+    """What one process measured of the attention kernel; None: not recorded."""
 
-    Attributes:
-        times_ns: of each timed call.
-        flops: floating-point operations of a call; bytes: the least that a call must move.
-        chosen: the kernel that torch chose for backend `auto`.
-        largest_error: the largest difference to the math kernel in float32.
-    """
-
-    times_ns: list[Whole]
-    flops: Whole
-    bytes: Whole
+    times_ns: list[Whole]  # of each timed call
+    flops: Whole  # floating-point operations of a call
+    bytes: Whole  # the least that a call must move
     first_call_ns: Whole | None = None
-    chosen: str | None = None
-    largest_error: float | None = None
+    chosen: str | None = None  # the kernel that torch chose for backend `auto`
+    largest_error: float | None = None  # the largest difference to the math kernel in float32
     peak_memory_bytes: Whole | None = None
     compiles: Whole | None = None
 
@@ -87,60 +76,40 @@ class SdpaFigures:
 
 @dataclass(frozen=True)
 class Result:
-    """One process of a case.
-
-    Attributes:
-        settings: of the case, `kind` first.
-        status: one of `STATUSES`.
-        figures: None unless the status is ok.
-        load: load average of the machine over a minute when the process began.
-        largest_batch: the largest that fits, if the case was out of memory; fit_exact: no larger one fits.
-    """
+    """One process of a case."""
 
     case: str
     label: str
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # of the case, `kind` first
     environment: str
     repeat: int
-    status: str
+    status: str  # one of `STATUSES`
     message: str | None = None
     stack: list[str] | None = None
     wall_s: float | None = None
-    load: float | None = None
-    figures: dict[str, Any] | None = None
-    largest_batch: int | None = None
-    fit_exact: bool | None = None
+    load: float | None = None  # load average of the machine over a minute when the process began
+    figures: dict[str, Any] | None = None  # None unless the status is ok
+    largest_batch: int | None = None  # the largest that fits, if the case was out of memory
+    fit_exact: bool | None = None  # no larger one fits
 
     @property
     def kind(self) -> str:
-        """`sdpa` or `generate`."""
         return str(self.settings.get("kind"))
 
     def read_figures(self, kind: type[_T]) -> _T:
-        """Return the figures as `GenerationFigures` or `SdpaFigures`.
-
-        Raises:
-            TraceError: a figure is missing, or cannot have been measured.
-        """
+        """Return the figures as `GenerationFigures` or `SdpaFigures`."""
         return read_typed(self.figures, kind, f"case {self.case}: figures", _ACCEPTED)
 
 
 @dataclass(frozen=True)
 class Results:
-    """A file of results.
+    """A file of results."""
 
-    Attributes:
-        environments: hardware and versions by id.
-        runs: the runs that added to the file: command, seed, repeats, limits.
-        lines: the results as the file has them, with keys that `Result` does not have.
-        notes: what the reader should know about the file.
-    """
-
-    environments: dict[str, dict[str, Any]] = field(default_factory=dict)
-    runs: tuple[dict[str, Any], ...] = ()
+    environments: dict[str, dict[str, Any]] = field(default_factory=dict)  # hardware and versions by id
+    runs: tuple[dict[str, Any], ...] = ()  # the runs that added to the file: command, seed, repeats, limits
     results: tuple[Result, ...] = ()
-    lines: tuple[dict[str, Any], ...] = ()
-    notes: tuple[str, ...] = ()
+    lines: tuple[dict[str, Any], ...] = ()  # the results as the file has them, with keys that `Result` does not have
+    notes: tuple[str, ...] = ()  # what the reader should know about the file
 
 
 @dataclass(frozen=True)
@@ -155,20 +124,17 @@ class _Environment:
     environment: dict[str, Any]
 
 
-def environment_id(environment: Mapping[str, Any]) -> str:
-    """Return twelve hexadecimal digits, equal for equal hardware and versions."""
-    text = json.dumps(environment, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:ID_LETTERS]
+def digest(content: Mapping[str, Any]) -> str:
+    """Return twelve hexadecimal digits, equal for equal JSON on any machine."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LETTERS]
 
 
 def read_results(path: Path, to_add: bool = False) -> Results:
     """Return all records of a file, without a last line that was cut off.
 
-    Args:
-        to_add: results will be added to the file: it may be empty, and a wrong file is a wrong option.
-
-    Raises:
-        TraceError, or UsageError with `to_add`: the file cannot be read, holds something else, or has a newer schema.
+    With `to_add`, results will be added to the file: it may be empty, and a wrong file is a wrong option (UsageError,
+    else TraceError).
     """
     error: type[MolprofError] = UsageError if to_add else TraceError
     hint = f"{_ACCEPTED}, or a new one" if to_add else _ACCEPTED

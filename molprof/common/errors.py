@@ -4,12 +4,7 @@ from __future__ import annotations
 
 
 class MolprofError(Exception):
-    """A failure that the command line prints as one line, never as a traceback.
-
-    Args:
-        message: what went wrong, naming the bad value and where it stood.
-        hint: what the user can do about it, or None.
-    """
+    """A failure that the command line prints as one line, and below it a hint what to do about it."""
 
     exit_code = 3
 
@@ -47,33 +42,20 @@ class NotComparableError(MolprofError):
 
 
 class ProcessorError(RunError):
-    """A user's logits processor failed, or returned what cannot be scores.
-
-    Args:
-        step: the step it happened in; None: before the first one.
-        batch: the batch; None where that is not known yet.
-    """
+    """A user's logits processor failed, or returned what cannot be scores; without a step, before the first one."""
 
     def __init__(
         self, message: str, hint: str | None = None, *, step: int | None = None, batch: int | None = None
     ) -> None:
         super().__init__(message, hint)
-        self.step = step
-        self.batch = batch
+        self.step, self.batch = step, batch
 
     def in_batch(self, batch: int) -> ProcessorError:
-        """The same failure, with its batch named."""
         return ProcessorError(f"{self}, batch {batch}", self.hint, step=self.step, batch=batch)
 
 
 class MissingExtraError(UsageError):
-    """An optional dependency is not installed.
-
-    Args:
-        package: the missing distribution, as pip names it.
-        extra: the molprof extra that installs it.
-        purpose: what it is needed for.
-    """
+    """The distribution `package`, which the extra `extra` of molprof installs, is missing."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(

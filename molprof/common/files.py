@@ -30,11 +30,7 @@ def cache_dir() -> Path:
 
 
 def read_text(path: Path, hint: str | None = None) -> str:
-    """The text of a UTF-8 file, without a byte order mark.
-
-    Raises:
-        UsageError: it cannot be read, or is not UTF-8.
-    """
+    """The text of a UTF-8 file, without a byte order mark."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as problem:
@@ -78,11 +74,7 @@ def replacing_packed(path: Path) -> Iterator[BinaryIO]:
 
 
 def scratch_file(path: Path, suffix: str) -> Path:
-    """A new empty file beside `path`, hidden, its name ending in `suffix`; whoever asks for it removes it.
-
-    Raises:
-        UsageError: none can be made there.
-    """
+    """A new empty file beside `path`, hidden, its name ending in `suffix`; whoever asks for it removes it."""
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name[:_NAME_CHARACTERS]}.", suffix=suffix, dir=path.parent)
     except OSError as error:
@@ -92,26 +84,17 @@ def scratch_file(path: Path, suffix: str) -> Path:
 
 
 def check_output(path: Path, force: bool) -> None:
-    """Refuses, before any work, an output path that cannot or must not be written.
-
-    Raises:
-        UsageError: its folder is missing, no file can be made there, it is a folder, or it exists and `force` is off.
-    """
+    """Refuses, before any work, an output path that cannot or must not be written."""
     try:
-        _check_output(path, force)
+        if path.is_dir():
+            raise UsageError(f"{path} is a directory", hint="name a file")
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{path} is not a regular file", hint="name another, or leave -o out to write to stdout")
+        if not path.parent.is_dir():
+            raise UsageError(f"the directory {path.parent} does not exist", hint=f"mkdir -p {path.parent}")
+        if path.exists() and not force:
+            raise UsageError(f"{path} already exists", hint="choose another name, or --force to replace it")
+        # Permissions alone do not tell: root has them all in /proc, and nobody on a file system that is read-only.
+        scratch_file(Path(os.path.realpath(path)), ".part").unlink()
     except OSError as error:  # a name too long, a folder that may not be looked into
         raise UsageError(f"cannot write {path}: {error.strerror}", hint="name another file with -o OUT") from error
-
-
-def _check_output(path: Path, force: bool) -> None:
-    if path.is_dir():
-        raise UsageError(f"{path} is a directory", hint="name a file")
-    if path.exists() and not path.is_file():
-        raise UsageError(f"{path} is not a regular file", hint="name another, or leave -o out to write to stdout")
-    parent = path.parent
-    if not parent.is_dir():
-        raise UsageError(f"the directory {parent} does not exist", hint=f"mkdir -p {parent}")
-    if path.exists() and not force:
-        raise UsageError(f"{path} already exists", hint="choose another name, or --force to replace it")
-    # Permissions alone do not tell: root has them all in /proc, and nobody on a file system that is read-only.
-    scratch_file(Path(os.path.realpath(path)), ".part").unlink()

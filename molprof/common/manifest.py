@@ -14,6 +14,8 @@ SCHEMA = 2
 KEY = "molprof"
 # In place of the manifest, in the trace of a capture that failed: `problem`, `processor`, `command`.
 INCOMPLETE_KEY = "molprof_incomplete"
+# Beside the manifest, or alone, in a part of another trace: a `Trimmed`.
+TRIMMED_KEY = "molprof_trimmed"
 
 
 @dataclass(frozen=True)
@@ -38,95 +40,62 @@ class Environment:
 
 @dataclass(frozen=True)
 class Resolved:
-    """What only running tells: the model as it was loaded, and what `auto` and missing settings became.
+    """What only running tells: the model as it was loaded, and what `auto` and missing settings became."""
 
-    Attributes:
-        family: transformers `model_type`.
-        parameters: parameters, tied weights once.
-        logits_width: columns of the logits, padding included.
-        vocabulary: tokens of the tokenizer, added ones included.
-        dtype, device: as used.
-        max_new_tokens: the most tokens that any sequence could get.
-        processor: name of the studied logits processor, None without one.
-        processor_parameters: its parameters by name.
-        placeholder: the coordinate placeholder of the templates, None without a processor.
-        sorted: batches were cut by length, longest first; None if not recorded.
-        weights: of a preset `trained` or `random`; None: of another model, or not recorded.
-        head_dim, mlp: width of a head and of the feed-forward part; None if not recorded.
-        host_reads: how often molprof's own decoding loop read chosen tokens back in one pass; None in `generate`.
-        template_threads: threads that built templates; None without a processor.
-        not_recorded: settings that the trace does not hold, so that their values are mere defaults.
-    """
-
-    family: str
-    parameters: int
+    family: str  # transformers `model_type`
+    parameters: int  # parameters, tied weights once
     layers: int
     hidden: int
     heads: int
     kv_heads: int
-    logits_width: int
-    vocabulary: int
-    dtype: str
+    logits_width: int  # columns of the logits, padding included
+    vocabulary: int  # tokens of the tokenizer, added ones included
+    dtype: str  # dtype, device: as used
     device: str
-    max_new_tokens: int
-    processor: str | None
-    processor_parameters: dict[str, Any]
-    placeholder: str | None
-    sorted: bool | None = None
-    weights: str | None = None
-    head_dim: int | None = None
+    max_new_tokens: int  # the most tokens that any sequence could get
+    processor: str | None  # name of the studied logits processor, None without one
+    processor_parameters: dict[str, Any]  # its parameters by name
+    placeholder: str | None  # the coordinate placeholder of the templates, None without a processor
+    sorted: bool | None = None  # batches were cut by length, longest first; None if not recorded
+    weights: str | None = None  # of a preset `trained` or `random`; None: of another model, or not recorded
+    head_dim: int | None = None  # head_dim, mlp: width of a head and of the feed-forward part; None if not recorded
     mlp: int | None = None
+    # how often molprof's own decoding loop read chosen tokens back in one pass; None in `generate`
     host_reads: int | None = None
-    template_threads: int | None = None
+    template_threads: int | None = None  # threads that built templates; None without a processor
+    # settings that the trace does not hold, so that their values are mere defaults
     not_recorded: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """One unprofiled, synchronized pass over all molecules.
+    """One unprofiled, synchronized pass over all molecules."""
 
-    Attributes:
-        wall_ns: from before the first batch's templates to after the last batch's text, device synchronized.
-        phases_ns: host time per phase of `PHASES`, summed over batches and steps.
-        steps_ns: wall time of each step, batch after batch (step 0 of a batch is its prefill step).
-        compiles, compile_ns: frames that torch.compile compiled during the pass, and the time in that; None if not
-            recorded.
-    """
-
-    wall_ns: int
-    phases_ns: dict[str, int]
-    steps_ns: list[list[int]]
+    wall_ns: int  # from before the first batch's templates to after the last batch's text, device synchronized
+    phases_ns: dict[str, int]  # host time per phase of `PHASES`, summed over batches and steps
+    steps_ns: list[list[int]]  # wall time of each step, batch after batch (step 0 of a batch is its prefill step)
+    # compiles, compile_ns: frames that torch.compile compiled during the pass, and the time in that; None if not
+    # recorded
     compiles: int | None = None
     compile_ns: int | None = None
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Unprofiled timings, and what the profiler cost.
+    """Unprofiled timings, and what the profiler cost."""
 
-    Attributes:
-        warmup_ns: wall time of each warm-up pass.
-        repeats: the timed passes, in order.
-        mark_ns: measured cost of one host timestamp; a step takes four.
-        unmarked_wall_ns: wall time of a timed pass without phase timestamps, None if not measured.
-        profiled_steps_ns: wall time of the recorded steps in the recorded pass.
-        unprofiled_steps_ns: median over repeats of the wall time of the same steps.
-        signature_ns: measured cost of one signature inspection, which transformers makes before it calls a logits
-            processor; the `processor` phase of a step holds one per studied processor and one more. None if not
-            measured.
-        profiled_wall_ns: wall time of the recorded pass if it recorded everything, else None.
-        warmup_compiles, warmup_compile_ns: frames that torch compiled during each warm-up pass, and the time in that;
-            None if not recorded.
-    """
-
-    warmup_ns: list[int]
-    repeats: list[Repeat]
-    mark_ns: float
-    unmarked_wall_ns: int | None
-    profiled_steps_ns: int
-    unprofiled_steps_ns: int
+    warmup_ns: list[int]  # wall time of each warm-up pass
+    repeats: list[Repeat]  # the timed passes, in order
+    mark_ns: float  # measured cost of one host timestamp; a step takes four
+    unmarked_wall_ns: int | None  # wall time of a timed pass without phase timestamps, None if not measured
+    profiled_steps_ns: int  # wall time of the recorded steps in the recorded pass
+    unprofiled_steps_ns: int  # median over repeats of the wall time of the same steps
+    # measured cost of one signature inspection, which transformers makes before it calls a logits processor; the
+    # `processor` phase of a step holds one per studied processor and one more. None if not measured
     signature_ns: float | None = None
-    profiled_wall_ns: int | None = None
+    profiled_wall_ns: int | None = None  # wall time of the recorded pass if it recorded everything, else None
+    # warmup_compiles, warmup_compile_ns: frames that torch compiled during each warm-up pass, and the time in that;
+    # None if not recorded
     warmup_compiles: list[int | None] | None = None
     warmup_compile_ns: list[int | None] | None = None
 
@@ -143,11 +112,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything about a run that is not an event.
-
-    Attributes:
-        rows_per_step: by batch, the rows that each step computed; None: one per molecule in every step.
-    """
+    """Everything about a run that is not an event."""
 
     schema: int
     created: str
@@ -160,6 +125,7 @@ class Manifest:
     steps_per_batch: list[int]
     molecules: list[MoleculeRun]
     skipped: list[Skipped]
+    # by batch, the rows that each step computed; None: one per molecule in every step
     rows_per_step: list[list[int]] | None = None
 
     def setting(self, name: str) -> Any:
@@ -167,16 +133,44 @@ class Manifest:
         return None if name in self.resolved.not_recorded else getattr(self.settings, name)
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest as JSON-ready dicts and lists."""
         return asdict(self)
 
 
-def from_json(raw: Any) -> Manifest:
-    """The manifest of a trace.
+@dataclass(frozen=True)
+class Trimmed:
+    """The part of another trace that was kept; None and empty lists: all."""
 
-    Raises:
-        TraceError: a newer schema, or not a manifest.
-    """
+    source: str  # name of the other trace's file
+    whole_steps: bool  # the kept steps are whole, so that their figures are unchanged
+    batch: int | None = None  # batch of the recorded steps
+    first_step: int | None = None  # first_step, last_step: numbers of the first and the last step
+    last_step: int | None = None
+    phases: list[str] = field(default_factory=list)  # names of phases
+    categories: list[str] = field(default_factory=list)  # kept categories
+    without: list[str] = field(default_factory=list)  # those left out
+    start_ns: int | None = None  # start_ns, end_ns: since the earliest event of the source
+    end_ns: int | None = None
+
+    def text(self) -> str:
+        """In words, for a report."""
+        parts = []
+        if self.first_step is not None:
+            of = "" if self.batch is None else f" of batch {self.batch}"
+            parts.append(f"steps {self.first_step} to {self.last_step}{of}")
+        if self.start_ns is not None or self.end_ns is not None:
+            until = "the end" if self.end_ns is None else f"{self.end_ns / 1e6:.3f} ms"
+            parts.append(f"{(self.start_ns or 0) / 1e6:.3f} ms to {until}")
+        for what, names in (("phases", self.phases), ("categories", self.categories), ("no", self.without)):
+            if names:
+                parts.append(f"{what} {', '.join(names)}")
+        return f"trimmed from {self.source}: {'; '.join(parts)}"
+
+
+def trimmed_from_json(raw: Any) -> Trimmed | None:
+    return None if raw is None else read_typed(raw, Trimmed, TRIMMED_KEY)
+
+
+def from_json(raw: Any) -> Manifest:
     if not isinstance(raw, dict) or not isinstance(raw.get("schema"), int):
         raise TraceError("the trace's 'molprof' key holds no manifest (no integer 'schema')")
     if raw["schema"] > SCHEMA:

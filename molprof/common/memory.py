@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-_ROOT = Path("/")
 _PROC = Path("/proc")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -17,17 +16,14 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def available_bytes(root: Path = _ROOT) -> int | None:
+def available_bytes(root: Path = Path("/")) -> int | None:
     """Return the memory that this process may still take: the machine's, or its control group's if that is less.
 
     Cached files count as available. None if the system does not tell, as on other systems than Linux.
-
-    Args:
-        root: of the file system, for tests.
     """
     found = list(_of_groups(root))
     with contextlib.suppress(OSError, KeyError, ValueError):
-        found.append(_figures(root / "proc/meminfo")["MemAvailable"] * 1024)
+        found.append(numbers(root / "proc/meminfo")["MemAvailable"] * 1024)
     return max(0, min(found)) if found else None
 
 
@@ -47,13 +43,13 @@ def _of_groups(root: Path) -> Iterator[int]:
             for folder in (group, *group.parents):  # a limit of a group holds for all within it
                 with contextlib.suppress(OSError, KeyError, ValueError):
                     limit, used = (int((folder / item).read_text()) for item in names[:2])
-                    yield limit - used + _figures(folder / "memory.stat")[names[2]]
+                    yield limit - used + numbers(folder / "memory.stat")[names[2]]
                 if folder == top:
                     break
 
 
-def _figures(file: Path) -> dict[str, int]:
-    """The numbers of a file of lines `name number` or `name: number kB`."""
+def numbers(file: Path) -> dict[str, int]:
+    """Return the numbers of a file of lines `name number` or `name: number kB`."""
     rows = (line.replace(":", " ").split() for line in file.read_text().splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
 
@@ -72,12 +68,12 @@ def proportional_bytes(pids: Iterable[int]) -> int:
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError):
-            total += _figures(_PROC / str(pid) / "smaps_rollup").get("Pss", 0) * 1024
+            total += numbers(_PROC / str(pid) / "smaps_rollup").get("Pss", 0) * 1024
     return total
 
 
 def oom_kills() -> int:
     """Return how many processes the kernel has killed for lack of memory since it started; 0 if it does not tell."""
     with contextlib.suppress(OSError, ValueError):
-        return _figures(_PROC / "vmstat").get("oom_kill", 0)
+        return numbers(_PROC / "vmstat").get("oom_kill", 0)
     return 0

@@ -20,63 +20,41 @@ class TemplateCounts:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """What the model would have chosen instead of each generated token, from an untimed pass.
+    """What the model would have chosen instead of each generated token, from an untimed pass."""
 
-    Attributes:
-        probabilities: of the written token, in the softmax over all logits that reach the processor, with six digits.
-        ranks: how many tokens the model preferred to it; 0 is its first choice.
-        choices: one letter per token: c(opy), all other tokens were forbidden; f(ree), some were; o(pen), none was.
-        forbidden: one digit per token: 1 if the model's first choice was forbidden, else 0.
-    """
-
+    # of the written token, in the softmax over all logits that reach the processor, with six digits
     probabilities: list[float]
-    ranks: list[int]
-    choices: str
-    forbidden: str
+    ranks: list[int]  # how many tokens the model preferred to it; 0 is its first choice
+    choices: str  # one letter per token: c(opy), all other tokens were forbidden; f(ree), some were; o(pen), none was
+    forbidden: str  # one digit per token: 1 if the model's first choice was forbidden, else 0
 
 
 @dataclass(frozen=True)
 class MoleculeRun:
-    """One prompt and what came of it.
+    """One prompt and what came of it."""
 
-    Attributes:
-        sequence: number in the run, from 0, in the order of the input; `batch` and `row` say where it ran.
-        smiles: canonical SMILES; None for a plain-text prompt.
-        prompt_tokens: tokens of the prompt, padding excluded.
-        token_ids: generated tokens, with the end token, without padding.
-        kinds: one letter per token: f(ree) c(opy) j(unk) l(filler) e(os).
-        blocks: coordinate block of each token, -1 outside.
-        text: the generated text without special end tokens.
-        valid: None if there is nothing to check against.
-        problem: why it is not valid, None if it is.
-        malformed_blocks: blocks that do not begin with three decimal numbers.
-        masked_logits: logits set to -inf for this row, over all steps; None without a processor.
-        template: None without a processor, or if it does not fix the length of the answer.
-        cut_blocks: malformed blocks, 0 or 1, that the bound on new tokens cut short; None if not recorded.
-        needed_per_block: tokens that the coordinates of each block need; the least, of a malformed block that can
-            become `x,y,z`; None of other malformed blocks and of one that was never closed. None if not recorded.
-        disagreement: None if not recorded.
-        step_tokens: tokens that each step of its batch appended, until the row ended; None: one in each.
-    """
-
-    sequence: int
+    sequence: int  # number in the run, from 0, in the order of the input; `batch` and `row` say where it ran
     batch: int
     row: int
-    smiles: str | None
+    smiles: str | None  # canonical SMILES; None for a plain-text prompt
     prompt: str
-    prompt_tokens: int
-    token_ids: list[int]
-    kinds: str
-    blocks: list[int]
-    text: str
-    valid: bool | None
-    problem: str | None
-    malformed_blocks: int
-    masked_logits: int | None
-    template: TemplateCounts | None
+    prompt_tokens: int  # tokens of the prompt, padding excluded
+    token_ids: list[int]  # generated tokens, with the end token, without padding
+    kinds: str  # one letter per token: f(ree) c(opy) j(unk) l(filler) e(os)
+    blocks: list[int]  # coordinate block of each token, -1 outside
+    text: str  # the generated text without special end tokens
+    valid: bool | None  # None if there is nothing to check against
+    problem: str | None  # why it is not valid, None if it is
+    malformed_blocks: int  # blocks that do not begin with three decimal numbers
+    masked_logits: int | None  # logits set to -inf for this row, over all steps; None without a processor
+    template: TemplateCounts | None  # None without a processor, or if it does not fix the length of the answer
+    # malformed blocks, 0 or 1, that the bound on new tokens cut short; None if not recorded
     cut_blocks: int | None = None
+    # tokens that the coordinates of each block need; the least, of a malformed block that can become `x,y,z`; None of
+    # other malformed blocks and of one that was never closed. None if not recorded
     needed_per_block: list[int | None] | None = None
-    disagreement: Disagreement | None = None
+    disagreement: Disagreement | None = None  # None if not recorded
+    # tokens that each step of its batch appended, until the row ended; None: one in each
     step_tokens: list[int] | None = None
 
     @property

@@ -36,10 +36,9 @@ _PROC = Path("/proc")
 
 
 def call_line(target: str, *arguments: str, bound: bool = True) -> list[str]:
-    """Return the command that calls a function without parameters, which finds `arguments` in sys.argv[1:].
+    """Return the command that calls `target` (`module:function`), which finds `arguments` in sys.argv[1:].
 
     Args:
-        target: `package.module:function`.
         bound: the other process is killed when the thread that starts it ends, however suddenly; on Linux only.
     """
     parent = str(os.getpid()) if bound else ""
@@ -47,7 +46,6 @@ def call_line(target: str, *arguments: str, bound: bool = True) -> list[str]:
 
 
 def command_line(arguments: Sequence[str]) -> list[str]:
-    """Return the command that runs `molprof ARGUMENTS`."""
     return call_line("molprof.cli:main", *arguments)
 
 
@@ -61,11 +59,7 @@ def called() -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Make the kernel kill this process when the one that started it is gone; on Linux only.
-
-    Args:
-        parent: its process id, for it may be gone already.
-    """
+    """Make the kernel kill this process when `parent`, which started it, is gone; on Linux only."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -74,14 +68,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def end(process: subprocess.Popen[bytes], cookie: str = "") -> bool:
-    """Kill the group of a process that leads one, and wait until it is gone.
-
-    Args:
-        cookie: kill the processes that `members` finds by it too, and wait for them.
-
-    Returns:
-        False if one of those cannot be killed.
-    """
+    """Kill the group of a process that leads one, and what `members` finds by the cookie; False if that cannot be."""
     _signal(process, signal.SIGKILL)
     clean = not cookie or end_members(process.pid, cookie)
     process.wait()
@@ -108,7 +95,7 @@ def members(root: int, cookie: str = "") -> set[int]:
     watch one.
     """
     parents: dict[int, int] = {}
-    found = set()
+    found, mark = set(), f"{COOKIE}={cookie}".encode()
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
             continue
@@ -119,7 +106,11 @@ def members(root: int, cookie: str = "") -> set[int]:
             if state in "ZX":
                 continue
             parents[pid] = int(parent)
-            if int(session) == root or pid == root or (cookie and _carries(entry, cookie)):
+            if (
+                int(session) == root
+                or pid == root
+                or (cookie and mark in (entry / "environ").read_bytes().split(b"\0"))
+            ):
                 found.add(pid)
     grown = True
     while grown:
@@ -129,29 +120,16 @@ def members(root: int, cookie: str = "") -> set[int]:
     return found
 
 
-def _carries(entry: Path, cookie: str) -> bool:
-    with contextlib.suppress(OSError):
-        return f"{COOKIE}={cookie}".encode() in (entry / "environ").read_bytes().split(b"\0")
-    return False
-
-
 @dataclass(frozen=True)
 class Ending:
-    """How a command line ended.
+    """How a command line ended."""
 
-    Attributes:
-        exit_code: of the process; below 0 the signal that killed it.
-        message: why it failed; None if it did not.
-        timed_out: it was stopped at its time limit.
-    """
-
-    exit_code: int
-    message: str | None
-    timed_out: bool = False
+    exit_code: int  # of the process; below 0 the signal that killed it
+    message: str | None  # why it failed; None if it did not
+    timed_out: bool = False  # it was stopped at its time limit
 
     @property
     def state(self) -> str:
-        """`ok`, `failed` or `timed out`."""
         return "timed out" if self.timed_out else "ok" if self.exit_code == 0 else "failed"
 
 
@@ -162,9 +140,6 @@ def run_child(
 
     At the limit, and when an exception interrupts this call, the process gets SIGTERM, and SIGKILL after `GRACE_S`
     seconds. What it started and left is killed in any case.
-
-    Args:
-        limit_s: seconds until it is stopped; None: no limit.
     """
     process = subprocess.Popen(
         command_line(arguments),

@@ -11,18 +11,9 @@ from molprof.common.errors import UsageError
 AUTO = "auto"
 TRAINED, RANDOM = "trained", "random"
 WEIGHTS = (TRAINED, RANDOM)
-# `sdpa-*` restrict torch to one of its scaled-dot-product kernels; the others are transformers' names.
-ATTENTION = (
-    "eager",
-    "sdpa",
-    "sdpa-math",
-    "sdpa-flash",
-    "sdpa-efficient",
-    "sdpa-cudnn",
-    "flash_attention_2",
-    "flash_attention_3",
-    "flex_attention",
-)
+# They restrict torch to one of its scaled-dot-product kernels; the names of `ATTENTION` are transformers'.
+_SDPA = ("sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn")
+ATTENTION = ("eager", "sdpa", *_SDPA, "flash_attention_2", "flash_attention_3", "flex_attention")
 DTYPES = (AUTO, "float32", "bfloat16", "float16")
 # transformers' names. Static caches have one shape, which a compiled forward needs.
 KV_CACHES = ("dynamic", "static", "offloaded", "offloaded_static", "quantized")
@@ -39,51 +30,40 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True)
 class CaptureSettings:
-    """One capture: the options of `molprof capture` by name, whose help describes them. Checks what needs no device.
-
-    Attributes:
-        size: see `sizes.sized`; None: the preset's own.
-        processor: name, `package.module:factory`, `auto` (by tokenizer), or None: unconstrained.
-        sampling: `greedy`, or from the distribution: all of it (`sample`), `top_p` or `top_k`.
-        temperature: divides the logits, except in greedy sampling.
-        seed: seeds every batch together with its number, so that each pass writes the same text.
-        sort: None: if a processor gives templates.
-        window: first and last step to record, of the first batch; None: see `recorded_pass.choose_window`.
-        max_new_tokens: None: what the longest template of a batch needs.
-        template_threads: None: see `templates.default_threads`.
-    """
+    """One capture: the options of `molprof capture` by name, whose help describes them. Checks what needs no device."""
 
     model: str
-    size: str | None = None
+    size: str | None = None  # see `sizes.sized`; None: the preset's own
     weights: str = TRAINED
     tokenizer: str | None = None
-    processor: str | None = None
+    processor: str | None = None  # name, `package.module:factory`, `auto` (by tokenizer), or None: unconstrained
     smiles: str | None = None
     prompts: str | None = None
     count: int = 64
     batch_size: int = 32
     generations: int = 1
     strict: bool = False
-    sampling: str = "greedy"
-    temperature: float = 1.0
+    sampling: str = "greedy"  # `greedy`, or from the distribution: all of it (`sample`), `top_p` or `top_k`
+    temperature: float = 1.0  # divides the logits, except in greedy sampling
     top_p: float = 0.9
     top_k: int = 50
-    seed: int = 0
+    seed: int = 0  # seeds every batch together with its number, so that each pass writes the same text
     attention: str = "sdpa"
     kv_cache: str = "dynamic"
-    sort: bool | None = None
+    sort: bool | None = None  # None: if a processor gives templates
     forced_runs: bool = False
     drop_finished: bool = False
     compile: str = AUTO
     dtype: str = AUTO
     device: str = AUTO
-    max_new_tokens: int | None = None
+    max_new_tokens: int | None = None  # None: what the longest template of a batch needs
     repeats: int = 3
     warmup: int = 1
+    # first and last step to record, of the first batch; None: see `recorded_pass.choose_window`
     window: tuple[int, int] | None = None
     full: bool = False
     disagreement: bool = False
-    template_threads: int | None = None
+    template_threads: int | None = None  # None: see `templates.default_threads`
     template_cache: bool = False
     threads: int | None = None
     trust_remote_code: bool = False

@@ -18,7 +18,10 @@ def escaped(value: str) -> str:
     """
     if value.isascii() and value.isprintable():
         return value
-    return "".join(_escaped(character) for character in value)
+    # Python's own escapes: \n, \x1b, \u202e. A lone surrogate could not even be written.
+    return "".join(
+        item if item.isprintable() else item.encode("unicode_escape", "surrogatepass").decode("ascii") for item in value
+    )
 
 
 def shortened(value: str) -> str:
@@ -33,15 +36,4 @@ def escaped_json(text: str) -> str:
 
     What it parses to stays the same.
     """
-    return _SUSPECT.sub(_json_escape, text)
-
-
-def _json_escape(match: re.Match[str]) -> str:
-    return match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1]
-
-
-def _escaped(character: str) -> str:
-    if character.isprintable():
-        return character
-    # Python's own escapes: \n, \x1b, \u202e. A lone surrogate could not even be written.
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+    return _SUSPECT.sub(lambda match: match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1], text)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from molprof.common.errors import UsageError
+from molprof.common.files import read_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -19,18 +20,12 @@ else:
 
 @dataclass(frozen=True)
 class TomlFile:
-    """A file's tables, and the text that its lines are counted in.
+    """A file's tables, and the text that its lines are counted in."""
 
-    Attributes:
-        path: as given.
-        content: its tables.
-        example: what such a file looks like, for messages.
-    """
-
-    path: Path
+    path: Path  # as given
     text: str
-    content: dict[str, Any]
-    example: str
+    content: dict[str, Any]  # its tables
+    example: str  # what such a file looks like, for messages
 
     def line(self, keys: Sequence[str | int]) -> int:
         """The line, from 1, on which the key (or place in a list) that `keys` lead to stands; if absent, its table's.
@@ -43,13 +38,13 @@ class TomlFile:
         for number in range(1, len(lines) + 1):
             try:
                 content: Any = tomllib.loads("".join(lines[:number]))
+                for key in keys:
+                    content = content[key]
+                return whole + 1
             except tomllib.TOMLDecodeError:
                 continue
-            for key in keys:
-                content = _item(content, key)
-            if content is not None:
-                return whole + 1
-            whole = number
+            except (LookupError, TypeError):
+                whole = number
         return self.line(keys[:-1]) if len(keys) > 1 else 1
 
     def refuse(self, problem: str, keys: Sequence[str | int], hint: str | None = None) -> NoReturn:
@@ -57,25 +52,13 @@ class TomlFile:
         raise UsageError(f"{self.path}, line {self.line(keys)}: {problem}", hint=hint or self.example)
 
     def check_keys(self, table: object, keys: Sequence[str | int], known: Collection[str]) -> dict[str, Any]:
-        """The table that `keys` lead to, all of whose keys are `known`.
-
-        Raises:
-            UsageError: it is no table, or holds another key.
-        """
+        """The table that `keys` lead to, all of whose keys are `known`."""
         if not isinstance(table, dict):
             self.refuse(f"{'.'.join(map(str, keys))} is {table!r}, expected a table", keys)
         for key in table:
             if key not in known:
                 self.refuse(unknown(f"key {key!r}", key, known), [*keys, key])
         return table
-
-
-def _item(content: object, key: str | int) -> object:
-    if isinstance(content, dict):
-        return content.get(key)
-    if isinstance(content, list) and isinstance(key, int) and key < len(content):
-        return content[key]
-    return None
 
 
 def unknown(what: str, name: str, known: Collection[str]) -> str:
@@ -85,18 +68,9 @@ def unknown(what: str, name: str, known: Collection[str]) -> str:
 
 
 def read_toml(path: Path, example: str) -> TomlFile:
-    """The file at `path`.
-
-    Raises:
-        UsageError: it cannot be read, or is not TOML; names the line.
-    """
+    text = read_text(path, hint="name a TOML file")
     try:
-        text = path.read_text(encoding="utf-8-sig")  # editors of Windows begin it with a mark
         return TomlFile(path, text, tomllib.loads(text), example)
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text: byte {error.start}", hint="name a TOML file") from error
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", hint="name a TOML file") from error
     except RecursionError as error:
         raise UsageError(f"{path} is not TOML: nested too deeply", hint=example) from error
     except tomllib.TOMLDecodeError as error:

@@ -19,12 +19,8 @@ def read_typed(
 ) -> _T:
     """Return `raw`, decoded JSON, as `kind`; keys that `kind` does not have are left out.
 
-    Args:
-        kind: a dataclass, or any other type that msgspec converts to.
-        where: what `raw` is, for the message: a file and line, or a key.
-
-    Raises:
-        error: a field is missing, has another type, or its value is refused by `kind` itself.
+    Raises `error` if a field is missing, has another type, or `kind` itself refuses its value. Messages begin with
+    `where`: a file and line, or a key.
     """
     try:
         with _ALONE:

@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
+from molprof.common.bench_records import digest
 from molprof.common.errors import UsageError
 from molprof.common.settings import DTYPES, CaptureSettings, at_least, one_of
 
 BACKENDS = ("auto", "math", "flash", "efficient", "cudnn", "flash-attn", "flash-attn-3", "flex")
 MASKS = ("none", "causal", "padding")
-_ID_LETTERS = 12
 
 
 @dataclass(frozen=True)
 class SdpaCase:
-    """A case of the attention kernel alone.
-
-    Attributes:
-        backend: one of `BACKENDS`; `auto` leaves the choice to torch.
-        queries: query tokens per row: the sequence in a prefill, 1 in a decode step; keys: key tokens per row.
-        mask: `causal`: the kernel's own argument; `padding`: a boolean tensor (batch, 1, queries, keys), as of a
-            left-padded batch.
-        threads: CPU threads for torch; None: torch's own choice.
-    """
+    """A case of the attention kernel alone."""
 
     kind: ClassVar[str] = "sdpa"
 
-    backend: str
+    backend: str  # one of `BACKENDS`; `auto` leaves the choice to torch
     batch: int
     heads: int
     kv_heads: int
-    queries: int
-    keys: int
+    queries: int  # query tokens per row: the sequence in a prefill, 1 in a decode step
+    keys: int  # key tokens per row
     head_dim: int
-    mask: str = "none"
+    mask: str = "none"  # `causal`: the kernel's own argument; `padding`: that of `sdpa.padding_mask`
     dtype: str = "auto"
     device: str = "auto"
-    threads: int | None = None
+    threads: int | None = None  # CPU threads for torch; None: torch's own choice
 
     def __post_init__(self) -> None:
         one_of("backend", self.backend, BACKENDS)
@@ -61,6 +51,10 @@ class SdpaCase:
         """Rows computed together."""
         return self.batch
 
+    def of_batch(self, size: int) -> SdpaCase:
+        """The same case with another batch."""
+        return replace(self, batch=size)
+
     def label(self) -> str:
         """The case in a few words."""
         shape = f"{self.batch}x{self.heads}x{self.kv_heads} {self.queries}:{self.keys} d{self.head_dim}"
@@ -69,13 +63,7 @@ class SdpaCase:
 
 @dataclass(frozen=True)
 class GenerateCase(CaptureSettings):
-    """Whole generation: the settings of a capture, and what only a benchmark varies.
-
-    Attributes:
-        tf32: multiply float32 matrices in TF32; cudnn_benchmark: let cuDNN try out its kernels.
-        padding_multiple: pad prompts to a multiple of N tokens.
-        warmup: warm-up passes, at least one; passes: timed passes.
-    """
+    """Whole generation: the settings of a capture, and what only a benchmark varies."""
 
     kind: ClassVar[str] = "generate"
 
@@ -83,10 +71,10 @@ class GenerateCase(CaptureSettings):
     batch_size: int = 8
     compile: str = "off"
     template_threads: int | None = 1
-    tf32: bool = False
-    cudnn_benchmark: bool = False
-    padding_multiple: int = 1
-    passes: int = 1
+    tf32: bool = False  # multiply float32 matrices in TF32
+    cudnn_benchmark: bool = False  # let cuDNN try out its kernels
+    padding_multiple: int = 1  # pad prompts to a multiple of N tokens
+    passes: int = 1  # timed passes
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,6 +85,10 @@ class GenerateCase(CaptureSettings):
     def rows(self) -> int:
         """Rows computed together."""
         return self.batch_size
+
+    def of_batch(self, size: int) -> GenerateCase:
+        """One batch of another size, in one pass."""
+        return replace(self, batch_size=size, count=size, warmup=1, passes=1)
 
     def label(self) -> str:
         """The case in a few words, without settings that have their default."""
@@ -134,11 +126,6 @@ def to_json(case: Case) -> dict[str, Any]:
 
 
 def from_json(raw: Mapping[str, Any]) -> Case:
-    """Return a case from its JSON object.
-
-    Raises:
-        UsageError: an unknown kind or setting, a missing setting, or a wrong value.
-    """
     kind = raw.get("kind")
     if kind not in _KINDS:
         raise UsageError(f"no kind of case {kind!r}", hint=f"use one of: {', '.join(_KINDS)}")
@@ -153,6 +140,4 @@ def from_json(raw: Mapping[str, Any]) -> Case:
 
 
 def case_id(case: Case) -> str:
-    """Return twelve hexadecimal digits, equal for equal cases on any machine."""
-    text = json.dumps(to_json(case), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:_ID_LETTERS]
+    return digest(to_json(case))

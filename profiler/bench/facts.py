@@ -39,36 +39,23 @@ class UnsupportedError(UsageError):
 
 @dataclass(frozen=True)
 class Facts:
-    """What decides whether a case can run.
+    """What decides whether a case can run."""
 
-    Attributes:
-        device: `cpu` or `cuda:N`.
-        capability: compute capability, major and minor; None on a CPU.
-        compiler: torch.compile has a compiler.
-        packages: import names of the installed optional packages.
-        environment: hardware and versions, as in a manifest.
-    """
-
-    device: str
-    capability: tuple[int, int] | None
-    compiler: bool
-    packages: tuple[str, ...]
-    environment: dict[str, Any]
+    device: str  # `cpu` or `cuda:N`
+    capability: tuple[int, int] | None  # compute capability, major and minor; None on a CPU
+    compiler: bool  # torch.compile has a compiler
+    packages: tuple[str, ...]  # import names of the installed optional packages
+    environment: dict[str, Any]  # hardware and versions, as in a manifest
 
     @property
     def gpu(self) -> bool:
-        """Cases run on a GPU."""
         return self.capability is not None
 
 
 def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
     """Return `Facts` as a JSON object. Imports torch, so it runs in a process of its own.
 
-    Args:
-        names: models and tokenizers that must exist: `model` or `tokenizer`, and the name.
-
-    Raises:
-        UsageError: no such device, or no such model or tokenizer.
+    Each of `names` (`model` or `tokenizer`, and the name) must exist.
     """
     import torch
 
@@ -84,10 +71,11 @@ def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]
     where = resolve_device(device)
     on_gpu = where.type == "cuda"
     packages = tuple(name for name in _PACKAGES if _installed(name))
+    compilers = filter(None, (os.environ.get("CXX"), "g++", "clang++"))
     return {
         "device": str(where),
         "capability": torch.cuda.get_device_capability(where) if on_gpu else None,
-        "compiler": "triton" in packages if on_gpu else _cpp_compiler(),
+        "compiler": "triton" in packages if on_gpu else any(map(shutil.which, compilers)),
         "packages": packages,
         "environment": asdict(environment(where)),
     }
@@ -98,12 +86,6 @@ def named(cases: Iterable[Case]) -> tuple[tuple[str, str], ...]:
     found = [("model", case.model) for case in cases if isinstance(case, GenerateCase)]
     found += [("tokenizer", case.tokenizer) for case in cases if isinstance(case, GenerateCase) and case.tokenizer]
     return tuple(dict.fromkeys(found))
-
-
-def facts_from(raw: dict[str, Any]) -> Facts:
-    """Return `Facts` from the JSON object of `read_facts`."""
-    capability = None if raw["capability"] is None else (int(raw["capability"][0]), int(raw["capability"][1]))
-    return Facts(raw["device"], capability, bool(raw["compiler"]), tuple(raw["packages"]), dict(raw["environment"]))
 
 
 def unsupported(case: Case, facts: Facts) -> str | None:
@@ -167,7 +149,3 @@ def _installed(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):  # its parent package is missing, or broken
         return False
-
-
-def _cpp_compiler() -> bool:
-    return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++") if name)

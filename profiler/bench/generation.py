@@ -1,22 +1,26 @@
-"""Measure whole generation: unprofiled passes over the same prompts, loading and warm-up apart."""
+"""Measure whole generation: unprofiled passes over the same prompts, their memory, loading and warm-up apart."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from molprof.common.errors import RunError, UsageError
+from molprof.common.memory import numbers
 from molprof.profiler.bench.cases import GenerateCase
 from molprof.profiler.bench.facts import UnsupportedError
-from molprof.profiler.bench.memory import CacheSize, Peak
 from molprof.profiler.capture.account import molecule_runs
 from molprof.profiler.decoding.batches import BatchPlan
 from molprof.profiler.decoding.failures import NO_KERNEL
@@ -24,26 +28,36 @@ from molprof.profiler.decoding.marks import HostMarks
 from molprof.profiler.decoding.results import PassResult
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
-from molprof.profiler.models.load import LoadedModel, load
+from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, read_prompts, read_texts
 from molprof.profiler.processors import make_processor
 
 _DIGEST_LETTERS = 12
+_CLEAR = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"  # proc(5), /proc/pid/clear_refs
 
 
 def measure_generation(case: GenerateCase) -> dict[str, Any]:
     """Return the figures of one case, and its environment.
 
-    Raises:
-        UnsupportedError: the settings exclude each other, or the attention has no kernel here (torch's reason).
-        RunError: the model cannot be loaded, or the run failed.
+    UnsupportedError if the settings exclude each other, or the attention has no kernel here (torch's reason).
     """
-    _switches(case)
+    if case.threads is not None:
+        torch.set_num_threads(case.threads)
+    torch.set_float32_matmul_precision("high" if case.tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = case.tf32
+    torch.backends.cudnn.benchmark = case.cudnn_benchmark
     began = time.perf_counter_ns()
     loaded = load(case)
     load_ns = time.perf_counter_ns() - began
     try:
-        runner, plans = _prepared(case, loaded)
+        processor = None if case.processor is None else make_processor(case.processor, loaded.target)
+        if case.prompts is not None:
+            found = read_texts(Path(case.prompts), case.count)
+        else:
+            found = read_prompts(None if case.smiles is None else Path(case.smiles), case.count)
+        runner = Runner(loaded, processor, case)
+        plans = padded(runner.plan(filled(found.prompts, case.count)), case.padding_multiple, loaded.context)
     except UsageError as problem:
         raise UnsupportedError(str(problem), problem.hint) from problem
     cache = CacheSize()
@@ -82,11 +96,7 @@ def filled(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
 
 
 def padded(plans: Sequence[BatchPlan], multiple: int, context: int | None) -> list[BatchPlan]:
-    """Return the plans with prompts padded to a multiple of `multiple` tokens.
-
-    Raises:
-        UsageError: prompt and answer exceed the model's context.
-    """
+    """Return the plans with prompts padded to a multiple of `multiple` tokens."""
     wide = [replace(plan, prompt_width=-(-plan.prompt_width // multiple) * multiple) for plan in plans]
     for plan in wide:
         if context is not None and plan.prompt_width + plan.max_new_tokens > context:
@@ -95,25 +105,6 @@ def padded(plans: Sequence[BatchPlan], multiple: int, context: int | None) -> li
                 f"exceed the context of {context}"
             )
     return wide
-
-
-def _switches(case: GenerateCase) -> None:
-    if case.threads is not None:
-        torch.set_num_threads(case.threads)
-    torch.set_float32_matmul_precision("high" if case.tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = case.tf32
-    torch.backends.cudnn.benchmark = case.cudnn_benchmark
-
-
-def _prepared(case: GenerateCase, loaded: LoadedModel) -> tuple[Runner, list[BatchPlan]]:
-    processor = None if case.processor is None else make_processor(case.processor, loaded.target)
-    if case.prompts is not None:
-        found = read_texts(Path(case.prompts), case.count)
-    else:
-        found = read_prompts(None if case.smiles is None else Path(case.smiles), case.count)
-    runner = Runner(loaded, processor, case)
-    plans = runner.plan(filled(found.prompts, case.count))
-    return runner, padded(plans, case.padding_multiple, loaded.context)
 
 
 def _warmed(runner: Runner, plans: list[BatchPlan], first: bool) -> PassResult:
@@ -128,14 +119,10 @@ def _warmed(runner: Runner, plans: list[BatchPlan], first: bool) -> PassResult:
         except RunError as problem:
             if not any(words in str(problem.__cause__) for words in NO_KERNEL):
                 raise
-            reasons = dict.fromkeys(_reason(str(item.message)) for item in said or ())
+            # A warning of torch ends with the place in its sources.
+            reasons = dict.fromkeys(" ".join(str(item.message).split(" (Triggered")[0].split()) for item in said or ())
             told = [text for text in reasons if "attention" in text.lower() or "kernel" in text.lower()]
             raise UnsupportedError(" ".join([*told, str(problem.__cause__)])) from problem
-
-
-def _reason(text: str) -> str:
-    """A warning of torch without the place in its sources."""
-    return " ".join(text.split(" (Triggered")[0].split())
 
 
 def _written(runner: Runner, plans: list[BatchPlan], result: PassResult) -> dict[str, Any]:
@@ -155,8 +142,6 @@ def _written(runner: Runner, plans: list[BatchPlan], result: PassResult) -> dict
 
 def _compiler_counts() -> dict[str, Any]:
     """Graph breaks, and graphs that inductor found in its cache on the disk or compiled; 0 without compiling."""
-    import sys
-
     utilities = sys.modules.get("torch._dynamo.utils")
     counters: Any = {} if utilities is None else utilities.counters
     inductor = counters.get("inductor", {})
@@ -165,3 +150,73 @@ def _compiler_counts() -> dict[str, Any]:
         "graph_cache_hits": inductor.get("fxgraph_cache_hit", 0),
         "graph_cache_misses": inductor.get("fxgraph_cache_miss", 0),
     }
+
+
+class Peak:
+    """Peak memory since its creation: what torch allocated on a GPU, or resident memory on a CPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._reset = True
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            return
+        try:
+            _CLEAR.write_text(_RESET_PEAK)
+        except OSError:
+            self._reset = False
+
+    def read(self) -> dict[str, Any]:
+        """Return `peak_memory_bytes`, and in `peak_memory_of` which memory that is."""
+        if self._device.type == "cuda":
+            return {
+                "peak_memory_bytes": torch.cuda.max_memory_allocated(self._device),
+                "peak_memory_of": "GPU memory that torch allocated in the timed passes",
+            }
+        since = "in the timed passes" if self._reset else "since the process began"
+        highest = None
+        with contextlib.suppress(OSError):
+            highest = numbers(Path("/proc/self/status")).get("VmHWM", 0) * 1024 or None
+        return {"peak_memory_bytes": highest, "peak_memory_of": f"resident memory of the process {since}"}
+
+
+class CacheSize:
+    """The largest KV cache of any batch, in bytes, as it was before a forward; None if no cache was seen.
+
+    The last forward adds one more token to a cache that grows.
+    """
+
+    largest_bytes: int | None = None
+
+    @contextlib.contextmanager
+    def watch(self, model: PreTrainedModel) -> Iterator[None]:
+        """Measure the cache of each forward inside the block; not for timed passes.
+
+        It shadows `prepare_inputs_for_generation` on the instance, as `marks.marked` does.
+        """
+        original: Callable[..., Any] = model.prepare_inputs_for_generation  # type: ignore[assignment]
+
+        @functools.wraps(original)
+        def prepare(*args: Any, **kwargs: Any) -> Any:
+            size = held_bytes(kwargs.get("past_key_values"))
+            if size:
+                self.largest_bytes = max(size, self.largest_bytes or 0)
+            return original(*args, **kwargs)
+
+        model.__dict__["prepare_inputs_for_generation"] = prepare
+        try:
+            yield
+        finally:
+            del model.__dict__["prepare_inputs_for_generation"]
+
+
+def held_bytes(cache: Any) -> int:
+    """Return the bytes of all tensors of a cache, each storage once; quantized tensors as stored."""
+    storages: dict[int, int] = {}
+    for layer in getattr(cache, "layers", None) or ():
+        for value in vars(layer).values():
+            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(tensor, Tensor) and tensor.ndim > 1:
+                    inner = tensor.untyped_storage()
+                    storages[inner.data_ptr()] = inner.nbytes()
+    return sum(storages.values())

@@ -19,30 +19,21 @@ _COMPILED = tuple(mode for mode in COMPILE if mode not in (AUTO, "eager"))
 
 @dataclass(frozen=True)
 class Dimension:
-    """A setting of `GenerateCase` that a grid can vary, and its option.
-
-    Attributes:
-        choices: all values that the option takes; None: any.
-        read: makes a value of one of its texts, or raises ValueError.
-    """
+    """A setting of `GenerateCase` that a grid can vary, and its option."""
 
     setting: str
     option: str
     help: str
-    choices: tuple[str, ...] | None = None
-    read: Callable[[str], Any] = str
+    choices: tuple[str, ...] | None = None  # all values that the option takes; None: any
+    read: Callable[[str], Any] = str  # makes a value of one of its texts, or raises ValueError
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark of whole generation.
+    """A benchmark of whole generation."""
 
-    Attributes:
-        line: for the help.
-        values: what it compares by default, by setting; a setting that is missing is not varied.
-    """
-
-    line: str
+    line: str  # for the help
+    # what it compares by default, by setting; a setting that is missing is not varied
     values: Mapping[str, tuple[Any, ...]]
 
 
@@ -98,14 +89,8 @@ def values_of(benchmark: Benchmark) -> dict[str, tuple[Any, ...]]:
 def generation_cases(values: Mapping[str, Any]) -> tuple[GenerateCase, ...]:
     """Return every combination of values, but for those that are the same run.
 
-    A cache that grows is never compiled, so that its cases have `compile` off.
-
-    Args:
-        values: by setting; of `DIMENSIONS`, tuples of values. `count` is a least number of molecules, which full
-            batches may exceed; None: the largest batch.
-
-    Raises:
-        UsageError: a value that no case takes.
+    A cache that grows is never compiled, so that its cases have `compile` off. `count` is a least number of molecules,
+    which full batches may exceed; None: the largest batch.
     """
     names = [dimension.setting for dimension in DIMENSIONS]
     common = {name: value for name, value in values.items() if name not in names}
@@ -139,11 +124,6 @@ PHASES = ("prefill", "decode")
 
 
 def read_shape(text: str) -> Shape:
-    """Return a shape from `4x16x16x2048x64`.
-
-    Raises:
-        UsageError: not five whole numbers above 0.
-    """
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){4}", text):
         raise UsageError(
             f"{text!r} is no shape BATCHxHEADSxKVHEADSxSEQUENCExSIZE", hint="five numbers, e.g. 4x16x16x2048x64"

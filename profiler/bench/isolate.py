@@ -40,22 +40,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a case ended.
+    """How a case ended."""
 
-    Attributes:
-        status: one of `STATUSES`.
-        message: why it is not ok; None if it is.
-        stack: where it failed, crashed or hung, as Python prints it.
-        answer: the worker's, without status, message and stack; empty without an answer.
-        left: a process of it could not be killed.
-    """
-
-    status: str
-    message: str | None
-    stack: tuple[str, ...] | None
-    answer: dict[str, Any]
+    status: str  # one of `STATUSES`
+    message: str | None  # why it is not ok; None if it is
+    stack: tuple[str, ...] | None  # where it failed, crashed or hung, as Python prints it
+    answer: dict[str, Any]  # the worker's, without status, message and stack; empty without an answer
     wall_s: float
-    left: bool = False
+    left: bool = False  # a process of it could not be killed
 
 
 def run_isolated(request: Mapping[str, Any], limits: Limits, worker: str = WORKER) -> Ended:
@@ -143,12 +135,10 @@ def _ended(place: Path, code: int, killed: tuple[str, str] | None, wall_s: float
         return Ended(status, message, None if given is None else tuple(given), answer, wall_s, left)
     said = _lines(place / "errors")
     if code < 0:
-        message = f"ended by {signal.Signals(-code).name}"
         where = innermost(stack)
-        message += f", in {where}" if where else ""
+        message = f"ended by {signal.Signals(-code).name}" + (f", in {where}" if where else "")
     else:
-        message = f"ended with code {code} and no answer"
-        message += f": {said[-1]}" if said else ""
+        message = f"ended with code {code} and no answer" + (f": {said[-1]}" if said else "")
     if any("bad_alloc" in line for line in said[-3:]):
         return Ended(NO_MEMORY, message, tuple(stack) or None, {}, wall_s, left)
     return Ended(FAILED, message, tuple(stack) or tuple(said[-_STACK_LINES:]) or None, {}, wall_s, left)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from molprof.common.bench_records import OK, SCHEMA, Results, environment_id, read_results
+from molprof.common.bench_records import OK, SCHEMA, Results, digest, read_results
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import check_output
 
@@ -19,18 +19,11 @@ if TYPE_CHECKING:
 
 
 class ResultsFile:
-    """A file that results are added to; several processes may add to the same one.
-
-    Attributes:
-        before: what the file held when it was opened.
-
-    Raises:
-        UsageError: the file exists and holds something else, or cannot be written.
-    """
+    """A file that results are added to; several processes may add to the same one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.before = _before(path)
+        self.before = _before(path)  # what the file holds now
         self._ended: dict[tuple[str, str], dict[int, str]] = {}  # (case, environment) -> repeat -> status
         for result in self.before.results:
             self._ended.setdefault((result.case, result.environment), {})[result.repeat] = result.status
@@ -43,7 +36,6 @@ class ResultsFile:
             self._cut()
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
     def has(self, case: str, environment: str, repeat: int, again: bool) -> bool:
@@ -59,7 +51,7 @@ class ResultsFile:
 
     def elsewhere(self, cases: Collection[str], environment: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
         """Results of the cases in other environments, by id: how many, and how the environment differs."""
-        here = environment_id(environment)
+        here = digest(environment)
         counts: dict[str, int] = {}
         for (case, other), repeats in self._ended.items():
             if case in cases and other != here:
@@ -74,18 +66,14 @@ class ResultsFile:
 
     def environment(self, environment: Mapping[str, Any]) -> str:
         """Return the id of an environment, after describing it in the file if need be."""
-        name = environment_id(environment)
+        name = digest(environment)
         if name not in self._known:
             self.write({"record": "environment", "id": name, "environment": dict(environment)})
             self._known.add(name)
         return name
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Add one line, which is on the disk when this returns, or not in the file at all.
-
-        Raises:
-            RunError: the disk is full, or the like.
-        """
+        """Add one line, which is on the disk when this returns, or not in the file at all (RunError: a full disk)."""
         text = json.dumps({"schema": SCHEMA, **record}, separators=(",", ":"), allow_nan=False)
         rest = text.encode() + b"\n"
         with self._locked():
@@ -134,31 +122,20 @@ class ResultsFile:
 
 
 def check_results(path: Path) -> None:
-    """Refuse, before any work, a file that results cannot be added to.
-
-    Raises:
-        UsageError: it holds something else, or cannot be written.
-    """
+    """Refuse, before any work, a file that results cannot be added to."""
     _before(path)
     check_output(path, force=True)
 
 
 def collected(status: JobStatus) -> None:
-    """Add the results of a job's tasks to the benchmark's file, each once; delete their files if all ended well.
-
-    Raises:
-        UsageError: one of the files holds something else.
-    """
+    """Add the results of a job's tasks to the benchmark's file, each once; delete their files if all ended well."""
     data = status.job.data or {}
     parts = [part for part in map(Path, data["parts"]) if part.exists()]
     if not parts:
         return
-    results = ResultsFile(Path(data["output"]))
-    try:
+    with contextlib.closing(ResultsFile(Path(data["output"]))) as results:
         for part in parts:
             results.add(part)
-    finally:
-        results.close()
     if status.good:  # else a task that is queued again continues its file
         for part in parts:
             part.unlink(missing_ok=True)

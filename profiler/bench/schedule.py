@@ -7,15 +7,16 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from molprof.common.bench_records import NO_MEMORY, OK, UNSUPPORTED
 from molprof.common.errors import RunError, UsageError
 from molprof.common.memory import available_bytes
+from molprof.common.typed_json import read_typed
 from molprof.common.values import now
-from molprof.profiler.bench.cases import Case, GenerateCase, case_id, to_json
-from molprof.profiler.bench.facts import FACTS, Facts, facts_from, named, unsupported
+from molprof.profiler.bench.cases import Case, SdpaCase, case_id, to_json
+from molprof.profiler.bench.facts import FACTS, Facts, named, unsupported
 from molprof.profiler.bench.isolate import WORKER, Ended, Limits, run_isolated
 from molprof.profiler.bench.results_file import ResultsFile
 
@@ -26,57 +27,37 @@ _FACTS_S = 120.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, and how.
+    """What to run, and how."""
 
-    Attributes:
-        cases: each once.
-        repeats: processes per case.
-        seed: for the random order, another one for each repeat.
-        resume: leave out results that the file has of this environment; retry: only if they are ok.
-        bisect: search for the largest batch that fits if a case is out of memory.
-        worker: runs a case, `module:function`.
-        command: the command line, for the record.
-    """
-
-    cases: tuple[Case, ...]
-    repeats: int
-    seed: int
+    cases: tuple[Case, ...]  # each once
+    repeats: int  # processes per case
+    seed: int  # for the random order, another one for each repeat
     limits: Limits
-    resume: bool = False
-    retry: bool = False
-    bisect: bool = True
-    worker: str = WORKER
-    command: tuple[str, ...] = ()
+    resume: bool = False  # leave out results that the file has of this environment
+    retry: bool = False  # with `resume`: leave out only those that are ok
+    bisect: bool = True  # search for the largest batch that fits if a case is out of memory
+    worker: str = WORKER  # runs a case, `module:function`
+    command: tuple[str, ...] = ()  # the command line, for the record
 
 
 @dataclass(frozen=True)
 class Step:
-    """A case that has ended.
-
-    Attributes:
-        number, of: its place among the cases to run, counting repeats.
-        rest_s: estimated seconds for the remaining cases; None: unknown.
-    """
+    """A case that has ended."""
 
     case: Case
     repeat: int
-    number: int
+    number: int  # number, of: its place among the cases to run, counting repeats
     of: int
     status: str
     message: str | None
     seconds: float
-    rest_s: float | None
+    rest_s: float | None  # estimated seconds for the remaining cases; None: unknown
 
 
 def read_machine(device: str, threads: int | None, cases: Sequence[Case] = (), worker: str = WORKER) -> Facts:
     """Return what the machine can run. A process of its own finds out, so that this one needs no torch.
 
-    Args:
-        cases: their models and tokenizers must exist.
-
-    Raises:
-        UsageError: no such device, model or tokenizer.
-        RunError: torch cannot be imported, or the like.
+    UsageError if there is no such device, or no model or tokenizer of the cases.
     """
     ended = run_isolated(
         {"kind": FACTS, "device": device, "threads": threads, "names": named(cases)}, Limits(_FACTS_S), worker
@@ -86,7 +67,7 @@ def read_machine(device: str, threads: int | None, cases: Sequence[Case] = (), w
             raise UsageError(ended.message or "no such device", hint=ended.answer["hint"])
         text = f"cannot find out what this machine can run: {ended.message}"
         raise RunError(text, hint="pip install 'molprof[capture]'")
-    return facts_from(ended.answer["figures"])
+    return read_typed(ended.answer["figures"], Facts, "facts")
 
 
 def default_memory() -> int | None:
@@ -112,10 +93,8 @@ def run_plan(
 ) -> None:
     """Run the cases of a plan; each result is in the file before `report` is called.
 
-    A case that was not ok is not repeated. An interrupt ends the running case, of which nothing is kept.
-
-    Args:
-        begin: called before each case with its number and how many there are.
+    A case that was not ok is not repeated. An interrupt ends the running case, of which nothing is kept. `begin` is
+    called before each case with its number and how many there are.
     """
     environment = results.environment(facts.environment)
     results.write(
@@ -188,7 +167,7 @@ def _largest_fit(case: Case, plan: Plan, low: int) -> dict[str, Any]:
     began, high = time.monotonic(), case.rows
     while high - low > 1:
         size = (low + high) // 2
-        status = run_isolated(to_json(_sized(case, size)), plan.limits, plan.worker).status
+        status = run_isolated(to_json(case.of_batch(size)), plan.limits, plan.worker).status
         tries.append({"batch": size, "status": status})
         low, high = (size, high) if status == OK else (low, size)
     return {
@@ -199,19 +178,10 @@ def _largest_fit(case: Case, plan: Plan, low: int) -> dict[str, Any]:
     }
 
 
-def _sized(case: Case, size: int) -> Case:
-    if isinstance(case, GenerateCase):
-        return replace(case, batch_size=size, count=size, warmup=1, passes=1)
-    return replace(case, batch=size)
-
-
 def _without_batch(case: Case) -> str | None:
     """Equal for cases that differ in their batch alone; None if the batch is not full."""
-    if isinstance(case, GenerateCase):
-        if case.count < case.batch_size:
-            return None
-        return case_id(replace(case, batch_size=1, count=1))
-    return case_id(replace(case, batch=1))
+    full = isinstance(case, SdpaCase) or case.count >= case.batch_size
+    return case_id(case.of_batch(1)) if full else None
 
 
 def _rest(took: dict[Case, list[float]], waiting: Sequence[tuple[int, Case]]) -> float | None:

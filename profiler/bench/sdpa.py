@@ -8,11 +8,13 @@ once.
 
 from __future__ import annotations
 
+import importlib
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +35,8 @@ _KERNELS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
+# Query, key, value: (batch, heads, tokens, head size); mask: see `padding_mask`.
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None]
 _WARMUP_NS, _MEASURE_NS = 200_000_000, 1_000_000_000
 _LEAST, _MOST = 5, 200
 # Written before each timed call, so that its input is not in the GPU's cache: more than any cache has.
@@ -42,11 +46,7 @@ _MOST_SCORES = 1 << 28
 
 
 def measure_sdpa(case: SdpaCase) -> dict[str, Any]:
-    """Return the figures of one case, and its environment.
-
-    Raises:
-        UnsupportedError: the kernel does not accept such input; the reason is torch's.
-    """
+    """Return the figures of one case, and its environment; UnsupportedError if the kernel refuses its input."""
     if case.threads is not None:
         torch.set_num_threads(case.threads)
     device = resolve_device(case.device)
@@ -56,10 +56,10 @@ def measure_sdpa(case: SdpaCase) -> dict[str, Any]:
     key, value = (
         torch.randn(case.batch, case.kv_heads, case.keys, case.head_dim, device=device, dtype=dtype) for _ in "kv"
     )
-    mask = padding_mask(case, device) if case.mask == "padding" else None
+    inputs = query, key, value, padding_mask(case, device) if case.mask == "padding" else None
     with torch.inference_mode():
-        call = _call(case, query, key, value, mask)
-        with _kernel(case):
+        call = _call(case, inputs)
+        with sdpa_kernel(_KERNELS[case.backend]) if case.backend in _KERNELS else nullcontext():
             began = time.perf_counter_ns()
             result = _first(case, call, device)
             first_ns = time.perf_counter_ns() - began
@@ -71,8 +71,8 @@ def measure_sdpa(case: SdpaCase) -> dict[str, Any]:
             "flops": flops(case),
             "bytes": least_bytes(case, dtype.itemsize),
             "dtype": str(dtype).removeprefix("torch."),
-            "chosen": _chosen(case, query, key, value, mask),
-            "largest_error": _error(case, result, query, key, value, mask),
+            "chosen": _chosen(case, inputs),
+            "largest_error": _error(case, result, inputs),
         }
     if device.type == "cuda":
         figures["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
@@ -80,7 +80,6 @@ def measure_sdpa(case: SdpaCase) -> dict[str, Any]:
 
 
 def flops(case: SdpaCase) -> int:
-    """Return the floating-point operations of one call."""
     pairs = case.queries * (case.queries + 1) // 2 if case.mask == "causal" else case.queries * case.keys
     return 4 * case.batch * case.heads * pairs * case.head_dim
 
@@ -103,31 +102,22 @@ def padding_mask(case: SdpaCase, device: torch.device) -> Tensor:
     return seen | (places == own[:, None])[None, None]
 
 
-def _kernel(case: SdpaCase) -> AbstractContextManager[None]:
-    return sdpa_kernel(_KERNELS[case.backend]) if case.backend in _KERNELS else nullcontext()
-
-
-def _call(case: SdpaCase, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Callable[[], Tensor]:
+def _torchs(case: SdpaCase, inputs: Inputs) -> Callable[[], Tensor]:
     causal, grouped = case.mask == "causal", case.kv_heads != case.heads
+    return partial(functional.scaled_dot_product_attention, *inputs, is_causal=causal, enable_gqa=grouped)
+
+
+def _call(case: SdpaCase, inputs: Inputs) -> Callable[[], Tensor]:
     if case.backend in ("flash-attn", "flash-attn-3"):
-        return _flash_attn(case.backend, query, key, value, causal)
-    if case.backend == "flex":
-        return _flex(case, query, key, value, mask)
-
-    def call() -> Tensor:
-        return functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=causal, enable_gqa=grouped
-        )
-
-    return call
+        return _flash_attn(case, inputs)
+    return _flex(case, inputs) if case.backend == "flex" else _torchs(case, inputs)
 
 
-def _flash_attn(name: str, query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Callable[[], Tensor]:
-    import importlib
-
-    function = importlib.import_module("flash_attn" if name == "flash-attn" else "flash_attn_interface").flash_attn_func
+def _flash_attn(case: SdpaCase, inputs: Inputs) -> Callable[[], Tensor]:
+    module = importlib.import_module("flash_attn" if case.backend == "flash-attn" else "flash_attn_interface")
+    function, causal = module.flash_attn_func, case.mask == "causal"
     # (batch, tokens, heads, head size)
-    given = [tensor.transpose(1, 2).contiguous() for tensor in (query, key, value)]
+    given = [tensor.transpose(1, 2).contiguous() for tensor in inputs[:3]]
 
     def call() -> Tensor:
         found = function(*given, causal=causal)
@@ -137,8 +127,10 @@ def _flash_attn(name: str, query: Tensor, key: Tensor, value: Tensor, causal: bo
     return call
 
 
-def _flex(case: SdpaCase, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Callable[[], Tensor]:
+def _flex(case: SdpaCase, inputs: Inputs) -> Callable[[], Tensor]:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    query, key, value, mask = inputs
 
     def seen(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         if mask is not None:
@@ -198,27 +190,23 @@ def _times(call: Callable[[], Tensor], device: torch.device) -> list[int]:
     return times
 
 
-def _chosen(case: SdpaCase, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> str | None:
+def _chosen(case: SdpaCase, inputs: Inputs) -> str | None:
     """The kernel that torch chose for `auto`; None: not `auto`, or unknown."""
     choose = getattr(torch, "_fused_sdp_choice", None)
     if case.backend != "auto" or choose is None:
         return None
     grouped = case.kv_heads != case.heads
-    chosen = choose(query, key, value, mask, 0.0, case.mask == "causal", enable_gqa=grouped)
+    chosen = choose(*inputs, 0.0, case.mask == "causal", enable_gqa=grouped)
     return next((name for name, kernel in _KERNELS.items() if kernel.value == int(chosen)), None)
 
 
-def _error(
-    case: SdpaCase, result: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
-) -> float | None:
+def _error(case: SdpaCase, result: Tensor, inputs: Inputs) -> float | None:
     """The largest difference to the math kernel in float32; None if that takes too much memory."""
     if case.batch * case.heads * case.queries * case.keys > _MOST_SCORES:
         return None
+    query, key, value, mask = inputs
     with sdpa_kernel(SDPBackend.MATH):
-        exact = functional.scaled_dot_product_attention(
-            query.float(), key.float(), value.float(), attn_mask=mask, is_causal=case.mask == "causal",
-            enable_gqa=case.kv_heads != case.heads,
-        )  # fmt: skip
+        exact = _torchs(case, (query.float(), key.float(), value.float(), mask))()
     return float((result.float() - exact).abs().max())
 
 

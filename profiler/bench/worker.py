@@ -42,11 +42,7 @@ _STACK_LINES, _LINE_CHARACTERS = 40, 400
 
 
 def serve(run: Callable[[dict[str, Any]], Answer]) -> None:
-    """Read a request, run it in this process and write its answer.
-
-    Args:
-        run: returns the answer's `figures` and `environment`; what it raises becomes the answer's status.
-    """
+    """Read a request, run it in this process and write its answer; what `run` raises becomes the answer's status."""
     parser = argparse.ArgumentParser(description="Run one benchmark case: JSON in, JSON out.")
     parser.add_argument("--lifeline", type=int, metavar="FD", help="end the case when this pipe is closed")
     parser.add_argument("--stacks", metavar="FILE", help="write all stacks to FILE on a crash or SIGUSR1")
@@ -165,7 +161,6 @@ def _private_output() -> Iterator[Any]:
 
 
 def main() -> None:
-    """Run a case of molprof's own benchmarks."""
     serve(run_case)
 
 

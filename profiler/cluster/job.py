@@ -24,85 +24,52 @@ _SCRIPT = re.compile(r"(\d+)_submission\.sh")
 
 @dataclass(frozen=True)
 class Task:
-    """One command line of molprof.
+    """One command line of molprof."""
 
-    Attributes:
-        name: short, for tables.
-        arguments: what follows `molprof`.
-        output: the file that it writes; None if none.
-    """
-
-    name: str
-    arguments: tuple[str, ...]
-    output: str | None = None
+    name: str  # short, for tables
+    arguments: tuple[str, ...]  # what follows `molprof`
+    output: str | None = None  # the file that it writes; None if none
 
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """What a task writes about itself.
-
-    Attributes:
-        state: `running` until it has ended; then how it ended.
-        started, ended: in ISO format and UTC.
-        exit_code: of its command line; below 0 the signal that killed it.
-        message: why it did not end well.
-    """
+    """What a task writes about itself."""
 
     attempt: int | None
-    state: str
+    state: str  # `running` until it has ended; then how it ended
     task: int | None = None
     slurm_id: str | None = None
     restart: int = 0
     node: str | None = None
     pid: int | None = None
-    started: str | None = None
+    started: str | None = None  # started, ended: in ISO format and UTC
     ended: str | None = None
-    exit_code: int | None = None
-    message: str | None = None
+    exit_code: int | None = None  # of its command line; below 0 the signal that killed it
+    message: str | None = None  # why it did not end well
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One submission, of all tasks or of requeued ones.
+    """One submission, of all tasks or of requeued ones."""
 
-    Attributes:
-        tasks: their numbers; of more than one, the Slurm job is an array in this order.
-        slurm_id: the Slurm job; None if the submission was cut short.
-        submitted: when, in ISO format and UTC.
-    """
-
-    tasks: tuple[int, ...]
-    slurm_id: str | None
-    submitted: str
-
-    def slurm_task_id(self, task: int) -> str | None:
-        """Return the task's id in squeue."""
-        if self.slurm_id is None or len(self.tasks) == 1:
-            return self.slurm_id
-        return f"{self.slurm_id}_{self.tasks.index(task)}"
+    tasks: tuple[int, ...]  # their numbers; of more than one, the Slurm job is an array in this order
+    slurm_id: str | None  # the Slurm job; None if the submission was cut short
+    submitted: str  # when, in ISO format and UTC
 
 
 @dataclass(frozen=True)
 class Job:
-    """Command lines that run on a cluster.
+    """Command lines that run on a cluster."""
 
-    Attributes:
-        folder: `.molprof/jobs/ID`.
-        kind: the command that submitted it.
-        cluster: the table's name; slurm: its values, with those of --slurm.
-        cwd: folder that the tasks run in.
-        data: what that command needs to finish the results.
-    """
-
-    folder: Path
-    kind: str
-    cluster: str
-    slurm: SlurmSettings
-    cwd: str
+    folder: Path  # `.molprof/jobs/ID`
+    kind: str  # the command that submitted it
+    cluster: str  # the table's name
+    slurm: SlurmSettings  # its values, with those of --slurm
+    cwd: str  # folder that the tasks run in
     created: str
     tasks: tuple[Task, ...]
     attempts: tuple[Attempt, ...] = ()
-    data: Mapping[str, Any] | None = None
+    data: Mapping[str, Any] | None = None  # what that command needs to finish the results
 
     @property
     def id(self) -> str:
@@ -114,27 +81,26 @@ class Job:
 
     def slurm_task_id(self, task: int) -> str | None:
         """Return the id in squeue of a task's latest attempt; None if it has none."""
-        number = self.attempt_of(task)
-        return None if number is None else self.attempts[number].slurm_task_id(task)
+        if (number := self.attempt_of(task)) is None:
+            return None
+        attempt = self.attempts[number]
+        alone = attempt.slurm_id is None or len(attempt.tasks) == 1
+        return attempt.slurm_id if alone else f"{attempt.slurm_id}_{attempt.tasks.index(task)}"
 
     def attempt_folder(self, number: int) -> Path:
         """Return the folder of submitit's script, pickles and logs of an attempt."""
         return self.folder / f"attempt-{number + 1}"
 
     def record_path(self, task: int) -> Path:
-        """Return the file of a task's `TaskRecord`."""
         return self.folder / "tasks" / f"{task}.json"
 
     def log(self, task: int) -> Path | None:
         """Return the log of a task's latest attempt; None if it has not begun."""
-        number, slurm_id = self.attempt_of(task), self.slurm_task_id(task)
-        if number is None or slurm_id is None:
-            return None
-        path = self.attempt_folder(number) / f"{slurm_id}_0_log.out"
+        number = self.attempt_of(task)
+        path = self.attempt_folder(number or 0) / f"{self.slurm_task_id(task)}_0_log.out"
         return path if path.is_file() else None
 
     def save(self) -> None:
-        """Write the job's file."""
         content = asdict(self) | {"schema": SCHEMA, "slurm": self.slurm.to_json()}
         del content["folder"]
         write_json(self.folder / _FILE, content)
@@ -144,16 +110,11 @@ class Job:
         return read_json(self.folder / _SEEN) or {}
 
     def save_seen(self, seen: Mapping[str, Mapping[str, str]]) -> None:
-        """Keep what Slurm said."""
         write_json(self.folder / _SEEN, seen)
 
 
 def new_job_folder(jobs: Path, kind: str) -> Path:
-    """Make a folder `KIND-NUMBER` with a new number, also while another process makes one.
-
-    Raises:
-        UsageError: it cannot be made.
-    """
+    """Make a folder `KIND-NUMBER` with a new number, also while another process makes one."""
     try:
         jobs.mkdir(parents=True, exist_ok=True)
         number = max((_number(path.name) for path in jobs.iterdir()), default=0) + 1
@@ -185,12 +146,7 @@ def jobs_folder(project: Path) -> Path:
 
 
 def find_job(jobs: Path, name: str) -> Job:
-    """Return the job `capture-3`, or `3` for short.
-
-    Raises:
-        UsageError: no job has that name.
-        RunError: its file cannot be read.
-    """
+    """Return the job `capture-3`, or `3` for short."""
     known = [path.name for path in _folders(jobs)]
     found = [item for item in known if item == name or (name.isdigit() and _number(item) == int(name))]
     if not found:
@@ -217,11 +173,7 @@ def _folders(jobs: Path) -> list[Path]:
 
 
 def read_job(folder: Path) -> Job:
-    """Return the job that is kept in a folder.
-
-    Raises:
-        RunError: its file is damaged, or of a newer molprof.
-    """
+    """Return the job that is kept in a folder; RunError if its file is damaged, or of a newer molprof."""
     path = folder / _FILE
     content = read_json(path)
     if content is None:
@@ -247,7 +199,6 @@ def _submitted(attempt: Attempt, folder: Path) -> Attempt:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file whole."""
     with replacing(path) as part:
         part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

@@ -26,33 +26,22 @@ class SchedulerError(MolprofError):
 
 @dataclass(frozen=True)
 class Sighting:
-    """What Slurm says of a task.
+    """What Slurm says of a task."""
 
-    Attributes:
-        state: in Slurm's words, such as `PENDING`, `TIMEOUT`.
-        reason: why it waits or ended; the text `None` if Slurm gives none.
-    """
-
-    state: str
-    reason: str = "None"
+    state: str  # in Slurm's words, such as `PENDING`, `TIMEOUT`
+    reason: str = "None"  # why it waits or ended; the text `None` if Slurm gives none
 
     @property
     def live(self) -> bool:
-        """Whether the task has not ended."""
         return self.state in LIVE
 
 
 def available() -> bool:
-    """Whether Slurm's commands are installed."""
     return all(shutil.which(name) for name in _COMMANDS)
 
 
 def check_reachable() -> None:
-    """Ask the controller whether it is up.
-
-    Raises:
-        SchedulerError: no Slurm here, or its controller does not answer.
-    """
+    """Raise SchedulerError if there is no Slurm here, or its controller does not answer."""
     if not available():
         raise SchedulerError(
             f"there is no Slurm here: not all of {', '.join(_COMMANDS)} are installed",
@@ -64,13 +53,8 @@ def check_reachable() -> None:
 def sightings(slurm_ids: Collection[str]) -> dict[str, Sighting]:
     """Return what Slurm knows of jobs and their array tasks, by the task's id.
 
-    squeue forgets tasks minutes after their end; sacct knows them longer, if accounting is on.
-
-    Args:
-        slurm_ids: of whole jobs.
-
-    Raises:
-        SchedulerError: it does not answer.
+    squeue forgets tasks minutes after their end; sacct knows them longer, if accounting is on. SchedulerError if Slurm
+    does not answer.
     """
     if not slurm_ids:
         return {}
@@ -118,13 +102,7 @@ def job_fields(slurm_id: str) -> Mapping[str, str] | None:
 
 
 def cancel(slurm_ids: Sequence[str]) -> None:
-    """Cancel jobs or array tasks.
-
-    Raises:
-        SchedulerError: Slurm does not answer or refuses.
-    """
-    if slurm_ids:
-        _ask(["scancel", *slurm_ids])
+    _ask(["scancel", *slurm_ids])
 
 
 def _ping() -> None:
@@ -144,13 +122,8 @@ def _ask(command: list[str], time_limit_s: float = TIME_LIMIT_S) -> str:
             f"Slurm does not answer: {command[0]} took more than {time_limit_s:g} s", hint="scontrol ping"
         ) from error
     if done.returncode != 0:
-        said = _line(done.stderr if done.stderr.strip() else done.stdout)
+        lines = (done.stderr if done.stderr.strip() else done.stdout).splitlines()
+        said = next((line.strip() for line in lines if any(map(str.isalnum, line))), "no message")
         said = said.removeprefix(f"{command[0]}: error: ")
         raise SchedulerError(f"{command[0]}: {said}", hint="scontrol ping shows whether Slurm's controller is up")
     return done.stdout
-
-
-def _line(text: str) -> str:
-    """The first line with a letter or digit."""
-    lines = (line.strip() for line in text.splitlines())
-    return next((line for line in lines if any(map(str.isalnum, line))), "no message")

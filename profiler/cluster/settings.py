@@ -18,37 +18,24 @@ _GPUS = re.compile(r"(?:[\w.-]+:)?\d+")
 
 @dataclass(frozen=True)
 class SlurmSettings:
-    """Resources of one task of a job; None: the cluster's default.
-
-    Attributes:
-        gpus: `2`, or with a type `a100:2`.
-        time_minutes: time limit of a task.
-        memory: as sbatch takes it, such as `64G`.
-        cpus: cores of a task.
-        parallel: most tasks of the job that run at the same time.
-        setup: shell lines before the task, such as `module load cuda`.
-        sbatch: other options of sbatch by long name; True for an option without a value.
-    """
+    """Resources of one task of a job; None: the cluster's default."""
 
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
-    gpus: str | None = None
-    cpus: int | None = None
-    time_minutes: int | None = None
-    memory: str | None = None
-    parallel: int | None = None
-    setup: tuple[str, ...] = ()
+    gpus: str | None = None  # `2`, or with a type `a100:2`
+    cpus: int | None = None  # cores of a task
+    time_minutes: int | None = None  # time limit of a task
+    memory: str | None = None  # as sbatch takes it, such as `64G`
+    parallel: int | None = None  # most tasks of the job that run at the same time
+    setup: tuple[str, ...] = ()  # shell lines before the task, such as `module load cuda`
+    # other options of sbatch by long name; True for an option without a value
     sbatch: Mapping[str, str | int | bool] = field(default_factory=dict)
 
     def parameters(self) -> dict[str, Any]:
         """Return them as arguments of `submitit.SlurmExecutor.update_parameters`."""
-        given = {
-            "partition": self.partition,
-            "account": self.account,
-            "qos": self.qos,
-            "constraint": self.constraint,
+        given = {name: getattr(self, name) for name in ("partition", "account", "qos", "constraint")} | {
             "gpus_per_node": self.gpus,
             "cpus_per_task": self.cpus,
             "time": self.time_minutes,
@@ -66,27 +53,23 @@ class SlurmSettings:
         return {name: value for name, value in asdict(self).items() if value not in (None, (), {})}
 
 
-class _WrongError(ValueError):
-    """A wrong value; its text is what was expected."""
-
-
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise _WrongError("text on one line")
+        raise ValueError("text on one line")
     return value
 
 
 def _number(value: object) -> int:
     number = int(value) if isinstance(value, str) and value.isdigit() else value
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise _WrongError("a whole number of at least 1")
+        raise ValueError("a whole number of at least 1")
     return number
 
 
 def _gpus(value: object) -> str | None:
     text = str(value)
     if isinstance(value, bool) or not _GPUS.fullmatch(text):
-        raise _WrongError("a number of GPUs, or TYPE:NUMBER such as 'a100:2'")
+        raise ValueError("a number of GPUs, or TYPE:NUMBER such as 'a100:2'")
     return None if text == "0" else text
 
 
@@ -94,27 +77,27 @@ def _time(value: object) -> int:
     """Minutes of `90`, `90:00` (minutes and seconds), `1:30:00`, `1-12` or `1-12:00:00`, as sbatch reads them."""
     match = _TIME.fullmatch(str(value))
     if isinstance(value, bool) or match is None:
-        raise _WrongError("minutes, or a time such as '1:30:00' or '2-12:00:00'")
+        raise ValueError("minutes, or a time such as '1:30:00' or '2-12:00:00'")
     days, numbers = int(match[1] or 0), [int(part) for part in match[2].split(":")]
     if match[1] is None and len(numbers) < 3:
         numbers = [0, *numbers]  # without hours
     hours, minutes, seconds = (*numbers, 0, 0)[:3]
     total = (days * 24 + hours) * 60 + minutes + (seconds > 0)
     if total < 1:
-        raise _WrongError("at least a minute")
+        raise ValueError("at least a minute")
     return total
 
 
 def _memory(value: object) -> str:
     if not isinstance(value, str) or not _MEMORY.fullmatch(value):
-        raise _WrongError("a whole number with K, M, G or T, such as '64G'")
+        raise ValueError("a whole number with K, M, G or T, such as '64G'")
     return value
 
 
 def _setup(value: object) -> tuple[str, ...]:
     lines = [value] if isinstance(value, str) else value
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-        raise _WrongError("shell lines, such as ['module load cuda']")
+        raise ValueError("shell lines, such as ['module load cuda']")
     return tuple(lines)
 
 
@@ -124,16 +107,13 @@ def _sbatch(value: object) -> dict[str, str | int | bool]:
         isinstance(item, str | int) and str(item).isprintable() and _OPTION.fullmatch(key)
         for key, item in value.items()
     ):
-        raise _WrongError("options of sbatch by their long names, such as { reservation = 'mine' }")
+        raise ValueError("options of sbatch by their long names, such as { reservation = 'mine' }")
     return {key.removeprefix("--"): item for key, item in value.items() if item is not False}
 
 
 # Keys of the file, all but `time` named as their attributes, and what makes their values.
 _KEYS: dict[str, Callable[[object], Any]] = {
-    "partition": _text,
-    "account": _text,
-    "qos": _text,
-    "constraint": _text,
+    **dict.fromkeys(("partition", "account", "qos", "constraint"), _text),
     "gpus": _gpus,
     "cpus": _number,
     "time": _time,
@@ -145,27 +125,18 @@ _KEYS: dict[str, Callable[[object], Any]] = {
 
 
 def slurm_table(file: TomlFile, name: str) -> SlurmSettings:
-    """Return the table `[slurm.NAME]` of a file.
-
-    Raises:
-        UsageError: an unknown key or a wrong value; names the line.
-    """
     where = ["slurm", name]
     settings = SlurmSettings()
     for key, value in file.check_keys(file.content["slurm"][name], where, _KEYS).items():
         try:
             settings = _changed(settings, key, value)
-        except _WrongError as wrong:
+        except ValueError as wrong:
             file.refuse(str(wrong), [*where, key])
     return settings
 
 
 def overridden(settings: SlurmSettings, options: Sequence[str]) -> SlurmSettings:
-    """Return `settings` with the values of `KEY=VALUE` options instead.
-
-    Raises:
-        UsageError: an option that is not KEY=VALUE, an unknown key or a wrong value.
-    """
+    """Return `settings` with the values of `KEY=VALUE` options instead."""
     accepted = [key for key in _KEYS if key != "sbatch"]
     for option in options:
         key, equals, value = option.partition("=")
@@ -174,7 +145,7 @@ def overridden(settings: SlurmSettings, options: Sequence[str]) -> SlurmSettings
             raise UsageError(problem, hint="e.g. --slurm partition=gpu --slurm time=2:00:00")
         try:
             settings = _changed(settings, key, value)
-        except _WrongError as wrong:
+        except ValueError as wrong:
             raise UsageError(f"--slurm {wrong}") from wrong
     return settings
 
@@ -182,5 +153,5 @@ def overridden(settings: SlurmSettings, options: Sequence[str]) -> SlurmSettings
 def _changed(settings: SlurmSettings, key: str, value: object) -> SlurmSettings:
     try:
         return replace(settings, **{"time_minutes" if key == "time" else key: _KEYS[key](value)})
-    except _WrongError as wrong:
-        raise _WrongError(f"{key} is {value!r}, expected {wrong}") from wrong
+    except ValueError as wrong:
+        raise ValueError(f"{key} is {value!r}, expected {wrong}") from wrong

@@ -1,31 +1,21 @@
-"""The state of a job's tasks, from what each wrote and what Slurm says."""
+"""The state of a job's tasks, from what each wrote and what Slurm says; once, or until all have ended."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from molprof.common.errors import TraceError
 from molprof.common.typed_json import read_typed
 from molprof.profiler.cluster.job import Job, TaskRecord, read_json
 from molprof.profiler.cluster.scheduler import SchedulerError, Sighting, sightings
 
+UNFINISHED = ("running", "pending", "unknown")
 # In the order of a job's summary.
-STATES = (
-    "ok",
-    "failed",
-    "timed out",
-    "out of memory",
-    "preempted",
-    "cancelled",
-    "stopped",
-    "lost",
-    "running",
-    "pending",
-    "unknown",
-)
-UNFINISHED = frozenset({"running", "pending", "unknown"})
+STATES = ("ok", "failed", "timed out", "out of memory", "preempted", "cancelled", "stopped", "lost", *UNFINISHED)
 # Slurm's words for an end -> ours.
 _ENDS = {
     "CANCELLED": "cancelled",
@@ -39,39 +29,28 @@ _ENDS = {
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """State of a task.
+    """State of a task."""
 
-    Attributes:
-        number: its place in the job.
-        state: one of `STATES`. `lost`: Slurm no longer knows it, and it did not write that it ended; `stopped`: Slurm
-            ended it for an unknown reason; `unknown`: Slurm does not answer.
-        message: the error, or why it waits.
-        started, ended: in ISO format and UTC; None if it has not, or did not write it.
-        slurm_id: its id in squeue.
-    """
-
-    number: int
+    number: int  # its place in the job
     name: str
+    # one of `STATES`. `lost`: Slurm no longer knows it, and it did not write that it ended; `stopped`: Slurm ended it
+    # for an unknown reason; `unknown`: Slurm does not answer
     state: str
-    message: str | None = None
+    message: str | None = None  # the error, or why it waits
     node: str | None = None
-    started: str | None = None
+    started: str | None = None  # started, ended: in ISO format and UTC; None if it has not, or did not write it
     ended: str | None = None
     exit_code: int | None = None
-    slurm_id: str | None = None
+    slurm_id: str | None = None  # its id in squeue
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """State of a job.
-
-    Attributes:
-        problem: why Slurm did not answer; None if it did.
-    """
+    """State of a job."""
 
     job: Job
     tasks: tuple[TaskStatus, ...]
-    problem: str | None = None
+    problem: str | None = None  # why Slurm did not answer; None if it did
 
     @property
     def finished(self) -> bool:
@@ -80,7 +59,6 @@ class JobStatus:
 
     @property
     def good(self) -> bool:
-        """Every task ended well."""
         return all(task.state == "ok" for task in self.tasks)
 
     @property
@@ -91,7 +69,7 @@ class JobStatus:
 
     def failed(self) -> tuple[int, ...]:
         """The tasks that did not end well."""
-        return tuple(task.number for task in self.tasks if task.state not in UNFINISHED | {"ok"})
+        return tuple(task.number for task in self.tasks if task.state not in (*UNFINISHED, "ok"))
 
 
 def job_status(job: Job) -> JobStatus:
@@ -104,29 +82,20 @@ def job_statuses(jobs: Sequence[Job]) -> list[JobStatus]:
     records = [[_record(job, number) for number in range(len(job.tasks))] for job in jobs]
     seen = [job.seen() for job in jobs]
     asked = {
-        attempt.slurm_id
-        for job, known, entries in zip(jobs, seen, records, strict=True)
+        slurm_id.partition("_")[0]
+        for job, ends, entries in zip(jobs, seen, records, strict=True)
         for number, entry in enumerate(entries)
-        if not _settled(entry, known.get(job.slurm_task_id(number) or ""))
-        and (place := job.attempt_of(number)) is not None
-        and (attempt := job.attempts[place]).slurm_id is not None
+        # Nothing that Slurm says could change the states of the others.
+        if (entry is None or entry.state not in ("ok", "failed"))
+        and (slurm_id := job.slurm_task_id(number)) is not None
+        and slurm_id not in ends
     }
     problem, now = None, dict[str, Sighting]()
     try:
-        now = sightings({slurm_id for slurm_id in asked if slurm_id})
+        now = sightings(asked)
     except SchedulerError as error:
         problem = str(error)
-    found = []
-    for job, known, before in zip(jobs, seen, records, strict=True):
-        ends = _remember(job, known, now)
-        # A task may have ended after its record was read and before Slurm was asked.
-        entries = [
-            _record(job, number) if entry is None or entry.state == "running" else entry
-            for number, entry in enumerate(before)
-        ]
-        tasks = [_task_status(job, number, entry, ends, now, problem) for number, entry in enumerate(entries)]
-        found.append(JobStatus(job, tuple(tasks), problem))
-    return found
+    return [_status(job, ends, entries, now, problem) for job, ends, entries in zip(jobs, seen, records, strict=True)]
 
 
 def _record(job: Job, number: int) -> TaskRecord | None:
@@ -139,63 +108,41 @@ def _record(job: Job, number: int) -> TaskRecord | None:
     return record if record.attempt == job.attempt_of(number) and record.state in STATES else None
 
 
-def _settled(record: TaskRecord | None, seen: Mapping[str, str] | None) -> bool:
-    """Whether nothing that Slurm says could change the task's state."""
-    return seen is not None or (record is not None and record.state in ("ok", "failed"))
-
-
-def _of_task(now: Mapping[str, Sighting], slurm_id: str) -> Sighting | None:
-    """What Slurm says of a task, by its id or by the array's: so it lists tasks that were cancelled before they ran."""
-    return now.get(slurm_id) or now.get(slurm_id.partition("_")[0])
-
-
-def _remember(
-    job: Job, seen: dict[str, dict[str, str]], now: Mapping[str, Sighting]
-) -> Mapping[str, Mapping[str, str]]:
-    """What Slurm said of ended tasks, now and before; kept in the job's folder."""
-    ends = {}
-    for number in range(len(job.tasks)):
-        slurm_id = job.slurm_task_id(number)
-        item = _of_task(now, slurm_id) if slurm_id else None
-        if slurm_id and item and not item.live:
-            ends[slurm_id] = {"state": item.state, "reason": item.reason}
-    if ends.keys() - seen.keys():
-        seen = {**seen, **ends}
-        job.save_seen(seen)
-    return seen
-
-
-def _task_status(
+def _status(
     job: Job,
-    number: int,
-    record: TaskRecord | None,
-    seen: Mapping[str, Mapping[str, str]],
+    ends: dict[str, dict[str, str]],
+    entries: Sequence[TaskRecord | None],
     now: Mapping[str, Sighting],
     problem: str | None,
-) -> TaskStatus:
-    slurm_id, name = job.slurm_task_id(number), job.tasks[number].name
-    state: str = "lost"
-    message: str | None = "its submission was interrupted before Slurm had it"
-    if slurm_id is not None:
-        end = seen.get(slurm_id, {}).get("state")
-        log = f"molprof logs {job.id} {number}"
-        state, message = _judged(record, _of_task(now, slurm_id), end, problem, log)
-    if record is None:
-        return TaskStatus(number, name, state, message, slurm_id=slurm_id)
-    return TaskStatus(
-        number, name, state, message, record.node, record.started, record.ended, record.exit_code, slurm_id
-    )
+) -> JobStatus:
+    """The state of a job. What Slurm says of tasks that ended is kept in the job's folder."""
+    tasks, told = [], {}
+    for number, (task, entry) in enumerate(zip(job.tasks, entries, strict=True)):
+        # A task may have ended after its record was read and before Slurm was asked.
+        record = _record(job, number) if entry is None or entry.state == "running" else entry
+        slurm_id = job.slurm_task_id(number)
+        state: str = "lost"
+        message: str | None = "its submission was interrupted before Slurm had it"
+        if slurm_id is not None:
+            # By its id or by the array's: so Slurm lists tasks that were cancelled before they ran.
+            sighting = now.get(slurm_id) or now.get(slurm_id.partition("_")[0])
+            if sighting is not None and not sighting.live:
+                told[slurm_id] = {"state": sighting.state, "reason": sighting.reason}
+            end = (ends.get(slurm_id) or told.get(slurm_id) or {}).get("state")
+            state, message = _judged(record, sighting, end, problem, f"molprof logs {job.id} {number}")
+        own = record or TaskRecord(None, state)
+        tasks.append(
+            TaskStatus(number, task.name, state, message, own.node, own.started, own.ended, own.exit_code, slurm_id)
+        )
+    if told.keys() - ends.keys():
+        job.save_seen(told | ends)
+    return JobStatus(job, tuple(tasks), problem)
 
 
 def _judged(
     record: TaskRecord | None, sighting: Sighting | None, end: str | None, problem: str | None, log: str
 ) -> tuple[str, str | None]:
-    """A task's state, and its message, by what it wrote and what Slurm says.
-
-    Args:
-        sighting: now; end: Slurm's word for its end, once it gave one.
-        problem: why Slurm does not answer; log: the command that shows the task's log.
-    """
+    """A task's state and message, by what it wrote and what Slurm says, now and of its end."""
     own = record.state if record else None
     message = record.message if record else None
     if own in ("ok", "failed"):
@@ -216,3 +163,52 @@ def _judged(
     if problem is not None:
         return "unknown", "it was running" if own == "running" else "it had not started"
     return "lost", "Slurm no longer knows it, and it did not write that it ended"
+
+
+# Often at first, when a job may fail at once; then rarely, because many users ask the same scheduler.
+_FIRST_S, _LAST_S, _GROWTH = 1.0, 15.0, 1.3
+PATIENCE_S = 60.0
+
+
+def watch(job: Job, patience_s: float = PATIENCE_S) -> Iterator[JobStatus]:
+    """Yield the job's status again and again until every task has ended.
+
+    SchedulerError if the scheduler fails to answer for `patience_s`; the job goes on.
+    """
+    pause, silent_since = _FIRST_S, None
+    while True:
+        status = job_status(job)
+        yield status
+        if status.finished:
+            return
+        now = time.monotonic()
+        silent_since = None if status.problem is None else silent_since or now
+        if silent_since is not None and now - silent_since >= patience_s:
+            raise SchedulerError(
+                f"{job.id} can no longer be followed: {status.problem}",
+                hint=f"its tasks go on and write their results; collect them later with molprof collect {job.id}",
+            )
+        time.sleep(pause)
+        pause = min(pause * _GROWTH, _LAST_S)
+
+
+class LogTail:
+    """Reads what a growing log holds more than the last time."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._offset = 0
+        self._begun = b""
+
+    def new_lines(self, path: Path | None) -> list[str]:
+        """Return the new whole lines; from the beginning if it is another file than last time."""
+        if path is None:
+            return []
+        if path != self._path:
+            self._path, self._offset, self._begun = path, 0, b""
+        with path.open("rb") as file:
+            file.seek(self._offset)
+            block = file.read()
+        self._offset += len(block)
+        *lines, self._begun = (self._begun + block).split(b"\n")
+        return [line.decode("utf-8", "replace") for line in lines]

@@ -34,19 +34,11 @@ def submit(
 ) -> Job:
     """Submit `molprof ARGUMENTS` of every task, to run in the current folder; return when Slurm has them.
 
-    Args:
-        jobs: folder of jobs, which the cluster's nodes must see.
-        kind, cluster, slurm, data: as in `Job`.
-
-    Raises:
-        MissingExtraError: submitit is not installed.
-        SchedulerError: there is no Slurm, it does not answer, or it refuses; no job is left.
-        UsageError: there is nothing to run, or the job's folder cannot be made.
+    The cluster's nodes must see the folder `jobs`. If Slurm refuses, no job is left.
     """
     if not tasks:
         raise UsageError("there is nothing to submit")
-    _check_installed()
-    check_reachable()
+    _check()
     folder = new_job_folder(jobs, kind)
     job = Job(folder, kind, cluster, slurm, str(Path.cwd()), now(), tuple(tasks), data=data)
     try:
@@ -57,14 +49,8 @@ def submit(
 
 
 def requeue(job: Job, tasks: Sequence[int]) -> Job:
-    """Submit tasks of a job again, as one array. Their logs stay, their records are overwritten.
-
-    Raises:
-        MissingExtraError, SchedulerError: as for `submit`; the job is unchanged.
-        UsageError: another process requeues it at the same time.
-    """
-    _check_installed()
-    check_reachable()
+    """Submit tasks of a job again, as one array. Their logs stay, their records are overwritten."""
+    _check()
     return _attempt(job, tuple(tasks))
 
 
@@ -80,9 +66,8 @@ def _attempt(job: Job, tasks: tuple[int, ...]) -> Job:
     started = replace(job, attempts=(*job.attempts, Attempt(tasks, None, now())))
     started.save()
     executor = submitit.SlurmExecutor(folder=folder)
-    parameters = job.slurm.parameters()
     executor.update_parameters(
-        **parameters,
+        **job.slurm.parameters(),
         job_name=f"molprof-{job.id}",
         stderr_to_stdout=True,
         signal_delay_s=0,  # a task cannot be resumed, so it needs no warning before SIGTERM
@@ -121,8 +106,9 @@ def _outside_of_a_job() -> Iterator[None]:
         os.environ.update(kept)
 
 
-def _check_installed() -> None:
+def _check() -> None:
     try:
         import submitit  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("submitit", "slurm", "submitting to Slurm") from error
+    check_reachable()

@@ -32,11 +32,12 @@ def run_task(folder: str, number: int) -> NoReturn:
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit's, for tasks that can be resumed
     job = read_job(Path(folder))
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
     record = TaskRecord(
         job.attempt_of(number),
         "running",
         number,
-        _slurm_id(),
+        f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ.get("SLURM_JOB_ID", ""),
         int(os.environ.get("SLURM_RESTART_COUNT", "0")),
         os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         os.getpid(),
@@ -69,9 +70,3 @@ def _why_stopped() -> tuple[str, str | None]:
     if fields.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"):
         return "preempted", None
     return "cancelled", None
-
-
-def _slurm_id() -> str:
-    """As squeue names the task."""
-    array = os.environ.get("SLURM_ARRAY_JOB_ID")
-    return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ.get("SLURM_JOB_ID", "")

@@ -13,7 +13,7 @@ from typing import Any
 from molprof.common.errors import MolprofError
 from molprof.profiler.cluster.scheduler import SchedulerError, available, check_reachable
 from molprof.profiler.doctor.trials import Answer, ask
-from molprof.profiler.environment import driver_version, gpu_names, installed_version
+from molprof.profiler.environment import driver_version, installed_version, nvidia_smi
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.project import NAME, find_project
 
@@ -28,21 +28,15 @@ _BACKENDS = {
     "sdpa-cudnn": "CUDNN_ATTENTION",
     "sdpa-math": "MATH",
 }
-# Distribution -> import name and extra.
-_EXTRAS = {
-    "pyarrow": ("pyarrow", "parquet"),
-    "xgrammar": ("xgrammar", "xgrammar"),
-    "llguidance": ("llguidance", "llguidance"),
-    "submitit": ("submitit", "slurm"),
-}
+# Distribution, which is its import name too -> extra.
+_EXTRAS = {"pyarrow": "parquet", "xgrammar": "xgrammar", "llguidance": "llguidance", "submitit": "slurm"}
 _HERE = "molprof.profiler.doctor.trials"
 # What is tried, by name: the function and its arguments.
 TRIALS = {
     _TORCH: (f"{_HERE}:torch_build",),
     "trace processor": ("molprof.analysis.engine:selftest",),
     _FLASH: (f"{_HERE}:imported", "flash_attn"),
-    **{name: (f"{_HERE}:imported", name) for name in _CAPTURE_PACKAGES},
-    **{name: (f"{_HERE}:imported", module) for name, (module, _) in _EXTRAS.items()},
+    **{name: (f"{_HERE}:imported", name) for name in (*_CAPTURE_PACKAGES, *_EXTRAS)},
     **{name: (f"{_HERE}:preset", name) for name in ARCHITECTURES},
     **{option: (f"{_HERE}:attention", backend) for option, backend in _BACKENDS.items()},
 }
@@ -53,19 +47,14 @@ _TRIGGERED = re.compile(r" \(Triggered internally at [^)]*\)")
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check.
-
-    Attributes:
-        value: a version or a name; of a check that fails, the reason.
-        state: `ok`; `missing`: required and not installed; `broken`: installed, does not work; `absent`: optional and
-            not installed.
-        fix: what to do; None: nothing.
-    """
+    """Result of one check."""
 
     name: str
-    value: str | None
+    value: str | None  # a version or a name; of a check that fails, the reason
+    # `ok`; `missing`: required and not installed; `broken`: installed, does not work; `absent`: optional and not
+    # installed
     state: str
-    fix: str | None = None
+    fix: str | None = None  # what to do; None: nothing
 
 
 @dataclass(frozen=True)
@@ -89,7 +78,6 @@ class Diagnosis:
         return self._ok([_TORCH, *_CAPTURE_PACKAGES])
 
     def to_json(self) -> dict[str, Any]:
-        """Return the documented JSON."""
         return {
             "schema": 1,
             "can": {"analysis": self.can_analyse, "capture": self.can_capture},
@@ -100,10 +88,7 @@ class Diagnosis:
 def diagnose(config: Path | None, limit_s: float, done: Callable[[], None] = lambda: None) -> Diagnosis:
     """Return the result of every check. Those that may crash or hang run in separate processes, two at a time.
 
-    Args:
-        config: the molprof.toml to check; None: the nearest.
-        limit_s: time limit of each process.
-        done: called after each of `TRIALS`.
+    `limit_s` is the time limit of each process; `done` is called after each of `TRIALS`.
     """
     answers: dict[str, Answer] = {}
     with ThreadPoolExecutor(max_workers=2) as pool:
@@ -118,7 +103,7 @@ def diagnose(config: Path | None, limit_s: float, done: Callable[[], None] = lam
     checks += [_flash(answers[_FLASH], answers[_TORCH])]
     checks += [_preset(name, answers[name]) for name in ARCHITECTURES]
     checks += [_config(config), _slurm()]
-    checks += [_package(name, answers[name], extra, None) for name, (_, extra) in _EXTRAS.items()]
+    checks += [_package(name, answers[name], extra, None) for name, extra in _EXTRAS.items()]
     return Diagnosis(tuple(checks))
 
 
@@ -131,7 +116,7 @@ def _trace_processor(answer: Answer) -> Check:
 
 def _gpu(torch: Answer) -> list[Check]:
     """GPU, driver, torch, CUDA and cuDNN, and whether they fit each other."""
-    gpus, driver, build = gpu_names(), driver_version(), torch.value or {}
+    gpus, driver, build = nvidia_smi("name"), driver_version(), torch.value or {}
     gpus = gpus or build.get("gpus", [])
     shown = ", ".join(dict.fromkeys(gpus)) or "none: captures run on the CPU"
     checks = [
@@ -154,11 +139,7 @@ def _gpu(torch: Answer) -> list[Check]:
 
 
 def _package(name: str, answer: Answer, extra: str, needed_for: str | None) -> Check:
-    """A distribution that an extra installs.
-
-    Args:
-        needed_for: the command that requires it; None: optional.
-    """
+    """A distribution that an extra installs; optional unless a command requires it."""
     if answer.problem is None:
         return Check(name, installed_version(name) or (answer.value or {}).get("version"), OK)
     fix = f"pip install 'molprof[{extra}]'"

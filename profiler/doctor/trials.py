@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+import msgspec
+
 from molprof.common.process import call_line, why_failed
 
 # Before the answer, on the last line; libraries print before it as they like.
@@ -18,28 +20,16 @@ _MARK = "molprof-trial:"
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a trial.
+    """What came of a trial."""
 
-    Attributes:
-        value: what it returned; None if it failed.
-        problem: why it failed, on one line; None if it did not.
-        missing: the module that is not installed, if that is why.
-        warnings: what libraries warned of.
-    """
-
-    value: dict[str, Any] | None = None
-    problem: str | None = None
-    missing: str | None = None
-    warnings: tuple[str, ...] = ()
+    value: dict[str, Any] | None = None  # what it returned; None if it failed
+    problem: str | None = None  # why it failed, on one line; None if it did not
+    missing: str | None = None  # the module that is not installed, if that is why
+    warnings: tuple[str, ...] = ()  # what libraries warned of
 
 
 def ask(target: str, *arguments: str, limit_s: float) -> Answer:
-    """Call a function in another process.
-
-    Args:
-        target: `package.module:function`; it takes texts and returns what JSON can hold.
-        limit_s: seconds until the other process is killed.
-    """
+    """Call `target` (`module:function`), which takes texts and returns what JSON can hold, in another process."""
     command = call_line(f"{__name__}:answer", target, *arguments)
     try:
         done = subprocess.run(
@@ -50,8 +40,7 @@ def ask(target: str, *arguments: str, limit_s: float) -> Answer:
     last = done.stdout.rpartition("\n")[2]
     if not last.startswith(_MARK):
         return Answer(problem=why_failed(done.returncode, done.stderr))
-    found = json.loads(last.removeprefix(_MARK))
-    return Answer(**{**found, "warnings": tuple(found["warnings"])})
+    return msgspec.json.decode(last.removeprefix(_MARK), type=Answer)
 
 
 def answer() -> None:
@@ -93,14 +82,7 @@ def imported(module: str) -> dict[str, Any]:
 
 
 def attention(backend: str) -> dict[str, Any]:
-    """Run one of torch's attention kernels, on the first GPU, else on the CPU.
-
-    Args:
-        backend: name of a `torch.nn.attention.SDPBackend`.
-
-    Raises:
-        RuntimeError: torch has no such kernel for the device; its warnings say why.
-    """
+    """Run the kernel of a `torch.nn.attention.SDPBackend`, on the first GPU, else on the CPU."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -116,11 +98,7 @@ def attention(backend: str) -> dict[str, Any]:
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Read a preset's checkpoint and its tokenizer, without torch.
-
-    Raises:
-        MolprofError: the checkpoint is damaged, or the vocabulary's package is not installed.
-    """
+    """Read a preset's checkpoint and its tokenizer, without torch."""
     from molprof.profiler.models.backends import load_backend
     from molprof.profiler.models.checkpoint import checkpoint_path, read_header
 

@@ -75,65 +75,45 @@ class ExampleTokens:
 
 @dataclass(frozen=True)
 class PlaceholderDrift:
-    """A placeholder over all coordinates.
+    """A placeholder over all coordinates."""
 
-    Attributes:
-        text: what a template writes between `<` and `>`.
-        tokens: FREE positions that it gives a block; None, as all others, if it merges with its brackets.
-        drift_tokens: FREE positions minus tokens needed; below 0 a coordinate does not fit.
-        too_short_ratio, exact_ratio, too_long_ratio: of the blocks.
-        tokens_per_molecule, tokens_per_atom: of whole templates, tags included, without an end token; None if the
-            texts are unknown (XYZ).
-    """
-
-    text: str
-    tokens: int | None
-    drift_tokens: Distribution | None
-    too_short_ratio: float | None
+    text: str  # what a template writes between `<` and `>`
+    tokens: int | None  # FREE positions that it gives a block; None, as all others, if it merges with its brackets
+    drift_tokens: Distribution | None  # FREE positions minus tokens needed; below 0 a coordinate does not fit
+    too_short_ratio: float | None  # too_short_ratio, exact_ratio, too_long_ratio: of the blocks
     exact_ratio: float | None
     too_long_ratio: float | None
+    # tokens_per_molecule, tokens_per_atom: of whole templates, tags included, without an end token; None if the texts
+    # are unknown (XYZ)
     tokens_per_molecule: float | None
     tokens_per_atom: float | None
 
 
 @dataclass(frozen=True)
 class AnswerTokens:
-    """Tokens of the conformers' own texts, tags included, without an end token: means over molecules and atoms.
-
-    Attributes:
-        free_per_atom: tokens inside the brackets; copy_per_atom: all others.
-    """
+    """Tokens of the conformers' own texts, tags included, without an end token: means over molecules and atoms."""
 
     per_molecule: float
     per_atom: float
-    free_per_atom: float
-    copy_per_atom: float
+    free_per_atom: float  # tokens inside the brackets
+    copy_per_atom: float  # all others
 
 
 @dataclass(frozen=True)
 class TokenizerDrift:
-    """One tokenizer.
-
-    Attributes:
-        vocabulary: ordinary tokens; with_added: added and special ones too.
-        digits_per_token: digits of the longest piece of `0123456789`.
-        token_ids: id of each of `SINGLES`, None where it takes several tokens.
-        needed_tokens: per block, between forced brackets.
-        best: cuts none of these coordinates, fewest tokens. closest: least mean |drift|.
-        answers: None if the texts are unknown (XYZ).
-    """
+    """One tokenizer."""
 
     name: str
-    vocabulary: int
-    with_added: int
-    digits_per_token: int
-    token_ids: dict[str, int | None]
+    vocabulary: int  # ordinary tokens
+    with_added: int  # added and special ones too
+    digits_per_token: int  # digits of the longest piece of `0123456789`
+    token_ids: dict[str, int | None]  # id of each of `SINGLES`, None where it takes several tokens
     examples: tuple[ExampleTokens, ...]
-    needed_tokens: Distribution
+    needed_tokens: Distribution  # per block, between forced brackets
     placeholders: tuple[PlaceholderDrift, ...]
-    best: Placeholder
-    closest: Placeholder
-    answers: AnswerTokens | None
+    best: Placeholder  # cuts none of these coordinates, fewest tokens
+    closest: Placeholder  # least mean |drift|
+    answers: AnswerTokens | None  # None if the texts are unknown (XYZ)
 
 
 @dataclass(frozen=True)
@@ -159,11 +139,7 @@ def survey(
     placeholders: Sequence[str] = PLACEHOLDERS,
     decimals: int = COORDINATE_DECIMALS,
 ) -> Survey:
-    """The drift of every tokenizer and placeholder over all conformers.
-
-    Raises:
-        UsageError: a tokenizer merges every placeholder with its brackets.
-    """
+    """The drift of every tokenizer and placeholder over all conformers."""
     conformers = found.conformers
     return Survey(
         SCHEMA,
@@ -177,11 +153,7 @@ def survey(
 
 
 def check_placeholders(texts: Sequence[str]) -> None:
-    """Check that each text is three numbers with commas between them.
-
-    Raises:
-        UsageError: one is not.
-    """
+    """Check that each text is three numbers with commas between them."""
     for text in texts:
         if not _PLACEHOLDER.fullmatch(text):
             raise UsageError(
@@ -191,7 +163,6 @@ def check_placeholders(texts: Sequence[str]) -> None:
 
 
 def distribution(values: Sequence[int]) -> Distribution:
-    """The distribution of at least one value."""
     ordered = sorted(values)
 
     def rank(share: float) -> int:

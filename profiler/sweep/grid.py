@@ -31,17 +31,11 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True)
 class Case:
-    """One capture of a sweep.
+    """One capture of a sweep."""
 
-    Attributes:
-        name: file name of its trace, without ending.
-        options: the values that it takes from the grid.
-        settings: those of all its options, by name.
-    """
-
-    name: str
-    options: Mapping[str, Value]
-    settings: Mapping[str, Value]
+    name: str  # file name of its trace, without ending
+    options: Mapping[str, Value]  # the values that it takes from the grid
+    settings: Mapping[str, Value]  # those of all its options, by name
 
 
 @dataclass(frozen=True)
@@ -52,19 +46,11 @@ class Sweep:
     cases: tuple[Case, ...]
 
     def place(self, key: str) -> list[str]:
-        """Return where a capture option is set, for messages."""
         return ["grid" if key in self.file.content["grid"] else "options", key]
 
 
 def read_sweep(path: Path, known: Mapping[str, bool]) -> Sweep:
-    """Return the cases that a file describes.
-
-    Args:
-        known: for each of capture's options, by name without dashes, whether it takes a value.
-
-    Raises:
-        UsageError: it cannot be read, has an unknown option or no case; names the line.
-    """
+    """Return the cases that a file describes; `known` holds, for each of capture's options, if it takes a value."""
     file = read_toml(path, EXAMPLE)
     content = file.check_keys(file.content, [], ("options", "grid", "exclude"))
     common = file.check_keys(content.get("options", {}), ["options"], known)

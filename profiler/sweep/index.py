@@ -1,13 +1,15 @@
-"""The folder of a sweep: its index of cases, traces and states."""
+"""The folder of a sweep: its index of cases, traces and states, and captures of cases on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import TraceError, UsageError
+from molprof.common.process import run_child
 from molprof.common.typed_json import read_typed
 from molprof.profiler.cluster.job import read_json, write_json
 
@@ -16,47 +18,32 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 INDEX = "index.json"
+LOGS = "logs"
 KIND = "molprof sweep"
-# Not run yet.
-WAITING = "waiting"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One case of a sweep.
-
-    Attributes:
-        trace: its file, in the folder.
-        options: the values that it takes from the grid.
-        arguments: its command line after `molprof capture`, without the output.
-        state: `waiting`, `unsupported` (the options exclude each other), `submitted`, `ok`, `failed`, `timed out`, or
-            another state of a cluster's task.
-        message: why it did not end well.
-        seconds: its duration, with loading and warm-up; None if not measured.
-        job: the cluster's job that runs it; None if it ran here or has not run.
-    """
+    """One case of a sweep."""
 
     name: str
-    trace: str
-    options: Mapping[str, Any]
-    arguments: tuple[str, ...]
-    state: str = WAITING
-    message: str | None = None
-    seconds: float | None = None
-    job: str | None = None
+    trace: str  # its file, in the folder
+    options: Mapping[str, Any]  # the values that it takes from the grid
+    arguments: tuple[str, ...]  # its command line after `molprof capture`, without the output
+    # `waiting`, `unsupported` (the options exclude each other), `submitted`, `ok`, `failed`, `timed out`, or another
+    # state of a cluster's task
+    state: str = "waiting"
+    message: str | None = None  # why it did not end well
+    seconds: float | None = None  # its duration, with loading and warm-up; None if not measured
+    job: str | None = None  # the cluster's job that runs it; None if it ran here or has not run
 
 
-def write_index(folder: Path, entries: Sequence[Entry]) -> None:
-    """Write the index of a sweep whole."""
+def write_index(folder: Path, entries: Collection[Entry]) -> None:
     write_json(folder / INDEX, {"schema": SCHEMA, "kind": KIND, "cases": [asdict(entry) for entry in entries]})
 
 
 def read_index(folder: Path) -> tuple[Entry, ...] | None:
-    """Return the index in a folder; None if there is none.
-
-    Raises:
-        TraceError: it is damaged, or of a newer molprof.
-    """
+    """Return the index in a folder; None if there is none."""
     path = folder / INDEX
     content = read_json(path)
     if content is None or content.get("kind") != KIND:
@@ -71,12 +58,7 @@ def read_index(folder: Path) -> tuple[Entry, ...] | None:
 
 
 def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Return the paths, with the folder or index of a sweep replaced by its traces, and a remark for each missing one.
-
-    Raises:
-        UsageError: a sweep has no trace.
-        TraceError: an index is damaged.
-    """
+    """Return the paths, a sweep (folder or index) replaced by its traces, and a remark for each missing trace."""
     found: list[Path] = []
     remarks: list[str] = []
     for path in paths:
@@ -96,14 +78,35 @@ def expanded(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     return found, remarks
 
 
+def run_cases(
+    folder: Path, entries: dict[str, Entry], commands: Mapping[str, Sequence[str]], limit_s: float | None = None
+) -> Iterator[Entry]:
+    """Capture cases one after the other, each in a separate process, and yield each before and after its run.
+
+    `commands` holds the command lines, after `molprof`, of the cases to capture. The index is written after each case,
+    so that an interrupt keeps what is done. The output of a case is in `logs/NAME.log` of the folder.
+    """
+    (folder / LOGS).mkdir(exist_ok=True)
+    for name, command in commands.items():
+        yield replace(entries[name], state="running")
+        begin = time.monotonic()
+        with (folder / LOGS / f"{name}.log").open("wb") as log:
+            ending = run_child(command, Path.cwd(), log, limit_s)
+        seconds = round(time.monotonic() - begin, 1)
+        entries[name] = replace(entries[name], state=ending.state, message=ending.message, seconds=seconds)
+        write_index(folder, entries.values())
+        yield entries[name]
+
+
 def collected(status: JobStatus) -> None:
     """Write the states of a cluster's tasks into the index of their sweep."""
     folder = Path((status.job.data or {})["folder"])
     tasks = {task.name: task for task in status.tasks}
-    entries = list(read_index(folder) or ())
-    for number, entry in enumerate(entries):
+    entries = []
+    for entry in read_index(folder) or ():
         if (folder / entry.trace).is_file():  # by this job or another: traces are written whole
-            entries[number] = replace(entry, state="ok", message=None)
-        elif entry.name in tasks:
-            entries[number] = replace(entry, state=tasks[entry.name].state, message=tasks[entry.name].message)
+            entry = replace(entry, state="ok", message=None)
+        elif task := tasks.get(entry.name):
+            entry = replace(entry, state=task.state, message=task.message)
+        entries.append(entry)
     write_index(folder, entries)
