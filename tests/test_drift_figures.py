@@ -17,7 +17,7 @@ from molprof.analysis.drift.model import Agreement, Drift, JunkExample
 from molprof.analysis.drift.rules import RULES, BlockText
 from molprof.analysis.drift.texts import text_kinds
 from molprof.analysis.engine import open_engine
-from molprof.analysis.figures.drift import read_drift
+from molprof.analysis.figures.run import read_drift
 from molprof.analysis.reader import load_trace
 from molprof.common.molecule_records import KIND_LETTERS
 from molprof.profiler.molecules.kinds import classify

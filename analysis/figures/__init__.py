@@ -7,11 +7,9 @@ from typing import Any, TypeVar
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.catalog import TABLES
-from molprof.analysis.figures.checks import run_checks, trace_checks
-from molprof.analysis.figures.counts import read_counts, read_devices
+from molprof.analysis.figures.checks import read_counts, read_devices, run_checks, trace_checks
 from molprof.analysis.figures.model import SCHEMA, Report, TraceFigures
 from molprof.analysis.figures.run import read_run
-from molprof.analysis.figures.tables import read_tables
 from molprof.analysis.figures.timeline import read_typical_step
 from molprof.analysis.figures.window import without_steps
 from molprof.analysis.reader import TraceInfo
@@ -61,7 +59,7 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         counts=counts,
         devices=read_devices(engine),
         run=run,
-        tables=read_tables(engine, TABLES.values(), manifest is not None),
+        tables=tuple(table.read(engine, manifest is not None) for table in TABLES.values()),
         checks=checks,
         findings=(),
         typical_step=read_typical_step(engine) if trace.whole_steps else None,
