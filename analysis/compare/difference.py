@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from molprof.analysis.compare.attribution import Factor, attribute, rounded
-from molprof.analysis.compare.model import Basis, Difference, TraceDifference
+from molprof.analysis.compare.model import Difference, TraceDifference
 from molprof.analysis.compare.parts import BOUNDS, HOST, in_order
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run
@@ -27,12 +27,10 @@ _FORCED = "steps.forced"
 Term = tuple[Factor, ...]
 
 
-@dataclass(frozen=True)
-class StepCosts:
-    """Costs of one run's steps.
+class StepCosts(NamedTuple):
+    """Costs of one run's steps; 0 steps and batches in a run without rows.
 
     Attributes:
-        steps, batches: 0 in a run without rows.
         cost_ns: mean unprofiled time of each phase per step that has it; None if no step has.
         bound_ns: the same by what bounded it (keys `BOUNDS`); None if the trace does not record that.
         gpu_beyond_ns: GPU time of the recorded steps, extended to the whole run, that does not fit in unprofiled time.
@@ -61,15 +59,11 @@ def difference(first: Run | None, other: Run | None) -> Difference | None:
         parts=parts,
         residual_ns=residual_ns,
         residual_ratio=residual_ns / abs(wall_ns) if wall_ns else None,
-        basis={part: _basis(part) for part in parts},
+        basis={part: "window" if part.rpartition(".")[2] in BOUNDS else "measured" for part in parts},
         gpu_beyond_ns=(costs[0].gpu_beyond_ns, costs[1].gpu_beyond_ns) if bounded else None,
         factors=factors,
         factor_values=factor_values,
     )
-
-
-def _basis(part: str) -> Basis:
-    return "window" if part.rpartition(".")[2] in BOUNDS else "measured"
 
 
 def _phase_terms(first: Run, other: Run) -> Iterator[Term]:
@@ -101,11 +95,11 @@ def _costs(phase: str, a: StepCosts, b: StepCosts) -> Iterator[Factor]:
     if a.bound_ns is None or b.bound_ns is None:
         yield _known_factor(f"{phase}.{HOST}", a.cost_ns[phase], b.cost_ns[phase])
         return
-    # Without a step that has the phase, its cost is unknown.
-    known = [item.bound_ns if item.cost_ns[phase] is not None else None for item in (a, b)]
     for bound in BOUNDS:
-        values = [None if item is None else item[phase][bound] for item in known]
-        yield _known_factor(f"{phase}.{bound}", values[0], values[1])
+        # Without a step that has the phase, its cost is unknown.
+        one = None if a.cost_ns[phase] is None else a.bound_ns[phase][bound]
+        other = None if b.cost_ns[phase] is None else b.bound_ns[phase][bound]
+        yield _known_factor(f"{phase}.{bound}", one, other)
 
 
 def _useful(run: Run) -> int:
@@ -155,17 +149,8 @@ def step_costs(run: Run) -> StepCosts:
     cost_ns = {phase: Fraction(walls[phase], counts[phase]) if counts[phase] else None for phase in STEP_PHASES}
     if any(walls[phase] and run.phases[phase].bound is None for phase in STEP_PHASES) or not any(walls.values()):
         return StepCosts(steps, batches, cost_ns, None, 0)
-    bound_ns, over = _bounds(run, walls, counts)
-    return StepCosts(steps, batches, cost_ns, bound_ns, round(over))
-
-
-def _bounds(run: Run, walls: dict[str, int], counts: dict[str, int]) -> tuple[dict[str, dict[str, Fraction]], Fraction]:
-    """Unprofiled time per step by phase and bound, and the GPU time of the run that does not fit in.
-
-    The profiler slows the CPU, not the kernels. So GPU time and host syncs per step stay as recorded, and launching is
-    the rest of unprofiled time. Without the profiler the CPU runs ahead of the GPU, which then finishes the work of a
-    phase during the next ones.
-    """
+    # The profiler slows the CPU, not the kernels. So GPU time and host syncs per step stay as recorded, and launching
+    # is the rest of unprofiled time. Without the profiler the GPU finishes the work of a phase during the next ones.
     bounds = {}
     over = Fraction(0)
     for phase in STEP_PHASES:
@@ -179,7 +164,7 @@ def _bounds(run: Run, walls: dict[str, int], counts: dict[str, int]) -> tuple[di
         over -= gpu
         sync = min(Fraction(recorded.sync_idle_ns * count, recorded.count), room - gpu)
         bounds[phase] = {"gpu": gpu / count, "launch": (room - gpu - sync) / count, "sync": sync / count}
-    return bounds, over
+    return StepCosts(steps, batches, cost_ns, bounds, round(over))
 
 
 def trace_difference(first: Report, other: Report) -> TraceDifference | None:
@@ -187,7 +172,8 @@ def trace_difference(first: Report, other: Report) -> TraceDifference | None:
     if not first.devices or not other.devices:
         return None
     before, after = _recorded_parts(first), _recorded_parts(other)
-    span_ns = _span_ns(other) - _span_ns(first)
+    span_ns = sum(device.span_ns for device in other.devices.values())
+    span_ns -= sum(device.span_ns for device in first.devices.values())
     # Busy first, then the causes by name.
     parts = {part: after.get(part, 0) - before.get(part, 0) for part in sorted(before.keys() | after.keys())}
     return TraceDifference(
@@ -196,10 +182,6 @@ def trace_difference(first: Report, other: Report) -> TraceDifference | None:
         residual_ns=span_ns - sum(parts.values()),
         devices=(len(first.devices), len(other.devices)),
     )
-
-
-def _span_ns(report: Report) -> int:
-    return sum(device.span_ns for device in report.devices.values())
 
 
 def _recorded_parts(report: Report) -> dict[str, int]:

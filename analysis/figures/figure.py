@@ -22,7 +22,6 @@ class Figure:
     Attributes:
         id: name in JSON, CSV, `--fail-if` and predictions; never changes.
         group: heading that the figure stands under.
-        label: title of its row.
         value: reads it from a report; None: not recorded.
         repeat: the same figure of one timed pass; None for a figure that passes do not measure.
         once: measured in the recorded steps only, so its variation is unknown.

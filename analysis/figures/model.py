@@ -22,12 +22,11 @@ class TraceFigures:
     """The file, and what was read of it.
 
     Attributes:
-        events_by_category: events with a duration; 'None' for those without category.
+        events_by_category: events with a duration, Python stacks too; 'None' for those without category.
         lost_events: events that the trace processor lacks; None for a Perfetto trace, which it reads itself.
         lanes: events that partly overlap another of their track; None as above.
         complete: False for a damaged file, of which the part up to `problem` was read.
-        stacks: Python stacks were read too; `events_by_category` counts them in any case.
-        trimmed: what was kept of another trace, in words.
+        stacks: Python stacks were read too.
         whole_steps: False where a step lacks events, so that figures of steps and phases would be wrong.
     """
 

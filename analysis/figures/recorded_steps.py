@@ -21,13 +21,7 @@ ORDER BY step.ts, step.id
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """A step of any trace.
-
-    Attributes:
-        start_ns, dur_ns: on the host, from the earliest event that the engine has.
-        number: as the trace has it, else counted from 0.
-        batch: of a run that molprof captured; None for any other.
-    """
+    """A step of any trace: host time from the earliest event, its number, and its batch if molprof captured it."""
 
     start_ns: int
     dur_ns: int

@@ -44,13 +44,8 @@ class RepeatFigures:
 
 @dataclass(frozen=True)
 class PhaseFigures:
-    """One phase. `wall_ns` is of the whole run, unprofiled; all else of the recorded steps, profiled.
-
-    Attributes:
-        wall_ns: of the timed pass with the median wall time (mean of the middle two of an even number).
-        gpu_ns: time of the GPU work that the phase launched.
-        syncs, sync_ns: host syncs, and the time in them.
-        bound: None where the trace records no GPU work.
+    """One phase. `wall_ns` is of the whole run, unprofiled: of the timed pass with the median wall time. All else is
+    of the recorded steps, profiled. `gpu_ns` is the time of the GPU work that the phase launched.
     """
 
     wall_ns: int | None
@@ -74,14 +69,7 @@ class ClassFigures:
 
 @dataclass(frozen=True)
 class WindowFigures:
-    """The recorded steps, prefill included, and their tokens.
-
-    Attributes:
-        gpu_recorded: the trace holds GPU work or calls; without, launches, kernels and GPU times are None.
-        launches, kernels, gpu_ns, leaf_operators: None where parts of the steps were left out.
-        classes: GPU work by class.
-        unattributed_gpu_ns: GPU work outside any phase, in the whole trace.
-    """
+    """The recorded steps, prefill included, and their tokens; `unattributed_gpu_ns` is of the whole trace."""
 
     full: bool
     batch: int
@@ -172,9 +160,7 @@ class Marks:
     """What phase timestamps cost the timed passes.
 
     Attributes:
-        mark_ns: one timestamp; each step takes per_step.
         time_ratio: all of them over the wall time of a pass.
-        unmarked_wall_ns: wall time of a pass without any.
         signature_ns: one signature inspection by transformers' `LogitsProcessorList`. The phase `processor` has one for
             its own timestamp and one for each studied processor.
     """
@@ -198,12 +184,9 @@ class Run:
         steps: of all batches, prefill included; decode_steps: those after the first of each batch.
         row_steps: rows that each step computed, summed; idle_row_steps: of these, finished rows and rows that only
             kept a batch's shape.
-        launches_per_token, launches_per_step, leaf_operators_per_...: of the recorded steps.
         launches_per_molecule: launches_per_step times steps over molecules: exact if all steps are recorded.
-        masked_logits: logits set to -inf in the whole run; None without a processor.
         cut_blocks: malformed blocks that end at the token limit.
         residual_ratio: share of wall time outside any phase.
-        repeats: the timed passes, in order.
     """
 
     setup: Setup

@@ -15,12 +15,9 @@ _TAIL_RATIO = 0.1
 
 @dataclass(frozen=True)
 class StepTime:
-    """Steps at neighbouring positions of all batches, each as its median over the timed passes.
+    """Steps at neighbouring positions (0: prefill) of all batches, each as its median over the timed passes.
 
-    Attributes:
-        first_step, last_step: positions, 0 for the prefill step; prefill stands by itself.
-        steps: how many steps of how many batches these are, together.
-        median_ns, low_ns, high_ns: median, 10th and 90th percentile over them.
+    Times are the median, 10th and 90th percentile over all `steps` of them.
     """
 
     first_step: int

@@ -67,11 +67,9 @@ class Interval:
     Attributes:
         kind: phase, launch, wait, operator (outermost; where no GPU calls are recorded) or gpu.
         lane: device/stream of GPU work, else None.
-        name, work_class: of several, those of the class that takes most of their time; the class of GPU work, the
-            name of an operator, None for all else.
+        name, work_class: of several, those of the class that takes most of their time.
+        work_class: of GPU work, or the name of an operator; None for all else.
         start_ns: from the start of the step; below 0 for work that an earlier step had started.
-        dur_ns: of several, from the start of the first to the end of the last.
-        count: how many these are.
         own: started by the step's own calls.
     """
 
@@ -104,8 +102,7 @@ class TypicalStep:
         source: molprof, vllm, sglang or profiler.
         kind: prefill, decode and so on; None where the annotation has none.
         steps: number of steps that it is the median of.
-        totals: phases, calls, operators and GPU work.
-        intervals: the same in order of start, with short neighbours merged.
+        intervals: in order of start, with short neighbours merged.
     """
 
     name: str
