@@ -10,6 +10,7 @@ from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.checks import read_counts, read_devices, run_checks, trace_checks
 from molprof.analysis.figures.model import SCHEMA, Report, TraceFigures
 from molprof.analysis.figures.run import read_run
+from molprof.analysis.figures.run_model import filled
 from molprof.analysis.figures.timeline import read_typical_step
 from molprof.analysis.figures.window import without_steps
 from molprof.analysis.reader import TraceInfo
@@ -33,15 +34,10 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
     manifest = None if info.manifest is None else _read(from_json, info.manifest, info.path)
     trimmed = _read(trimmed_from_json, info.keys.get(TRIMMED_KEY), info.path)
     engine.register_package(PACKAGE, modules())
-    trace = TraceFigures(
-        path=info.path,
-        bytes=info.bytes,
+    trace = filled(
+        TraceFigures,
+        info,
         events_by_category=dict(sorted(info.events_by_category.items())),
-        lost_events=info.lost_events,
-        lanes=info.lanes,
-        complete=info.complete,
-        problem=info.problem,
-        stacks=info.stacks,
         device_names=tuple(str(device["name"]) for device in info.devices if device.get("name")),
         trimmed=None if trimmed is None else trimmed.text(),
         whole_steps=trimmed is None or trimmed.whole_steps,

@@ -10,7 +10,7 @@ from molprof.analysis.drift.model import Drift
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.model import TraceFigures
-from molprof.analysis.figures.run_model import Marks, RepeatFigures, Run, SequenceFigures, Setup, Spread
+from molprof.analysis.figures.run_model import Marks, RepeatFigures, Run, SequenceFigures, Setup, Spread, filled
 from molprof.analysis.figures.step_times import step_times
 from molprof.analysis.figures.window import phase_figures, read_window
 from molprof.common.errors import TraceError
@@ -71,12 +71,11 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         wall_ns=Spread(wall_ns, min(walls_ns, default=None), max(walls_ns, default=None), len(walls_ns)),
         first_pass_extra_ns=timings.warmup_ns[0] - wall_ns if timings.warmup_ns and wall_ns is not None else None,
         profiled_ratio=per(timings.profiled_steps_ns, timings.unprofiled_steps_ns),
-        marks=Marks(
-            mark_ns=timings.mark_ns,
+        marks=filled(
+            Marks,
+            timings,
             per_step=len(STEP_PHASES),
             time_ratio=per(timings.mark_ns * len(STEP_PHASES) * steps, wall_ns),
-            unmarked_wall_ns=timings.unmarked_wall_ns,
-            signature_ns=timings.signature_ns,
         ),
         molecules=len(molecules),
         valid_molecules=_sum_of_known(molecule.valid for molecule in molecules),
@@ -110,10 +109,7 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         drift=read_drift(engine),
         disagreement=disagreement_figures([Token(*row) for row in query_rows(engine, _TOKENS)[1]]),
         step_times=step_times(timings.repeats),
-        repeats=tuple(
-            RepeatFigures(repeat.wall_ns, dict(repeat.phases_ns), repeat.compiles, repeat.compile_ns)
-            for repeat in timings.repeats
-        ),
+        repeats=tuple(filled(RepeatFigures, repeat) for repeat in timings.repeats),
     )
 
 
@@ -143,55 +139,26 @@ def label(manifest: Manifest) -> str:
 def _read_sequences(engine: Engine, manifest: Manifest) -> tuple[SequenceFigures, ...]:
     columns, rows = query_rows(engine, _SEQUENCES)
     molecules = {molecule.sequence: molecule for molecule in manifest.molecules}
-    found = []
-    for row in rows:
-        figures = dict(zip(columns, row, strict=True))
-        # A track without its molecule shows as the broken sum of tokens.
-        if (molecule := molecules.get(figures["sequence"])) is not None:
-            found.append(
-                SequenceFigures(
-                    **figures,
-                    smiles=molecule.smiles,
-                    malformed_blocks=molecule.malformed_blocks,
-                    cut_blocks=molecule.cut_blocks,
-                    masked_logits=molecule.masked_logits,
-                    valid=molecule.valid,
-                    problem=molecule.problem,
-                )
-            )
-    return tuple(found)
+    # A track without its molecule shows as the broken sum of tokens.
+    return tuple(
+        filled(SequenceFigures, molecules[row[0]], **dict(zip(columns, row, strict=True)))
+        for row in rows
+        if row[0] in molecules
+    )
 
 
 def _setup(manifest: Manifest) -> Setup:
-    settings, resolved, environment = manifest.settings, manifest.resolved, manifest.environment
-    return Setup(
+    settings = manifest.settings
+    return filled(
+        Setup,
+        manifest.resolved,
+        settings,
+        manifest.environment,
         label=label(manifest),
-        model=settings.model,
-        family=resolved.family,
-        parameters=resolved.parameters,
         tokenizer=settings.tokenizer or settings.model,
-        vocabulary=resolved.vocabulary,
-        logits_width=resolved.logits_width,
-        processor=resolved.processor,
-        placeholder=resolved.placeholder,
         sampling="greedy" if settings.sampling == "greedy" else "sample",
-        sampling_parameters=settings.sampling_parameters,
         cache=settings.kv_cache,
-        attention=settings.attention,
-        dtype=resolved.dtype,
-        device=resolved.device,
-        gpu=environment.gpu,
-        batch_size=settings.batch_size,
-        max_new_tokens=resolved.max_new_tokens,
-        seed=settings.seed,
-        sorted=resolved.sorted,
-        forced_runs=manifest.setting("forced_runs"),
-        drop_finished=manifest.setting("drop_finished"),
-        compile=manifest.setting("compile"),
-        size=settings.size,
-        weights=resolved.weights,
-        torch=environment.torch,
-        transformers=environment.transformers,
+        **{name: manifest.setting(name) for name in ("forced_runs", "drop_finished", "compile")},
     )
 
 

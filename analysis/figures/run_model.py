@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from molprof.analysis.drift.model import Disagreement, Drift
 from molprof.analysis.figures.step_times import StepTime
+
+_T = TypeVar("_T")
+
+
+def filled(kind: type[_T], *sources: object, **values: Any) -> _T:
+    """A dataclass of `values`, and for other fields of what the first source with such an attribute has."""
+    for name in (item.name for item in fields(kind) if item.name not in values):  # type: ignore[arg-type]
+        if (source := next((source for source in sources if hasattr(source, name)), None)) is not None:
+            values[name] = getattr(source, name)
+    return kind(**values)
 
 
 @dataclass(frozen=True)
@@ -161,8 +171,8 @@ class Marks:
 
     Attributes:
         time_ratio: all of them over the wall time of a pass.
-        signature_ns: one signature inspection by transformers' `LogitsProcessorList`. The phase `processor` has one for
-            its own timestamp and one for each studied processor.
+        signature_ns: one signature inspection by transformers. The phase `processor` has one for its own timestamp, and
+            one for each studied processor.
     """
 
     mark_ns: float
