@@ -30,7 +30,8 @@ _DIGEST_BYTES = 32
 _SETTLED_NS = 2_000_000_000
 # One object, created at import: two threads that make msgspec (0.22) inspect the same dataclass at once crash the
 # process.
-_decode_report = msgspec.json.Decoder(Report).decode
+decode_report = msgspec.json.Decoder(Report).decode
+encode_report = msgspec.json.encode
 
 
 def report_key(path: Path, *options: object) -> str | None:
@@ -65,16 +66,6 @@ def write_report(key: str, report: Report) -> None:
         _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(_folder() / f"{key}.json", _digest(text) + text)
         _prune(_folder().iterdir())
-
-
-def encode_report(report: Report) -> bytes:
-    """JSON that `decode_report` turns back into an equal report."""
-    return msgspec.json.encode(report)
-
-
-def decode_report(text: bytes) -> Report:
-    """Raises msgspec.DecodeError."""
-    return _decode_report(text)
 
 
 def _folder() -> Path:

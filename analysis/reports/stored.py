@@ -13,8 +13,7 @@ from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.checks import agree
 from molprof.analysis.figures.model import SCHEMA, Report
 from molprof.analysis.reader.source import STDIN, open_source
-from molprof.analysis.reports.load import ReportOptions
-from molprof.analysis.reports.parallel import load_reports
+from molprof.analysis.reports.load import ReportOptions, load_reports
 from molprof.common.errors import TraceError
 
 # With the schema, either key identifies a report, complete or not.
