@@ -28,19 +28,13 @@ Term = tuple[Factor, ...]
 
 
 class StepCosts(NamedTuple):
-    """Costs of one run's steps; 0 steps and batches in a run without rows.
-
-    Attributes:
-        cost_ns: mean unprofiled time of each phase per step that has it; None if no step has.
-        bound_ns: the same by what bounded it (keys `BOUNDS`); None if the trace does not record that.
-        gpu_beyond_ns: GPU time of the recorded steps, extended to the whole run, that does not fit in unprofiled time.
-    """
+    """Costs of one run's steps; 0 steps and batches in a run without rows."""
 
     steps: int
     batches: int
-    cost_ns: dict[str, Fraction | None]
-    bound_ns: dict[str, dict[str, Fraction]] | None
-    gpu_beyond_ns: int
+    cost_ns: dict[str, Fraction | None]  # mean unprofiled time of each phase per step that has it; None if no step has
+    bound_ns: dict[str, dict[str, Fraction]] | None  # by what bounded it (`BOUNDS`); None: not recorded
+    gpu_beyond_ns: int  # GPU time, extended to the whole run, that does not fit in unprofiled time
 
 
 def difference(first: Run | None, other: Run | None) -> Difference | None:

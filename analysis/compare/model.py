@@ -54,24 +54,19 @@ class ComparedRow:
 class Difference:
     """Unprofiled median wall time of a run minus the first run's, as parts that add up to it (docs/comparing.md).
 
-    Attributes:
-        parts: by id of `parts.py`, ns; positive where the run takes longer. They and `residual_ns` make `wall_ns`.
-        residual_ns: unexplained time; residual_ratio: the same over |wall_ns|, None where that is 0.
-        gpu_beyond_ns: recorded GPU time for which unprofiled steps of the first and the run have no room, over the
-            whole run: above 0 where the recorded steps are not like the run. None if no part is divided as in them.
-        factors: tokens, steps_per_token and time_per_step, the run's over the first's. Their product is the ratio of
-            the wall times. Empty where a run has no tokens, steps or time.
-        factor_values: of the first and of the run; time_per_step in ns.
+    `gpu_beyond_ns` is recorded GPU time of the first and the run for which unprofiled steps have no room: above 0 where
+    the recorded steps are not like the run, None if no part is divided as in them. The product of `factors`, the run's
+    over the first's, is the ratio of the wall times; empty where a run has no tokens, steps or time.
     """
 
     wall_ns: int
-    parts: dict[str, int]
-    residual_ns: int
-    residual_ratio: float | None
+    parts: dict[str, int]  # by id of `parts.py`, ns; with `residual_ns` they make `wall_ns`
+    residual_ns: int  # unexplained time
+    residual_ratio: float | None  # over |wall_ns|; None where that is 0
     basis: dict[str, Basis]
     gpu_beyond_ns: tuple[int, int] | None
-    factors: dict[str, float]
-    factor_values: dict[str, tuple[float, float]]
+    factors: dict[str, float]  # tokens, steps_per_token and time_per_step
+    factor_values: dict[str, tuple[float, float]]  # of the first and of the run; time_per_step in ns
 
 
 @dataclass(frozen=True)

@@ -34,20 +34,14 @@ Run = tuple[str, Report]
 
 @dataclass(frozen=True)
 class Expectation:
-    """A figure of one run that is expected to be lower or higher than that of another.
-
-    Attributes:
-        metric: id of a compared figure.
-        bound: of the ratio of the one figure to the other.
-        between: labels of the runs, or patterns with `*` and `?`; None for the second run against the first.
-    """
+    """A figure of one run that is expected to be lower or higher than that of another."""
 
     id: str
     text: str
-    metric: str
+    metric: str  # id of a compared figure
     direction: Direction
-    bound: float = 1.0
-    between: tuple[str, str] | None = None
+    bound: float = 1.0  # of the ratio of the one figure to the other
+    between: tuple[str, str] | None = None  # labels or patterns of the runs; None: the second and the first
 
 
 # Expected of LLaMA's tokens against Qwen's before anything was measured.

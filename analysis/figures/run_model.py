@@ -167,55 +167,36 @@ class Setup:
 
 @dataclass(frozen=True)
 class Marks:
-    """What phase timestamps cost the timed passes.
-
-    Attributes:
-        time_ratio: all of them over the wall time of a pass.
-        signature_ns: one signature inspection by transformers. The phase `processor` has one for its own timestamp, and
-            one for each studied processor.
-    """
+    """What phase timestamps cost the timed passes."""
 
     mark_ns: float
     per_step: int
-    time_ratio: float | None
+    time_ratio: float | None  # all of them over the wall time of a pass
     unmarked_wall_ns: int | None
-    signature_ns: float | None
+    signature_ns: float | None  # of one signature inspection by transformers; a step has one per processor and one more
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that molprof captured.
-
-    Attributes:
-        first_pass_extra_ns: wall time of the first warm-up pass minus the median: compiling, first use of caches.
-        profiled_ratio: wall time of the recorded steps, profiled over unprofiled.
-        valid_molecules: None where nothing can be checked (plain-text prompts).
-        skipped: input lines without a prompt.
-        steps: of all batches, prefill included; decode_steps: those after the first of each batch.
-        row_steps: rows that each step computed, summed; idle_row_steps: of these, finished rows and rows that only
-            kept a batch's shape.
-        launches_per_molecule: launches_per_step times steps over molecules: exact if all steps are recorded.
-        cut_blocks: malformed blocks that end at the token limit.
-        residual_ratio: share of wall time outside any phase.
-    """
+    """A run that molprof captured."""
 
     setup: Setup
     wall_ns: Spread
-    first_pass_extra_ns: int | None
-    profiled_ratio: float | None
+    first_pass_extra_ns: int | None  # wall time of the first warm-up pass minus the median
+    profiled_ratio: float | None  # wall time of the recorded steps, profiled over unprofiled
     marks: Marks
     molecules: int
-    valid_molecules: int | None
-    skipped: int
+    valid_molecules: int | None  # None where nothing can be checked (plain-text prompts)
+    skipped: int  # input lines without a prompt
     batches: int
-    steps: int
-    decode_steps: int
+    steps: int  # of all batches, prefill included
+    decode_steps: int  # those after the first of each batch
     generated_tokens: int
-    row_steps: int
-    idle_row_steps: int
+    row_steps: int  # rows that each step computed, summed
+    idle_row_steps: int  # of these, finished rows and rows that only kept a batch's shape
     launches_per_token: float | None
     launches_per_step: float | None
-    launches_per_molecule: float | None
+    launches_per_molecule: float | None  # launches_per_step times steps over molecules: exact if all steps are recorded
     leaf_operators_per_token: float | None
     leaf_operators_per_step: float | None
     masked_logits: int | None
@@ -226,9 +207,9 @@ class Run:
     filler_tokens: int
     junk_blocks: int
     malformed_blocks: int
-    cut_blocks: int | None
+    cut_blocks: int | None  # malformed blocks that end at the token limit
     phases: dict[str, PhaseFigures]
-    residual_ratio: float | None
+    residual_ratio: float | None  # share of wall time outside any phase
     window: WindowFigures
     sequences: tuple[SequenceFigures, ...]
     repeats: tuple[RepeatFigures, ...]

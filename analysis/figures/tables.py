@@ -12,20 +12,13 @@ from molprof.analysis.figures.model import Table
 
 @dataclass(frozen=True)
 class TableQuery:
-    """A table of the report; its columns' suffixes are their units.
+    """A table of the report; its columns' suffixes are their units."""
 
-    Attributes:
-        name: key in the JSON's `tables`.
-        title: heading of the rendered table.
-        needs_run: only for a run that molprof captured.
-        shown: people see it; else it only holds what a figure is read from.
-    """
-
-    name: str
-    title: str
+    name: str  # key in the JSON's `tables`
+    title: str  # heading of the rendered table
     query: Query
-    needs_run: bool = False
-    shown: bool = True
+    needs_run: bool = False  # only for a run that molprof captured
+    shown: bool = True  # people see it; else it only holds what a figure is read from
 
     def read(self, engine: Engine, has_run: bool) -> Table:
         """The table; without rows where it needs a run and there is none."""

@@ -64,23 +64,17 @@ ORDER BY start_ns, id
 class Interval:
     """A phase, call, operator or piece of GPU work of the step, or several short ones next to each other.
 
-    Attributes:
-        kind: phase, launch, wait, operator (outermost; where no GPU calls are recorded) or gpu.
-        lane: device/stream of GPU work, else None.
-        name, work_class: of several, those of the class that takes most of their time.
-        work_class: of GPU work, or the name of an operator; None for all else.
-        start_ns: from the start of the step; below 0 for work that an earlier step had started.
-        own: started by the step's own calls.
+    Several have the name and class that take most of their time.
     """
 
-    kind: str
-    lane: str | None
+    kind: str  # phase, launch, wait, operator (outermost; where no GPU calls are recorded) or gpu
+    lane: str | None  # device/stream of GPU work, else None
     name: str
-    work_class: str | None
-    start_ns: int
+    work_class: str | None  # of GPU work, or the name of an operator; None for all else
+    start_ns: int  # from the start of the step; below 0 for work that an earlier step had started
     dur_ns: int
     count: int
-    own: bool
+    own: bool  # started by the step's own calls
 
 
 @dataclass(frozen=True)
@@ -96,22 +90,15 @@ class IntervalTotal:
 
 @dataclass(frozen=True)
 class TypicalStep:
-    """The recorded step of median duration on the host, including the profiler's cost.
-
-    Attributes:
-        source: molprof, vllm, sglang or profiler.
-        kind: prefill, decode and so on; None where the annotation has none.
-        steps: number of steps that it is the median of.
-        intervals: in order of start, with short neighbours merged.
-    """
+    """The recorded step of median duration on the host, including the profiler's cost."""
 
     name: str
-    source: str
-    kind: str | None
-    steps: int
+    source: str  # molprof, vllm, sglang or profiler
+    kind: str | None  # prefill, decode and so on; None where the annotation has none
+    steps: int  # number of steps that it is the median of
     dur_ns: int
     totals: tuple[IntervalTotal, ...]
-    intervals: tuple[Interval, ...]
+    intervals: tuple[Interval, ...]  # in order of start, with short neighbours merged
 
 
 def read_typical_step(engine: Engine) -> TypicalStep | None:

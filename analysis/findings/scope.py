@@ -41,27 +41,16 @@ _WORK = Query("gpu_work", "SELECT device, ts, ts + dur AS ts_end FROM molprof_gp
 
 @dataclass(frozen=True)
 class Scope:
-    """Recorded time, and what it stands for.
+    """Recorded time, and what it stands for."""
 
-    Attributes:
-        stretches: the recorded steps, or the whole span of a foreign trace.
-        steps: recorded steps; None for a foreign trace.
-        recorded_ns: length of the stretches, profiled.
-        base_ns: the same unprofiled, where known.
-        wall_ratio: share of the run's wall time that steps of the recorded kind take; 1 for a foreign trace.
-        devices: devices with work.
-        busy_ns: time of the stretches in which each device worked, summed over devices.
-        run: the run's figures; None for a foreign trace.
-    """
-
-    stretches: Stretches
-    steps: int | None
-    recorded_ns: int
-    base_ns: float
-    wall_ratio: float
-    devices: int
-    busy_ns: int
-    run: Run | None
+    stretches: Stretches  # the recorded steps, or the whole span of a foreign trace
+    steps: int | None  # recorded steps; None for a foreign trace
+    recorded_ns: int  # length of the stretches, profiled
+    base_ns: float  # the same unprofiled, where known
+    wall_ratio: float  # share of the run's wall time that steps of the recorded kind take; 1 for a foreign trace
+    devices: int  # devices with work
+    busy_ns: int  # time of the stretches in which each device worked, summed over devices
+    run: Run | None  # the run's figures; None for a foreign trace
 
     @property
     def idle_ratio(self) -> float:
