@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.checks import read_counts, read_devices, run_checks, trace_checks
@@ -21,7 +18,6 @@ from molprof.common.trimmed import TRIMMED_KEY, trimmed_from_json
 from molprof.queries import PACKAGE, modules
 
 __all__ = ["Report", "build_report"]
-_T = TypeVar("_T")
 
 
 def build_report(engine: Engine, info: TraceInfo) -> Report:
@@ -31,8 +27,11 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         TraceError: the trace's manifest is not one, or newer than this molprof.
         EngineError, QueryError: the trace processor refused something.
     """
-    manifest = None if info.manifest is None else _read(from_json, info.manifest, info.path)
-    trimmed = _read(trimmed_from_json, info.keys.get(TRIMMED_KEY), info.path)
+    try:
+        manifest = None if info.manifest is None else from_json(info.manifest)
+        trimmed = trimmed_from_json(info.keys.get(TRIMMED_KEY))
+    except TraceError as error:
+        raise TraceError(f"{info.path}: {error}", hint=error.hint or MANIFEST_HINT) from error
     engine.register_package(PACKAGE, modules())
     trace = filled(
         TraceFigures,
@@ -60,10 +59,3 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         findings=(),
         typical_step=read_typical_step(engine) if trace.whole_steps else None,
     )
-
-
-def _read(read: Callable[[Any], _T], raw: Any, path: str) -> _T:
-    try:
-        return read(raw)
-    except TraceError as error:
-        raise TraceError(f"{path}: {error}", hint=error.hint or MANIFEST_HINT) from error

@@ -8,7 +8,7 @@ from molprof.analysis.figures.figure import Figure, of_gpu, of_run
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.tables import STEPS
-from molprof.common.values import Cell, per
+from molprof.common.values import Cell, Unit, per
 
 
 def _count(name: str, label: str, group: str, compared: bool = True) -> Figure:
@@ -16,8 +16,17 @@ def _count(name: str, label: str, group: str, compared: bool = True) -> Figure:
     return Figure(name, group, label, "count", of_gpu(lambda report: getattr(report.counts, name)), compared=compared)
 
 
-def _of_run(name: str, label: str, group: str, value: Callable[[Run], float | None]) -> Figure:
-    return Figure(name, group, label, "number", of_run(value))
+def _mean(name: str, label: str) -> Figure:
+    """The mean of the run that is called as the figure."""
+    return Figure(name, "Launches", label, "number", of_run(lambda run: getattr(run, name)))
+
+
+def _of_kernels(name: str, label: str, value: Callable[[Run], float | None]) -> Figure:
+    return Figure(name, "Kernels", label, "number", of_run(value))
+
+
+def _once(name: str, label: str, value: Callable[[Report], Cell], unit: Unit = "ns") -> Figure:
+    return Figure(name, "Kernels", label, unit, value, once=True)
 
 
 def _of_steps(name: str, label: str, value: Callable[[Run], float | None], column: str) -> Figure:
@@ -47,7 +56,7 @@ def _of_class(run: Run, *names: str) -> int | None:
 
 def _per_step(name: str, label: str, *classes: str) -> Figure:
     """Kernels of these classes per recorded step."""
-    return _of_run(name, label, "Kernels", lambda run: per(_of_class(run, *classes), run.window.steps))
+    return _of_kernels(name, label, lambda run: per(_of_class(run, *classes), run.window.steps))
 
 
 def _busy_ratio(report: Report) -> float | None:
@@ -64,35 +73,19 @@ LAUNCHES = (
     _count("launches_without_gpu_work", "launches without GPU work", "Launches", compared=False),
     _of_steps("launches_per_token", "launches per token", lambda run: run.launches_per_token, "tokens"),
     _of_steps("launches_per_step", "launches per step", lambda run: run.launches_per_step, "steps"),
-    _of_run("launches_per_molecule", "launches per molecule", "Launches", lambda run: run.launches_per_molecule),
+    _mean("launches_per_molecule", "launches per molecule"),
     _count("graph_launches", "graph launches in the trace", "Launches"),
-    _of_run(
-        "leaf_operators_per_token", "leaf operators per token", "Launches", lambda run: run.leaf_operators_per_token
-    ),
-    _of_run("leaf_operators_per_step", "leaf operators per step", "Launches", lambda run: run.leaf_operators_per_step),
+    _mean("leaf_operators_per_token", "leaf operators per token"),
+    _mean("leaf_operators_per_step", "leaf operators per step"),
 )
 KERNELS = (
     _count("kernels", "kernels in the trace", "Kernels"),
     _count("kernels_without_call", "kernels without a recorded call", "Kernels", compared=False),
     _count("kernel_names", "distinct kernels", "Kernels", compared=False),
-    Figure(
-        "kernel_time_ns",
-        "Kernels",
-        "kernel time",
-        "ns",
-        of_gpu(lambda report: report.counts.kernel_time_ns),
-        once=True,
-    ),
-    Figure("busy_ratio", "Kernels", "device busy", "ratio", of_gpu(_busy_ratio), once=True),
-    Figure(
-        "gpu_ns_per_step",
-        "Kernels",
-        "GPU time per step",
-        "ns",
-        of_run(lambda run: per(run.window.gpu_ns, run.window.steps)),
-        once=True,
-    ),
+    _once("kernel_time_ns", "kernel time", of_gpu(lambda report: report.counts.kernel_time_ns)),
+    _once("busy_ratio", "device busy", of_gpu(_busy_ratio), "ratio"),
+    _once("gpu_ns_per_step", "GPU time per step", of_run(lambda run: per(run.window.gpu_ns, run.window.steps))),
     _per_step("copy_kernels_per_step", "copy kernels per step", "copy", "cat"),
     _per_step("attention_kernels_per_step", "attention kernels per step", "attention"),
-    _of_run("elementwise_to_attention", "elementwise kernels per attention kernel", "Kernels", _elementwise),
+    _of_kernels("elementwise_to_attention", "elementwise kernels per attention kernel", _elementwise),
 )

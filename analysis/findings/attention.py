@@ -56,12 +56,11 @@ def attention_ratio(engine: Engine, scope: Scope) -> float | None:
 
 
 def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    if scope is not None and scope.devices:
-        totals = _totals(engine, scope)
-        yield from _small(scope, totals)
-        yield from _masked(engine, report, scope, totals)
-    elif scope is not None:
-        yield from _small_on_cpu(engine, scope)
+    if scope is None:
+        return
+    yield from _small(engine, scope)
+    if scope.devices:
+        yield from _masked(engine, report, scope)
 
 
 def _totals(engine: Engine, scope: Scope) -> dict[str, int]:
@@ -76,33 +75,29 @@ def _host_times(engine: Engine, scope: Scope) -> list[tuple[int, str]]:
     return operators.host_times(_PHASES)
 
 
-def _small(scope: Scope, totals: dict[str, int]) -> Iterator[Finding]:
-    attention_ns, all_ns, count = totals["attention_ns"], totals["all_ns"], totals["count"]
-    if count and all_ns and attention_ns < SMALL_SHARE * all_ns:
+def _small(engine: Engine, scope: Scope) -> Iterator[Finding]:
+    figures: dict[str, int | float]
+    if scope.devices:
+        totals = _totals(engine, scope)
+        attention_ns, all_ns, count = totals["attention_ns"], totals["all_ns"], totals["count"]
+        if not count or not all_ns or attention_ns >= SMALL_SHARE * all_ns:
+            return
         gain = scope.gpu_part(attention_ns / scope.devices)
-        yield _small_finding(
-            gain,
+        evidence = (
             f"{counted(count, 'attention kernel')} take{'s' if count == 1 else ''} {time_text(attention_ns)}: "
             f"{percent_text(attention_ns / all_ns)} of the GPU's work, "
             f"{percent_text(gain / scope.wall_ratio)} of {scope.base_text}"
-            + (f", on each of {scope.devices} devices" if scope.devices > 1 else ""),
-            {"attention_ns": attention_ns, "gpu_ns": all_ns, "kernels": count},
+            + (f", on each of {scope.devices} devices" if scope.devices > 1 else "")
         )
-
-
-def _small_on_cpu(engine: Engine, scope: Scope) -> Iterator[Finding]:
-    times = _host_times(engine, scope)
-    gain = scope.host_parts(times)
-    if 0 < gain < SMALL_SHARE:
-        yield _small_finding(
-            gain,
-            f"scaled_dot_product_attention takes {'; '.join(scope.host_text(*time) for time in times)}",
-            {"attention_ns": sum(time_ns for time_ns, _ in times), "recorded_ns": scope.recorded_ns},
-        )
-
-
-def _small_finding(gain: float, evidence: str, figures: dict[str, int | float]) -> Finding:
-    return Finding(
+        figures = {"attention_ns": attention_ns, "gpu_ns": all_ns, "kernels": count}
+    else:
+        times = _host_times(engine, scope)
+        gain = scope.host_parts(times)
+        if not 0 < gain < SMALL_SHARE:
+            return
+        evidence = f"scaled_dot_product_attention takes {'; '.join(scope.host_text(*time) for time in times)}"
+        figures = {"attention_ns": sum(time_ns for time_ns, _ in times), "recorded_ns": scope.recorded_ns}
+    yield Finding(
         id="attention_small",
         title="A faster attention kernel cannot gain much",
         evidence=evidence,
@@ -114,7 +109,7 @@ def _small_finding(gain: float, evidence: str, figures: dict[str, int | float]) 
     )
 
 
-def _masked(engine: Engine, report: Report, scope: Scope, totals: dict[str, int]) -> Iterator[Finding]:
+def _masked(engine: Engine, report: Report, scope: Scope) -> Iterator[Finding]:
     """With 16-bit numbers and heads up to 256, only a mask rules out flash and cuDNN where torch is free to choose.
 
     Gain: GPU time of the work launched inside the slow operators.
@@ -123,7 +118,7 @@ def _masked(engine: Engine, report: Report, scope: Scope, totals: dict[str, int]
     if run is not None and (run.setup.attention != "sdpa" or run.setup.dtype not in _HALF):
         return
     slow = read_operators(engine, *_SLOW)
-    if not len(slow) or len(read_operators(engine, *_FAST)) or (run is None and not totals["half"]):
+    if not len(slow) or len(read_operators(engine, *_FAST)) or (run is None and not _totals(engine, scope)["half"]):
         return
     count, gpu_ns = slow.launched(engine)
     gain = scope.gpu_part(gpu_ns / scope.devices)

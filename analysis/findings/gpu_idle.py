@@ -8,7 +8,7 @@ from typing import NamedTuple
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.findings.intervals import inside_ns
+from molprof.analysis.findings.operators import inside_ns
 from molprof.analysis.findings.scope import Rule, Scope
 from molprof.common.values import counted, percent_text, time_text
 

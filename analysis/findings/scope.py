@@ -17,7 +17,7 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.findings.intervals import Stretches, inside_ns, joined, length_ns
+from molprof.analysis.findings.operators import Stretches, inside_ns, joined, length_ns
 from molprof.common.phases import STEP_PHASES
 from molprof.common.values import percent_text, time_text
 
