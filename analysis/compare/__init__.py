@@ -18,11 +18,7 @@ __all__ = ["Comparison", "Expectation", "compare"]
 
 
 def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Sequence[Expectation] = ()) -> Comparison:
-    """Each report against the first.
-
-    Args:
-        anyway: compare runs of other work too, with a note.
-        expectations: predictions to test beside the built-in ones.
+    """Each report against the first; with `anyway`, runs of other work too, with a note.
 
     Raises:
         UsageError: fewer than two reports.

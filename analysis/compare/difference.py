@@ -21,8 +21,6 @@ _PHASE_PARTS = {
     "prefill": "prefill",
     "text": "text",
 }
-_BATCHING = "steps.batching"
-_FORCED = "steps.forced"
 
 Term = tuple[Factor, ...]
 
@@ -68,15 +66,21 @@ def _phase_terms(first: Run, other: Run) -> Iterator[Term]:
 
 def _step_terms(first: Run, other: Run, a: StepCosts, b: StepCosts) -> Iterator[Term]:
     """Row-steps of each kind x steps per row-step x cost per step; the forward less often by one per batch."""
-    per_token = _known_factor(_FORCED, _row_steps_per_token(first), _row_steps_per_token(other))
+    runs, costs = (first, other), (a, b)
+    # 1 where a step generates one token per row; less with forced runs.
+    per_token = _factor(
+        "steps.forced", *(_ratio(run.row_steps - run.idle_row_steps, run.generated_tokens) for run in runs)
+    )
+    useful = (run.generated_tokens - run.junk_tokens - run.filler_tokens for run in runs)
     rows = [
-        (_factor("tokens.useful", _useful(first), _useful(other)), per_token),
+        (_factor("tokens.useful", *useful), per_token),
         (_factor("tokens.junk", first.junk_tokens, other.junk_tokens), per_token),
         (_factor("tokens.filler", first.filler_tokens, other.filler_tokens), per_token),
         (_factor("steps.idle", first.idle_row_steps, other.idle_row_steps),),
     ]
-    steps_per_row = _known_factor(_BATCHING, _steps_per_row(first, a), _steps_per_row(other, b))
-    batches = _factor(_BATCHING, -a.batches, -b.batches)
+    steps = (_ratio(cost.steps, run.row_steps if cost.steps else 0) for run, cost in zip(runs, costs, strict=True))
+    steps_per_row = _factor("steps.batching", *steps)
+    batches = _factor("steps.batching", -a.batches, -b.batches)
     for phase in STEP_PHASES:
         for cost in _costs(phase, a, b):
             for row in rows:
@@ -87,37 +91,23 @@ def _step_terms(first: Run, other: Run, a: StepCosts, b: StepCosts) -> Iterator[
 
 def _costs(phase: str, a: StepCosts, b: StepCosts) -> Iterator[Factor]:
     if a.bound_ns is None or b.bound_ns is None:
-        yield _known_factor(f"{phase}.{HOST}", a.cost_ns[phase], b.cost_ns[phase])
+        yield _factor(f"{phase}.{HOST}", a.cost_ns[phase], b.cost_ns[phase])
         return
     for bound in BOUNDS:
         # Without a step that has the phase, its cost is unknown.
         one = None if a.cost_ns[phase] is None else a.bound_ns[phase][bound]
         other = None if b.cost_ns[phase] is None else b.bound_ns[phase][bound]
-        yield _known_factor(f"{phase}.{bound}", one, other)
+        yield _factor(f"{phase}.{bound}", one, other)
 
 
-def _useful(run: Run) -> int:
-    return run.generated_tokens - run.junk_tokens - run.filler_tokens
+def _ratio(part: int, whole: int) -> Fraction | None:
+    return Fraction(part, whole) if whole else None
 
 
-def _row_steps_per_token(run: Run) -> Fraction | None:
-    """1 where a step generates one token per row; less with forced runs."""
-    busy = run.row_steps - run.idle_row_steps
-    return Fraction(busy, run.generated_tokens) if run.generated_tokens else None
-
-
-def _steps_per_row(run: Run, costs: StepCosts) -> Fraction | None:
-    return Fraction(costs.steps, run.row_steps) if costs.steps else None
-
-
-def _factor(part: str, first: int, other: int) -> Factor:
-    return Factor(part, Fraction(first), Fraction(other))
-
-
-def _known_factor(part: str, first: Fraction | None, other: Fraction | None) -> Factor:
-    """A factor that one run may lack. Then it did not change: the run has 0 steps."""
-    known = [value for value in (first, other) if value is not None] or [Fraction(0)]
-    return Factor(part, known[0] if first is None else first, known[0] if other is None else other)
+def _factor(part: str, first: int | Fraction | None, other: int | Fraction | None) -> Factor:
+    """A factor that a run of 0 steps may lack. Then it did not change."""
+    known = [value for value in (first, other) if value is not None] or [0]
+    return Factor(part, *(Fraction(known[0] if value is None else value) for value in (first, other)))
 
 
 def _factors(
@@ -140,7 +130,7 @@ def step_costs(run: Run) -> StepCosts:
     batches = min(run.batches, steps)
     counts = {phase: steps - batches if phase == "forward" else steps for phase in STEP_PHASES}
     walls = {phase: (run.phases[phase].wall_ns or 0) if counts[phase] else 0 for phase in STEP_PHASES}
-    cost_ns = {phase: Fraction(walls[phase], counts[phase]) if counts[phase] else None for phase in STEP_PHASES}
+    cost_ns = {phase: _ratio(walls[phase], counts[phase]) for phase in STEP_PHASES}
     if any(walls[phase] and run.phases[phase].bound is None for phase in STEP_PHASES) or not any(walls.values()):
         return StepCosts(steps, batches, cost_ns, None, 0)
     # The profiler slows the CPU, not the kernels. So GPU time and host syncs per step stay as recorded, and launching

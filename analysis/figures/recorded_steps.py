@@ -9,13 +9,8 @@ from molprof.analysis.engine.package import Query, query_rows
 
 _STEPS = Query(
     "steps",
-    """
-SELECT step.ts, step.dur, IFNULL(step.number, ROW_NUMBER() OVER (ORDER BY step.ts, step.id) - 1) AS number, own.batch
-FROM molprof_any_step AS step
-LEFT JOIN molprof_step AS own
-  USING (id)
-ORDER BY step.ts, step.id
-""",
+    "SELECT step.ts, step.dur, IFNULL(step.number, ROW_NUMBER() OVER (ORDER BY step.ts, step.id) - 1) AS number,"
+    " own.batch FROM molprof_any_step AS step LEFT JOIN molprof_step AS own USING (id) ORDER BY step.ts, step.id",
 )
 
 

@@ -9,8 +9,6 @@ from molprof.common.manifest import Repeat
 
 # Positions are grouped so that there are no more points.
 MAX_POINTS = 240
-# Share of the steps below low, and above high.
-_TAIL_RATIO = 0.1
 
 
 @dataclass(frozen=True)
@@ -36,10 +34,7 @@ def step_times(repeats: list[Repeat]) -> tuple[StepTime, ...]:
         return ()
     size = -(-(longest - 1) // MAX_POINTS) or 1
     bins = [(0, 0), *((first, min(first + size, longest) - 1) for first in range(1, longest, size))]
-    return tuple(
-        _point(first, last, sorted(time for steps in batches for time in steps[first : last + 1]))
-        for first, last in bins
-    )
+    return tuple(_point(first, last, batches) for first, last in bins)
 
 
 def _medians(repeats: list[Repeat]) -> list[list[int]]:
@@ -53,6 +48,7 @@ def _medians(repeats: list[Repeat]) -> list[list[int]]:
     ]
 
 
-def _point(first: int, last: int, times: list[int]) -> StepTime:
-    tail = int(_TAIL_RATIO * len(times))
+def _point(first: int, last: int, batches: list[list[int]]) -> StepTime:
+    times = sorted(time for steps in batches for time in steps[first : last + 1])
+    tail = int(0.1 * len(times))
     return StepTime(first, last, len(times), round(median(times)), times[tail], times[-1 - tail])

@@ -14,12 +14,8 @@ _STEP = Query("typical_step", "SELECT name, source, kind, steps, dur AS dur_ns F
 
 _TOTALS = Query(
     "typical_step",
-    """
-SELECT kind, lane, class, COUNT() AS count, SUM(dur) AS time_ns
-FROM molprof_step_interval
-GROUP BY kind, lane, class
-ORDER BY kind, lane, time_ns DESC, class
-""",
+    "SELECT kind, lane, class, COUNT() AS count, SUM(dur) AS time_ns FROM molprof_step_interval"
+    " GROUP BY kind, lane, class ORDER BY kind, lane, time_ns DESC, class",
 )
 
 # Long intervals, and one for all short ones of a lane that start in the same slot: from first start to last end,

@@ -11,22 +11,15 @@ from molprof.common.manifest import Manifest
 
 _PHASES = Query(
     "phase_work",
-    """
-SELECT phase, host_ns, gpu_ns, launches, kernels, syncs, sync_ns, leaf_operators
-FROM molprof_phase_summary
-ORDER BY phase IS NULL, phase
-""",
+    "SELECT phase, host_ns, gpu_ns, launches, kernels, syncs, sync_ns, leaf_operators"
+    " FROM molprof_phase_summary ORDER BY phase IS NULL, phase",
 )
 # Columns that mean nothing where the trace holds no GPU work.
 _OF_GPU = ("gpu_ns", "launches", "kernels", "syncs", "sync_ns")
 _BOUNDS = Query(
     "phase_bound",
-    """
-SELECT phase, count, gpu_busy_ns, sync_idle_ns, launch_ns
-FROM molprof_phase_bound_summary
-WHERE gpu_busy_ns IS NOT NULL
-ORDER BY phase
-""",
+    "SELECT phase, count, gpu_busy_ns, sync_idle_ns, launch_ns"
+    " FROM molprof_phase_bound_summary WHERE gpu_busy_ns IS NOT NULL ORDER BY phase",
 )
 _STEPS = Query(
     "phase_work",

@@ -140,3 +140,9 @@ def inside_ns(starts: ArrayLike, ends: ArrayLike, stretches: Stretches) -> np.nd
 
     inside: np.ndarray = covered(ends) - covered(starts)
     return inside
+
+
+def union_inside_ns(starts: ArrayLike, ends: ArrayLike, stretches: Stretches) -> int:
+    """How much of the union of some intervals lies in `stretches`."""
+    union = joined(starts, ends)
+    return int(inside_ns(union[:, 0], union[:, 1], stretches).sum())

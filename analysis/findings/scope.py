@@ -8,16 +8,14 @@ represent all of their kind. A foreign trace has one clock: gains are ratios of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-
-import numpy as np
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.findings.operators import Stretches, inside_ns, joined, length_ns
+from molprof.analysis.findings.operators import Stretches, joined, length_ns, union_inside_ns
 from molprof.common.phases import STEP_PHASES
 from molprof.common.values import percent_text, time_text
 
@@ -117,11 +115,6 @@ class Scope:
         """Share of wall time of host times in several phases."""
         return sum(self.host_part(*time) for time in times)
 
-    def part_inside_ns(self, starts: Sequence[int] | np.ndarray, ends: Sequence[int] | np.ndarray) -> int:
-        """How much of the union of some intervals lies in the stretches."""
-        both = joined(starts, ends)
-        return int(inside_ns(both[:, 0], both[:, 1], self.stretches).sum())
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -166,8 +159,7 @@ def _busy_ns(engine: Engine, stretches: Stretches) -> int:
     busy_ns = 0
     for device in sorted(set(columns["device"].tolist())):
         mine = columns["device"] == device
-        work = joined(columns["ts"][mine], columns["ts_end"][mine])
-        busy_ns += int(inside_ns(work[:, 0], work[:, 1], stretches).sum())
+        busy_ns += union_inside_ns(columns["ts"][mine], columns["ts_end"][mine], stretches)
     return busy_ns
 
 
