@@ -22,8 +22,7 @@ from molprof.analysis.compare.rows import compared_rows
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.figures import Report
 from molprof.analysis.render import render
-from molprof.analysis.reports.load import ReportOptions
-from molprof.analysis.reports.parallel import load_reports
+from molprof.analysis.reports.load import ReportOptions, load_reports
 from molprof.common.files import replacing
 from molprof.common.values import by_unit, number_text, percent_text, time_text
 

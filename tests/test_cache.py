@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tiny_trace
 
-from molprof.analysis.reports import cache, parallel
+from molprof.analysis.reports import cache
 from molprof.analysis.reports import load as reports
 from molprof.analysis.reports.cache import encode_report
 from molprof.analysis.reports.load import ReportOptions, load_report
@@ -136,20 +136,20 @@ def test_errors_are_not_kept(folder: Path, tmp_path: Path) -> None:
 
 
 def test_parallel_reports_equal_single_ones(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "processors", lambda: 2)
+    monkeypatch.setattr(reports, "processors", lambda: 2)
     other = tiny_trace.write(
         trace.with_name("other.json"), {"traceEvents": [tiny_trace.work("kernel", "fmha", 5, 2, 1)]}
     )
     paths = [trace, other, trace]
-    assert parallel.load_reports(paths, ReportOptions()) == [load_report(path) for path in paths]
+    assert reports.load_reports(paths, ReportOptions()) == [load_report(path) for path in paths]
 
 
 def test_an_error_in_a_process_is_the_same_error(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "processors", lambda: 2)
+    monkeypatch.setattr(reports, "processors", lambda: 2)
     bad = trace.with_name("bad.json")
     bad.write_text('{"traceEvents": [')
     with pytest.raises(TraceError, match=r"bad\.json is truncated inside event 1") as failure:
-        parallel.load_reports([trace, bad], ReportOptions())
+        reports.load_reports([trace, bad], ReportOptions())
     assert failure.value.hint == "read what is whole with --partial"
 
 

@@ -172,7 +172,7 @@ def test_an_unreadable_trace_exits_3(molprof: Cli, tmp_path: Path, content: byte
 
 def test_a_bug_shows_where_and_exits_3(trace: str) -> None:
     code = (
-        "import molprof.analysis.reports.parallel as p\n"
+        "import molprof.analysis.reports.load as p\n"
         "def broken(*args, **options): raise ZeroDivisionError('here')\n"
         "p.load_reports = broken\n"
         "from molprof.cli import main\n"

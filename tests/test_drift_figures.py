@@ -15,7 +15,7 @@ from molprof.analysis.drift.disagreement import Token as Examined
 from molprof.analysis.drift.disagreement import agreement, disagreement_figures, text_kinds
 from molprof.analysis.drift.model import Agreement, Drift, JunkExample
 from molprof.analysis.engine import open_engine
-from molprof.analysis.figures.drift import read_drift
+from molprof.analysis.figures.run import read_drift
 from molprof.analysis.reader import load_trace
 from molprof.common.molecule_records import KIND_LETTERS
 from molprof.profiler.molecules.kinds import classify

@@ -9,9 +9,8 @@ import pytest
 import tiny_trace
 
 from molprof.analysis.compare import compare
-from molprof.analysis.compare.expectations import read_expectations
 from molprof.analysis.compare.model import Prediction
-from molprof.analysis.compare.predictions import BUILT_IN, Expectation
+from molprof.analysis.compare.predictions import BUILT_IN, Expectation, read_expectations
 from molprof.analysis.figures import Report
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import UsageError

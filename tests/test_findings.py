@@ -12,7 +12,7 @@ from finding_data import GEMM, busy, findings, gemms, op
 from tiny_trace import slice_
 
 from molprof.analysis.findings import RULES
-from molprof.analysis.findings.intervals import inside_ns, joined, length_ns
+from molprof.analysis.findings.operators import inside_ns, joined, length_ns
 from molprof.analysis.reports.load import load_report
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")

@@ -99,7 +99,7 @@ def test_a_change_needs_another_run() -> None:
 )
 def test_values(tmp_path: Path, text: str, kind: str) -> None:
     outcome = judge_report(report_of(tmp_path), [parse_threshold(text)])
-    assert [name for name, lines in vars(outcome).items() if lines] == ([kind] if kind else [])
+    assert [name for name, lines in outcome._asdict().items() if lines] == ([kind] if kind else [])
 
 
 def test_changes_of_counts_and_times(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import PurePath
 
@@ -19,11 +18,7 @@ __all__ = ["Comparison", "Expectation", "compare"]
 
 
 def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Sequence[Expectation] = ()) -> Comparison:
-    """Each report against the first.
-
-    Args:
-        anyway: compare runs of other work too, with a note.
-        expectations: predictions to test beside the built-in ones.
+    """Each report against the first; with `anyway`, runs of other work too, with a note.
 
     Raises:
         UsageError: fewer than two reports.
@@ -33,8 +28,7 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
         raise UsageError(f"compare needs at least two traces, got {len(reports)}")
     labels = run_labels(reports)
     notes = check_comparable(labels, reports, anyway)
-    runs = [report.run for report in reports]
-    differences = tuple(difference(runs[0], run) for run in runs[1:])
+    differences = tuple(difference(reports[0].run, report.run) for report in reports[1:])
     return Comparison(
         schema=SCHEMA,
         labels=labels,
@@ -52,11 +46,8 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
 
 def repeat_notes(labels: Sequence[str], reports: Sequence[Report]) -> tuple[str, ...]:
     """A line on runs with too few timed passes to tell times apart, and one if intervals stay below LEVEL."""
-    counts = [
-        (label, len(report.run.repeats))
-        for label, report in zip(labels, reports, strict=True)
-        if report.run is not None
-    ]
+    runs = [(label, report.run) for label, report in zip(labels, reports, strict=True)]
+    counts = [(label, len(run.repeats)) for label, run in runs if run is not None]
     if len(counts) < 2:
         return ()
     notes = []
@@ -77,13 +68,10 @@ def repeat_notes(labels: Sequence[str], reports: Sequence[Report]) -> tuple[str,
 def run_labels(reports: Sequence[Report]) -> tuple[str, ...]:
     """Unique short names: of the run, or of the file for a foreign trace."""
     names = [report_label(report) for report in reports]
-    count = Counter(names)
-    seen: Counter[str] = Counter()
-    labels = []
-    for name in names:
-        seen[name] += 1
-        labels.append(f"{name} #{seen[name]}" if count[name] > 1 else name)
-    return tuple(labels)
+    return tuple(
+        f"{name} #{names[: place + 1].count(name)}" if names.count(name) > 1 else name
+        for place, name in enumerate(names)
+    )
 
 
 def report_label(report: Report) -> str:

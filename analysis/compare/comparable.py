@@ -11,13 +11,9 @@ from molprof.analysis.figures.run_model import Run
 from molprof.common.errors import NotComparableError
 from molprof.common.values import by_unit
 
-_ANYWAY = "compare them with --anyway"
-
 
 def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: bool = False) -> tuple[str, ...]:
     """Notes on what differs and what is missing, one line each.
-
-    Runs of other molecules or with other sampling do other work. Foreign traces are compared as far as they go.
 
     Raises:
         NotComparableError: a run did other work than the first one, and not `anyway`.
@@ -30,7 +26,7 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
         for problem in [*_unlike(first, report, "work"), *_other_molecules(first_run, run)]:
             line = f"{label} and {first_label} are not comparable: {problem}"
             if not anyway:
-                raise NotComparableError(line, hint=_ANYWAY)
+                raise NotComparableError(line, hint="compare them with --anyway")
             notes.append(line)
         if differences := [*_unlike(first, report, "setting"), *_differences(first_run, run)]:
             notes.append(f"{label} differs from {first_label} in {'; '.join(differences)}")
@@ -55,11 +51,11 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
 
 def _unlike(first: Report, other: Report, role: str) -> list[str]:
     """The figures of a role in which the reports differ, with both values."""
-    found = []
-    for figure in FIGURES:
-        if figure.role == role and (value := figure.value(other)) != (before := figure.value(first)):
-            found.append(f"{figure.label} ({by_unit(figure.unit, value)}, not {by_unit(figure.unit, before)})")
-    return found
+    return [
+        f"{figure.label} ({by_unit(figure.unit, value)}, not {by_unit(figure.unit, before)})"
+        for figure in FIGURES
+        if figure.role == role and (value := figure.value(other)) != (before := figure.value(first))
+    ]
 
 
 def _other_molecules(first: Run, other: Run) -> list[str]:

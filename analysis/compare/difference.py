@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from molprof.analysis.compare.attribution import Factor, attribute, rounded
-from molprof.analysis.compare.model import Basis, Difference, TraceDifference
+from molprof.analysis.compare.model import Difference, TraceDifference
 from molprof.analysis.compare.parts import BOUNDS, HOST, in_order
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run
@@ -21,28 +21,18 @@ _PHASE_PARTS = {
     "prefill": "prefill",
     "text": "text",
 }
-_BATCHING = "steps.batching"
-_FORCED = "steps.forced"
 
 Term = tuple[Factor, ...]
 
 
-@dataclass(frozen=True)
-class StepCosts:
-    """Costs of one run's steps.
-
-    Attributes:
-        steps, batches: 0 in a run without rows.
-        cost_ns: mean unprofiled time of each phase per step that has it; None if no step has.
-        bound_ns: the same by what bounded it (keys `BOUNDS`); None if the trace does not record that.
-        gpu_beyond_ns: GPU time of the recorded steps, extended to the whole run, that does not fit in unprofiled time.
-    """
+class StepCosts(NamedTuple):
+    """Costs of one run's steps; 0 steps and batches in a run without rows."""
 
     steps: int
     batches: int
-    cost_ns: dict[str, Fraction | None]
-    bound_ns: dict[str, dict[str, Fraction]] | None
-    gpu_beyond_ns: int
+    cost_ns: dict[str, Fraction | None]  # mean unprofiled time of each phase per step that has it; None if no step has
+    bound_ns: dict[str, dict[str, Fraction]] | None  # by what bounded it (`BOUNDS`); None: not recorded
+    gpu_beyond_ns: int  # GPU time, extended to the whole run, that does not fit in unprofiled time
 
 
 def difference(first: Run | None, other: Run | None) -> Difference | None:
@@ -61,15 +51,11 @@ def difference(first: Run | None, other: Run | None) -> Difference | None:
         parts=parts,
         residual_ns=residual_ns,
         residual_ratio=residual_ns / abs(wall_ns) if wall_ns else None,
-        basis={part: _basis(part) for part in parts},
+        basis={part: "window" if part.rpartition(".")[2] in BOUNDS else "measured" for part in parts},
         gpu_beyond_ns=(costs[0].gpu_beyond_ns, costs[1].gpu_beyond_ns) if bounded else None,
         factors=factors,
         factor_values=factor_values,
     )
-
-
-def _basis(part: str) -> Basis:
-    return "window" if part.rpartition(".")[2] in BOUNDS else "measured"
 
 
 def _phase_terms(first: Run, other: Run) -> Iterator[Term]:
@@ -80,15 +66,21 @@ def _phase_terms(first: Run, other: Run) -> Iterator[Term]:
 
 def _step_terms(first: Run, other: Run, a: StepCosts, b: StepCosts) -> Iterator[Term]:
     """Row-steps of each kind x steps per row-step x cost per step; the forward less often by one per batch."""
-    per_token = _known_factor(_FORCED, _row_steps_per_token(first), _row_steps_per_token(other))
+    runs, costs = (first, other), (a, b)
+    # 1 where a step generates one token per row; less with forced runs.
+    per_token = _factor(
+        "steps.forced", *(_ratio(run.row_steps - run.idle_row_steps, run.generated_tokens) for run in runs)
+    )
+    useful = (run.generated_tokens - run.junk_tokens - run.filler_tokens for run in runs)
     rows = [
-        (_factor("tokens.useful", _useful(first), _useful(other)), per_token),
+        (_factor("tokens.useful", *useful), per_token),
         (_factor("tokens.junk", first.junk_tokens, other.junk_tokens), per_token),
         (_factor("tokens.filler", first.filler_tokens, other.filler_tokens), per_token),
         (_factor("steps.idle", first.idle_row_steps, other.idle_row_steps),),
     ]
-    steps_per_row = _known_factor(_BATCHING, _steps_per_row(first, a), _steps_per_row(other, b))
-    batches = _factor(_BATCHING, -a.batches, -b.batches)
+    steps = (_ratio(cost.steps, run.row_steps if cost.steps else 0) for run, cost in zip(runs, costs, strict=True))
+    steps_per_row = _factor("steps.batching", *steps)
+    batches = _factor("steps.batching", -a.batches, -b.batches)
     for phase in STEP_PHASES:
         for cost in _costs(phase, a, b):
             for row in rows:
@@ -99,37 +91,23 @@ def _step_terms(first: Run, other: Run, a: StepCosts, b: StepCosts) -> Iterator[
 
 def _costs(phase: str, a: StepCosts, b: StepCosts) -> Iterator[Factor]:
     if a.bound_ns is None or b.bound_ns is None:
-        yield _known_factor(f"{phase}.{HOST}", a.cost_ns[phase], b.cost_ns[phase])
+        yield _factor(f"{phase}.{HOST}", a.cost_ns[phase], b.cost_ns[phase])
         return
-    # Without a step that has the phase, its cost is unknown.
-    known = [item.bound_ns if item.cost_ns[phase] is not None else None for item in (a, b)]
     for bound in BOUNDS:
-        values = [None if item is None else item[phase][bound] for item in known]
-        yield _known_factor(f"{phase}.{bound}", values[0], values[1])
+        # Without a step that has the phase, its cost is unknown.
+        one = None if a.cost_ns[phase] is None else a.bound_ns[phase][bound]
+        other = None if b.cost_ns[phase] is None else b.bound_ns[phase][bound]
+        yield _factor(f"{phase}.{bound}", one, other)
 
 
-def _useful(run: Run) -> int:
-    return run.generated_tokens - run.junk_tokens - run.filler_tokens
+def _ratio(part: int, whole: int) -> Fraction | None:
+    return Fraction(part, whole) if whole else None
 
 
-def _row_steps_per_token(run: Run) -> Fraction | None:
-    """1 where a step generates one token per row; less with forced runs."""
-    busy = run.row_steps - run.idle_row_steps
-    return Fraction(busy, run.generated_tokens) if run.generated_tokens else None
-
-
-def _steps_per_row(run: Run, costs: StepCosts) -> Fraction | None:
-    return Fraction(costs.steps, run.row_steps) if costs.steps else None
-
-
-def _factor(part: str, first: int, other: int) -> Factor:
-    return Factor(part, Fraction(first), Fraction(other))
-
-
-def _known_factor(part: str, first: Fraction | None, other: Fraction | None) -> Factor:
-    """A factor that one run may lack. Then it did not change: the run has 0 steps."""
-    known = [value for value in (first, other) if value is not None] or [Fraction(0)]
-    return Factor(part, known[0] if first is None else first, known[0] if other is None else other)
+def _factor(part: str, first: int | Fraction | None, other: int | Fraction | None) -> Factor:
+    """A factor that a run of 0 steps may lack. Then it did not change."""
+    known = [value for value in (first, other) if value is not None] or [0]
+    return Factor(part, *(Fraction(known[0] if value is None else value) for value in (first, other)))
 
 
 def _factors(
@@ -152,20 +130,11 @@ def step_costs(run: Run) -> StepCosts:
     batches = min(run.batches, steps)
     counts = {phase: steps - batches if phase == "forward" else steps for phase in STEP_PHASES}
     walls = {phase: (run.phases[phase].wall_ns or 0) if counts[phase] else 0 for phase in STEP_PHASES}
-    cost_ns = {phase: Fraction(walls[phase], counts[phase]) if counts[phase] else None for phase in STEP_PHASES}
+    cost_ns = {phase: _ratio(walls[phase], counts[phase]) for phase in STEP_PHASES}
     if any(walls[phase] and run.phases[phase].bound is None for phase in STEP_PHASES) or not any(walls.values()):
         return StepCosts(steps, batches, cost_ns, None, 0)
-    bound_ns, over = _bounds(run, walls, counts)
-    return StepCosts(steps, batches, cost_ns, bound_ns, round(over))
-
-
-def _bounds(run: Run, walls: dict[str, int], counts: dict[str, int]) -> tuple[dict[str, dict[str, Fraction]], Fraction]:
-    """Unprofiled time per step by phase and bound, and the GPU time of the run that does not fit in.
-
-    The profiler slows the CPU, not the kernels. So GPU time and host syncs per step stay as recorded, and launching is
-    the rest of unprofiled time. Without the profiler the CPU runs ahead of the GPU, which then finishes the work of a
-    phase during the next ones.
-    """
+    # The profiler slows the CPU, not the kernels. So GPU time and host syncs per step stay as recorded, and launching
+    # is the rest of unprofiled time. Without the profiler the GPU finishes the work of a phase during the next ones.
     bounds = {}
     over = Fraction(0)
     for phase in STEP_PHASES:
@@ -179,7 +148,7 @@ def _bounds(run: Run, walls: dict[str, int], counts: dict[str, int]) -> tuple[di
         over -= gpu
         sync = min(Fraction(recorded.sync_idle_ns * count, recorded.count), room - gpu)
         bounds[phase] = {"gpu": gpu / count, "launch": (room - gpu - sync) / count, "sync": sync / count}
-    return bounds, over
+    return StepCosts(steps, batches, cost_ns, bounds, round(over))
 
 
 def trace_difference(first: Report, other: Report) -> TraceDifference | None:
@@ -187,7 +156,8 @@ def trace_difference(first: Report, other: Report) -> TraceDifference | None:
     if not first.devices or not other.devices:
         return None
     before, after = _recorded_parts(first), _recorded_parts(other)
-    span_ns = _span_ns(other) - _span_ns(first)
+    span_ns = sum(device.span_ns for device in other.devices.values())
+    span_ns -= sum(device.span_ns for device in first.devices.values())
     # Busy first, then the causes by name.
     parts = {part: after.get(part, 0) - before.get(part, 0) for part in sorted(before.keys() | after.keys())}
     return TraceDifference(
@@ -196,10 +166,6 @@ def trace_difference(first: Report, other: Report) -> TraceDifference | None:
         residual_ns=span_ns - sum(parts.values()),
         devices=(len(first.devices), len(other.devices)),
     )
-
-
-def _span_ns(report: Report) -> int:
-    return sum(device.span_ns for device in report.devices.values())
 
 
 def _recorded_parts(report: Report) -> dict[str, int]:

@@ -21,14 +21,9 @@ Basis = Literal["measured", "window"]
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """One figure of every run.
+    """One figure of every run, and against the first: ratios, and whether a difference is beyond noise (None: unknown).
 
-    Attributes:
-        values: one per run, None where not recorded.
-        ratios: each value over the first run's; None for text, if one is not recorded, or if the first is 0.
-        intervals: of each run's median, for times of enough passes.
-        ratio_intervals: of each ratio, as above; None for the first run.
-        significant: whether a run differs from the first, beyond noise if there is any; None if unknown.
+    Intervals are of medians and of ratios, for times of enough passes; None else.
     """
 
     figure: Figure
@@ -44,15 +39,11 @@ class ComparedRow:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready dicts and lists."""
-        figure = self.figure
         return {
-            "id": figure.id,
-            "group": figure.group,
-            "label": figure.label,
-            "unit": figure.unit,
+            **{name: getattr(self.figure, name) for name in ("id", "group", "label", "unit")},
             "values": list(self.values),
             "ratios": list(self.ratios),
-            "noise": figure.noise,
+            "noise": self.figure.noise,
             "intervals": [item and asdict(item) for item in self.intervals],
             "ratio_intervals": [item and asdict(item) for item in self.ratio_intervals],
             "significant": list(self.significant),
@@ -63,35 +54,26 @@ class ComparedRow:
 class Difference:
     """Unprofiled median wall time of a run minus the first run's, as parts that add up to it (docs/comparing.md).
 
-    Attributes:
-        parts: by id of `parts.py`, ns; positive where the run takes longer. They and `residual_ns` make `wall_ns`.
-        residual_ns: unexplained time; residual_ratio: the same over |wall_ns|, None where that is 0.
-        gpu_beyond_ns: recorded GPU time for which unprofiled steps of the first and the run have no room, over the
-            whole run: above 0 where the recorded steps are not like the run. None if no part is divided as in them.
-        factors: tokens, steps_per_token and time_per_step, the run's over the first's. Their product is the ratio of
-            the wall times. Empty where a run has no tokens, steps or time.
-        factor_values: of the first and of the run; time_per_step in ns.
+    `gpu_beyond_ns` is recorded GPU time of the first and the run for which unprofiled steps have no room: above 0 where
+    the recorded steps are not like the run, None if no part is divided as in them. The product of `factors`, the run's
+    over the first's, is the ratio of the wall times; empty where a run has no tokens, steps or time.
     """
 
     wall_ns: int
-    parts: dict[str, int]
-    residual_ns: int
-    residual_ratio: float | None
+    parts: dict[str, int]  # by id of `parts.py`, ns; with `residual_ns` they make `wall_ns`
+    residual_ns: int  # unexplained time
+    residual_ratio: float | None  # over |wall_ns|; None where that is 0
     basis: dict[str, Basis]
     gpu_beyond_ns: tuple[int, int] | None
-    factors: dict[str, float]
-    factor_values: dict[str, tuple[float, float]]
+    factors: dict[str, float]  # tokens, steps_per_token and time_per_step
+    factor_values: dict[str, tuple[float, float]]  # of the first and of the run; time_per_step in ns
 
 
 @dataclass(frozen=True)
 class TraceDifference:
     """Recorded, so profiled, device time of a trace minus the first's: for traces without unprofiled time.
 
-    Attributes:
-        span_ns: from the first work of each device to the end of its last, summed.
-        parts: `busy`, and `idle.` with a cause of molprof_idle_cause, ns.
-        residual_ns: unexplained time.
-        devices: number of devices of the first and of the trace.
+    Parts are `busy`, and `idle.` with a cause of molprof_idle_cause, ns; `residual_ns` is unexplained.
     """
 
     span_ns: int
@@ -102,13 +84,9 @@ class TraceDifference:
 
 @dataclass(frozen=True)
 class Prediction:
-    """An expectation of the first run of `figures` against the second, and its verdict.
+    """An expectation, the metric by label of run (empty without two runs to compare), and the verdict on their ratio.
 
-    Attributes:
-        figures: the metric by label of run; empty without two runs to compare.
-        direction, bound: the ratio of the first figure to the second is expected to be lower or higher than the bound.
-        interval: of the ratio, for times of enough passes.
-        reason: why there is no verdict.
+    `reason` is why there is no verdict.
     """
 
     id: str
@@ -128,9 +106,7 @@ class Prediction:
 class Comparison:
     """Two or more runs, each against the first.
 
-    Attributes:
-        differences: None where a run has no unprofiled time; then `trace_differences` has the recorded one, if any.
-        notes: what to keep in mind, one line each.
+    Of runs without unprofiled time, `trace_differences` has the recorded difference, if any.
     """
 
     schema: int

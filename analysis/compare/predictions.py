@@ -1,39 +1,47 @@
-"""Expectations tested on the figures: four built-in ones about LLaMA and Qwen, and those of a file."""
+"""Expectations tested on the figures: four built-in ones about LLaMA and Qwen, and those of a TOML file."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NoReturn
 
 from molprof.analysis.compare.model import Direction, Prediction, Verdict
-from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval, ratio_interval
+from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval, ratio_interval, significant
+from molprof.analysis.compare.thresholds import near_metrics
 from molprof.analysis.figures.catalog import METRICS
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report
+from molprof.common.errors import UsageError
+from molprof.common.toml_file import TomlFile, read_toml
+from molprof.common.values import per
 
-LOWER = "llama"
-HIGHER = "qwen"
+_NEEDED = ("id", "text", "metric", "direction")
+_EXAMPLE = """\
+[[prediction]]
+id = "fewer_launches"
+text = "fewer launches per token"
+metric = "launches_per_token"
+direction = "lower"
+bound = 0.8
+between = ["llama*", "qwen*"]"""
 
 Run = tuple[str, Report]
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """A figure of one run that is expected to be lower or higher than that of another.
-
-    Attributes:
-        metric: id of a compared figure.
-        bound: of the ratio of the one figure to the other.
-        between: labels of the runs, or patterns with `*` and `?`; None for the second run against the first.
-    """
+    """A figure of one run that is expected to be lower or higher than that of another."""
 
     id: str
     text: str
-    metric: str
+    metric: str  # id of a compared figure
     direction: Direction
-    bound: float = 1.0
-    between: tuple[str, str] | None = None
+    bound: float = 1.0  # of the ratio of the one figure to the other
+    between: tuple[str, str] | None = None  # labels or patterns of the runs; None: the second and the first
 
 
 # Expected of LLaMA's tokens against Qwen's before anything was measured.
@@ -50,19 +58,62 @@ BUILT_IN = (
 )
 
 
+def read_expectations(path: Path) -> tuple[Expectation, ...]:
+    """The expectations of a file.
+
+    Raises:
+        UsageError: it cannot be read, is not TOML, or an entry is not one; names the line.
+    """
+    file = read_toml(path, _EXAMPLE)
+    entries = file.check_keys(file.content, [], ("prediction",)).get("prediction")
+    if not isinstance(entries, list) or not entries:
+        raise UsageError(f"{path} has no [[prediction]]", hint=_EXAMPLE)
+    found: list[Expectation] = []
+    taken = {item.id for item in BUILT_IN}
+    for number, entry in enumerate(entries):
+        item = _expectation(file, entry, number)
+        if item.id in taken:
+            file.refuse(f"the id {item.id!r} is taken", ["prediction", number, "id"])
+        taken.add(item.id)
+        found.append(item)
+    return tuple(found)
+
+
+def _expectation(file: TomlFile, found: object, number: int) -> Expectation:
+    where = ("prediction", number)
+    entry = file.check_keys(found, where, (*_NEEDED, "bound", "between"))
+
+    def refuse(problem: str, key: str, hint: str | None = None) -> NoReturn:
+        file.refuse(problem, [*where, key], hint)
+
+    if missing := [key for key in _NEEDED if key not in entry]:
+        file.refuse(f"the prediction lacks {', '.join(missing)}", where)
+    for key in _NEEDED:
+        if not isinstance(entry[key], str) or not entry[key]:
+            refuse(f"{key} is {entry[key]!r}, expected text", key)
+    if entry["direction"] not in ("lower", "higher"):
+        refuse(f"direction is {entry['direction']!r}, expected 'lower' or 'higher'", "direction")
+    if entry["metric"] not in METRICS:
+        refuse(f"no metric {entry['metric']!r}", "metric", near_metrics(entry["metric"]))
+    bound = entry.get("bound", 1.0)
+    if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not (math.isfinite(bound) and bound > 0):
+        refuse(f"bound is {bound!r}, expected a ratio above 0, such as 0.8", "bound")
+    between = entry.get("between")
+    if between is not None and not (
+        isinstance(between, list) and len(between) == 2 and all(isinstance(name, str) and name for name in between)
+    ):
+        refuse(f"between is {between!r}, expected the names of two runs", "between")
+    return Expectation(**{**entry, "bound": float(bound), "between": between and (between[0], between[1])})
+
+
 def predictions(
     labels: Sequence[str], reports: Sequence[Report], given: Sequence[Expectation] = ()
 ) -> tuple[Prediction, ...]:
-    """The verdict on each expectation.
-
-    Built-in ones take the first LLaMA and the first Qwen run, both with or both without processor; `given` ones the
-    runs that they name.
-    """
+    """The verdict on each expectation, built-in ones first."""
     runs = list(zip(labels, reports, strict=True))
     pair = _families(runs)
     missing = "requires a LLaMA and a Qwen run, both with a processor or both without"
-    built_in = [_judge(item, pair, missing) for item in BUILT_IN]
-    return (*built_in, *(_judge(item, *_named(item, runs)) for item in given))
+    return (*(_judge(item, pair, missing) for item in BUILT_IN), *(_judge(item, *_named(item, runs)) for item in given))
 
 
 def _families(runs: Sequence[Run]) -> tuple[Run, Run] | None:
@@ -73,8 +124,8 @@ def _families(runs: Sequence[Run]) -> tuple[Run, Run] | None:
             for label, report in runs
             if report.run is not None and (report.run.setup.processor is not None) is constrained
         ]
-        lower = next(((label, report) for label, report, family in alike if family.startswith(LOWER)), None)
-        higher = next(((label, report) for label, report, family in alike if family.startswith(HIGHER)), None)
+        lower = next(((label, report) for label, report, family in alike if family.startswith("llama")), None)
+        higher = next(((label, report) for label, report, family in alike if family.startswith("qwen")), None)
         if lower and higher:
             return lower, higher
     return None
@@ -98,20 +149,20 @@ def _named(item: Expectation, runs: Sequence[Run]) -> tuple[tuple[Run, Run] | No
 def _judge(item: Expectation, pair: tuple[Run, Run] | None, missing: str) -> Prediction:
     metric = METRICS[item.metric]
     figures: dict[str, float | None] = {}
-    ratio, interval, verdict = None, None, None
-    reason: str | None = missing
+    ratio, interval, reason = None, None, missing
+    verdict: Verdict = "not recorded"
     if pair is not None:
         values = [metric.value(report) for _, report in pair]
         one, other = (None if isinstance(value, str) else value for value in values)
         figures = {pair[0][0]: one, pair[1][0]: other}
         reason = f"not recorded in {' and '.join(name for name, value in figures.items() if value is None)}"
         if one is not None and other is not None:
-            ratio = one / other if other else None
+            ratio = per(one, other)
             verdict, interval, reason = _verdict(item, metric, pair, one, other)
     return Prediction(
         id=item.id,
         text=item.text,
-        verdict=verdict or "not recorded",
+        verdict=verdict,
         unit=metric.unit,
         figures=figures,
         metric=item.metric,
@@ -119,21 +170,21 @@ def _judge(item: Expectation, pair: tuple[Run, Run] | None, missing: str) -> Pre
         bound=item.bound,
         ratio=ratio,
         interval=interval,
-        reason=reason,
+        reason=reason or None,
     )
 
 
 def _verdict(
     item: Expectation, metric: Figure, pair: tuple[Run, Run], one: float, other: float
-) -> tuple[Verdict, Interval | None, str | None]:
+) -> tuple[Verdict, Interval | None, str]:
     """From the interval of the ratio for times, from the figures themselves for all else."""
     lower = item.direction == "lower"
     if metric.noise != "repeats":
         holds = one < item.bound * other if lower else one > item.bound * other
-        return ("confirmed" if holds else "refuted"), None, None
+        return ("confirmed" if holds else "refuted"), None, ""
     interval = ratio_interval(metric.samples(pair[0][1]), metric.samples(pair[1][1]))
     if interval is None:
         return "not significant", None, f"one of the runs has fewer than {LEAST_REPEATS} timed passes"
-    if interval.low <= item.bound <= interval.high:
+    if not significant(interval, item.bound):
         return "not significant", interval, f"the interval of the ratio contains {item.bound:g}"
-    return ("confirmed" if (interval.high < item.bound) is lower else "refuted"), interval, None
+    return ("confirmed" if (interval.high < item.bound) is lower else "refuted"), interval, ""

@@ -9,7 +9,7 @@ from molprof.analysis.compare.statistics import median_interval, ratio_interval,
 from molprof.analysis.figures.catalog import COMPARED
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report
-from molprof.common.values import Value, per
+from molprof.common.values import per
 
 
 def compared_rows(reports: Sequence[Report]) -> tuple[ComparedRow, ...]:
@@ -18,30 +18,18 @@ def compared_rows(reports: Sequence[Report]) -> tuple[ComparedRow, ...]:
 
 
 def _compared(figure: Figure, reports: Sequence[Report]) -> ComparedRow:
-    values = [figure.value(report) for report in reports]
+    values = tuple(figure.value(report) for report in reports)
+    numbers = [None if isinstance(value, str) else value for value in values]
     samples = [figure.samples(report) for report in reports]
-    intervals = [None, *(ratio_interval(mine, samples[0]) for mine in samples[1:])]
+    intervals = (None, *(ratio_interval(mine, samples[0]) for mine in samples[1:]))
+    differs = [significant(interval) for interval in intervals]
     if figure.noise == "exact":
-        differs = [None, *(_differs(value, values[0]) for value in values[1:])]
-    else:
-        differs = [significant(interval) for interval in intervals]
+        differs[1:] = [None if None in (number, numbers[0]) else number != numbers[0] for number in numbers[1:]]
     return ComparedRow(
         figure=figure,
-        values=tuple(values),
-        ratios=tuple(_number_ratio(value, values[0]) for value in values),
+        values=values,
+        ratios=tuple(per(number, numbers[0]) for number in numbers),
         intervals=tuple(median_interval(mine) for mine in samples),
-        ratio_intervals=tuple(intervals),
+        ratio_intervals=intervals,
         significant=tuple(differs),
     )
-
-
-def _differs(value: Value, first: Value) -> bool | None:
-    if value is None or first is None or isinstance(value, str) or isinstance(first, str):
-        return None
-    return value != first
-
-
-def _number_ratio(value: Value, first: Value) -> float | None:
-    if isinstance(value, str) or isinstance(first, str):
-        return None
-    return per(value, first)

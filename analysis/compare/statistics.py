@@ -41,10 +41,7 @@ class Interval:
 
 
 def median_interval(values: Sequence[float]) -> Interval | None:
-    """Of the median of what `values` are drawn from: the narrowest at LEVEL, else the whole range with its level.
-
-    None with less than LEAST_REPEATS.
-    """
+    """Of the median: the narrowest at LEVEL, else the whole range with its level. None with less than LEAST_REPEATS."""
     count = len(values)
     if count < LEAST_REPEATS:
         return None
@@ -89,8 +86,7 @@ def _mann_whitney(many: int, others: int) -> np.ndarray:
     (1 - q^(others + i)) / (1 - q^i) for i = 1..many.
     """
     size = many * others + 1
-    counts = [0] * size
-    counts[0] = 1
+    counts = [1] + [0] * (size - 1)
     for step in range(1, many + 1):
         for place in range(size - 1, others + step - 1, -1):
             counts[place] -= counts[place - others - step]

@@ -8,6 +8,8 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval, median_interval, ratio_interval
 from molprof.analysis.figures.catalog import METRICS
@@ -20,12 +22,7 @@ _FORM = re.compile(
     r"\s*(?P<metric>\w+)\s*(?P<operator>>=|<=|>|<)\s*"
     r"(?P<sign>[+-]?)(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*(?P<unit>%|ns|us|µs|ms|s)?\s*"
 )
-_OPERATORS: dict[str, Callable[[float, float], bool]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
+_OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _FORMS = (
     "METRIC, then > >= < or <=, then a change (+5%, -5%) or a value: launches_per_token>+5%  wall_ns>2s  junk_tokens>0"
@@ -34,12 +31,9 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Threshold:
-    """A bound that fails the command if broken.
+    """A bound that fails the command where `operator` holds.
 
-    Attributes:
-        text: as given.
-        operator: holds where the bound is broken.
-        bound: a factor on the first run's figure where `relative`, else a value in the metric's unit.
+    It is a factor on the first run's figure where `relative`, else a value in the metric's unit.
     """
 
     text: str
@@ -48,24 +42,9 @@ class Threshold:
     bound: float
     relative: bool
 
-    def exceeded(self, value: float) -> bool:
-        """Whether a value, or a ratio, is beyond the bound."""
-        return _OPERATORS[self.operator](value, self.bound)
 
-    def surely(self, interval: Interval) -> bool:
-        """Whether all of an interval is beyond the bound."""
-        return self.exceeded(interval.low if self.operator.startswith(">") else interval.high)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Results of all thresholds, one line each.
-
-    Attributes:
-        broken: beyond the bound.
-        untold: not recorded, or too few timed passes.
-        notes: beyond the bound, but within noise.
-    """
+class Outcome(NamedTuple):
+    """A line for each threshold that is broken, that cannot be told, and that is broken but within noise."""
 
     broken: tuple[str, ...]
     untold: tuple[str, ...]
@@ -73,10 +52,7 @@ class Outcome:
 
 
 def parse_threshold(text: str, relative: bool = True) -> Threshold:
-    """A threshold as the command line gives it.
-
-    Args:
-        relative: changes against another run are allowed.
+    """A threshold as the command line gives it; a change only where `relative`, for it needs another run.
 
     Raises:
         UsageError: wrong form, unknown metric, or a unit that does not fit.
@@ -124,19 +100,13 @@ def near_metrics(name: str) -> str:
 
 def judge_report(report: Report, thresholds: Sequence[Threshold]) -> Outcome:
     """Values of one report against absolute thresholds."""
-    return _outcome([_absolute(threshold, report, "") for threshold in thresholds])
+    return _outcome([_judge(threshold, report) for threshold in thresholds])
 
 
 def judge_comparison(labels: Sequence[str], reports: Sequence[Report], thresholds: Sequence[Threshold]) -> Outcome:
     """All reports but the first: their values, and their changes against the first."""
-    verdicts = []
-    for threshold in thresholds:
-        for label, report in zip(labels[1:], reports[1:], strict=True):
-            if threshold.relative:
-                verdicts.append(_relative(threshold, report, label, reports[0], labels[0]))
-            else:
-                verdicts.append(_absolute(threshold, report, f"{label}: "))
-    return _outcome(verdicts)
+    (_, *others), first = zip(labels, reports, strict=True), (labels[0], reports[0])
+    return _outcome([_judge(threshold, report, label, first) for threshold in thresholds for label, report in others])
 
 
 # Field of Outcome, or nothing, and the line.
@@ -144,54 +114,48 @@ _Verdict = tuple[str, str]
 
 
 def _outcome(verdicts: Sequence[_Verdict]) -> Outcome:
-    kinds = ("broken", "untold", "notes")
-    return Outcome(*(tuple(line for kind, line in verdicts if kind == wanted) for wanted in kinds))
+    return Outcome(*(tuple(line for kind, line in verdicts if kind == wanted) for wanted in Outcome._fields))
 
 
-def _absolute(threshold: Threshold, report: Report, where: str) -> _Verdict:
+def _judge(
+    threshold: Threshold, report: Report, label: str | None = None, first: tuple[str, Report] | None = None
+) -> _Verdict:
     metric = threshold.metric
-    value = metric.value(report)
-    head = f"{threshold.text}: {where}{metric.id}"
-    if value is None or isinstance(value, str):
-        return "untold", f"{head} is not recorded{_why(report)}"
-    line = f"{head} is {by_unit(metric.unit, value)}"
-    interval = median_interval(metric.samples(report))
-    return _verdict(threshold, line, value, interval, lambda bound: by_unit(metric.unit, bound))
-
-
-def _relative(threshold: Threshold, report: Report, label: str, first: Report, first_label: str) -> _Verdict:
-    metric = threshold.metric
-    value, base = metric.value(report), metric.value(first)
-    head = f"{threshold.text}: {label}: {metric.id}"
-    for name, item, source in ((label, value, report), (first_label, base, first)):
-        if item is None or isinstance(item, str):
-            return "untold", f"{head} is not recorded in {name}{_why(source)}"
-    assert isinstance(value, (int, float))
-    assert isinstance(base, (int, float))
+    head = f"{threshold.text}: {'' if label is None else f'{label}: '}{metric.id}"
+    first = first if threshold.relative else None
+    values: list[float] = []
+    for name, source in ((label, report), *(() if first is None else (first,))):
+        value = metric.value(source)
+        if value is None or isinstance(value, str):
+            where = "" if first is None else f" in {name}"
+            why = " (not captured by molprof)" if source.run is None else ""
+            return "untold", f"{head} is not recorded{where}{why}"
+        values.append(value)
+    line = f"{head} is {by_unit(metric.unit, values[0])}"
+    samples = metric.samples(report)
+    if first is None:
+        return _verdict(threshold, line, values[0], median_interval(samples), partial(by_unit, metric.unit))
+    value, base = values
     ratio = value / base if base else (1.0 if value == base else math.copysign(math.inf, value))
-    line = f"{head} is {by_unit(metric.unit, value)}, {by_unit(metric.unit, base)} in {first_label}"
-    line += f": {_change(ratio)}" if math.isfinite(ratio) else ""
-    return _verdict(threshold, line, ratio, ratio_interval(metric.samples(report), metric.samples(first)), _change)
+    line += f", {by_unit(metric.unit, base)} in {first[0]}" + (f": {_change(ratio)}" if math.isfinite(ratio) else "")
+    return _verdict(threshold, line, ratio, ratio_interval(samples, metric.samples(first[1])), _change)
 
 
 def _verdict(
     threshold: Threshold, line: str, value: float, interval: Interval | None, show: Callable[[float], str]
 ) -> _Verdict:
     """A time breaks a bound if its whole interval is beyond it, any other figure if its value is."""
-    exceeded = threshold.exceeded(value)
+    beyond = _OPERATORS[threshold.operator]
+    exceeded = beyond(value, threshold.bound)
     if threshold.metric.noise != "repeats":
         return ("broken" if exceeded else ""), line
     if interval is None:
         return "untold", f"{line}; noise is unknown with fewer than {LEAST_REPEATS} timed passes (capture --repeats)"
     line += f" (between {show(interval.low)} and {show(interval.high)} at {100 * interval.level:.0f} %)"
-    if threshold.surely(interval):
+    if beyond(interval.low if threshold.operator.startswith(">") else interval.high, threshold.bound):
         return "broken", line
     return ("notes", f"{line}: within noise") if exceeded else ("", line)
 
 
 def _change(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f} %"
-
-
-def _why(report: Report) -> str:
-    return " (not captured by molprof)" if report.run is None else ""

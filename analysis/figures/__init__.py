@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.catalog import TABLES
-from molprof.analysis.figures.checks import run_checks, trace_checks
-from molprof.analysis.figures.counts import read_counts, read_devices
+from molprof.analysis.figures.checks import read_counts, read_devices, run_checks, trace_checks
 from molprof.analysis.figures.model import SCHEMA, Report, TraceFigures
 from molprof.analysis.figures.run import read_run
-from molprof.analysis.figures.tables import read_tables
+from molprof.analysis.figures.run_model import filled
 from molprof.analysis.figures.timeline import read_typical_step
 from molprof.analysis.figures.window import without_steps
 from molprof.analysis.reader import TraceInfo
@@ -21,7 +17,6 @@ from molprof.common.manifest import TRIMMED_KEY, from_json, trimmed_from_json
 from molprof.queries import PACKAGE, modules
 
 __all__ = ["Report", "build_report"]
-_T = TypeVar("_T")
 
 
 def build_report(engine: Engine, info: TraceInfo) -> Report:
@@ -31,18 +26,16 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         TraceError: the trace's manifest is not one, or newer than this molprof.
         EngineError, QueryError: the trace processor refused something.
     """
-    manifest = None if info.manifest is None else _read(from_json, info.manifest, info.path)
-    trimmed = _read(trimmed_from_json, info.keys.get(TRIMMED_KEY), info.path)
+    try:
+        manifest = None if info.manifest is None else from_json(info.manifest)
+        trimmed = trimmed_from_json(info.keys.get(TRIMMED_KEY))
+    except TraceError as error:
+        raise TraceError(f"{info.path}: {error}", hint=error.hint or MANIFEST_HINT) from error
     engine.register_package(PACKAGE, modules())
-    trace = TraceFigures(
-        path=info.path,
-        bytes=info.bytes,
+    trace = filled(
+        TraceFigures,
+        info,
         events_by_category=dict(sorted(info.events_by_category.items())),
-        lost_events=info.lost_events,
-        lanes=info.lanes,
-        complete=info.complete,
-        problem=info.problem,
-        stacks=info.stacks,
         device_names=tuple(str(device["name"]) for device in info.devices if device.get("name")),
         trimmed=None if trimmed is None else trimmed.text(),
         whole_steps=trimmed is None or trimmed.whole_steps,
@@ -60,15 +53,8 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         counts=counts,
         devices=read_devices(engine),
         run=run,
-        tables=read_tables(engine, TABLES.values(), manifest is not None),
+        tables=tuple(table.read(engine, manifest is not None) for table in TABLES.values()),
         checks=checks,
         findings=(),
         typical_step=read_typical_step(engine) if trace.whole_steps else None,
     )
-
-
-def _read(read: Callable[[Any], _T], raw: Any, path: str) -> _T:
-    try:
-        return read(raw)
-    except TraceError as error:
-        raise TraceError(f"{path}: {error}", hint=error.hint or MANIFEST_HINT) from error

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from molprof.analysis.engine.package import Query
-from molprof.analysis.figures.counts import DEVICES
+from molprof.analysis.figures.checks import DEVICES
 from molprof.analysis.figures.figure import Figure
-from molprof.analysis.figures.kernels import KERNELS
-from molprof.analysis.figures.launches import LAUNCHES
-from molprof.analysis.figures.masking import MASKING
+from molprof.analysis.figures.kernels import KERNELS, LAUNCHES
 from molprof.analysis.figures.model import Report, Table
 from molprof.analysis.figures.settings import SETTINGS
 from molprof.analysis.figures.tables import TABLES as SHARED
 from molprof.analysis.figures.tables import TableQuery
 from molprof.analysis.figures.times import TIMES
-from molprof.analysis.figures.tokens import TOKENS
+from molprof.analysis.figures.tokens import MASKING, TOKENS
 
 FIGURES: tuple[Figure, ...] = (*SETTINGS, *TIMES, *TOKENS, *LAUNCHES, *KERNELS, *MASKING)
 # Those that comparisons show, by id.

@@ -1,15 +1,24 @@
-"""Checks: sums that must hold, of figures counted in two ways."""
+"""Counts of any trace, and checks: sums that must hold, of figures counted in two ways."""
 
 from __future__ import annotations
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_row
-from molprof.analysis.figures.model import STACK_CATEGORY, Check, Counts, TraceFigures
+from molprof.analysis.engine.package import Query, query_row, query_rows
+from molprof.analysis.figures.model import STACK_CATEGORY, Check, Counts, DeviceTime, MemoryOperation, TraceFigures
 from molprof.analysis.figures.run_model import Run
 from molprof.common.manifest import Manifest
 
-WALL_TOLERANCE_RATIO = 0.01
+_WALL_TOLERANCE_RATIO = 0.01
 
+DEVICES = Query("devices", "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device ORDER BY device", "any")
+_LAUNCHES = Query(
+    "launches",
+    "SELECT launches, graph_launches, kernels, kernel_time_ns, kernel_names, launches_without_gpu_work,"
+    " kernels_with_call, kernels_without_call FROM molprof_launch_count",
+)
+_OPERATIONS = Query(
+    "memory_operations", "SELECT name, count, time_ns, bytes FROM molprof_memory_operation ORDER BY name"
+)
 _GPU = Query(
     "phase_work",
     """
@@ -18,7 +27,6 @@ SELECT
   (SELECT IFNULL(SUM(gpu_ns), 0) FROM molprof_phase_summary) AS phases_ns
 """,
 )
-
 _BOUND = Query(
     "phase_bound",
     """
@@ -27,7 +35,6 @@ SELECT
   (SELECT SUM(gpu_busy_ns) + SUM(sync_idle_ns) + SUM(launch_ns) FROM molprof_phase_bound) AS parts_ns
 """,
 )
-
 _TOKENS = Query(
     "tokens",
     """
@@ -43,6 +50,17 @@ SELECT
   ) AS in_recorded_steps
 """,
 )
+
+
+def read_counts(engine: Engine) -> Counts:
+    """Launches, kernels and memory operations of the whole trace."""
+    operations = {name: MemoryOperation(*figures) for name, *figures in query_rows(engine, _OPERATIONS)[1]}
+    return Counts(**query_row(engine, _LAUNCHES), memory_operations=operations)
+
+
+def read_devices(engine: Engine) -> dict[str, DeviceTime]:
+    """Busy and idle time by device number as text."""
+    return {device: DeviceTime(*times_ns) for device, *times_ns in query_rows(engine, DEVICES)[1]}
 
 
 def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
@@ -69,8 +87,8 @@ def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...
     made = run.generated_tokens
     unfinished = "tokens in the manifest = tokens of unfinished rows, summed over steps"
     in_steps = "token slices = tokens of the recorded steps"
-    surplus = sum(molecule.kinds.count("j") + molecule.kinds.count("l") for molecule in manifest.molecules)
     junk = "junk and filler tokens in the manifest = in the trace"
+    surplus = sum(molecule.kinds.count("j") + molecule.kinds.count("l") for molecule in manifest.molecules)
     checks = [
         _check("gpu_time", "GPU time = phases + outside any phase, ns", gpu["all_ns"], gpu["phases_ns"]),
         _check("tokens", "tokens in the manifest = tokens in the trace", made, tokens["arrays"]),
@@ -84,7 +102,7 @@ def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...
     if run.wall_ns.median is not None:
         phases_ns = sum(phase.wall_ns or 0 for phase in run.phases.values())
         text = "unprofiled wall time = sum of its phases, ns"
-        checks.append(_check("wall_time", text, run.wall_ns.median, phases_ns, WALL_TOLERANCE_RATIO))
+        checks.append(_check("wall_time", text, run.wall_ns.median, phases_ns, _WALL_TOLERANCE_RATIO))
     return tuple(checks)
 
 

@@ -19,30 +19,20 @@ Role = Literal["measure", "subject", "setting", "work"]
 class Figure:
     """One figure.
 
-    Attributes:
-        id: name in JSON, CSV, `--fail-if` and predictions; never changes.
-        group: heading that the figure stands under.
-        label: title of its row.
-        value: reads it from a report; None: not recorded.
-        repeat: the same figure of one timed pass; None for a figure that passes do not measure.
-        once: measured in the recorded steps only, so its variation is unknown.
-        role: `measure`; `subject`: what runs are compared for, such as the model; `setting`: a difference in it that
-            `compare` names; `work`: runs that differ in it are not comparable. The page marks what differs, except
-            measures.
-        tables: read into the report for this figure; empty in a stored report that lacks them.
-        compared: a row of comparisons, and a metric of `--fail-if` and predictions; others belong to one report.
+    A `setting` is a difference that `compare` names, a `subject` what runs are compared for, such as the model. Runs
+    that differ in their `work` are not comparable. Pages mark what differs, except measures.
     """
 
-    id: str
-    group: str
+    id: str  # name in JSON, CSV, `--fail-if` and predictions; never changes
+    group: str  # heading that the figure stands under
     label: str
     unit: Unit
-    value: Callable[[Report], Value]
-    repeat: Callable[[Run, RepeatFigures], float | None] | None = None
-    once: bool = False
+    value: Callable[[Report], Value]  # reads it from a report; None: not recorded
+    repeat: Callable[[Run, RepeatFigures], float | None] | None = None  # of one timed pass, where they measure it
+    once: bool = False  # measured in the recorded steps only, so its variation is unknown
     role: Role = "measure"
-    tables: tuple[TableQuery, ...] = ()
-    compared: bool = True
+    tables: tuple[TableQuery, ...] = ()  # read for this figure; a stored report may lack them
+    compared: bool = True  # in comparisons, --fail-if and predictions
 
     @property
     def noise(self) -> Noise:

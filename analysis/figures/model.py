@@ -19,29 +19,19 @@ GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_dr
 
 @dataclass(frozen=True)
 class TraceFigures:
-    """The file, and what was read of it.
-
-    Attributes:
-        events_by_category: events with a duration; 'None' for those without category.
-        lost_events: events that the trace processor lacks; None for a Perfetto trace, which it reads itself.
-        lanes: events that partly overlap another of their track; None as above.
-        complete: False for a damaged file, of which the part up to `problem` was read.
-        stacks: Python stacks were read too; `events_by_category` counts them in any case.
-        trimmed: what was kept of another trace, in words.
-        whole_steps: False where a step lacks events, so that figures of steps and phases would be wrong.
-    """
+    """The file, and what was read of it."""
 
     path: str
     bytes: int
-    events_by_category: dict[str, int]
-    lost_events: int | None
-    lanes: int | None
-    complete: bool
+    events_by_category: dict[str, int]  # events with a duration, Python stacks too; 'None' for those without category
+    lost_events: int | None  # events that the trace processor lacks; None for a Perfetto trace, which it reads itself
+    lanes: int | None  # events that partly overlap another of their track; None as above
+    complete: bool  # False for a damaged file, of which the part up to `problem` was read
     problem: str | None
-    stacks: bool
+    stacks: bool  # Python stacks were read too
     device_names: tuple[str, ...]
     trimmed: str | None = None
-    whole_steps: bool = True
+    whole_steps: bool = True  # False where a step lacks events, so that figures of steps and phases would be wrong
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -121,24 +111,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something worth doing.
-
-    Attributes:
-        evidence: what the trace shows, with figures.
-        gain_ratio: the largest share of wall time that the fix can save; None if unbounded. Gains overlap.
-        explanation: why it costs time.
-        query: argument of `molprof query` that shows the evidence: name of a module, or SQL.
-        figures: numbers of the evidence by name; the suffix is the unit (_ns, _ratio), else a count or mean.
-    """
+    """Something worth doing. Gains overlap."""
 
     id: str
     title: str
-    evidence: str
-    gain_ratio: float | None
+    evidence: str  # what the trace shows, with figures
+    gain_ratio: float | None  # the largest share of wall time that the fix can save; None if unbounded
     fix: str
-    explanation: str
-    query: str
-    figures: dict[str, int | float]
+    explanation: str  # why it costs time
+    query: str  # argument of `molprof query` that shows the evidence: name of a module, or SQL
+    figures: dict[str, int | float]  # of the evidence; the suffix is the unit (_ns, _ratio), else a count or mean
 
 
 @dataclass(frozen=True)

@@ -9,25 +9,14 @@ from molprof.analysis.engine.package import Query, query_rows
 
 _STEPS = Query(
     "steps",
-    """
-SELECT step.ts, step.dur, IFNULL(step.number, ROW_NUMBER() OVER (ORDER BY step.ts, step.id) - 1) AS number, own.batch
-FROM molprof_any_step AS step
-LEFT JOIN molprof_step AS own
-  USING (id)
-ORDER BY step.ts, step.id
-""",
+    "SELECT step.ts, step.dur, IFNULL(step.number, ROW_NUMBER() OVER (ORDER BY step.ts, step.id) - 1) AS number,"
+    " own.batch FROM molprof_any_step AS step LEFT JOIN molprof_step AS own USING (id) ORDER BY step.ts, step.id",
 )
 
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """A step of any trace.
-
-    Attributes:
-        start_ns, dur_ns: on the host, from the earliest event that the engine has.
-        number: as the trace has it, else counted from 0.
-        batch: of a run that molprof captured; None for any other.
-    """
+    """A step of any trace: host time from the earliest event, its number, and its batch if molprof captured it."""
 
     start_ns: int
     dur_ns: int

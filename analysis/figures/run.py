@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from molprof.analysis.drift.blocks import Block, drift_figures
+from molprof.analysis.drift.disagreement import Token, disagreement_figures
+from molprof.analysis.drift.model import Drift
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
-from molprof.analysis.figures.drift import read_disagreement, read_drift
 from molprof.analysis.figures.model import TraceFigures
-from molprof.analysis.figures.run_model import Marks, RepeatFigures, Run, SequenceFigures, Setup, Spread
+from molprof.analysis.figures.run_model import Marks, RepeatFigures, Run, SequenceFigures, Setup, Spread, filled
 from molprof.analysis.figures.step_times import step_times
 from molprof.analysis.figures.window import phase_figures, read_window
 from molprof.common.errors import TraceError
 from molprof.common.manifest import Manifest, Repeat
-from molprof.common.molecule_records import MoleculeRun
 from molprof.common.phases import PHASES, STEP_PHASES
 from molprof.common.settings import RANDOM
 from molprof.common.values import per
@@ -22,6 +23,17 @@ _SEQUENCES = Query(
     "drift",
     "SELECT sequence, tokens, free, copy, junk, filler, blocks, junk_blocks FROM molprof_sequence_drift"
     " ORDER BY sequence",
+)
+# Columns in the order of Block's and Token's fields.
+_BLOCKS = Query(
+    "drift",
+    "SELECT sequence, block, text, junk, filler, needed, drift, junk_position, marked_text, surplus_text"
+    " FROM molprof_block ORDER BY sequence, block",
+)
+_TOKENS = Query(
+    "disagreement",
+    "SELECT sequence, position, text, kind, choice, probability, rank, forbidden"
+    " FROM molprof_token_disagreement ORDER BY sequence, position",
 )
 
 
@@ -44,26 +56,26 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
             )
     window, phases = read_window(engine, manifest, trace.gpu_recorded)
     sequences = _read_sequences(engine, manifest)
-    middle = middle_repeats(manifest.timings.repeats)
+    timings, molecules = manifest.timings, manifest.molecules
+    middle = _middle_repeats(timings.repeats)
     phase_walls = {name: _mean([repeat.phases_ns.get(name) for repeat in middle]) for name in PHASES}
     wall_ns = _mean([repeat.wall_ns for repeat in middle])
-    molecules = manifest.molecules
-    generated = sum(len(molecule.token_ids) for molecule in molecules)
+    walls_ns = [repeat.wall_ns for repeat in timings.repeats]
+    free = [count for item in molecules if item.template is not None for count in item.template.free_per_block]
     row_steps = _row_steps(manifest)
     blocks = sum(sequence.blocks for sequence in sequences)
     launches_per_step = per(window.launches, window.steps)
     steps = sum(manifest.steps_per_batch)
     return Run(
         setup=_setup(manifest),
-        wall_ns=_spread(manifest.timings.repeats, wall_ns),
-        first_pass_extra_ns=_first_pass_extra(manifest.timings.warmup_ns, wall_ns),
-        profiled_ratio=per(manifest.timings.profiled_steps_ns, manifest.timings.unprofiled_steps_ns),
-        marks=Marks(
-            mark_ns=manifest.timings.mark_ns,
+        wall_ns=Spread(wall_ns, min(walls_ns, default=None), max(walls_ns, default=None), len(walls_ns)),
+        first_pass_extra_ns=timings.warmup_ns[0] - wall_ns if timings.warmup_ns and wall_ns is not None else None,
+        profiled_ratio=per(timings.profiled_steps_ns, timings.unprofiled_steps_ns),
+        marks=filled(
+            Marks,
+            timings,
             per_step=len(STEP_PHASES),
-            time_ratio=per(manifest.timings.mark_ns * len(STEP_PHASES) * steps, wall_ns),
-            unmarked_wall_ns=manifest.timings.unmarked_wall_ns,
-            signature_ns=manifest.timings.signature_ns,
+            time_ratio=per(timings.mark_ns * len(STEP_PHASES) * steps, wall_ns),
         ),
         molecules=len(molecules),
         valid_molecules=_sum_of_known(molecule.valid for molecule in molecules),
@@ -71,7 +83,7 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         batches=batches,
         steps=steps,
         decode_steps=steps - batches,
-        generated_tokens=generated,
+        generated_tokens=sum(len(molecule.token_ids) for molecule in molecules),
         row_steps=row_steps,
         idle_row_steps=row_steps - sum(molecule.busy_steps for molecule in molecules),
         launches_per_token=per(window.launches, window.tokens),
@@ -83,32 +95,31 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         leaf_operators_per_step=per(window.leaf_operators, window.steps),
         masked_logits=_sum_of_known(molecule.masked_logits for molecule in molecules),
         blocks=blocks,
-        free_positions_per_block=_free_positions(molecules),
+        free_positions_per_block=per(sum(free), len(free)),
         coordinate_tokens_per_block=per(sum(sequence.free for sequence in sequences), blocks),
         junk_tokens=sum(sequence.junk for sequence in sequences),
         filler_tokens=sum(sequence.filler for sequence in sequences),
         junk_blocks=sum(sequence.junk_blocks for sequence in sequences),
         malformed_blocks=sum(molecule.malformed_blocks for molecule in molecules),
-        cut_blocks=_cut(molecules),
+        cut_blocks=_sum_if_all_known([molecule.cut_blocks for molecule in molecules]),
         phases={name: phase_figures(phase_walls[name], phases.get(name)) for name in PHASES},
-        residual_ratio=_residual(wall_ns, phase_walls),
+        residual_ratio=per(wall_ns and wall_ns - sum(value or 0 for value in phase_walls.values()), wall_ns),
         window=window,
         sequences=sequences,
         drift=read_drift(engine),
-        disagreement=read_disagreement(engine),
-        step_times=step_times(manifest.timings.repeats),
-        repeats=tuple(
-            RepeatFigures(repeat.wall_ns, dict(repeat.phases_ns), repeat.compiles, repeat.compile_ns)
-            for repeat in manifest.timings.repeats
-        ),
+        disagreement=disagreement_figures([Token(*row) for row in query_rows(engine, _TOKENS)[1]]),
+        step_times=step_times(timings.repeats),
+        repeats=tuple(filled(RepeatFigures, repeat) for repeat in timings.repeats),
     )
 
 
-def middle_repeats(repeats: list[Repeat]) -> list[Repeat]:
-    """The timed pass with the median wall time, or the middle two.
+def read_drift(engine: Engine) -> Drift:
+    """Drift of the captured run in the engine."""
+    return drift_figures([Block(*row) for row in query_rows(engine, _BLOCKS)[1]])
 
-    Phases of one pass add up to its wall time. Medians by phase would not.
-    """
+
+def _middle_repeats(repeats: list[Repeat]) -> list[Repeat]:
+    """The timed pass with the median wall time, or the middle two: medians by phase would not add up to wall time."""
     ordered = sorted(repeats, key=lambda repeat: repeat.wall_ns)
     return ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
 
@@ -128,55 +139,26 @@ def label(manifest: Manifest) -> str:
 def _read_sequences(engine: Engine, manifest: Manifest) -> tuple[SequenceFigures, ...]:
     columns, rows = query_rows(engine, _SEQUENCES)
     molecules = {molecule.sequence: molecule for molecule in manifest.molecules}
-    found = []
-    for row in rows:
-        figures = dict(zip(columns, row, strict=True))
-        # A track without its molecule shows as the broken sum of tokens.
-        if (molecule := molecules.get(figures["sequence"])) is not None:
-            found.append(
-                SequenceFigures(
-                    **figures,
-                    smiles=molecule.smiles,
-                    malformed_blocks=molecule.malformed_blocks,
-                    cut_blocks=molecule.cut_blocks,
-                    masked_logits=molecule.masked_logits,
-                    valid=molecule.valid,
-                    problem=molecule.problem,
-                )
-            )
-    return tuple(found)
+    # A track without its molecule shows as the broken sum of tokens.
+    return tuple(
+        filled(SequenceFigures, molecules[row[0]], **dict(zip(columns, row, strict=True)))
+        for row in rows
+        if row[0] in molecules
+    )
 
 
 def _setup(manifest: Manifest) -> Setup:
-    settings, resolved, environment = manifest.settings, manifest.resolved, manifest.environment
-    return Setup(
+    settings = manifest.settings
+    return filled(
+        Setup,
+        manifest.resolved,
+        settings,
+        manifest.environment,
         label=label(manifest),
-        model=settings.model,
-        family=resolved.family,
-        parameters=resolved.parameters,
         tokenizer=settings.tokenizer or settings.model,
-        vocabulary=resolved.vocabulary,
-        logits_width=resolved.logits_width,
-        processor=resolved.processor,
-        placeholder=resolved.placeholder,
         sampling="greedy" if settings.sampling == "greedy" else "sample",
-        sampling_parameters=settings.sampling_parameters,
         cache=settings.kv_cache,
-        attention=settings.attention,
-        dtype=resolved.dtype,
-        device=resolved.device,
-        gpu=environment.gpu,
-        batch_size=settings.batch_size,
-        max_new_tokens=resolved.max_new_tokens,
-        seed=settings.seed,
-        sorted=resolved.sorted,
-        forced_runs=manifest.setting("forced_runs"),
-        drop_finished=manifest.setting("drop_finished"),
-        compile=manifest.setting("compile"),
-        size=settings.size,
-        weights=resolved.weights,
-        torch=environment.torch,
-        transformers=environment.transformers,
+        **{name: manifest.setting(name) for name in ("forced_runs", "drop_finished", "compile")},
     )
 
 
@@ -189,25 +171,10 @@ def _row_steps(manifest: Manifest) -> int:
     return sum(map(sum, manifest.rows_per_step))
 
 
-def _spread(repeats: list[Repeat], median_ns: int | None) -> Spread:
-    walls = [repeat.wall_ns for repeat in repeats]
-    return Spread(median_ns, min(walls, default=None), max(walls, default=None), len(walls))
-
-
-def _first_pass_extra(warmup_ns: list[int], wall_ns: int | None) -> int | None:
-    return warmup_ns[0] - wall_ns if warmup_ns and wall_ns is not None else None
-
-
 def _mean(values: list[int | None]) -> int | None:
     """Mean of one or two values, rounded down; None where one is missing."""
-    known = [value for value in values if value is not None]
-    return sum(known) // len(known) if known and len(known) == len(values) else None
-
-
-def _residual(wall_ns: int | None, phase_walls: dict[str, int | None]) -> float | None:
-    if not wall_ns:
-        return None
-    return (wall_ns - sum(value or 0 for value in phase_walls.values())) / wall_ns
+    total = _sum_if_all_known(values)
+    return total // len(values) if values and total is not None else None
 
 
 def _sum_of_known(values: Iterable[int | None]) -> int | None:
@@ -215,14 +182,6 @@ def _sum_of_known(values: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _cut(molecules: list[MoleculeRun]) -> int | None:
-    counts = [molecule.cut_blocks for molecule in molecules if molecule.cut_blocks is not None]
-    return sum(counts) if len(counts) == len(molecules) else None
-
-
-def _free_positions(molecules: list[MoleculeRun]) -> float | None:
-    templates = [molecule.template for molecule in molecules if molecule.template is not None]
-    return per(
-        sum(sum(template.free_per_block) for template in templates),
-        sum(len(template.free_per_block) for template in templates),
-    )
+def _sum_if_all_known(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from molprof.analysis.drift.model import Disagreement, Drift
 from molprof.analysis.figures.step_times import StepTime
+
+_T = TypeVar("_T")
+
+
+def filled(kind: type[_T], *sources: object, **values: Any) -> _T:
+    """A dataclass of `values`, and for other fields of what the first source with such an attribute has."""
+    for name in (item.name for item in fields(kind) if item.name not in values):  # type: ignore[arg-type]
+        if (source := next((source for source in sources if hasattr(source, name)), None)) is not None:
+            values[name] = getattr(source, name)
+    return kind(**values)
 
 
 @dataclass(frozen=True)
@@ -44,13 +54,8 @@ class RepeatFigures:
 
 @dataclass(frozen=True)
 class PhaseFigures:
-    """One phase. `wall_ns` is of the whole run, unprofiled; all else of the recorded steps, profiled.
-
-    Attributes:
-        wall_ns: of the timed pass with the median wall time (mean of the middle two of an even number).
-        gpu_ns: time of the GPU work that the phase launched.
-        syncs, sync_ns: host syncs, and the time in them.
-        bound: None where the trace records no GPU work.
+    """One phase. `wall_ns` is of the whole run, unprofiled: of the timed pass with the median wall time. All else is
+    of the recorded steps, profiled. `gpu_ns` is the time of the GPU work that the phase launched.
     """
 
     wall_ns: int | None
@@ -74,14 +79,7 @@ class ClassFigures:
 
 @dataclass(frozen=True)
 class WindowFigures:
-    """The recorded steps, prefill included, and their tokens.
-
-    Attributes:
-        gpu_recorded: the trace holds GPU work or calls; without, launches, kernels and GPU times are None.
-        launches, kernels, gpu_ns, leaf_operators: None where parts of the steps were left out.
-        classes: GPU work by class.
-        unattributed_gpu_ns: GPU work outside any phase, in the whole trace.
-    """
+    """The recorded steps, prefill included, and their tokens; `unattributed_gpu_ns` is of the whole trace."""
 
     full: bool
     batch: int
@@ -169,60 +167,36 @@ class Setup:
 
 @dataclass(frozen=True)
 class Marks:
-    """What phase timestamps cost the timed passes.
-
-    Attributes:
-        mark_ns: one timestamp; each step takes per_step.
-        time_ratio: all of them over the wall time of a pass.
-        unmarked_wall_ns: wall time of a pass without any.
-        signature_ns: one signature inspection by transformers' `LogitsProcessorList`. The phase `processor` has one for
-            its own timestamp and one for each studied processor.
-    """
+    """What phase timestamps cost the timed passes."""
 
     mark_ns: float
     per_step: int
-    time_ratio: float | None
+    time_ratio: float | None  # all of them over the wall time of a pass
     unmarked_wall_ns: int | None
-    signature_ns: float | None
+    signature_ns: float | None  # of one signature inspection by transformers; a step has one per processor and one more
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that molprof captured.
-
-    Attributes:
-        first_pass_extra_ns: wall time of the first warm-up pass minus the median: compiling, first use of caches.
-        profiled_ratio: wall time of the recorded steps, profiled over unprofiled.
-        valid_molecules: None where nothing can be checked (plain-text prompts).
-        skipped: input lines without a prompt.
-        steps: of all batches, prefill included; decode_steps: those after the first of each batch.
-        row_steps: rows that each step computed, summed; idle_row_steps: of these, finished rows and rows that only
-            kept a batch's shape.
-        launches_per_token, launches_per_step, leaf_operators_per_...: of the recorded steps.
-        launches_per_molecule: launches_per_step times steps over molecules: exact if all steps are recorded.
-        masked_logits: logits set to -inf in the whole run; None without a processor.
-        cut_blocks: malformed blocks that end at the token limit.
-        residual_ratio: share of wall time outside any phase.
-        repeats: the timed passes, in order.
-    """
+    """A run that molprof captured."""
 
     setup: Setup
     wall_ns: Spread
-    first_pass_extra_ns: int | None
-    profiled_ratio: float | None
+    first_pass_extra_ns: int | None  # wall time of the first warm-up pass minus the median
+    profiled_ratio: float | None  # wall time of the recorded steps, profiled over unprofiled
     marks: Marks
     molecules: int
-    valid_molecules: int | None
-    skipped: int
+    valid_molecules: int | None  # None where nothing can be checked (plain-text prompts)
+    skipped: int  # input lines without a prompt
     batches: int
-    steps: int
-    decode_steps: int
+    steps: int  # of all batches, prefill included
+    decode_steps: int  # those after the first of each batch
     generated_tokens: int
-    row_steps: int
-    idle_row_steps: int
+    row_steps: int  # rows that each step computed, summed
+    idle_row_steps: int  # of these, finished rows and rows that only kept a batch's shape
     launches_per_token: float | None
     launches_per_step: float | None
-    launches_per_molecule: float | None
+    launches_per_molecule: float | None  # launches_per_step times steps over molecules: exact if all steps are recorded
     leaf_operators_per_token: float | None
     leaf_operators_per_step: float | None
     masked_logits: int | None
@@ -233,9 +207,9 @@ class Run:
     filler_tokens: int
     junk_blocks: int
     malformed_blocks: int
-    cut_blocks: int | None
+    cut_blocks: int | None  # malformed blocks that end at the token limit
     phases: dict[str, PhaseFigures]
-    residual_ratio: float | None
+    residual_ratio: float | None  # share of wall time outside any phase
     window: WindowFigures
     sequences: tuple[SequenceFigures, ...]
     repeats: tuple[RepeatFigures, ...]

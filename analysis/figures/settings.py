@@ -25,14 +25,6 @@ def _of_trace(name: str, label: str, role: Role, value: Callable[[Report], Value
     return Figure(name, "Trace", label, unit, value, role=role, compared=False)
 
 
-def _model(setup: Setup) -> str:
-    return f"{setup.model} ({setup.family})"
-
-
-def _parameters(setup: Setup) -> str:
-    return f"{number_text(setup.parameters / 1e6)} M"
-
-
 def _tokenizer(setup: Setup) -> str:
     return f"{setup.tokenizer}, {count_text(setup.vocabulary)} tokens"
 
@@ -61,10 +53,10 @@ def _whole(report: Report) -> str:
 
 
 SETTINGS = (
-    _of_setup("model", "model", "subject", _model),
+    _of_setup("model", "model", "subject", lambda setup: f"{setup.model} ({setup.family})"),
     _of_setup("size", "model size", "setting", lambda setup: setup.size or "its own"),
     _of_setup("weights", "weights", "subject", lambda setup: setup.weights),
-    _of_setup("parameters", "parameters", "subject", _parameters),
+    _of_setup("parameters", "parameters", "subject", lambda setup: f"{number_text(setup.parameters / 1e6)} M"),
     _of_setup("dtype", "dtype", "setting", lambda setup: setup.dtype),
     _of_setup("tokenizer", "tokenizer", "subject", _tokenizer),
     _of_setup("logits_width", "logits width", "subject", lambda setup: setup.logits_width, "count"),

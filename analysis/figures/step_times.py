@@ -9,18 +9,13 @@ from molprof.common.manifest import Repeat
 
 # Positions are grouped so that there are no more points.
 MAX_POINTS = 240
-# Share of the steps below low, and above high.
-_TAIL_RATIO = 0.1
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Steps at neighbouring positions of all batches, each as its median over the timed passes.
+    """Steps at neighbouring positions (0: prefill) of all batches, each as its median over the timed passes.
 
-    Attributes:
-        first_step, last_step: positions, 0 for the prefill step; prefill stands by itself.
-        steps: how many steps of how many batches these are, together.
-        median_ns, low_ns, high_ns: median, 10th and 90th percentile over them.
+    Times are the median, 10th and 90th percentile over all `steps` of them.
     """
 
     first_step: int
@@ -39,10 +34,7 @@ def step_times(repeats: list[Repeat]) -> tuple[StepTime, ...]:
         return ()
     size = -(-(longest - 1) // MAX_POINTS) or 1
     bins = [(0, 0), *((first, min(first + size, longest) - 1) for first in range(1, longest, size))]
-    return tuple(
-        _point(first, last, sorted(time for steps in batches for time in steps[first : last + 1]))
-        for first, last in bins
-    )
+    return tuple(_point(first, last, batches) for first, last in bins)
 
 
 def _medians(repeats: list[Repeat]) -> list[list[int]]:
@@ -56,6 +48,7 @@ def _medians(repeats: list[Repeat]) -> list[list[int]]:
     ]
 
 
-def _point(first: int, last: int, times: list[int]) -> StepTime:
-    tail = int(_TAIL_RATIO * len(times))
+def _point(first: int, last: int, batches: list[list[int]]) -> StepTime:
+    times = sorted(time for steps in batches for time in steps[first : last + 1])
+    tail = int(0.1 * len(times))
     return StepTime(first, last, len(times), round(median(times)), times[tail], times[-1 - tail])

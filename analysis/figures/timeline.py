@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
@@ -14,12 +14,8 @@ _STEP = Query("typical_step", "SELECT name, source, kind, steps, dur AS dur_ns F
 
 _TOTALS = Query(
     "typical_step",
-    """
-SELECT kind, lane, class, COUNT() AS count, SUM(dur) AS time_ns
-FROM molprof_step_interval
-GROUP BY kind, lane, class
-ORDER BY kind, lane, time_ns DESC, class
-""",
+    "SELECT kind, lane, class, COUNT() AS count, SUM(dur) AS time_ns FROM molprof_step_interval"
+    " GROUP BY kind, lane, class ORDER BY kind, lane, time_ns DESC, class",
 )
 
 # Long intervals, and one for all short ones of a lane that start in the same slot: from first start to last end,
@@ -64,25 +60,17 @@ ORDER BY start_ns, id
 class Interval:
     """A phase, call, operator or piece of GPU work of the step, or several short ones next to each other.
 
-    Attributes:
-        kind: phase, launch, wait, operator (outermost; where no GPU calls are recorded) or gpu.
-        lane: device/stream of GPU work, else None.
-        name, work_class: of several, those of the class that takes most of their time; the class of GPU work, the
-            name of an operator, None for all else.
-        start_ns: from the start of the step; below 0 for work that an earlier step had started.
-        dur_ns: of several, from the start of the first to the end of the last.
-        count: how many these are.
-        own: started by the step's own calls.
+    Several have the name and class that take most of their time.
     """
 
-    kind: str
-    lane: str | None
+    kind: str  # phase, launch, wait, operator (outermost; where no GPU calls are recorded) or gpu
+    lane: str | None  # device/stream of GPU work, else None
     name: str
-    work_class: str | None
-    start_ns: int
+    work_class: str | None  # of GPU work, or the name of an operator; None for all else
+    start_ns: int  # from the start of the step; below 0 for work that an earlier step had started
     dur_ns: int
     count: int
-    own: bool
+    own: bool  # started by the step's own calls
 
 
 @dataclass(frozen=True)
@@ -98,23 +86,15 @@ class IntervalTotal:
 
 @dataclass(frozen=True)
 class TypicalStep:
-    """The recorded step of median duration on the host, including the profiler's cost.
-
-    Attributes:
-        source: molprof, vllm, sglang or profiler.
-        kind: prefill, decode and so on; None where the annotation has none.
-        steps: number of steps that it is the median of.
-        totals: phases, calls, operators and GPU work.
-        intervals: the same in order of start, with short neighbours merged.
-    """
+    """The recorded step of median duration on the host, including the profiler's cost."""
 
     name: str
-    source: str
-    kind: str | None
-    steps: int
+    source: str  # molprof, vllm, sglang or profiler
+    kind: str | None  # prefill, decode and so on; None where the annotation has none
+    steps: int  # number of steps that it is the median of
     dur_ns: int
     totals: tuple[IntervalTotal, ...]
-    intervals: tuple[Interval, ...]
+    intervals: tuple[Interval, ...]  # in order of start, with short neighbours merged
 
 
 def read_typical_step(engine: Engine) -> TypicalStep | None:
@@ -124,6 +104,6 @@ def read_typical_step(engine: Engine) -> TypicalStep | None:
         return None
     totals = tuple(IntervalTotal(*row) for row in query_rows(engine, _TOTALS)[1])
     # SQL has 0 and 1 for `own`.
-    intervals = tuple(replace(Interval(*row), own=bool(row[-1])) for row in query_rows(engine, _INTERVALS)[1])
+    intervals = tuple(Interval(*row[:-1], bool(row[-1])) for row in query_rows(engine, _INTERVALS)[1])
     name, source, kind, count, dur_ns = steps[0]
     return TypicalStep(name, source, kind, count, dur_ns, totals, intervals)

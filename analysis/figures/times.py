@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from molprof.analysis.figures.figure import Figure, of_run
 from molprof.analysis.figures.run_model import RepeatFigures, Run
@@ -10,58 +10,48 @@ from molprof.common.phases import SETUP_PHASES
 from molprof.common.values import Unit, per
 
 _GROUP = "Unprofiled time"
+# From the wall time of a pass, and the times of its phases.
+_Value = Callable[[Run, "int | None", Mapping[str, "int | None"]], "float | None"]
+
+
+def _timed(name: str, label: str, value: _Value) -> Figure:
+    """Of the median pass, and of each timed pass."""
+
+    def median(run: Run) -> float | None:
+        return value(run, run.wall_ns.median, {phase: figures.wall_ns for phase, figures in run.phases.items()})
+
+    def of_repeat(run: Run, repeat: RepeatFigures) -> float | None:
+        return value(run, repeat.wall_ns, repeat.phases_ns)
+
+    return Figure(name, _GROUP, label, "ns", of_run(median), repeat=of_repeat)
 
 
 def _total(name: str, label: str, divisor: Callable[[Run], int]) -> Figure:
     """Time of a pass over a number of the run."""
-    return _timed(
-        name,
-        label,
-        lambda run: per(run.wall_ns.median, divisor(run)),
-        lambda run, repeat: per(repeat.wall_ns, divisor(run)),
-    )
+    return _timed(name, label, lambda run, wall_ns, phases_ns: per(wall_ns, divisor(run)))
 
 
 def _phase(name: str, label: str, steps: Callable[[Run], int]) -> Figure:
     """Time of a phase per step that has it."""
-    return _timed(
-        f"{name}_ns",
-        label,
-        lambda run: per(run.phases[name].wall_ns, steps(run)),
-        lambda run, repeat: per(repeat.phases_ns.get(name), steps(run)),
-    )
-
-
-def _timed(
-    name: str,
-    label: str,
-    median: Callable[[Run], float | None],
-    repeat: Callable[[Run, RepeatFigures], float | None],
-) -> Figure:
-    return Figure(name, _GROUP, label, "ns", of_run(median), repeat=repeat)
+    return _timed(f"{name}_ns", label, lambda run, wall_ns, phases_ns: per(phases_ns.get(name), steps(run)))
 
 
 def _once(name: str, label: str, value: Callable[[Run], float | None], unit: Unit = "ns") -> Figure:
     return Figure(name, _GROUP, label, unit, of_run(value), once=True)
 
 
-def _setup_ns(run: Run) -> int | None:
-    known = [wall_ns for name in SETUP_PHASES if (wall_ns := run.phases[name].wall_ns) is not None]
-    return sum(known) if known else None
-
-
-def _setup_of_repeat(run: Run, repeat: RepeatFigures) -> int | None:
-    known = [repeat.phases_ns[name] for name in SETUP_PHASES if name in repeat.phases_ns]
+def _setup_ns(run: Run, wall_ns: int | None, phases_ns: Mapping[str, int | None]) -> int | None:
+    known = [phase_ns for name in SETUP_PHASES if (phase_ns := phases_ns.get(name)) is not None]
     return sum(known) if known else None
 
 
 TIMES = (
-    _timed("wall_ns", "total time (median)", lambda run: run.wall_ns.median, lambda run, repeat: repeat.wall_ns),
+    _timed("wall_ns", "total time (median)", lambda run, wall_ns, phases_ns: wall_ns),
     _once("wall_low_ns", "total time, lowest", lambda run: run.wall_ns.low),
     _once("wall_high_ns", "total time, highest", lambda run: run.wall_ns.high),
     _total("ns_per_molecule", "time per molecule", lambda run: run.molecules),
     _total("ns_per_token", "time per generated token", lambda run: run.generated_tokens),
-    _timed("setup_ns", "set-up time", _setup_ns, _setup_of_repeat),
+    _timed("setup_ns", "set-up time", _setup_ns),
     _phase("prefill", "prefill time per batch", lambda run: run.batches),
     _phase("forward", "forward time per decode step", lambda run: run.decode_steps),
     _phase("processor", "processor time per step", lambda run: run.steps),

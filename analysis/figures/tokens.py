@@ -1,44 +1,55 @@
-"""Generated tokens, steps, and coordinate blocks."""
+"""Generated tokens, steps, coordinate blocks, and the logits that the processor masks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from molprof.analysis.figures.figure import Figure, of_run
-from molprof.analysis.figures.run_model import Run
+from molprof.analysis.figures.run_model import PhaseFigures, Run
 from molprof.common.values import Unit, per
 
 
-def _figure(
-    name: str, label: str, value: Callable[[Run], float | None], unit: Unit = "count", compared: bool = True
+def _count(name: str, label: str, compared: bool = True) -> Figure:
+    """The field of the run that is called as the figure."""
+    return Figure(name, "Tokens", label, "count", of_run(lambda run: getattr(run, name)), compared=compared)
+
+
+def _mean(name: str, label: str, value: Callable[[Run], float | None], group: str = "Tokens") -> Figure:
+    return Figure(name, group, label, "number", of_run(value))
+
+
+def _per_step(
+    name: str, label: str, value: Callable[[PhaseFigures], float | None], unit: Unit = "number", once: bool = False
 ) -> Figure:
-    return Figure(name, "Tokens", label, unit, of_run(value), compared=compared)
+    """A figure of the processor phase per recorded step."""
+    figure = of_run(lambda run: per(value(run.phases["processor"]), run.window.steps))
+    return Figure(name, "Masking", label, unit, figure, once=once)
 
 
 TOKENS = (
-    _figure("generated_tokens", "generated tokens", lambda run: run.generated_tokens, compared=False),
-    _figure(
-        "tokens_per_molecule", "tokens per molecule", lambda run: per(run.generated_tokens, run.molecules), "number"
+    _count("generated_tokens", "generated tokens", compared=False),
+    _mean("tokens_per_molecule", "tokens per molecule", lambda run: per(run.generated_tokens, run.molecules)),
+    _count("decode_steps", "decode steps"),
+    _count("idle_row_steps", "steps on finished rows"),
+    _count("blocks", "coordinate blocks"),
+    _mean("free_positions_per_block", "FREE positions per block", lambda run: run.free_positions_per_block),
+    _mean("coordinate_tokens_per_block", "coordinate tokens per block", lambda run: run.coordinate_tokens_per_block),
+    _count("junk_tokens", "junk tokens"),
+    _count("junk_blocks", "blocks with junk"),
+    _count("filler_tokens", "filler tokens"),
+    _count("malformed_blocks", "malformed blocks"),
+    _count("cut_blocks", "cut blocks", compared=False),
+    _count("skipped", "skipped input lines", compared=False),
+)
+MASKING = (
+    _mean(
+        "masked_logits_per_molecule",
+        "masked logits per molecule",
+        lambda run: per(run.masked_logits, run.molecules),
+        "Masking",
     ),
-    _figure("decode_steps", "decode steps", lambda run: run.decode_steps),
-    _figure("idle_row_steps", "steps on finished rows", lambda run: run.idle_row_steps),
-    _figure("blocks", "coordinate blocks", lambda run: run.blocks),
-    _figure(
-        "free_positions_per_block",
-        "FREE positions per block",
-        lambda run: run.free_positions_per_block,
-        "number",
-    ),
-    _figure(
-        "coordinate_tokens_per_block",
-        "coordinate tokens per block",
-        lambda run: run.coordinate_tokens_per_block,
-        "number",
-    ),
-    _figure("junk_tokens", "junk tokens", lambda run: run.junk_tokens),
-    _figure("junk_blocks", "blocks with junk", lambda run: run.junk_blocks),
-    _figure("filler_tokens", "filler tokens", lambda run: run.filler_tokens),
-    _figure("malformed_blocks", "malformed blocks", lambda run: run.malformed_blocks),
-    _figure("cut_blocks", "cut blocks", lambda run: run.cut_blocks, compared=False),
-    _figure("skipped", "skipped input lines", lambda run: run.skipped, compared=False),
+    _per_step("masking_launches", "processor launches per step", lambda phase: phase.launches),
+    _per_step("masking_gpu_ns", "processor GPU time per step", lambda phase: phase.gpu_ns, "ns", once=True),
+    _per_step("masking_operators", "processor leaf operators per step", lambda phase: phase.leaf_operators),
+    _per_step("masking_syncs", "processor host syncs per step", lambda phase: phase.syncs),
 )

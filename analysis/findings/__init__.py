@@ -4,35 +4,22 @@ from __future__ import annotations
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.findings import (
-    attention,
-    cache_concatenation,
-    compiling,
-    gpu_idle,
-    graphs,
-    host_copies,
-    launch_bound,
-    processor,
-    profiling,
-    rows,
-    templates,
-    vocabulary_copies,
-)
+from molprof.analysis.findings import attention, copies, gpu_idle, graphs, processor, profiling, rows
 from molprof.analysis.findings.scope import SPAN, read_scope
 
 RULES = (
-    launch_bound.RULE,
+    gpu_idle.LAUNCH_BOUND,
     graphs.RULE,
-    gpu_idle.RULE,
+    gpu_idle.GPU_IDLE,
     processor.RULE,
-    vocabulary_copies.RULE,
-    cache_concatenation.RULE,
+    copies.VOCABULARY_COPIES,
+    copies.CACHE_CONCATENATION,
     attention.RULE,
-    compiling.RULE,
+    profiling.COMPILING,
     rows.RULE,
-    templates.RULE,
-    host_copies.RULE,
-    profiling.RULE,
+    processor.TEMPLATES,
+    copies.HOST_COPIES,
+    profiling.PROFILER_COST,
 )
 QUERIES = (*(query for rule in RULES for query in rule.queries), SPAN)
 

@@ -8,8 +8,7 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings.operators import read_operators
-from molprof.analysis.findings.rule import Rule
-from molprof.analysis.findings.scope import LEAST_GAIN, Scope
+from molprof.analysis.findings.scope import LEAST_GAIN, Rule, Scope
 from molprof.common.values import count_text, counted, percent_text, time_text
 
 # Below this share even attention that takes no time would gain little.
@@ -49,10 +48,7 @@ _OF_STEPS = Query(
 
 
 def attention_ratio(engine: Engine, scope: Scope) -> float | None:
-    """Share of the time in attention, Amdahl's bound on the gain of another attention kernel.
-
-    None without a kernel of that class on a GPU, or without scaled_dot_product_attention on a CPU.
-    """
+    """Amdahl's bound on the gain of another attention kernel; None without attention."""
     if scope.devices:
         totals = _totals(engine, scope)
         return scope.gpu_part(totals["attention_ns"] / scope.devices) if totals["count"] else None
@@ -60,12 +56,11 @@ def attention_ratio(engine: Engine, scope: Scope) -> float | None:
 
 
 def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    if scope is not None and scope.devices:
-        totals = _totals(engine, scope)
-        yield from _small(scope, totals)
-        yield from _masked(engine, report, scope, totals)
-    elif scope is not None:
-        yield from _small_on_cpu(engine, scope)
+    if scope is None:
+        return
+    yield from _small(engine, scope)
+    if scope.devices:
+        yield from _masked(engine, report, scope)
 
 
 def _totals(engine: Engine, scope: Scope) -> dict[str, int]:
@@ -73,42 +68,36 @@ def _totals(engine: Engine, scope: Scope) -> dict[str, int]:
 
 
 def _host_times(engine: Engine, scope: Scope) -> list[tuple[int, str]]:
-    """Time in the operators by phase, ns; of a foreign trace, which has no phases, all of it."""
+    """Time in the operators by phase, ns; all of it as forward in a foreign trace, which has no phases."""
     operators = read_operators(engine, *_ANY)
     if scope.run is None:
         return [(operators.host_ns(), _PHASES[0])]
     return operators.host_times(_PHASES)
 
 
-def _small(scope: Scope, totals: dict[str, int]) -> Iterator[Finding]:
-    """Fires where attention kernels take less than SMALL_SHARE of the GPU's work. Gain: their share of the time."""
-    attention_ns, all_ns, count = totals["attention_ns"], totals["all_ns"], totals["count"]
-    if count and all_ns and attention_ns < SMALL_SHARE * all_ns:
+def _small(engine: Engine, scope: Scope) -> Iterator[Finding]:
+    figures: dict[str, int | float]
+    if scope.devices:
+        totals = _totals(engine, scope)
+        attention_ns, all_ns, count = totals["attention_ns"], totals["all_ns"], totals["count"]
+        if not count or not all_ns or attention_ns >= SMALL_SHARE * all_ns:
+            return
         gain = scope.gpu_part(attention_ns / scope.devices)
-        yield _small_finding(
-            gain,
+        evidence = (
             f"{counted(count, 'attention kernel')} take{'s' if count == 1 else ''} {time_text(attention_ns)}: "
             f"{percent_text(attention_ns / all_ns)} of the GPU's work, "
             f"{percent_text(gain / scope.wall_ratio)} of {scope.base_text}"
-            + (f", on each of {scope.devices} devices" if scope.devices > 1 else ""),
-            {"attention_ns": attention_ns, "gpu_ns": all_ns, "kernels": count},
+            + (f", on each of {scope.devices} devices" if scope.devices > 1 else "")
         )
-
-
-def _small_on_cpu(engine: Engine, scope: Scope) -> Iterator[Finding]:
-    """The same of the operators of a trace without GPU: their host time."""
-    times = _host_times(engine, scope)
-    gain = scope.host_parts(times)
-    if 0 < gain < SMALL_SHARE:
-        yield _small_finding(
-            gain,
-            f"scaled_dot_product_attention takes {'; '.join(scope.host_text(*time) for time in times)}",
-            {"attention_ns": sum(time_ns for time_ns, _ in times), "recorded_ns": scope.recorded_ns},
-        )
-
-
-def _small_finding(gain: float, evidence: str, figures: dict[str, int | float]) -> Finding:
-    return Finding(
+        figures = {"attention_ns": attention_ns, "gpu_ns": all_ns, "kernels": count}
+    else:
+        times = _host_times(engine, scope)
+        gain = scope.host_parts(times)
+        if not 0 < gain < SMALL_SHARE:
+            return
+        evidence = f"scaled_dot_product_attention takes {'; '.join(scope.host_text(*time) for time in times)}"
+        figures = {"attention_ns": sum(time_ns for time_ns, _ in times), "recorded_ns": scope.recorded_ns}
+    yield Finding(
         id="attention_small",
         title="A faster attention kernel cannot gain much",
         evidence=evidence,
@@ -120,17 +109,16 @@ def _small_finding(gain: float, evidence: str, figures: dict[str, int | float]) 
     )
 
 
-def _masked(engine: Engine, report: Report, scope: Scope, totals: dict[str, int]) -> Iterator[Finding]:
-    """Fires where torch was free to choose a kernel (attention `sdpa`, or a foreign trace), numbers have 16 bits, and
-    the efficient or the math kernel ran, but never flash or cuDNN. With heads up to 256, only a mask rules those out.
+def _masked(engine: Engine, report: Report, scope: Scope) -> Iterator[Finding]:
+    """With 16-bit numbers and heads up to 256, only a mask rules out flash and cuDNN where torch is free to choose.
 
-    Gain: GPU time of the work launched inside those operators.
+    Gain: GPU time of the work launched inside the slow operators.
     """
     run = report.run
     if run is not None and (run.setup.attention != "sdpa" or run.setup.dtype not in _HALF):
         return
     slow = read_operators(engine, *_SLOW)
-    if not len(slow) or len(read_operators(engine, *_FAST)) or (run is None and not totals["half"]):
+    if not len(slow) or len(read_operators(engine, *_FAST)) or (run is None and not _totals(engine, scope)["half"]):
         return
     count, gpu_ns = slow.launched(engine)
     gain = scope.gpu_part(gpu_ns / scope.devices)
@@ -145,14 +133,8 @@ def _masked(engine: Engine, report: Report, scope: Scope, totals: dict[str, int]
             f"torch free to choose: {time_text(gpu_ns)} in {counted(count, 'kernel')}"
         ),
         gain_ratio=gain,
-        fix=(
-            "Drop the mask where no row is padded (batch by length, is_causal), or pack rows without padding "
-            "(flash_attention_2)."
-        ),
-        explanation=(
-            "The flash kernel of SDPA takes no mask but the causal one. Padding adds a mask, so torch falls back to "
-            "the efficient or the math kernel."
-        ),
+        fix="Batch by length and drop the mask (is_causal), or pack rows without padding (flash_attention_2).",
+        explanation="The flash kernel of SDPA takes no mask but the causal one, and padding adds another.",
         query="attention",
         figures={"calls": len(slow), "kernels": count, "gpu_ns": gpu_ns},
     )

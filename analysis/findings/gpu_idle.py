@@ -1,25 +1,101 @@
-"""The GPU is idle most of the time, for any reason."""
+"""The GPU is idle most of the time, for any reason; or it waits for kernel launches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import Query, query_row
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.findings.rule import Rule
-from molprof.analysis.findings.scope import Scope
-from molprof.common.values import percent_text, time_text
+from molprof.analysis.findings.operators import inside_ns
+from molprof.analysis.findings.scope import Rule, Scope
+from molprof.common.values import counted, percent_text, time_text
 
 # Share of unprofiled time in which devices are idle.
-LEAST_RATIO = 0.5
+LEAST_IDLE_RATIO = 0.5
+# Share of the time that waits for launches take in a launch-bound run.
+LEAST_LAUNCH_RATIO = 0.2
+# Python and torch take 5 to 200 us per operator under the profiler. In a longer gap the CPU does something else.
+LONGEST_GAP_NS = 1_000_000
+
+_GAP = """
+FROM molprof_idle_gap AS gap
+JOIN molprof_gpu_work_call AS link ON link.work_id = gap.next_id
+JOIN molprof_gpu_call AS call ON call.id = link.call_id AND call.kind = 'launch'
+"""
+_CHOSEN = f"WHERE gap.cause = 'cpu_busy' AND gap.dur <= {LONGEST_GAP_NS}"
+# In a foreign trace all gaps lie in the recorded time.
+_SUMS = Query("idle_causes", f"SELECT COUNT() AS count, IFNULL(SUM(gap.dur), 0) AS time_ns {_GAP} {_CHOSEN}", "foreign")
+_GAPS = Query(
+    "idle_causes",
+    f"""
+INCLUDE PERFETTO MODULE molprof.placement;
+SELECT gap.ts, gap.ts + gap.dur AS ts_end, phase.phase
+{_GAP}
+LEFT JOIN molprof_work_phase AS place ON place.id = gap.next_id
+LEFT JOIN molprof_phase AS phase ON phase.id = place.phase_id
+{_CHOSEN}
+ORDER BY gap.ts
+""",
+    "run",
+)
 
 
-def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    """Fires where devices are idle for LEAST_RATIO of the recorded steps, or of a foreign trace's span.
+class LaunchGaps(NamedTuple):
+    """Gaps of the recorded time in which the GPU waited for a launch: no host sync, and no graph ended them."""
 
-    Gain: 1 - busy / base, with the unprofiled time of these steps as base.
-    """
-    if scope is None or not scope.devices or scope.idle_ratio < LEAST_RATIO * scope.wall_ratio:
+    count: int
+    time_ns: int
+    gain_ratio: float
+
+
+def launch_gaps(engine: Engine, scope: Scope, phase: str | None = None) -> LaunchGaps:
+    """Those that a launch of `phase` ended, or of any."""
+    if scope.run is None:
+        sums = query_row(engine, _SUMS)
+        return LaunchGaps(sums["count"], sums["time_ns"], scope.idle_part(sums["time_ns"]))
+    columns = engine.query(_GAPS.text)
+    inside = inside_ns(columns["ts"], columns["ts_end"], scope.stretches)
+    if phase is not None:
+        inside = inside[columns["phase"] == phase]
+    time_ns = int(inside.sum())
+    return LaunchGaps(int((inside > 0).sum()), time_ns, scope.idle_part(time_ns))
+
+
+def _launch_bound(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
+    """Gain: unprofiled idle time, 1 - busy / base, times the share of such gaps in recorded idle time."""
+    if scope is None or not scope.devices or report.counts.launches == 0:
+        return
+    gaps = launch_gaps(engine, scope)
+    if gaps.gain_ratio < LEAST_LAUNCH_RATIO * scope.wall_ratio:
+        return
+    busy_ratio = scope.busy_ns / (scope.recorded_ns * scope.devices)
+    yield Finding(
+        id="launch_bound",
+        title="The GPU waits for kernel launches",
+        evidence=(
+            f"{counted(gaps.count, 'gap')}, {time_text(gaps.time_ns)} of {scope.recorded_text}, in which the queue was "
+            f"empty and the CPU was preparing the next launch; the GPU was busy for "
+            f"{percent_text(busy_ratio)} of that time{scope.caution}"
+        ),
+        gain_ratio=gaps.gain_ratio,
+        fix="Launch fewer kernels: graphs (mode='reduce-overhead', a static cache), fused kernels, larger batches.",
+        explanation="The CPU takes longer to launch a small operator than the GPU takes to run it.",
+        query="idle_causes",
+        figures={
+            "gap_count": gaps.count,
+            "gap_ns": gaps.time_ns,
+            "recorded_ns": scope.recorded_ns,
+            "busy_ratio": busy_ratio,
+            "launches": report.counts.launches,
+        },
+    )
+
+
+def _idle(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
+    """Gain: 1 - busy / base, with the unprofiled time of the recorded steps as base."""
+    if scope is None or not scope.devices or scope.idle_ratio < LEAST_IDLE_RATIO * scope.wall_ratio:
         return
     causes: dict[str, tuple[int, int]] = {}
     for _, cause, _, time_ns, _, longest_ns in report.table("idle_causes").rows:
@@ -28,32 +104,31 @@ def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Findi
     ordered = sorted(causes.items(), key=lambda item: (-item[1][0], item[0]))[:2]
     devices = f"{scope.devices} devices, in all" if scope.devices > 1 else "GPU"
     unprofiled = " unprofiled" if scope.run is not None else ""
+    idle_ratio = scope.idle_ratio / scope.wall_ratio
     yield Finding(
         id="gpu_idle",
         title="The GPU is idle most of the time",
         evidence=(
             f"{devices} busy for {time_text(scope.busy_ns)} of {scope.recorded_text}{scope.caution}"
-            + f", idle {percent_text(scope.idle_ratio / scope.wall_ratio)} of the{unprofiled} time"
+            f", idle {percent_text(idle_ratio)} of the{unprofiled} time"
             + "".join(
                 f"; {cause} {time_text(time_ns)}, longest gap {time_text(longest_ns)}"
                 for cause, (time_ns, longest_ns) in ordered
             )
         ),
         gain_ratio=scope.idle_ratio,
-        fix=(
-            "By cause: cpu_busy: less Python and fewer launches. cpu_waited: fewer host syncs. Several processes or a "
-            "larger batch fill the rest."
-        ),
+        fix="cpu_busy: less Python, fewer launches. cpu_waited: fewer host syncs. The rest: larger batches.",
         explanation="The GPU does not set the time of a step. Faster kernels gain little.",
         query="idle_causes",
         figures={
             "busy_ns": scope.busy_ns,
             "recorded_ns": scope.recorded_ns,
             "devices": scope.devices,
-            "idle_ratio": scope.idle_ratio / scope.wall_ratio,
+            "idle_ratio": idle_ratio,
             **{f"{cause}_ns": time_ns for cause, (time_ns, _) in ordered},
         },
     )
 
 
-RULE = Rule(("gpu_idle",), _find)
+LAUNCH_BOUND = Rule(("launch_bound",), _launch_bound, (_SUMS, _GAPS))
+GPU_IDLE = Rule(("gpu_idle",), _idle)

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.findings.launch_bound import LEAST_RATIO, launch_gaps
-from molprof.analysis.findings.rule import Rule
-from molprof.analysis.findings.scope import LEAST_GAIN, Scope
+from molprof.analysis.findings.gpu_idle import LEAST_LAUNCH_RATIO, launch_gaps
+from molprof.analysis.findings.scope import LEAST_GAIN, Rule, Scope
 from molprof.common.values import count_text, number_text, percent_text, time_text
 
 # Fewer launches per step besides graphs are normal: inputs, sampling.
@@ -51,10 +50,8 @@ WHERE kind IN ('decode', 'mixed')
 
 
 def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    """Unused: decode steps wait for launches LEAST_RATIO of the time and launch no graph. Broken: besides graphs they
-    launch LEAST_LAUNCHES_PER_STEP kernels or more, which are LEAST_KERNEL_RATIO of all.
+    """Gain: as of `launch_bound`, of gaps that end with a launch of the forward phase, which alone a graph can hold.
 
-    Gain: as of `launch_bound`, of gaps that end with a launch of the forward phase, the only one that a graph can hold.
     A foreign trace has no phases: there all gaps count.
     """
     if scope is None or not scope.devices:
@@ -75,33 +72,24 @@ def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Findi
     }
     per_step = f"{number_text(figures['launches_per_step'])} launches per decode step"
     waits = f"the GPU waited {time_text(gaps.time_ns)} for them"
-    explanation = (
-        "A graph replays a whole step with one CPU call. Everything outside it (a changed shape, a host sync, an "
-        "operator that cannot be captured) is launched one by one."
-    )
+    explanation = "A graph replays a whole step with one CPU call. Everything outside it is launched one by one."
     if not counts["graph_launches"]:
-        if gaps.gain_ratio < LEAST_RATIO * scope.wall_ratio:
+        if gaps.gain_ratio < LEAST_LAUNCH_RATIO * scope.wall_ratio:
             return
         yield Finding(
             id="graphs_unused",
             title="Decoding is launch-bound and uses no graphs",
             evidence=f"{per_step}, no graph launches; {waits}",
             gain_ratio=gaps.gain_ratio,
-            fix=(
-                "Use a static cache and a compiled forward (cache_implementation='static' compiles with "
-                "mode='reduce-overhead'). Warm up before timing."
-            ),
+            fix="Use a static cache and a forward compiled with mode='reduce-overhead'. Warm up before timing.",
             explanation=explanation,
             query="step_launches",
             figures=figures,
         )
         return
     ratio = plain_kernels / counts["kernels"] if counts["kernels"] else 0.0
-    if (
-        figures["launches_per_step"] < LEAST_LAUNCHES_PER_STEP
-        or ratio < LEAST_KERNEL_RATIO
-        or gaps.gain_ratio < LEAST_GAIN
-    ):
+    few = figures["launches_per_step"] < LEAST_LAUNCHES_PER_STEP or ratio < LEAST_KERNEL_RATIO
+    if few or gaps.gain_ratio < LEAST_GAIN:
         return
     yield Finding(
         id="graphs_broken",

@@ -1,4 +1,4 @@
-"""Operators by name, their phase, and the GPU work launched inside them."""
+"""Operators by name, their phase, and the GPU work launched inside them; unions of intervals, and what lies inside."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from molprof.analysis.engine import Columns, Engine
-from molprof.analysis.findings.intervals import joined, length_ns
+
+# Disjoint, in order: int64 (n, 2), start and end in ns.
+Stretches = np.ndarray
 
 _INCLUDES = "INCLUDE PERFETTO MODULE molprof.placement;\nINCLUDE PERFETTO MODULE molprof.operation_totals;\n"
 # A thread of a process; a slice in a lane still belongs to its thread.
@@ -101,3 +104,45 @@ def read_operators(engine: Engine, *patterns: str) -> Operators:
         columns["name"],
         columns["phase"],
     )
+
+
+def joined(starts: ArrayLike, ends: ArrayLike) -> Stretches:
+    """The union of half-open intervals [start, end), ns."""
+    first, last = np.asarray(starts, dtype=np.int64), np.asarray(ends, dtype=np.int64)
+    if not len(first):
+        return np.empty((0, 2), dtype=np.int64)
+    order = np.argsort(first, kind="stable")
+    first, last = first[order], np.maximum.accumulate(last[order])
+    # A stretch begins where all before it has ended.
+    begins = np.concatenate([[True], first[1:] > last[:-1]])
+    return np.stack([first[begins], last[np.concatenate([begins[1:], [True]])]], axis=1)
+
+
+def length_ns(stretches: Stretches) -> int:
+    """Total length."""
+    return int((stretches[:, 1] - stretches[:, 0]).sum())
+
+
+def inside_ns(starts: ArrayLike, ends: ArrayLike, stretches: Stretches) -> np.ndarray:
+    """How much of each interval lies in `stretches`: int64 (n,), ns. The intervals may overlap each other."""
+    before = np.concatenate([[0], np.cumsum(stretches[:, 1] - stretches[:, 0])])
+
+    def covered(moments: ArrayLike) -> np.ndarray:
+        """Length of `stretches` up to each moment."""
+        at = np.asarray(moments, dtype=np.int64)
+        if not len(stretches):
+            return np.zeros(len(at), dtype=np.int64)
+        place = np.searchsorted(stretches[:, 0], at, side="right")
+        last = stretches[np.maximum(place - 1, 0)]
+        # The last stretch may end after the moment.
+        length: np.ndarray = before[place] - np.where(place > 0, np.maximum(last[:, 1] - at, 0), 0)
+        return length
+
+    inside: np.ndarray = covered(ends) - covered(starts)
+    return inside
+
+
+def union_inside_ns(starts: ArrayLike, ends: ArrayLike, stretches: Stretches) -> int:
+    """How much of the union of some intervals lies in `stretches`."""
+    union = joined(starts, ends)
+    return int(inside_ns(union[:, 0], union[:, 1], stretches).sum())

@@ -1,4 +1,4 @@
-"""The logits processor: its share of the time, its loop over rows, and its host syncs."""
+"""The logits processor: its share of the time, its loop over rows, its host syncs, and the building of templates."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.findings.rule import Rule
-from molprof.analysis.findings.scope import LEAST_GAIN, Scope
+from molprof.analysis.findings.scope import LEAST_GAIN, Rule, Scope
 from molprof.common.phases import STEP_PHASES
 from molprof.common.values import count_text, number_text, percent_text, time_text
 
@@ -19,6 +18,8 @@ LEAST_SHARE = 0.1
 # With fewer rows, as many calls of one operator per step are no proof of a loop.
 LEAST_ROWS = 8
 LEAST_SYNCS_PER_STEP = 0.5
+# Share of unprofiled wall time that templates take.
+LEAST_TEMPLATES_SHARE = 0.02
 
 # Operators that take one row of a tensor. Of each, calls per row in the step with the fewest; the largest of these.
 _LOOP = Query(
@@ -49,12 +50,6 @@ ORDER BY calls_per_row DESC, call.name
 LIMIT 1
 """,
 )
-_LOOP_QUERY = (
-    "SELECT phase.step, slice.name, COUNT() AS calls FROM molprof_call_phase AS place"
-    " JOIN molprof_phase AS phase ON phase.id = place.phase_id JOIN slice ON slice.id = place.id"
-    " WHERE phase.phase = 'processor' AND slice.category = 'cpu_op' GROUP BY phase.step, slice.name"
-    " ORDER BY phase.step, calls DESC, slice.name"
-)
 
 
 def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
@@ -72,9 +67,7 @@ def _whole(run: Run, scope: Scope) -> float:
 
 
 def _share(run: Run, scope: Scope) -> Iterator[Finding]:
-    """Fires where the processor takes LEAST_SHARE of the unprofiled time of steps. Gain: `_whole`."""
-    walls = [run.phases[name].wall_ns for name in (*STEP_PHASES, "prefill")]
-    steps_ns = sum(wall_ns or 0 for wall_ns in walls)
+    steps_ns = sum(run.phases[name].wall_ns or 0 for name in (*STEP_PHASES, "prefill"))
     wall_ns = run.phases[PROCESSOR].wall_ns
     if not wall_ns or steps_ns <= 0 or not run.steps or wall_ns < LEAST_SHARE * steps_ns:
         return
@@ -94,10 +87,7 @@ def _share(run: Run, scope: Scope) -> Iterator[Finding]:
 
 
 def _rows(engine: Engine, run: Run, scope: Scope) -> Iterator[Finding]:
-    """Fires where the processor of every recorded step takes single rows, each of LEAST_ROWS or more at least once.
-
-    Gain: all of the processor but one row's part, because masks of the whole batch cost at least as much as one row's.
-    """
+    """Gain: all but one row's part, because masks of the whole batch cost at least as much as one row's."""
     _, found = query_rows(engine, _LOOP)
     if not found:
         return
@@ -126,16 +116,18 @@ def _rows(engine: Engine, run: Run, scope: Scope) -> Iterator[Finding]:
         gain_ratio=gain,
         fix="Use one tensor operation over the batch instead of a loop over its rows.",
         explanation="A loop repeats the same small operations for every row, so its cost grows with the batch.",
-        query=_LOOP_QUERY,
+        query=(
+            "SELECT phase.step, slice.name, COUNT() AS calls FROM molprof_call_phase AS place"
+            " JOIN molprof_phase AS phase ON phase.id = place.phase_id JOIN slice ON slice.id = place.id"
+            " WHERE phase.phase = 'processor' AND slice.category = 'cpu_op' GROUP BY phase.step, slice.name"
+            " ORDER BY phase.step, calls DESC, slice.name"
+        ),
         figures=figures,
     )
 
 
 def _syncs(run: Run, scope: Scope) -> Iterator[Finding]:
-    """Fires where the processor makes LEAST_SYNCS_PER_STEP host syncs.
-
-    Gain: their time, at most the GPU's idle time: without them the CPU runs ahead, but the GPU's work remains.
-    """
+    """Gain: their time, at most the GPU's idle time: without them the CPU runs ahead, but the GPU's work remains."""
     phase, steps = run.phases[PROCESSOR], run.window.steps
     if not phase.syncs or not steps or phase.syncs < LEAST_SYNCS_PER_STEP * steps:
         return
@@ -150,16 +142,34 @@ def _syncs(run: Run, scope: Scope) -> Iterator[Finding]:
             f"{time_text((phase.sync_ns or 0) / steps)} per recorded step"
         ),
         gain_ratio=gain,
-        fix=(
-            "Avoid .item(), .tolist(), .cpu(), nonzero and Python branches on tensors. Keep positions as Python ints."
-        ),
-        explanation=(
-            "A host sync drains the queue: the GPU has nothing to do until the CPU has launched again. Each step needs "
-            "one to see whether to stop. Those of the processor come on top."
-        ),
+        fix="Avoid .item(), .tolist(), .cpu(), nonzero and branches on tensors. Keep positions as Python ints.",
+        explanation="A host sync drains the queue: the GPU has nothing to do until the CPU has launched again.",
         query="sync_phases",
         figures={"syncs_per_step": phase.syncs / steps, "sync_ns": phase.sync_ns or 0, "steps": steps},
     )
 
 
+def _templates(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
+    run = report.run
+    if run is None or not run.wall_ns.median or not run.molecules:
+        return
+    template_ns, wall_ns = run.phases["template"].wall_ns, run.wall_ns.median
+    if template_ns is None or template_ns < LEAST_TEMPLATES_SHARE * wall_ns:
+        return
+    yield Finding(
+        id="templates",
+        title="Building templates delays every batch",
+        evidence=(
+            f"{time_text(template_ns)} of {time_text(wall_ns)} unprofiled time "
+            f"({percent_text(template_ns / wall_ns)}), {time_text(template_ns / run.molecules)} per molecule"
+        ),
+        gain_ratio=template_ns / wall_ns,
+        fix="Build templates in threads (--template-threads). Keep those of repeated molecules (--template-cache).",
+        explanation="The model waits while the CPU builds templates and tokenizes them.",
+        query="SELECT batch, phase, dur FROM molprof_phase WHERE phase IN ('template', 'tokenize') ORDER BY ts",
+        figures={"template_ns": template_ns, "wall_ns": wall_ns, "molecules": run.molecules},
+    )
+
+
 RULE = Rule(("processor_share", "row_masking", "processor_syncs"), _find, (_LOOP,))
+TEMPLATES = Rule(("templates",), _templates)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.findings.rule import Rule
-from molprof.analysis.findings.scope import Scope
+from molprof.analysis.findings.scope import Rule, Scope
 from molprof.common.phases import STEP_PHASES
 from molprof.common.values import count_text, percent_text
 
@@ -24,7 +24,7 @@ _ROWS = Query("tokens", "SELECT batch, tokens, sequence FROM molprof_sequence OR
 def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
     run = report.run
     if run is not None and run.wall_ns.median and run.row_steps and (rows := query_rows(engine, _ROWS)[1]):
-        yield from _idle(run, [batch for batch, _, _ in rows], [tokens for _, tokens, _ in rows])
+        yield from _idle(run, rows)
         yield from _junk(run, rows)
 
 
@@ -33,23 +33,20 @@ def _steps_ratio(run: Run) -> float:
     return sum(run.phases[name].wall_ns or 0 for name in STEP_PHASES) / (run.wall_ns.median or 1)
 
 
-def _idle(run: Run, batches: Sequence[int], lengths: Sequence[int]) -> Iterator[Finding]:
-    """Fires where LEAST_IDLE of the row-steps are of finished rows.
-
-    Gain: their share of the row-steps times the share of wall time in decode steps.
-    """
+def _idle(run: Run, rows: Sequence[tuple[int, int, int]]) -> Iterator[Finding]:
+    """Gain: the share of finished rows in the row-steps, times the share of wall time in decode steps."""
     ratio = run.idle_row_steps / run.row_steps
     if ratio < LEAST_IDLE:
         return
-    ordered = sorted(lengths, reverse=True)
-    size = max(batches.count(batch) for batch in set(batches))
-    by_length = sum(ordered[start] for start in range(0, len(ordered), size))
+    ordered = sorted((tokens for _, tokens, _ in rows), reverse=True)
+    batches = Counter(batch for batch, _, _ in rows)
+    by_length = sum(ordered[:: max(batches.values())])
     # With forced runs a row's steps are fewer than its tokens, and not known by its length.
-    sortable = len(set(batches)) > 1 and not run.setup.forced_runs and by_length < run.steps
+    sortable = len(batches) > 1 and not run.setup.forced_runs and by_length < run.steps
     dropping = "Drop finished rows from the batch (--drop-finished), or refill them, as servers do."
     if sortable:
         advice = f"sorted by length, the batches need {count_text(by_length)} steps instead of {count_text(run.steps)}"
-    elif len(set(batches)) == 1:
+    elif len(batches) == 1:
         advice = "all rows are in one batch, so sorting does not help"
     elif run.setup.forced_runs:
         advice = "with forced runs, it is not known what sorting saves"
@@ -79,12 +76,9 @@ def _idle(run: Run, batches: Sequence[int], lengths: Sequence[int]) -> Iterator[
     )
 
 
-def _junk(run: Run, rows: Iterable[tuple[int, int, int]]) -> Iterator[Finding]:
-    """Fires where LEAST_JUNK of the generated tokens are junk or filler, and the weights are not random.
-
-    Gain: the share of steps, or of row-steps if larger, that the batches save without those tokens, times the share of
-    wall time in decode steps.
-    """
+def _junk(run: Run, rows: Sequence[tuple[int, int, int]]) -> Iterator[Finding]:
+    """Gain: the share of steps, or of row-steps if larger, that the batches save without junk and filler tokens, times
+    the share of wall time in decode steps."""
     drift = run.junk_tokens + run.filler_tokens
     if run.setup.random or not run.generated_tokens or drift < LEAST_JUNK * run.generated_tokens:
         return
@@ -112,14 +106,12 @@ def _junk(run: Run, rows: Iterable[tuple[int, int, int]]) -> Iterator[Finding]:
         ),
         gain_ratio=saved * _steps_ratio(run),
         fix=(
-            "Choose a placeholder that tokenizes as real coordinates do, or jump to the next COPY position when a "
-            "coordinate is complete."
+            "Choose a placeholder that tokenizes as coordinates do, or jump ahead when a coordinate is complete."
             if constrained
             else "End blocks where the format ends them: use a logits processor, or train on the format."
         ),
         explanation=(
-            "The template has one FREE position for each of the placeholder's tokens. A coordinate that needs fewer "
-            "tokens is filled up with digits or text without meaning."
+            "A coordinate that needs fewer tokens than the template has FREE positions is filled up."
             if constrained
             else "The model continues after a coordinate is complete."
         ),

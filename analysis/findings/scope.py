@@ -1,4 +1,4 @@
-"""The time that gains are ratios of, and how recorded times become shares of it.
+"""What rules share: the time that gains are ratios of, and how recorded times become shares of it.
 
 A captured run has recorded steps, profiled, and the wall time of timed passes, unprofiled. The profiler does not slow
 the GPU, so GPU time is divided by the unprofiled time of the recorded steps. It slows the host, so the share of host
@@ -8,16 +8,14 @@ represent all of their kind. A foreign trace has one clock: gains are ratios of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-
-import numpy as np
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
-from molprof.analysis.figures.model import Report
+from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.findings.intervals import Stretches, inside_ns, joined, length_ns
+from molprof.analysis.findings.operators import Stretches, joined, length_ns, union_inside_ns
 from molprof.common.phases import STEP_PHASES
 from molprof.common.values import percent_text, time_text
 
@@ -41,37 +39,20 @@ _WORK = Query("gpu_work", "SELECT device, ts, ts + dur AS ts_end FROM molprof_gp
 
 @dataclass(frozen=True)
 class Scope:
-    """Recorded time, and what it stands for.
+    """Recorded time, and what it stands for."""
 
-    Attributes:
-        stretches: the recorded steps, or the whole span of a foreign trace.
-        steps: recorded steps; None for a foreign trace.
-        recorded_ns: length of the stretches, profiled.
-        base_ns: the same unprofiled, where known.
-        wall_ratio: share of the run's wall time that steps of the recorded kind take; 1 for a foreign trace.
-        devices: devices with work.
-        busy_ns: time of the stretches in which each device worked, summed over devices.
-        run: the run's figures; None for a foreign trace.
-    """
-
-    stretches: Stretches
-    steps: int | None
-    recorded_ns: int
-    base_ns: float
-    wall_ratio: float
-    devices: int
-    busy_ns: int
-    run: Run | None
-
-    @property
-    def recorded_idle_ns(self) -> int:
-        """Time of the stretches in which a device did not work, summed over devices."""
-        return self.recorded_ns * self.devices - self.busy_ns
+    stretches: Stretches  # the recorded steps, or the whole span of a foreign trace
+    steps: int | None  # recorded steps; None for a foreign trace
+    recorded_ns: int  # length of the stretches, profiled
+    base_ns: float  # the same unprofiled, where known
+    wall_ratio: float  # share of the run's wall time that steps of the recorded kind take; 1 for a foreign trace
+    devices: int  # devices with work
+    busy_ns: int  # time of the stretches in which each device worked, summed over devices
+    run: Run | None  # the run's figures; None for a foreign trace
 
     @property
     def idle_ratio(self) -> float:
-        """Share of unprofiled wall time in which a device is idle, mean over devices. 0 where the trace does not record
-        how long work took."""
+        """Share of unprofiled wall time in which a device is idle, mean over devices; 0 if no work was timed."""
         if not self.devices or not self.busy_ns:
             return 0.0
         return max(0.0, 1 - self.busy_ns / (self.base_ns * self.devices)) * self.wall_ratio
@@ -94,21 +75,30 @@ class Scope:
         kind = f" (such steps take {percent_text(self.wall_ratio)} of the run)" if self.wall_ratio < 1 else ""
         return f"the recorded steps, {time_text(self.base_ns)} unprofiled{kind}"
 
+    def _phase(self, name: str | None) -> tuple[int, int, int] | None:
+        """Recorded host time of a phase, its unprofiled time, and that of the run."""
+        if self.run is None or name is None:
+            return None
+        phase, wall_ns = self.run.phases[name], self.run.wall_ns.median
+        if not phase.host_ns or phase.wall_ns is None or not wall_ns:
+            return None
+        return phase.host_ns, phase.wall_ns, wall_ns
+
     def host_text(self, host_ns: float, phase: str) -> str:
         """The figures that `host_part` is made of."""
-        if self.run is not None:
-            figures, wall_ns = self.run.phases[phase], self.run.wall_ns.median
-            if figures.host_ns and figures.wall_ns is not None and wall_ns:
-                return (
-                    f"{time_text(host_ns)} of {time_text(figures.host_ns)} recorded in {phase} ("
-                    f"{percent_text(min(1.0, host_ns / figures.host_ns))}), a phase that takes "
-                    f"{percent_text(figures.wall_ns / wall_ns)} of unprofiled time"
-                )
-        return f"{time_text(host_ns)} of {self.recorded_text}"
+        if (found := self._phase(phase)) is None:
+            return f"{time_text(host_ns)} of {self.recorded_text}"
+        recorded_ns, phase_ns, wall_ns = found
+        return (
+            f"{time_text(host_ns)} of {time_text(recorded_ns)} recorded in {phase} "
+            f"({percent_text(min(1.0, host_ns / recorded_ns))}), a phase that takes "
+            f"{percent_text(phase_ns / wall_ns)} of unprofiled time"
+        )
 
     def idle_part(self, part_ns: float) -> float:
         """Share of wall time of a part of the recorded idle time, which is as large a part of the unprofiled one."""
-        return self.idle_ratio * part_ns / self.recorded_idle_ns if self.recorded_idle_ns > 0 else 0.0
+        idle_ns = self.recorded_ns * self.devices - self.busy_ns
+        return self.idle_ratio * part_ns / idle_ns if idle_ns > 0 else 0.0
 
     def gpu_part(self, gpu_ns: float) -> float:
         """Share of wall time of work of the recorded steps on one device."""
@@ -116,20 +106,26 @@ class Scope:
 
     def host_part(self, host_ns: float, phase: str | None = None) -> float:
         """Share of wall time of host time in the recorded steps, of one phase where it lies in one."""
-        if self.run is not None and phase is not None:
-            figures, wall_ns = self.run.phases[phase], self.run.wall_ns.median
-            if figures.host_ns and figures.wall_ns is not None and wall_ns:
-                return min(1.0, host_ns / figures.host_ns) * figures.wall_ns / wall_ns
-        return min(1.0, host_ns / self.recorded_ns) * self.wall_ratio
+        if (found := self._phase(phase)) is None:
+            return min(1.0, host_ns / self.recorded_ns) * self.wall_ratio
+        recorded_ns, phase_ns, wall_ns = found
+        return min(1.0, host_ns / recorded_ns) * phase_ns / wall_ns
 
     def host_parts(self, times: Iterable[tuple[float, str]]) -> float:
         """Share of wall time of host times in several phases."""
         return sum(self.host_part(*time) for time in times)
 
-    def part_inside_ns(self, starts: Sequence[int] | np.ndarray, ends: Sequence[int] | np.ndarray) -> int:
-        """How much of the union of some intervals lies in the stretches."""
-        both = joined(starts, ends)
-        return int(inside_ns(both[:, 0], both[:, 1], self.stretches).sum())
+
+@dataclass(frozen=True)
+class Rule:
+    """What a rule can find, and what it asks of a trace for it, except queries that depend on the trace.
+
+    `find` yields findings that have evidence. The scope is None where no time is recorded.
+    """
+
+    ids: tuple[str, ...]
+    find: Callable[[Engine, Report, Scope | None], Iterator[Finding]]
+    queries: tuple[Query, ...] = ()
 
 
 def read_scope(engine: Engine, report: Report) -> Scope | None:
@@ -144,7 +140,6 @@ def read_scope(engine: Engine, report: Report) -> Scope | None:
         return None
     # The span of a foreign trace holds all work.
     all_busy_ns = sum(device.busy_ns for device in report.devices.values())
-    busy_ns = all_busy_ns if run is None else _busy_ns(engine, stretches)
     profiled_ratio = run.profiled_ratio if run is not None else None
     return Scope(
         stretches=stretches,
@@ -153,7 +148,7 @@ def read_scope(engine: Engine, report: Report) -> Scope | None:
         base_ns=recorded_ns / profiled_ratio if profiled_ratio and profiled_ratio > 0 else recorded_ns,
         wall_ratio=1.0 if run is None else _wall_ratio(run),
         devices=len(report.devices),
-        busy_ns=busy_ns,
+        busy_ns=all_busy_ns if run is None else _busy_ns(engine, stretches),
         run=run,
     )
 
@@ -164,8 +159,7 @@ def _busy_ns(engine: Engine, stretches: Stretches) -> int:
     busy_ns = 0
     for device in sorted(set(columns["device"].tolist())):
         mine = columns["device"] == device
-        work = joined(columns["ts"][mine], columns["ts_end"][mine])
-        busy_ns += int(inside_ns(work[:, 0], work[:, 1], stretches).sum())
+        busy_ns += union_inside_ns(columns["ts"][mine], columns["ts_end"][mine], stretches)
     return busy_ns
 
 

@@ -11,16 +11,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from molprof import __version__
 from molprof.analysis.figures.model import Report
 from molprof.common.files import cache_dir, replacing
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable  # not there at run time in Python 3.10
 
 # About a thousand reports.
 MAX_BYTES = 64 << 20
@@ -30,7 +26,8 @@ _DIGEST_BYTES = 32
 _SETTLED_NS = 2_000_000_000
 # One object, created at import: two threads that make msgspec (0.22) inspect the same dataclass at once crash the
 # process.
-_decode_report = msgspec.json.Decoder(Report).decode
+decode_report = msgspec.json.Decoder(Report).decode
+encode_report = msgspec.json.encode
 
 
 def report_key(path: Path, *options: object) -> str | None:
@@ -67,16 +64,6 @@ def write_report(key: str, report: Report) -> None:
         _prune(_folder().iterdir())
 
 
-def encode_report(report: Report) -> bytes:
-    """JSON that `decode_report` turns back into an equal report."""
-    return msgspec.json.encode(report)
-
-
-def decode_report(text: bytes) -> Report:
-    """Raises msgspec.DecodeError."""
-    return _decode_report(text)
-
-
 def _folder() -> Path:
     return cache_dir() / "reports"
 
@@ -105,17 +92,10 @@ def _code_digest() -> str:
     """Hash of all code that figures depend on."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for package in ("molprof.analysis", "molprof.common", "molprof.queries"):
-        for source in _sources(files(package)):
-            digest.update(source.read_bytes())
+        for source in sorted(Path(str(files(package))).rglob("*")):
+            if source.suffix in (".py", ".sql"):
+                digest.update(source.read_bytes())
     return digest.hexdigest()
-
-
-def _sources(folder: Traversable) -> Iterable[Traversable]:
-    for item in sorted(folder.iterdir(), key=lambda item: item.name):
-        if item.is_dir():
-            yield from _sources(item)
-        elif item.name.endswith((".py", ".sql")):
-            yield item
 
 
 def _content_digest(path: Path) -> str:

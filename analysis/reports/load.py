@@ -1,10 +1,16 @@
-"""A trace file in, its report out."""
+"""Trace files in, their reports out; those of several traces at once, each made in a separate process."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine
 from molprof.analysis.figures import Report, build_report
@@ -15,9 +21,10 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.analysis.reader.open import open_trace, wrong_value
 from molprof.analysis.reader.source import STDIN
-from molprof.analysis.reports.cache import read_report, report_key, write_report
-from molprof.common.errors import QueryError
+from molprof.analysis.reports.cache import decode_report, encode_report, read_report, report_key, write_report
+from molprof.common import errors
 from molprof.common.memory import processors
+from molprof.common.process import call_line, why_failed
 from molprof.queries import PACKAGE, modules
 
 # Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves; with more,
@@ -29,20 +36,12 @@ _SHARED_MODULES = ("gpu_calls", "gpu_work", "work_calls", "host_syncs")
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """How a report is made.
+    """How a report is made; `processes` are for a large trace, one per processor if None."""
 
-    Attributes:
-        native_path: `trace_processor_shell` to use instead of the embedded one.
-        stacks: read Python stacks too. No figure needs them.
-        partial: report the intact part of a damaged file.
-        cached: read the report from the user's cache, or store it there.
-        processes: processes for a large trace; None: one per processor.
-    """
-
-    native_path: str | None = None
-    stacks: bool = False
-    partial: bool = False
-    cached: bool = False
+    native_path: str | None = None  # of a `trace_processor_shell` to use instead of the embedded one
+    stacks: bool = False  # read Python stacks too; no figure needs them
+    partial: bool = False  # report the intact part of a damaged file
+    cached: bool = False  # read the report from the user's cache, or store it there
     processes: int | None = None
 
 
@@ -54,7 +53,7 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
         EngineError: the trace processor failed, or was not found.
     """
     options = options or ReportOptions()
-    if kept := kept_report(path, options):
+    if kept := _kept_report(path, options):
         return kept
     with open_trace(
         path,
@@ -70,15 +69,14 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
             report = build_report(engine, info)
             if report.trace.whole_steps:
                 report = replace(report, findings=find_all(engine, report))
-        except QueryError as error:
+        except errors.QueryError as error:
             raise wrong_value(engine, str(path), error) from error
     if key := _key(path, options):
         write_report(key, report)
     return report
 
 
-def kept_report(path: str | os.PathLike[str], options: ReportOptions) -> Report | None:
-    """The cached report of `path`; None without one, or if `options` forbid it."""
+def _kept_report(path: str | os.PathLike[str], options: ReportOptions) -> Report | None:
     key = _key(path, options)
     return read_report(key, Path(path)) if key else None
 
@@ -99,3 +97,49 @@ def _key(path: str | os.PathLike[str], options: ReportOptions) -> str | None:
         return None
     native_path = options.native_path or os.environ.get(NATIVE_PATH_VARIABLE)
     return report_key(Path(path), native_path, options.stacks, options.partial)
+
+
+def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
+    """Return the reports of `paths` in their order; as many at a time as there are processors.
+
+    A path given twice is read once. Raises what `load_report` raises, for the first path that fails.
+    """
+    reports = {path: _kept_report(path, options) for path in paths}
+    missing = [path for path, report in reports.items() if report is None]
+    workers = min(len(missing), processors())
+    if workers < 2:
+        reports.update({path: load_report(path, options) for path in missing})
+    else:
+        options = replace(options, processes=max(1, processors() // workers))
+        with ThreadPoolExecutor(max_workers=workers) as pool:
+            made = pool.map(lambda path: _remote(path, options), missing)
+            reports.update(zip(missing, made, strict=True))
+    return [report for path in paths if (report := reports[path]) is not None]
+
+
+def _remote(path: Path, options: ReportOptions) -> Report:
+    if str(path) == STDIN:  # only this process has standard input
+        return load_report(path, options)
+    request = msgspec.json.encode([str(path), asdict(options)])
+    process = subprocess.run(call_line(f"{__name__}:serve"), input=request, capture_output=True, check=False)
+    answer = process.stdout[1:]
+    if process.returncode == 0 and process.stdout[:1] == b"+":
+        return decode_report(answer)
+    if process.returncode == 0 and process.stdout[:1] == b"-":
+        kind, message, hint = msgspec.json.decode(answer)
+        raise getattr(errors, kind)(message, hint=hint)
+    reason = why_failed(process.returncode, process.stderr.decode("utf-8", "replace"))
+    raise errors.EngineError(
+        f"the process that read {path} failed: {reason}",
+        hint="if memory ran out, read the traces one by one with molprof report",
+    )
+
+
+def serve() -> None:
+    """In the other process: read a request on standard input, write its answer to standard output."""
+    path, options = msgspec.json.decode(sys.stdin.buffer.read())
+    try:
+        answer = b"+" + encode_report(load_report(Path(path), ReportOptions(**options)))
+    except errors.MolprofError as error:
+        answer = b"-" + msgspec.json.encode([type(error).__name__, str(error), error.hint])
+    sys.stdout.buffer.write(answer)

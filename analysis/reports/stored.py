@@ -13,12 +13,9 @@ from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.checks import agree
 from molprof.analysis.figures.model import SCHEMA, Report
 from molprof.analysis.reader.source import STDIN, open_source
-from molprof.analysis.reports.load import ReportOptions
-from molprof.analysis.reports.parallel import load_reports
+from molprof.analysis.reports.load import ReportOptions, load_reports
 from molprof.common.errors import TraceError
 
-# With the schema, either key identifies a report, complete or not.
-_KEYS = frozenset({"trace", "counts"})
 # A report of a long run takes a few MB. Larger files are traces.
 _MAX_BYTES = 256 << 20
 # Chrome traces begin with their events, or with a few words on the machine.
@@ -48,7 +45,8 @@ def read_stored(path: Path) -> Report | None:
         keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if "schema" not in keys or not keys.keys() & _KEYS or "traceEvents" in keys:
+    # With the schema, either key identifies a report, complete or not.
+    if "schema" not in keys or not keys.keys() & {"trace", "counts"} or "traceEvents" in keys:
         return None
     return _report(path, msgspec.json.decode(text))
 
@@ -57,22 +55,18 @@ def _text(path: Path) -> bytes | None:
     """The text of a file that may be a report."""
     if str(path) == STDIN or not path.is_file():
         return None
-    parts: list[bytes] = []
-    size = 0
+    text = bytearray()
     try:
         with open_source(path) as source:
-            if source.is_perfetto:
-                return None
-            for block in source.blocks:
-                parts.append(block)
-                size += len(block)
-                if len(parts) == 1 and (block.lstrip()[:1] != b"{" or b'"traceEvents"' in block[:_HEAD_BYTES]):
+            for block in () if source.is_perfetto else source.blocks:
+                if not text and (block.lstrip()[:1] != b"{" or b'"traceEvents"' in block[:_HEAD_BYTES]):
                     return None
-                if size > _MAX_BYTES:
+                text += block
+                if len(text) > _MAX_BYTES:
                     return None
     except TraceError:
         return None  # reading it as a trace reports what is wrong
-    return b"".join(parts)
+    return bytes(text)
 
 
 def _report(path: Path, content: dict[str, Any]) -> Report:
@@ -82,8 +76,7 @@ def _report(path: Path, content: dict[str, Any]) -> Report:
             hint="pip install --upgrade molprof",
         )
     try:
-        tables = content.get("tables", {})
-        content["tables"] = [_table(name, tables[name]) for name in tables]
+        content["tables"] = [_table(name, rows) for name, rows in content.get("tables", {}).items()]
         report = msgspec.convert(content, type=Report)
     except (msgspec.ValidationError, TypeError, AttributeError, KeyError) as error:
         raise _not_whole(path, error) from error
@@ -106,25 +99,18 @@ def _table(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _contradictions(report: Report) -> Iterator[str]:
     """What no report holds unless someone edited it, or made it by other means."""
-    yield from (f"{name} is {value}" for name, value in _sizes(report) if value < 0)
+    devices = {name: asdict(times) for name, times in report.devices.items()}
+    sizes: dict[str, Any] = {"counts": asdict(report.counts), "devices": devices, "trace": asdict(report.trace)}
+    if report.run is not None:
+        # The first pass may be faster than the later ones.
+        numbers = {**vars(report.run), "first_pass_extra_ns": None}
+        sizes["run"] = {name: value for name, value in numbers.items() if isinstance(value, int)}
+    for name, value in sizes.items():
+        yield from (f"{path} is {number}" for path, number in _integers(name, value) if number < 0)
     yield from (f"{name}: {left} and {right}" for name, left, right in _sums(report) if left != right)
     for check in report.checks:
         if check.holds != agree(check.left, check.right, check.tolerance_ratio):
             yield f"check {check.id!r} of {check.left} and {check.right} has holds: {str(check.holds).lower()}"
-
-
-def _sizes(report: Report) -> Iterator[tuple[str, int]]:
-    """What cannot be negative."""
-    yield from _integers("counts", asdict(report.counts))
-    yield from _integers("devices", {name: asdict(times) for name, times in report.devices.items()})
-    yield from _integers("trace", asdict(report.trace))
-    if report.run is not None:
-        yield from (
-            (f"run.{name}", value)
-            for name, value in vars(report.run).items()
-            # The first pass may be faster than the later ones.
-            if isinstance(value, int) and name != "first_pass_extra_ns"
-        )
 
 
 def _integers(path: str, value: Any) -> Iterator[tuple[str, int]]:

@@ -67,7 +67,7 @@ def command(
         raise click.UsageError("compare needs at least two traces; for one: molprof report TRACE")
     check_result(output, force)
     from molprof.analysis.compare import compare
-    from molprof.analysis.compare.expectations import read_expectations
+    from molprof.analysis.compare.predictions import read_expectations
     from molprof.analysis.compare.thresholds import judge_comparison, parse_threshold
     from molprof.analysis.documents.comparison import comparison_document
     from molprof.analysis.reports.load import ReportOptions

@@ -62,8 +62,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     from molprof.analysis.compare import compare
     from molprof.analysis.documents.comparison import comparison_document
     from molprof.analysis.documents.verdict import comparison_verdict
-    from molprof.analysis.reports.load import ReportOptions
-    from molprof.analysis.reports.parallel import load_reports
+    from molprof.analysis.reports.load import ReportOptions, load_reports
     from molprof.common.settings import AUTO, CaptureSettings
     from molprof.profiler.capture.capture import capture
     from molprof.profiler.capture.tracefile import OutputFile

@@ -86,8 +86,7 @@ def command(
         submit_command(submission, "report", _tasks(traces, outputs, own_arguments(context, "output", "config")))
         return 0
     from molprof.analysis.compare.thresholds import judge_report
-    from molprof.analysis.reports.load import ReportOptions
-    from molprof.analysis.reports.parallel import load_reports
+    from molprof.analysis.reports.load import ReportOptions, load_reports
 
     reports = load_reports(traces, ReportOptions(trace_processor, stacks, partial, cached))
     for report in reports:
