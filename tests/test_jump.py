@@ -17,8 +17,8 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
+from molprof.profiler.decoding.batches import BatchResult
 from molprof.profiler.decoding.loop import check_model, chooser
-from molprof.profiler.decoding.results import BatchResult
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.models.target import Target

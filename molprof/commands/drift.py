@@ -72,7 +72,7 @@ def command(
     from molprof.analysis.render.table import to_table
     from molprof.commands.drift_document import drift_document
     from molprof.profiler.drift.survey import PLACEHOLDERS, check_placeholders, survey
-    from molprof.profiler.models.backends import load_backend
+    from molprof.profiler.models.tokenizers import load_backend
     from molprof.profiler.molecules.conformers import built_in_conformers, read_conformers
     from molprof.profiler.project import find_project
 

@@ -148,7 +148,7 @@ def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> En
     Raises:
         UsageError: a value that no capture accepts; names the line.
     """
-    from molprof.profiler.models.names import check_folder
+    from molprof.profiler.models.architecture import check_folder
     from molprof.profiler.processors import find_factory
     from molprof.profiler.sweep.index import Entry
 

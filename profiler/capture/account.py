@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from molprof.common.manifest import Resolved
 from molprof.common.molecule_records import Disagreement, MoleculeRun, TemplateCounts
-from molprof.profiler.decoding.batches import BatchPlan
-from molprof.profiler.decoding.results import BatchResult, PassResult
+from molprof.profiler.decoding.batches import BatchPlan, BatchResult, PassResult
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.molecules.kinds import check, classify, plain

@@ -17,9 +17,9 @@ from molprof.profiler.capture.account import molecule_runs, resolved
 from molprof.profiler.capture.passes import Passes, Progress, Report
 from molprof.profiler.capture.recorded_pass import check_window, choose_window, kept_recording, recorded_pass
 from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, write_trace
+from molprof.profiler.decoding.batches import PassResult
 from molprof.profiler.decoding.failures import check_cache
 from molprof.profiler.decoding.marks import HostMarks, mark_cost_ns, signature_cost_ns
-from molprof.profiler.decoding.results import PassResult
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import LoadedModel, load, resolve_device

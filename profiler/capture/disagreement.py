@@ -16,8 +16,7 @@ from transformers import LogitsProcessor
 
 from molprof.common.errors import UsageError
 from molprof.common.molecule_records import Disagreement
-from molprof.profiler.decoding.batches import BatchPlan
-from molprof.profiler.decoding.results import BatchResult
+from molprof.profiler.decoding.batches import BatchPlan, BatchResult
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.molecules.template import Template
 from molprof.profiler.processors.base import BatchProcessor, Processor

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from molprof.common.molecule_records import Disagreement
 from molprof.profiler.capture.disagreement import disagreement_pass
-from molprof.profiler.decoding.batches import BatchPlan
+from molprof.profiler.decoding.batches import BatchPlan, BatchResult, PassResult
 from molprof.profiler.decoding.marks import Marks
-from molprof.profiler.decoding.results import BatchResult, PassResult
 from molprof.profiler.decoding.runner import Runner
 
 

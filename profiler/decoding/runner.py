@@ -16,12 +16,11 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 
 from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.settings import AUTO, STATIC_CACHES, CaptureSettings
-from molprof.profiler.decoding.batches import BatchPlan, Need, check_context, cut
+from molprof.profiler.decoding.batches import BatchPlan, BatchResult, Need, PassResult, check_context, cut
 from molprof.profiler.decoding.compilation import compile_settings, compiles_so_far
 from molprof.profiler.decoding.failures import explained
 from molprof.profiler.decoding.loop import Decoder, check_model
 from molprof.profiler.decoding.marks import Marks, marked
-from molprof.profiler.decoding.results import BatchResult, PassResult
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import Molecule

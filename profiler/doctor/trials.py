@@ -121,8 +121,8 @@ def preset(name: str) -> dict[str, Any]:
     Raises:
         MolprofError: the checkpoint is damaged, or the vocabulary's package is not installed.
     """
-    from molprof.profiler.models.backends import load_backend
     from molprof.profiler.models.checkpoint import checkpoint_path, read_header
+    from molprof.profiler.models.tokenizers import load_backend
 
     read_header(checkpoint_path(name))
     return {"tokens": load_backend(name).get_vocab_size()}

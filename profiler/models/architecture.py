@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from molprof.common.errors import RunError, UsageError
@@ -53,6 +54,19 @@ ARCHITECTURES = {
     "qwen": Architecture("qwen", TINY_GROUPED, logits_width=151_936),
     "llama": Architecture("llama", TINY, logits_width=128_256),
 }
+
+ACCEPTED = f"use a preset ({', '.join(ARCHITECTURES)}), a folder, or a model hub id"
+
+
+def check_folder(what: str, name: str | None) -> None:
+    """Check, before a job waits in a queue for it, that a name that can only be a folder is one.
+
+    Args:
+        what: `model` or `tokenizer`.
+        name: preset, folder or hub id.
+    """
+    if name is not None and name.startswith(("/", ".", "~")) and not Path(name).is_dir():
+        raise UsageError(f"no folder {name} to load the {what} from", hint=ACCEPTED)
 
 
 def config(architecture: Architecture, vocabulary: int, eos: int, pad: int) -> PretrainedConfig:

@@ -8,8 +8,7 @@ import huggingface_hub
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
 from molprof.common.errors import UsageError
-from molprof.profiler.models.architecture import ARCHITECTURES
-from molprof.profiler.models.names import ACCEPTED, check_folder
+from molprof.profiler.models.architecture import ACCEPTED, ARCHITECTURES, check_folder
 
 _TIMEOUT_S = 5.0
 # A tokenizer may also be described by the model's own configuration.

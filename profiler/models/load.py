@@ -17,10 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import cache_dir
 from molprof.common.settings import AUTO, RANDOM, CaptureSettings
-from molprof.profiler.models.architecture import ARCHITECTURES
+from molprof.profiler.models.architecture import ACCEPTED, ARCHITECTURES
 from molprof.profiler.models.checkpoint import implementation, load_preset
 from molprof.profiler.models.hub import not_found, only_local
-from molprof.profiler.models.names import ACCEPTED
 from molprof.profiler.models.sizes import check_preset
 from molprof.profiler.models.target import Target
 from molprof.profiler.models.tokenizers import TAGS, VOCABULARIES, preset_tokenizer
