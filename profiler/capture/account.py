@@ -19,12 +19,9 @@ def molecule_runs(
     result: PassResult,
     watched: Sequence[tuple[BatchResult, list[Disagreement]]] | None = None,
 ) -> tuple[list[MoleculeRun], list[list[str]]]:
-    """The account of every molecule in the order of the input, and the text of each of its tokens.
+    """The account of every molecule of a timed pass in the order of the input, and the text of each of its tokens.
 
-    Args:
-        result: a timed pass.
-        watched: what the pass for disagreement wrote and found, by batch. A row that it wrote otherwise has no
-            disagreement.
+    `watched` is what the pass for disagreement wrote and found; a row that it wrote otherwise has no disagreement.
     """
     loaded = runner.loaded
     runs: list[MoleculeRun] = []
@@ -40,7 +37,7 @@ def molecule_runs(
                 if problem is not None and tokens[-1] not in loaded.eos:
                     problem = f"cut off after {len(tokens)} tokens: {problem}"
                 if getattr(runner.processor, "fixed_length", runner.processor is not None):
-                    template = runner.template(prompt.molecule)
+                    (template,) = runner.templates.build([prompt.molecule])
                     per_block = template.free_per_block.tolist()
                     counts = TemplateCounts(len(template.ids), sum(per_block), len(per_block), per_block)
             runs.append(

@@ -31,12 +31,7 @@ from molprof.profiler.processors.checked import UserProcessor
 
 @dataclass(frozen=True)
 class CaptureResult:
-    """A finished capture.
-
-    Attributes:
-        path: the trace.
-        notes: remarks on the run, one line each.
-    """
+    """A finished capture: the trace's path, and remarks on the run, one line each."""
 
     path: Path
     manifest: Manifest
@@ -44,21 +39,21 @@ class CaptureResult:
 
 
 def capture(settings: CaptureSettings, output: OutputFile, report: Report = lambda progress: None) -> CaptureResult:
-    """Makes a capture and writes its trace to `output`; an error leaves nothing there.
-
-    Raises:
-        UsageError: a setting names what does not exist, or settings do not fit each other.
-        RunError: the run or the recording failed.
-    """
+    """Makes a capture and writes its trace to `output`; an error leaves nothing there."""
     output.check()
     check_preset(settings)
-    prompts = _prompts(settings)
+    if settings.prompts is not None:
+        found = read_texts(Path(settings.prompts), settings.count)
+    else:
+        smiles = None if settings.smiles is None else Path(settings.smiles)
+        found = read_prompts(smiles, settings.count, settings.strict)
+    prompts = repeated(found, settings.generations)
     if settings.processor not in (None, AUTO):
         find_factory(settings.processor)  # finds a mistyped name before the model is loaded
         if settings.processor not in PROCESSORS:
             left = incomplete_path(output.path)
             # What the last failure left may be replaced: fixing a processor takes many tries.
-            check_output(left, output.force or (left.is_file() and is_incomplete(left)))
+            check_output(left, output.force or is_incomplete(left))
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     device = resolve_device(settings.device)
@@ -66,15 +61,6 @@ def capture(settings: CaptureSettings, output: OutputFile, report: Report = lamb
     report(Progress("load", notes=prompts.notes()))
     loaded = load(settings, lambda layer, layers: report(Progress("weights", layer, layers)))
     return capture_loaded(settings, output, loaded, prompts, report)
-
-
-def _prompts(settings: CaptureSettings) -> Prompts:
-    if settings.prompts is not None:
-        found = read_texts(Path(settings.prompts), settings.count)
-    else:
-        smiles = None if settings.smiles is None else Path(settings.smiles)
-        found = read_prompts(smiles, settings.count, settings.strict)
-    return repeated(found, settings.generations)
 
 
 def capture_loaded(
@@ -108,18 +94,18 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
     if isinstance(runner.processor, UserProcessor):
         # The checks cause host syncs, so they have a pass of their own, which is not timed.
         runner.processor.verify = True
-        looked_at = passes.run("verify", 0, 1, HostMarks(passes.step))
+        looked_at = passes.run("verify", HostMarks(passes.step))
         runner.processor.verify = False
     warmup = [
-        passes.run("warmup", number, settings.warmup, HostMarks(passes.step)) for number in range(settings.warmup)
+        passes.run("warmup", HostMarks(passes.step), number, settings.warmup) for number in range(settings.warmup)
     ]
     repeats, results = [], []
     for number in range(settings.repeats):
         marks = HostMarks()
-        result = passes.run("repeat", number, settings.repeats, marks)
+        result = passes.run("repeat", marks, number, settings.repeats)
         repeats.append(Repeat(result.wall_ns, marks.phases_ns(), marks.steps_ns(), result.compiles, result.compile_ns))
         results.append(result)
-    unmarked = passes.run("unmarked", 0, 1, None)
+    unmarked = passes.run("unmarked", None)
     reference = results[0]
     window = choose_window(settings.window, settings.full, reference)
 
@@ -160,7 +146,7 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
     except OSError as problem:
         raise RunError(f"cannot write {output.path}: {problem.strerror or problem}") from problem
     left = incomplete_path(output.path)
-    if left.is_file() and is_incomplete(left):
+    if is_incomplete(left):
         left.unlink()  # of an earlier run that failed
     notes = [*loaded.notes, *_notes(settings, [*results, unmarked], profiled, window)]
     if looked_at is not None and looked_at.batches != reference.batches:
@@ -173,13 +159,7 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
     return CaptureResult(output.path, manifest, tuple(notes))
 
 
-def _notes(
-    settings: CaptureSettings,
-    results: list[PassResult],
-    profiled: PassResult,
-    window: Window,
-) -> list[str]:
-    """Remarks on the run, one line each."""
+def _notes(settings: CaptureSettings, results: list[PassResult], profiled: PassResult, window: Window) -> list[str]:
     notes = []
     if window.full is False and settings.window is not None and window.last_step < settings.window[1]:
         notes.append(f"the recorded steps end at step {window.last_step}, the last one")

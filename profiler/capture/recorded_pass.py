@@ -28,9 +28,6 @@ class ProfilerMarks(Marks):
         profile: makes a profiler that has not started.
         window: (batch, first step, last step) to record; None records everything, set-up phases included.
         synchronize: waits for the device; called where recording begins and ends, never inside a step.
-
-    Attributes:
-        profiler: the stopped profiler; None if nothing was recorded.
     """
 
     def __init__(
@@ -40,9 +37,8 @@ class ProfilerMarks(Marks):
         synchronize: Callable[[], None],
         on_step: Callable[[int, int], None] | None = None,
     ) -> None:
-        self.profiler: torch.profiler.profile | None = None
-        self._profile, self._window, self._synchronize = profile, window, synchronize
-        self._on_step = on_step
+        self.profiler: torch.profiler.profile | None = None  # None: nothing was recorded
+        self._profile, self._window, self._synchronize, self._on_step = profile, window, synchronize, on_step
         self._recording = False
         self._batch, self._step = 0, -1
         self._open: list[Any] = []
@@ -64,12 +60,8 @@ class ProfilerMarks(Marks):
         self._step += 1
         if self._on_step is not None:
             self._on_step(self._batch, self._step)
-        if self._window is not None:
-            batch, first, last = self._window
-            if self._recording and self._step > last:
-                self._stop()
-            elif self._batch == batch and self._step == first:
-                self._start()
+        if self._window is not None and self._window[:2] == (self._batch, self._step):
+            self._start()
         if self._recording:
             self._push("step")
             self._push("prefill" if self._step == 0 else "forward")
@@ -85,8 +77,8 @@ class ProfilerMarks(Marks):
 
     def end(self) -> None:
         self._close()
-        if self._window is not None and self._recording:
-            self._stop()
+        if self._window is not None:
+            self.finish()
 
     def enough(self) -> bool:
         return self._window is not None and self._batch == self._window[0] and self._step >= self._window[2]
@@ -94,8 +86,10 @@ class ProfilerMarks(Marks):
     def finish(self) -> None:
         """Stops a recording that still runs: a full one at its end, or any after an error."""
         self._close()
-        if self._recording:
-            self._stop()
+        if self._recording and self.profiler is not None:
+            self._synchronize()
+            self._recording = False
+            self.profiler.stop()
 
     def _push(self, phase: str, with_step: bool = True) -> None:
         step = f" step={self._step}" if with_step else ""
@@ -119,21 +113,12 @@ class ProfilerMarks(Marks):
         self.profiler.start()
         self._recording = True
 
-    def _stop(self) -> None:
-        self._synchronize()
-        self._recording = False
-        assert self.profiler is not None
-        self.profiler.stop()
-
 
 def choose_window(asked: tuple[int, int] | None, full: bool, result: PassResult) -> Window:
     """The steps to record.
 
     By default these are 20 decode steps of the first batch, from step 20 on if the answers are that long, before any
     row is finished: a run mostly consists of such steps.
-
-    Raises:
-        UsageError: `asked` begins after the last step.
     """
     batch = result.batches[0]
     if full:
@@ -170,11 +155,7 @@ def recorded_pass(passes: Passes, window: Window, raw: Path) -> tuple[PassResult
 
 
 def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> PassResult:
-    """One pass under the profiler, exported to `raw`, also where it fails.
-
-    Args:
-        steps: batch, first and last step to record; None: all.
-    """
+    """One pass under the profiler, exported to `raw`, also where it fails; `steps` as `ProfilerMarks.window`."""
     device = passes.runner.loaded.target.device
     # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -193,7 +174,7 @@ def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> Pa
     marks = ProfilerMarks(profile, steps, passes.runner.synchronize, passes.step)
     failure: ProcessorError | None = None
     try:
-        result = passes.run("profile", 0, 1, marks, None if steps is None else steps[0])
+        result = passes.run("profile", marks, only=None if steps is None else steps[0])
     except ProcessorError as problem:
         failure = problem
     finally:
