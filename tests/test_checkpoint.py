@@ -48,14 +48,14 @@ def test_expanded_distribution_is_the_compact_one_with_the_raised_row(family: st
         small = model(input_ids=tokens).logits
         wide = full(input_ids=torch.tensor(IDS)[tokens]).logits
     assert wide.shape == (1, 6, FULL_SIZE)
-    small[..., -1] += math.log(vocabulary.unused)
+    small[..., -1] += math.log(FULL_SIZE - len(IDS))
     expected = small.log_softmax(-1)
     got = wide.log_softmax(-1)
     torch.testing.assert_close(got[..., list(IDS)], expected[..., :-1])
     # Every unused token has its equal share of the last row's probability.
     unused = sorted(set(range(FULL_SIZE)) - set(IDS))
     torch.testing.assert_close(
-        got[..., unused], (expected[..., -1:] - math.log(vocabulary.unused)).expand(1, 6, len(unused))
+        got[..., unused], (expected[..., -1:] - math.log(FULL_SIZE - len(IDS))).expand(1, 6, len(unused))
     )
 
 

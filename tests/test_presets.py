@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from molprof.common.files import cache_dir
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.models.checkpoint import checkpoint_path, load_preset
@@ -27,7 +26,7 @@ BOTH = pytest.mark.parametrize("preset", ARCHITECTURES)
 @BOTH
 def test_held_out_molecules_are_written_without_constraint(preset: str) -> None:
     model, header = load_compact(checkpoint_path(preset))
-    tokenizer = preset_tokenizer(preset, cache_dir() / "tokenizers")
+    tokenizer = preset_tokenizer(preset)
     vocabulary = CompactVocabulary(header.ids, ARCHITECTURES[preset].logits_width)
     prompts = read_prompts(None, 64).prompts
     molecules = [prompt.molecule for prompt in prompts if prompt.molecule is not None]

@@ -155,7 +155,7 @@ def test_rotary_frequencies_stay_float32() -> None:
 
 
 def test_a_model_without_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(architecture, "_available_bytes", lambda device: 1000)
+    monkeypatch.setattr(architecture, "available_bytes", lambda: 1000)
     with pytest.raises(RunError, match=r"0 M parameters need 0\.0 GB as torch\.float32; cpu has 0\.0 GB free"):
         empty("qwen", NARROW)
 
@@ -192,7 +192,7 @@ def test_a_preset_writes_the_same_text(family: str) -> None:
 
 
 def test_a_size_beyond_all_memory_is_refused_before_its_layers_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(architecture, "_available_bytes", lambda device: 10**9)
+    monkeypatch.setattr(architecture, "available_bytes", lambda: 10**9)
     wide = sized("qwen", "layers=1000000")
     settings = config(wide, wide.logits_width, 0, 0)
     with pytest.raises(RunError, match=r"M parameters need [0-9,]+\.[0-9] GB as torch\.float32; cpu has 1\.0 GB free"):

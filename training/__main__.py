@@ -11,7 +11,6 @@ from typing import Any
 import click
 import torch
 
-from molprof.common.files import cache_dir
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.models.checkpoint import checkpoint_path
 from molprof.profiler.models.tokenizers import preset_tokenizer
@@ -73,7 +72,7 @@ def main(
     settings = Settings(preset, **dict(_setting(item) for item in overrides))
     folder = work / preset
     folder.mkdir(exist_ok=True)
-    tokenizer = preset_tokenizer(preset, cache_dir() / "tokenizers")
+    tokenizer = preset_tokenizer(preset)
     until = dataclasses.replace(settings, steps=0) if evaluate_only else settings
     model, vocabulary, step = train(until, samples, tokenizer, folder)
     notes: dict[str, Any] = {

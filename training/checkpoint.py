@@ -23,9 +23,7 @@ def save(
 ) -> None:
     """Write a trained compact model as float16, with what expanding it requires.
 
-    Args:
-        model: tied embeddings with `vocabulary.rows` rows; its config's eos and pad are compact ids.
-        record: account of the training, for JSON.
+    The model has tied embeddings, and its config's eos and pad are compact ids; `record` is for JSON.
     """
     if vocabulary.full_size != ARCHITECTURES[preset].logits_width:
         raise ValueError(f"{vocabulary.full_size} columns; {preset} has {ARCHITECTURES[preset].logits_width}")
@@ -46,9 +44,6 @@ def load_compact(path: Path) -> tuple[PreTrainedModel, Header]:
     """The compact model, float32 on the CPU: compact id i is `header.ids[i]`, the last one all other tokens.
 
     It generates what the full model does with less work, but its probabilities lack the raised logit.
-
-    Raises:
-        RunError: the checkpoint is missing or damaged.
     """
     header = read_header(path)
     eos, pad = header.ids.index(header.eos), header.ids.index(header.pad)

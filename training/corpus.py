@@ -55,13 +55,10 @@ _BONDS = (Chem.BondType.SINGLE, Chem.BondType.SINGLE, Chem.BondType.SINGLE, Chem
 
 @dataclass(frozen=True)
 class Sample:
-    """A molecule with one conformer.
-
-    Attributes:
-        positions: (x, y, z) in Angstrom per atom, in the order of `molecule.atoms`; centred, along the principal axes.
-    """
+    """A molecule with one conformer."""
 
     molecule: Molecule
+    # (x, y, z) in Angstrom per atom, in the order of `molecule.atoms`; centred, along the principal axes.
     positions: tuple[Position, ...]
 
     def conformer(self, decimals: int = 4) -> str:
@@ -69,17 +66,11 @@ class Sample:
         return self.molecule.skeleton([block(position, decimals) for position in self.positions])
 
 
-def seed_smiles() -> list[str]:
-    """The SMILES of `seeds.smi`."""
-    text = resources.files(__package__).joinpath("seeds.smi").read_text()
-    return [line.split()[0] for line in text.splitlines() if line.strip()]
-
-
 def molecules(count: int, max_atoms: int, seed: int, exclude: frozenset[str] = frozenset()) -> Iterator[str]:
     """`count` different canonical SMILES of up to `max_atoms` heavy atoms, none of them in `exclude`."""
     rng = random.Random(seed)
-    seeds = seed_smiles()
-    pool = [Chem.MolFromSmiles(text) for text in seeds]
+    seeds = resources.files(__package__).joinpath("seeds.smi").read_text().splitlines()
+    pool = [Chem.MolFromSmiles(line.split()[0]) for line in seeds if line.strip()]
     fragments = sorted({piece for mol in pool for piece in BRICS.BRICSDecompose(mol)})
     pieces = [Chem.MolFromSmiles(text) for text in fragments]
     small = [piece for piece in pieces if piece.GetNumHeavyAtoms() <= max_atoms]

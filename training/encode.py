@@ -32,23 +32,14 @@ class Example:
 
 @dataclass(frozen=True)
 class CompactVocabulary:
-    """The tokens that occur, and one shared row for all others.
+    """The tokens that occur, and one shared row for all others."""
 
-    Attributes:
-        ids: sorted full-vocabulary ids; compact id i is `ids[i]`, compact id len(ids) all others.
-        full_size: columns of the full logits.
-    """
-
-    ids: tuple[int, ...]
-    full_size: int
+    ids: tuple[int, ...]  # sorted full-vocabulary ids; compact id i is `ids[i]`, compact id len(ids) all others
+    full_size: int  # columns of the full logits
 
     @property
     def rows(self) -> int:
         return len(self.ids) + 1
-
-    @property
-    def unused(self) -> int:
-        return self.full_size - len(self.ids)
 
     def table(self) -> np.ndarray:
         """Full id -> compact id, int64 of length `full_size`."""

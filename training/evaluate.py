@@ -25,22 +25,14 @@ BOND_TOLERANCE = 0.3
 
 @dataclass(frozen=True)
 class Score:
-    """Figures over the held-out molecules.
-
-    Attributes:
-        valid: molecules whose generated graph is the prompt's, with three numbers per atom.
-        valid_first_64: of the first 64, which `profiler/molecules/molecules.smi` lists.
-        bonds: bonds of the valid molecules.
-        plausible_bonds: bonds within `BOND_TOLERANCE` of the reference length.
-        median_bond_error: median absolute difference to the reference length, in Angstrom.
-    """
+    """Figures over the held-out molecules."""
 
     molecules: int
-    valid: int
-    valid_first_64: int
-    bonds: int
-    plausible_bonds: int
-    median_bond_error: float
+    valid: int  # molecules whose generated graph is the prompt's, with three numbers per atom
+    valid_first_64: int  # of the first 64, which `profiler/molecules/molecules.smi` lists
+    bonds: int  # of the valid molecules
+    plausible_bonds: int  # within `BOND_TOLERANCE` of the reference length
+    median_bond_error: float  # median absolute difference to the reference length, in Angstrom
 
 
 def evaluate(

@@ -29,30 +29,20 @@ _SAVE_EVERY = 250
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a training run; stored beside the weights.
-
-    Attributes:
-        decay_steps: last steps, over which the learning rate falls linearly to zero.
-        batch_tokens: tokens per batch, padding included.
-        short_steps: first steps, on molecules of at most `short_atoms` atoms.
-        coarse_steps: first steps, with one decimal per coordinate: shorter sequences teach copying sooner.
-        matrix_rate: learning rate of Muon (hidden matrices).
-        other_rate: learning rate of AdamW (embeddings and norms).
-        seed: of weights, order and augmentation.
-    """
+    """Settings of a training run; stored beside the weights."""
 
     preset: str
     steps: int = 6000
-    decay_steps: int = 1500
-    batch_tokens: int = 3072
-    short_steps: int = 500
+    decay_steps: int = 1500  # the last ones, over which the learning rate falls linearly to zero
+    batch_tokens: int = 3072  # per batch, padding included
+    short_steps: int = 500  # the first ones, on molecules of at most `short_atoms` atoms
     short_atoms: int = 7
-    coarse_steps: int = 2000
+    coarse_steps: int = 2000  # the first ones, with one decimal per coordinate: short sequences teach copying sooner
     warmup_steps: int = 100
-    matrix_rate: float = 0.01
-    other_rate: float = 0.003
+    matrix_rate: float = 0.01  # learning rate of Muon (hidden matrices)
+    other_rate: float = 0.003  # learning rate of AdamW (embeddings and norms)
     weight_decay: float = 0.01
-    seed: int = 0
+    seed: int = 0  # of weights, order and augmentation
 
 
 def train(
@@ -81,7 +71,7 @@ def train(
     step = _resumed(state_file, model, optimizers)
     stop = _Stop()
     log = (folder / "log.jsonl").open("a")
-    batches = _batches(settings, samples, tokenizer, table, pad, step)
+    batches = _batches(settings, samples, tokenizer, table, step)
     began, seen = time.perf_counter(), 0
     while step < settings.steps and not stop.asked:
         rate = _rate(settings, step)
@@ -89,7 +79,7 @@ def train(
             optimizer.param_groups[0]["lr"] = base * rate
         ids, weights = next(batches)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss, copy_loss = _loss(model, ids, weights, math.log(vocabulary.unused))
+            loss, copy_loss = _loss(model, ids, weights, math.log(vocabulary.full_size - len(vocabulary.ids)))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
@@ -147,12 +137,11 @@ def _batches(
     samples: list[Sample],
     tokenizer: PreTrainedTokenizerFast,
     table: np.ndarray,
-    pad: int,
-    start: int,
+    step: int,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless batches of similar length from step `start` on; right-padded, so causal attention needs no mask."""
-    rng = random.Random(f"{settings.seed}-{start}")
-    step = start
+    """Endless batches of similar length from `step` on; right-padded, so causal attention needs no mask."""
+    rng = random.Random(f"{settings.seed}-{step}")
+    pad = int(table[tokenizer.pad_token_id])
     short = [sample for sample in samples if len(sample.molecule.atoms) <= settings.short_atoms]
     while True:
         pool = short if step < settings.short_steps else samples

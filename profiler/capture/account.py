@@ -27,7 +27,7 @@ def molecule_runs(
     runs: list[MoleculeRun] = []
     for number, (plan, batch) in enumerate(zip(plans, result.batches, strict=True)):
         for row, (prompt, tokens) in enumerate(zip(plan.prompts, batch.rows, strict=True)):
-            found = (classify if prompt.molecule is not None else plain)(tokens, loaded.table, loaded.eos)
+            found = (classify if prompt.molecule is not None else plain)(tokens, loaded.target.table, loaded.eos)
             disagreement = None
             if watched is not None and watched[number][0].rows[row] == tokens:
                 disagreement = watched[number][1][row]
@@ -64,7 +64,7 @@ def molecule_runs(
                 )
             )
     runs.sort(key=lambda run: run.sequence)
-    return runs, [[loaded.table.join([token]) for token in run.token_ids] for run in runs]
+    return runs, [[loaded.target.table.join([token]) for token in run.token_ids] for run in runs]
 
 
 def resolved(runner: Runner, plans: list[BatchPlan], result: PassResult) -> Resolved:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,43 +28,28 @@ class Shape:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model family at one size.
+    """A model family at one size."""
 
-    Attributes:
-        family: `qwen` or `llama`.
-        logits_width: columns of the logits, padding to a multiple of 128 included, as published.
-        rope_theta: base of the rotary frequencies.
-        context: longest sequence in tokens.
-        tied: the output layer is the embedding.
-    """
-
-    family: str
+    family: str  # `qwen` or `llama`
     shape: Shape
-    logits_width: int
+    logits_width: int  # columns of the logits, padding to a multiple of 128 included, as published
     rope_theta: float = 10_000.0
-    context: int = 2048
-    tied: bool = True
+    context: int = 2048  # tokens
+    tied: bool = True  # the output layer is the embedding
 
 
-TINY_GROUPED = Shape(layers=4, hidden=192, heads=6, kv_heads=3, head_dim=32, mlp=512)
-TINY = Shape(layers=4, hidden=192, heads=6, kv_heads=6, head_dim=32, mlp=512)
-
+_TINY = Shape(layers=4, hidden=192, heads=6, kv_heads=6, head_dim=32, mlp=512)
 ARCHITECTURES = {
     # Logits widths: Qwen/Qwen3-0.6B and meta-llama/Meta-Llama-3-8B, config.json `vocab_size`.
-    "qwen": Architecture("qwen", TINY_GROUPED, logits_width=151_936),
-    "llama": Architecture("llama", TINY, logits_width=128_256),
+    "qwen": Architecture("qwen", replace(_TINY, kv_heads=3), logits_width=151_936),
+    "llama": Architecture("llama", _TINY, logits_width=128_256),
 }
 
 ACCEPTED = f"use a preset ({', '.join(ARCHITECTURES)}), a folder, or a model hub id"
 
 
 def check_folder(what: str, name: str | None) -> None:
-    """Check, before a job waits in a queue for it, that a name that can only be a folder is one.
-
-    Args:
-        what: `model` or `tokenizer`.
-        name: preset, folder or hub id.
-    """
+    """Check, before a job waits in a queue for it, that the name of a `model` or `tokenizer` is a folder if it must."""
     if name is not None and name.startswith(("/", ".", "~")) and not Path(name).is_dir():
         raise UsageError(f"no folder {name} to load the {what} from", hint=ACCEPTED)
 
@@ -74,10 +59,7 @@ def config(architecture: Architecture, vocabulary: int, eos: int, pad: int) -> P
     from transformers import LlamaConfig, Qwen3Config
 
     shape = architecture.shape
-    classes = {"qwen": Qwen3Config, "llama": LlamaConfig}
-    if architecture.family not in classes:
-        raise UsageError(f"no model family {architecture.family!r}", hint=f"use one of: {', '.join(classes)}")
-    settings: PretrainedConfig = classes[architecture.family](
+    settings: PretrainedConfig = {"qwen": Qwen3Config, "llama": LlamaConfig}[architecture.family](
         vocab_size=vocabulary,
         hidden_size=shape.hidden,
         intermediate_size=shape.mlp,
@@ -104,17 +86,12 @@ def build(settings: PretrainedConfig) -> PreTrainedModel:
 
 
 def build_empty(settings: PretrainedConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """A model in evaluation mode whose weights are allocated and not set.
-
-    Raises:
-        RunError: the device has no memory for it.
-    """
+    """A model in evaluation mode whose weights are allocated and not set. Raises RunError where memory is too small."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    _check_memory(
-        _matrix_elements(settings), dtype, device
-    )  # before a million layers are made, which takes long even empty
+    # Even empty, a million layers take long to make: so check first.
+    _check_memory(_matrix_elements(settings), dtype, device)
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(settings, dtype=dtype)
     _check_memory(model.num_parameters(), dtype, device)
@@ -137,20 +114,13 @@ def _matrix_elements(settings: PretrainedConfig) -> int:
 
 
 def _check_memory(parameters: int, dtype: torch.dtype, device: torch.device) -> None:
+    import torch
+
     needed = parameters * dtype.itemsize
-    available = _available_bytes(device)
+    available = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
     if available is not None and needed > available:
         raise RunError(
             f"the model's {parameters / 1e6:,.0f} M parameters need {needed / 1e9:,.1f} GB as {dtype}; "
             f"{device} has {available / 1e9:,.1f} GB free",
             hint="use a smaller --size, or --dtype bfloat16",
         )
-
-
-def _available_bytes(device: torch.device) -> int | None:
-    """Free memory of a device; None if unknown."""
-    import torch
-
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return available_bytes()

@@ -38,9 +38,6 @@ def sized(preset: str, size: str, weights: str = TRAINED) -> Architecture:
         size: a name of `NAMED`, or numbers such as `layers=28,hidden=1024,heads=16,kv_heads=8,head_dim=128,mlp=3072`;
             others stay the preset's own. `tied=no` gives the output layer its own weights.
         weights: `trained` if the result must hold the trained model.
-
-    Raises:
-        UsageError: no such preset or size, or one that cannot be.
     """
     if preset not in ARCHITECTURES:
         raise UsageError(
@@ -50,8 +47,8 @@ def sized(preset: str, size: str, weights: str = TRAINED) -> Architecture:
     own = ARCHITECTURES[preset]
     named = NAMED[preset].get(size.lower())
     wide = dataclasses.replace(own, shape=named) if named else _numbers(preset, own, size)
-    for problem, advice in _problems(own, wide, weights):
-        raise UsageError(f"size {size!r}: {problem}", hint=advice)
+    if found := _problem(own, wide, weights):
+        raise UsageError(f"size {size!r}: {found[0]}", hint=found[1])
     return wide
 
 
@@ -83,47 +80,31 @@ def key_value_heads(narrow: Shape, wide: Shape) -> int:
     return narrow.kv_heads * -(-served // places)
 
 
-def _problems(own: Architecture, size: Architecture, weights: str) -> list[tuple[str, str]]:
+def _problem(own: Architecture, size: Architecture, weights: str) -> tuple[str, str] | None:
     """What is wrong with a size, and what to do."""
     narrow, wide = own.shape, size.shape
-    found = []
     if wide.heads % wide.kv_heads:
-        found.append(
-            (
-                f"{wide.heads} heads cannot share {wide.kv_heads} key-value heads evenly",
-                "make heads a multiple of kv_heads",
-            )
-        )
+        problem = f"{wide.heads} heads cannot share {wide.kv_heads} key-value heads evenly"
+        return problem, "make heads a multiple of kv_heads"
     if wide.head_dim % 2:
-        found.append((f"rotary embedding requires pairs, but head_dim is {wide.head_dim}", "use an even head_dim"))
+        return f"rotary embedding requires pairs, but head_dim is {wide.head_dim}", "use an even head_dim"
     if own.family == "llama" and wide.hidden % wide.heads:
-        found.append(
-            (
-                f"transformers' LLaMA requires hidden {wide.hidden} to be a multiple of heads {wide.heads}",
-                f"use for example hidden={-(-wide.hidden // wide.heads) * wide.heads}",
-            )
-        )
-    if found or weights == RANDOM:
-        return found
+        problem = f"transformers' LLaMA requires hidden {wide.hidden} to be a multiple of heads {wide.heads}"
+        return problem, f"use for example hidden={-(-wide.hidden // wide.heads) * wide.heads}"
+    if weights == RANDOM:
+        return None
     advice = f"use a larger size, or --weights {RANDOM} for any size"
     for name in ("layers", "hidden", "mlp"):
         least, value = getattr(narrow, name), getattr(wide, name)
         if value < least:
-            found.append((f"the trained model has {name} {least}, more than {value}", advice))
+            return f"the trained model has {name} {least}, more than {value}", advice
     if wide.head_dim % narrow.head_dim:
-        found.append(
-            (
-                f"head_dim {wide.head_dim} is not a multiple of the trained {narrow.head_dim}, so that the rotary "
-                "frequencies differ",
-                advice,
-            )
-        )
+        problem = f"head_dim {wide.head_dim} is not a multiple of the trained {narrow.head_dim}"
+        return f"{problem}, so that the rotary frequencies differ", advice
     if (needed := key_value_heads(narrow, wide)) > wide.kv_heads:
-        found.append(
-            (
-                f"the {narrow.heads} trained heads in {narrow.kv_heads} groups require {needed} key-value heads that "
-                f"serve {wide.heads // wide.kv_heads} each, not {wide.kv_heads}",
-                advice,
-            )
+        problem = (
+            f"the {narrow.heads} trained heads in {narrow.kv_heads} groups require {needed} key-value heads that "
+            f"serve {wide.heads // wide.kv_heads} each, not {wide.kv_heads}"
         )
-    return found
+        return problem, advice
+    return None

@@ -1,4 +1,4 @@
-"""What a logits processor is made for."""
+"""A model as logits processors see it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,14 @@ from molprof.profiler.models.vocabulary import TokenBytes
 
 @dataclass(frozen=True)
 class Target:
-    """What a processor is made for.
-
-    Attributes:
-        tokenizer: the model's tokenizer.
-        table: bytes of each of its tokens.
-        logits_width: columns of the logits, padding included.
-        eos: the id that ends a sequence.
-        pad: the id that fills finished rows.
-        device: where the logits lie.
-    """
+    """What a processor is made for."""
 
     tokenizer: PreTrainedTokenizerFast
     table: TokenBytes
-    logits_width: int
-    eos: int
-    pad: int
-    device: torch.device
+    logits_width: int  # columns of the logits, padding included
+    eos: int  # the id that ends a sequence
+    pad: int  # the id that fills finished rows
+    device: torch.device  # of the logits
 
     def padding_columns(self) -> list[int]:
         """Columns of the logits that stand for no token: between the vocabulary and the padded width."""

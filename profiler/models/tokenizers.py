@@ -27,24 +27,14 @@ _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Where a preset's vocabulary is, and how it splits text.
+    """Where a preset's vocabulary is, and how it splits text."""
 
-    Attributes:
-        package: import name of the PyPI package that has it.
-        distribution: its name for pip.
-        files: paths of the tiktoken file inside the package, tried in order.
-        digits: most digits of a pre-token.
-        base_tokens: number of ordinary tokens.
-        specials: special tokens in the order of their ids.
-        eos, pad: which of them end and pad a sequence.
-    """
-
-    package: str
-    distribution: str
-    files: tuple[str, ...]
-    digits: int
-    base_tokens: int
-    specials: tuple[str, ...]
+    package: str  # import name of the PyPI package that has it
+    distribution: str  # its name for pip
+    files: tuple[str, ...]  # paths of the tiktoken file inside the package, tried in order
+    digits: int  # most digits of a pre-token
+    base_tokens: int  # number of ordinary tokens
+    specials: tuple[str, ...]  # special tokens in the order of their ids
     eos: str
     pad: str
     bos: str | None
@@ -91,10 +81,7 @@ _ACCEPTED = f"use a preset ({', '.join(VOCABULARIES)}), a folder with a {_FILE},
 
 
 def preset_tokenizer(name: str, cache: Path | None = None) -> PreTrainedTokenizerFast:
-    """The tokenizer of a preset, converted once and then read from the cache.
-
-    Args:
-        cache: folder for converted tokenizers; None: convert every time.
+    """The tokenizer of a preset, converted once and then read from `cache` (None: the user's cache folder).
 
     Raises:
         UsageError: no such preset.
@@ -102,7 +89,7 @@ def preset_tokenizer(name: str, cache: Path | None = None) -> PreTrainedTokenize
     """
     from transformers import PreTrainedTokenizerFast
 
-    backend = preset_backend(name, cache)
+    backend = _preset_backend(name, cache)
     vocabulary = VOCABULARIES[name]
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -114,25 +101,26 @@ def preset_tokenizer(name: str, cache: Path | None = None) -> PreTrainedTokenize
     )
 
 
-def preset_backend(name: str, cache: Path | None = None) -> Tokenizer:
-    """The tokenizer that `preset_tokenizer` wraps, without torch. Arguments and errors as there."""
+def _preset_backend(name: str, cache: Path | None = None) -> Tokenizer:
+    """The tokenizer that `preset_tokenizer` wraps, without torch."""
     if name not in VOCABULARIES:
         raise UsageError(f"no tokenizer preset {name!r}", hint=f"use one of: {', '.join(VOCABULARIES)}")
     vocabulary = VOCABULARIES[name]
     source = _source(vocabulary)
-    key = f"{name}-{_fingerprint(vocabulary, source)}.json"
-    stored = cache / key if cache else None
-    if stored is not None and stored.is_file():
+    # A digest of everything that a converted tokenizer depends on.
+    parts = (vocabulary, TAGS, source.stat().st_size, importlib.metadata.version("tokenizers"))
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    stored = (cache or cache_dir() / "tokenizers") / f"{name}-{digest}.json"
+    if stored.is_file():
         from tokenizers import Tokenizer
 
         with suppress(Exception):  # the tokenizers library raises bare Exception on a damaged file
             return Tokenizer.from_file(str(stored))
     backend = _convert(vocabulary, source)
-    if stored is not None:
-        with suppress(OSError):  # without a cache, the next call converts again
-            stored.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(stored) as part:
-                backend.save(str(part))
+    with suppress(OSError):  # without a cache, the next call converts again
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(stored) as part:
+            backend.save(str(part))
     return backend
 
 
@@ -149,12 +137,6 @@ def _source(vocabulary: Vocabulary) -> Path:
         f"the package {vocabulary.distribution!r} has none of {', '.join(vocabulary.files)}",
         hint="install the version named in molprof's constraints.txt",
     )
-
-
-def _fingerprint(vocabulary: Vocabulary, source: Path) -> str:
-    """A digest of everything that a converted tokenizer depends on."""
-    parts = (vocabulary, TAGS, source.stat().st_size, importlib.metadata.version("tokenizers"))
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def _convert(vocabulary: Vocabulary, source: Path) -> Tokenizer:
@@ -174,18 +156,13 @@ def _convert(vocabulary: Vocabulary, source: Path) -> Tokenizer:
 
 
 def load_backend(name: str) -> Tokenizer:
-    """The tokenizer of a preset, of a folder with a `tokenizer.json`, or of a hub id; it neither pads nor truncates.
-
-    Raises:
-        UsageError: no such tokenizer, or it requires the network.
-        MissingExtraError: a library or a preset's vocabulary is not installed.
-    """
+    """The tokenizer of a preset, of a folder with a `tokenizer.json`, or of a hub id; it neither pads nor truncates."""
     try:
         from tokenizers import Tokenizer
     except ImportError as problem:
         raise MissingExtraError("tokenizers", "presets", "counting tokens") from problem
     if name in VOCABULARIES:
-        return preset_backend(name, cache_dir() / "tokenizers")
+        return _preset_backend(name)
     path = _find(name)
     try:
         backend = Tokenizer.from_file(str(path))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,17 +16,11 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True)
 class TokenBytes:
-    """A tokenizer's vocabulary as bytes.
+    """A tokenizer's vocabulary as bytes."""
 
-    Attributes:
-        pieces: bytes of each token id, empty where there is no such token; length = highest id + 1.
-        special: ids of special tokens, tags included; their `<` and `>` open and close no coordinate block.
-        size: number of tokens.
-    """
-
-    pieces: tuple[bytes, ...]
-    special: frozenset[int]
-    size: int
+    pieces: tuple[bytes, ...]  # by token id, empty where there is no such token; length = highest id + 1
+    special: frozenset[int]  # ids of special tokens, tags included; their `<` and `>` are part of no coordinate block
+    size: int  # number of tokens
 
     def of(self, token: int) -> bytes:
         """Bytes of one token; empty for an id beyond the vocabulary (padded logits)."""
@@ -48,9 +43,13 @@ class TokenBytes:
 
 def token_bytes(tokenizer: PreTrainedTokenizerFast) -> TokenBytes:
     """The byte table of a fast tokenizer: byte-level BPE (GPT-2's alphabet), or SentencePiece."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
     vocabulary = tokenizer.get_vocab()
     added = tokenizer.added_tokens_decoder
-    read = _byte_level if "ByteLevel" in repr(tokenizer.backend_tokenizer.decoder) else _sentencepiece
+    read: Callable[[str], bytes] = _sentencepiece
+    if "ByteLevel" in repr(tokenizer.backend_tokenizer.decoder):
+        read = partial(_byte_level, {character: byte for byte, character in bytes_to_unicode().items()})
     pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
     for text, index in vocabulary.items():
         pieces[index] = text.encode() if index in added else read(text)
@@ -58,21 +57,9 @@ def token_bytes(tokenizer: PreTrainedTokenizerFast) -> TokenBytes:
     return TokenBytes(tuple(pieces), special, len(vocabulary))
 
 
-def _alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte (openai/gpt-2, src/encoder.py, `bytes_to_unicode`)."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    table = {chr(byte): byte for byte in plain}
-    others = [byte for byte in range(256) if byte not in set(plain)]
-    table.update({chr(0x100 + place): byte for place, byte in enumerate(others)})
-    return table
-
-
-_BYTES = _alphabet()
-
-
-def _byte_level(text: str) -> bytes:
+def _byte_level(alphabet: Mapping[str, int], text: str) -> bytes:
     try:
-        return bytes(_BYTES[character] for character in text)
+        return bytes(alphabet[character] for character in text)
     except KeyError:  # a token that stands in the vocabulary as plain text
         return text.encode()
 
