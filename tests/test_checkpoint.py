@@ -15,8 +15,7 @@ from molprof.common.settings import CaptureSettings
 from molprof.profiler.models import checkpoint
 from molprof.profiler.models.architecture import Architecture, build, config
 from molprof.profiler.models.checkpoint import checkpoint_path, load_preset, read_header
-from training.checkpoint import save
-from training.encode import CompactVocabulary
+from training.checkpoint import CompactVocabulary, save
 
 IDS = (2, 3, 5, 7, 11, 13, 900)
 FULL_SIZE = 1024

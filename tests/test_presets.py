@@ -16,9 +16,7 @@ from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.presets import describe
 from molprof.profiler.processors import PROCESSORS
 from molprof.profiler.project import ModelAlias, Project
-from training.checkpoint import load_compact
-from training.encode import CompactVocabulary
-from training.evaluate import generate_texts
+from training.checkpoint import CompactVocabulary, generate_texts, load_compact
 
 BOTH = pytest.mark.parametrize("preset", ARCHITECTURES)
 

@@ -12,9 +12,8 @@ from transformers import PreTrainedModel
 from molprof.common.errors import RunError
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.models import architecture
-from molprof.profiler.models.architecture import Architecture, Shape, build_empty, config
+from molprof.profiler.models.architecture import Architecture, Shape, build_empty, config, sized
 from molprof.profiler.models.load import LoadedModel, load
-from molprof.profiler.models.sizes import sized
 from molprof.profiler.models.widening import query_heads, randomize, repeated, rotary_places, widen
 from molprof.profiler.molecules.prompts import read_prompts
 

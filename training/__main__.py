@@ -14,9 +14,8 @@ import torch
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.models.checkpoint import checkpoint_path
 from molprof.profiler.models.tokenizers import preset_tokenizer
-from training.checkpoint import load_compact, save
+from training.checkpoint import evaluate, load_compact, save
 from training.corpus import Sample, build, load
-from training.evaluate import evaluate
 from training.train import Settings, train
 
 HELD_OUT = 256

@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from transformers.utils.import_utils import is_optimum_quanto_available
 
-from molprof.common.errors import ProcessorError, RunError
+from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.files import check_output, scratch_file
-from molprof.common.manifest import SCHEMA, Manifest, Repeat, Timings, Window
+from molprof.common.manifest import KEY, SCHEMA, Manifest, Repeat, Timings, Window
 from molprof.common.settings import AUTO, CaptureSettings
 from molprof.common.values import now
 from molprof.profiler.capture.account import molecule_runs, resolved
 from molprof.profiler.capture.passes import Passes, Progress, Report
 from molprof.profiler.capture.recorded_pass import check_window, choose_window, kept_recording, recorded_pass
-from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, write_trace
+from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, token_events, write_trace
 from molprof.profiler.decoding.batches import PassResult
-from molprof.profiler.decoding.failures import check_cache
 from molprof.profiler.decoding.marks import HostMarks, mark_cost_ns, signature_cost_ns
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
+from molprof.profiler.models.architecture import check_preset
 from molprof.profiler.models.load import LoadedModel, load, resolve_device
-from molprof.profiler.models.sizes import check_preset
 from molprof.profiler.molecules.prompts import Prompts, read_prompts, read_texts, repeated
 from molprof.profiler.processors import PROCESSORS, find_factory, make_processor
 from molprof.profiler.processors.checked import UserProcessor
@@ -57,10 +57,24 @@ def capture(settings: CaptureSettings, output: OutputFile, report: Report = lamb
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     device = resolve_device(settings.device)
-    check_cache(settings.kv_cache, device)
+    _check_cache(settings.kv_cache, device)
     report(Progress("load", notes=prompts.notes()))
     loaded = load(settings, lambda layer, layers: report(Progress("weights", layer, layers)))
     return capture_loaded(settings, output, loaded, prompts, report)
+
+
+def _check_cache(kv_cache: str, device: torch.device) -> None:
+    """Raises UsageError where a KV cache needs a GPU, or a package that is not installed."""
+    if kv_cache.startswith("offloaded") and device.type != "cuda":
+        raise UsageError(
+            f"kv-cache {kv_cache!r} needs a GPU: on the device {device.type!r} every cache is in host memory",
+            hint="--kv-cache dynamic or static",
+        )
+    if kv_cache == "quantized" and not is_optimum_quanto_available():
+        raise UsageError(
+            "kv-cache 'quantized' needs the package optimum-quanto, which is not installed",
+            hint="pip install optimum-quanto",
+        )
 
 
 def capture_loaded(
@@ -141,10 +155,7 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
         skipped=list(prompts.skipped),
         rows_per_step=[list(batch.rows_per_step) for batch in reference.batches],
     )
-    try:
-        write_trace(raw, output.path, manifest, texts, steps)
-    except OSError as problem:
-        raise RunError(f"cannot write {output.path}: {problem.strerror or problem}") from problem
+    write_trace(raw, output.path, token_events(molecules, texts, steps), KEY, manifest.to_json())
     left = incomplete_path(output.path)
     if is_incomplete(left):
         left.unlink()  # of an earlier run that failed

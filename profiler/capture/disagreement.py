@@ -36,7 +36,6 @@ class Watched(LogitsProcessor):
 
     @property
     def masked_logits(self) -> list[int] | None:
-        """Of the studied processor."""
         return self._studied.masked_logits
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from molprof.common.errors import ProcessorError, RunError, UsageError
-from molprof.common.manifest import Window
+from molprof.common.manifest import INCOMPLETE_KEY, Window
 from molprof.profiler.capture.passes import Passes
-from molprof.profiler.capture.tracefile import OutputFile, Steps, incomplete_path, read_steps, write_incomplete
+from molprof.profiler.capture.tracefile import OutputFile, Steps, incomplete_path, read_steps, write_trace
 from molprof.profiler.decoding.batches import PassResult
 from molprof.profiler.decoding.marks import Marks
 
@@ -203,16 +203,9 @@ def kept_recording(output: OutputFile, passes: Passes, raw: Path, problem: Proce
             _record(passes, steps, raw)
     if not raw.stat().st_size:
         return problem
-    processor = passes.runner.processor
-    account = {
-        "problem": str(problem),
-        "processor": None if processor is None else processor.name,
-        "command": list(output.command),
-    }
+    name = getattr(passes.runner.processor, "name", None)
+    account = {"problem": str(problem), "processor": name, "command": list(output.command)}
     path = incomplete_path(output.path)
-    try:
-        write_incomplete(raw, path, account)
-    except OSError as failed:
-        raise RunError(f"cannot write {path}: {failed.strerror or failed}") from problem
+    write_trace(raw, path, (), INCOMPLETE_KEY, account)
     hint = f"the steps before the failure are kept, marked incomplete: {path}"
     return ProcessorError(str(problem), hint, step=problem.step, batch=problem.batch)

@@ -15,7 +15,7 @@ from typing import Any
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import check_output, replacing_packed
-from molprof.common.manifest import INCOMPLETE_KEY, KEY, Manifest
+from molprof.common.manifest import INCOMPLETE_KEY
 from molprof.common.molecule_records import CHOICE_LETTERS, KIND_LETTERS, MoleculeRun
 
 # Neither a process (Linux: at most 2^22) nor a GPU has this number, and it fits into 32 bits.
@@ -76,33 +76,37 @@ def read_steps(raw: Path) -> dict[tuple[int, int], StepSpan]:
     return steps
 
 
-def write_trace(raw: Path, output: Path, manifest: Manifest, texts: Sequence[Sequence[str]], steps: Steps) -> None:
-    """Writes the final trace of what torch.profiler exported to `raw`, whole or not at all; `.gz` packs it.
-
-    Args:
-        texts: by molecule of the manifest, the text of each of its tokens.
-        steps: the recorded steps of `raw`, at least one.
+def write_trace(raw: Path, output: Path, events: Iterable[str], key: str, value: dict[str, Any]) -> None:
+    """Writes what torch.profiler exported to `raw`, with more events and a top-level key, whole or not at all.
 
     Raises:
-        RunError: `raw` does not end like a trace: the disk was full while torch wrote it, or torch has changed.
-        OSError: `output` cannot be written.
+        RunError: `raw` does not end like a trace: the disk was full while torch wrote it, or torch has changed; or
+            `output` cannot be written.
     """
-    _write(raw, output, token_events(manifest.molecules, texts, steps), {KEY: manifest.to_json()})
-
-
-def write_incomplete(raw: Path, output: Path, account: dict[str, Any]) -> None:
-    """Writes the events before a capture failed, with `account` of the failure for a manifest; as `write_trace`."""
-    _write(raw, output, (), {INCOMPLETE_KEY: account})
+    end, keys = _tail(raw)
+    keys |= {"traceName": output.name, key: value}
+    try:
+        with replacing_packed(output) as out, raw.open("rb") as file:
+            for start in range(0, end, _CHUNK_BYTES):
+                out.write(file.read(min(_CHUNK_BYTES, end - start)))
+            for event in events:
+                out.write(b",\n" + event.encode())
+            out.write(b"\n]")
+            for name, held in keys.items():
+                out.write(f",\n{_json(name)}: {_json(held)}".encode())
+            out.write(b"\n}\n")
+    except OSError as problem:
+        raise RunError(f"cannot write {output}: {problem.strerror or problem}") from problem
 
 
 def incomplete_path(output: Path) -> Path:
-    """Where `write_incomplete` writes when a capture to `output` fails: `x.json.gz` gives `x.incomplete.json.gz`."""
+    """Where the events before a failed capture to `output` go: `x.json.gz` gives `x.incomplete.json.gz`."""
     ending = ".json.gz" if output.name.endswith(".json.gz") else ".json"
     return output.with_name(f"{output.name.removesuffix(ending)}.incomplete{ending}")
 
 
 def is_incomplete(path: Path) -> bool:
-    """Whether `write_incomplete` wrote a file, by its last lines."""
+    """Whether a failed capture left this file, by its last lines."""
     try:
         with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
             last = b""
@@ -111,22 +115,6 @@ def is_incomplete(path: Path) -> bool:
     except (OSError, EOFError, zlib.error):
         return False
     return _INCOMPLETE.search(last) is not None
-
-
-def _write(raw: Path, output: Path, events: Iterable[str], keys: dict[str, Any]) -> None:
-    """`raw` with more events and top-level keys."""
-    end, tail = _tail(raw)
-    tail["traceName"] = output.name
-    with replacing_packed(output) as out:
-        with raw.open("rb") as file:
-            for start in range(0, end, _CHUNK_BYTES):
-                out.write(file.read(min(_CHUNK_BYTES, end - start)))
-        for event in events:
-            out.write(b",\n" + event.encode())
-        out.write(b"\n]")
-        for key, value in (*tail.items(), *keys.items()):
-            out.write(f",\n{_json(key)}: {_json(value)}".encode())
-        out.write(b"\n}\n")
 
 
 def token_events(molecules: Sequence[MoleculeRun], texts: Sequence[Sequence[str]], steps: Steps) -> Iterator[str]:

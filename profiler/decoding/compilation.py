@@ -33,11 +33,9 @@ class Compiles:
 
     def since(self, before: Compiles) -> Compiles:
         """The difference; None if either is, or if torch's counts were reset in between."""
-        if self.count is None or before.count is None or self.time_ns is None or before.time_ns is None:
+        if self.count is None or before.count is None or self.count < before.count:
             return Compiles(None, None)
-        if self.count < before.count:
-            return Compiles(None, None)
-        return Compiles(self.count - before.count, self.time_ns - before.time_ns)
+        return Compiles(self.count - before.count, (self.time_ns or 0) - (before.time_ns or 0))
 
 
 def compiles_so_far() -> Compiles:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-from molprof.common.errors import ProcessorError, UsageError
+from molprof.common.errors import ProcessorError, RunError, UsageError
 from molprof.common.settings import AUTO, STATIC_CACHES, CaptureSettings
 from molprof.profiler.decoding.batches import BatchPlan, BatchResult, Need, PassResult, check_context, cut
 from molprof.profiler.decoding.compilation import compile_config, compiles_so_far
-from molprof.profiler.decoding.failures import explained
 from molprof.profiler.decoding.loop import Decoder, check_model
 from molprof.profiler.decoding.marks import Marks, marked
 from molprof.profiler.models.load import LoadedModel
@@ -35,6 +34,10 @@ _KERNELS = {
 # Without a processor each of the three numbers of a block may be one token longer than its placeholder (a minus, or a
 # second digit before the point). The slack beyond that cuts only texts that went astray.
 _SLACK_PER_BLOCK, _SLACK = 3, 8
+# torch's message where no token of a row can be sampled.
+_NO_CHOICE = "probability tensor contains"
+# torch's messages, on a GPU and on a CPU, where none of the attention kernels that it may use can run.
+NO_KERNEL = ("No available kernel", "No viable backend")
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ class Runner:
     def _jump(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
         with marks.setup("tokenize", number):
             prompts = self.loaded.tokenizer([prompt.text for prompt in plan.row_prompts])["input_ids"]
-        with explained(plan, self.settings.attention):
+        with _explained(plan, self.settings.attention):
             finish = self._decoder.decode(prompts, plan.max_new_tokens, plan.prompt_width, studied, marks, number)
         with marks.setup("text", number):
             decoded, rows_per_step, host_reads = finish()
@@ -194,7 +197,7 @@ class Runner:
             arguments = nullcontext((LogitsProcessorList(processors), None))
         else:
             arguments = marked(model, marks, plan.rows, processors)
-        with explained(plan, self.settings.attention), arguments as (listed, criteria):
+        with _explained(plan, self.settings.attention), arguments as (listed, criteria):
             marks.begin(number)
             output: Tensor = model.generate(
                 **inputs, generation_config=config, logits_processor=listed, stopping_criteria=criteria
@@ -231,6 +234,30 @@ class Runner:
             disable_compile=settings.compile == "off",
             **sampling,
         )
+
+
+@contextmanager
+def _explained(plan: BatchPlan, attention: str) -> Iterator[None]:
+    """Turns failures that a setting causes into errors that name the setting."""
+    try:
+        yield
+    except torch.OutOfMemoryError as problem:
+        raise RunError(
+            f"out of GPU memory: {plan.rows} x ({plan.prompt_width} + {plan.max_new_tokens}) tokens",
+            hint="a smaller --batch-size",
+        ) from problem
+    except RuntimeError as problem:
+        if _NO_CHOICE in str(problem):
+            raise RunError(
+                "no token can be sampled: the scores of a row contain NaN or +inf, or are all -inf",
+                hint="the cause may be the processor, a temperature near 0, or --dtype float16",
+            ) from problem
+        if not any(words in str(problem) for words in NO_KERNEL):
+            raise
+        raise RunError(
+            f"the attention {attention!r} has no kernel for this model, mask, dtype and device: {problem}",
+            hint="--attention sdpa lets torch choose",
+        ) from problem
 
 
 def _masked(studied: BatchProcessor | None, count: int) -> tuple[int, ...] | None:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.settings import RANDOM, CaptureSettings
-from molprof.profiler.models.architecture import ARCHITECTURES, Shape, build, build_empty, config
-from molprof.profiler.models.sizes import sized
+from molprof.profiler.models.architecture import ARCHITECTURES, Shape, build, build_empty, config, sized
 
 if TYPE_CHECKING:
     import torch

@@ -16,13 +16,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.settings import AUTO, RANDOM, CaptureSettings
-from molprof.profiler.models.architecture import ACCEPTED, ARCHITECTURES
+from molprof.profiler.models.architecture import ACCEPTED, ARCHITECTURES, check_preset
 from molprof.profiler.models.checkpoint import implementation, load_preset
 from molprof.profiler.models.hub import not_found, only_local
-from molprof.profiler.models.sizes import check_preset
-from molprof.profiler.models.target import Target
+from molprof.profiler.models.target import Target, token_bytes
 from molprof.profiler.models.tokenizers import TAGS, VOCABULARIES, preset_tokenizer
-from molprof.profiler.models.vocabulary import token_bytes
 
 # Errors of transformers may list every architecture that it knows.
 _REASON_CHARACTERS = 400

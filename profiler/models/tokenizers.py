@@ -116,7 +116,17 @@ def _preset_backend(name: str, cache: Path | None = None) -> Tokenizer:
 
         with suppress(Exception):  # the tokenizers library raises bare Exception on a damaged file
             return Tokenizer.from_file(str(stored))
-    backend = _convert(vocabulary, source)
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+
+    specials = [*vocabulary.specials, *TAGS]
+    backend = TikTokenConverter(  # takes 2 to 3 s
+        vocab_file=str(source), pattern=vocabulary.pattern, extra_special_tokens=specials
+    ).converted()
+    if (size := backend.get_vocab_size(with_added_tokens=False)) != vocabulary.base_tokens:
+        raise UsageError(
+            f"{source} has {size} tokens, expected {vocabulary.base_tokens}",
+            hint="install the version named in molprof's constraints.txt",
+        )
     with suppress(OSError):  # without a cache, the next call converts again
         stored.parent.mkdir(parents=True, exist_ok=True)
         with replacing(stored) as part:
@@ -137,22 +147,6 @@ def _source(vocabulary: Vocabulary) -> Path:
         f"the package {vocabulary.distribution!r} has none of {', '.join(vocabulary.files)}",
         hint="install the version named in molprof's constraints.txt",
     )
-
-
-def _convert(vocabulary: Vocabulary, source: Path) -> Tokenizer:
-    """A fast tokenizer from a tiktoken vocabulary: 2-3 s."""
-    from transformers.convert_slow_tokenizer import TikTokenConverter
-
-    specials = [*vocabulary.specials, *TAGS]
-    backend = TikTokenConverter(
-        vocab_file=str(source), pattern=vocabulary.pattern, extra_special_tokens=specials
-    ).converted()
-    if backend.get_vocab_size(with_added_tokens=False) != vocabulary.base_tokens:
-        raise UsageError(
-            f"{source} has {backend.get_vocab_size(with_added_tokens=False)} tokens, expected {vocabulary.base_tokens}",
-            hint="install the version named in molprof's constraints.txt",
-        )
-    return backend
 
 
 def load_backend(name: str) -> Tokenizer:
