@@ -47,11 +47,7 @@ def check_model(loaded: LoadedModel, attention: str) -> None:
 
 
 class Decoder:
-    """Decodes batches of one model, and keeps the cache for the next batch of its shape.
-
-    Args:
-        compiled: compile the forward of decode steps.
-    """
+    """Decodes batches of one model, and keeps the cache for the next batch of its shape."""
 
     def __init__(self, loaded: LoadedModel, settings: CaptureSettings, compiled: bool) -> None:
         self._loaded, self._settings, self._compiled = loaded, settings, compiled

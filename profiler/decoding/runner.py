@@ -97,12 +97,7 @@ class Runner:
         return self.settings.template_threads or default_threads()
 
     def run(self, plans: Sequence[BatchPlan], marks: Marks | None, only: int | None = None) -> PassResult:
-        """One pass over all batches, or over batch `only`.
-
-        Raises:
-            RunError: out of memory, or the attention asked for has no kernel here.
-            ProcessorError: a user's processor failed.
-        """
+        """One pass over all batches, or over batch `only`. Raises ProcessorError where a user's processor fails."""
         results = []
         self.templates.clear()
         kernel = _KERNELS.get(self.settings.attention)

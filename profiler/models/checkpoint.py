@@ -75,10 +75,7 @@ def load_preset(
     report: Report = lambda layer, layers: None,
     path: Path | None = None,
 ) -> PreTrainedModel:
-    """The full-vocabulary model of a preset, in evaluation mode.
-
-    `report` is called after each layer with its number, from 1, and their number; `path` replaces the packaged file.
-    """
+    """The full-vocabulary model of a preset, in evaluation mode; `path` replaces the packaged file."""
     preset, size = settings.model, settings.size
     file = path or checkpoint_path(preset)
     header = read_header(file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from molprof.profiler.models.checkpoint import implementation, load_preset
 from molprof.profiler.models.hub import not_found, only_local
 from molprof.profiler.models.target import Target, token_bytes
 from molprof.profiler.models.tokenizers import TAGS, VOCABULARIES, preset_tokenizer
+from molprof.profiler.models.widening import Report
 
 # Errors of transformers may list every architecture that it knows.
 _REASON_CHARACTERS = 400
@@ -71,11 +72,8 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     return dtype
 
 
-def load(settings: CaptureSettings, report: Callable[[int, int], None] = lambda layer, layers: None) -> LoadedModel:
-    """The model and tokenizer of `settings`: a preset, or what transformers finds by path or hub id.
-
-    `report` is called after each layer of a preset with its number, from 1, and their number.
-    """
+def load(settings: CaptureSettings, report: Report = lambda layer, layers: None) -> LoadedModel:
+    """The model and tokenizer of `settings`: a preset, whose layers `report` counts, or by path or hub id."""
     check_preset(settings)
     name, tokenizer = settings.model, settings.tokenizer or settings.model
     device = resolve_device(settings.device)

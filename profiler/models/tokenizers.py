@@ -81,12 +81,7 @@ _ACCEPTED = f"use a preset ({', '.join(VOCABULARIES)}), a folder with a {_FILE},
 
 
 def preset_tokenizer(name: str, cache: Path | None = None) -> PreTrainedTokenizerFast:
-    """The tokenizer of a preset, converted once and then read from `cache` (None: the user's cache folder).
-
-    Raises:
-        UsageError: no such preset.
-        MissingExtraError: the package with the vocabulary is not installed.
-    """
+    """The tokenizer of a preset, converted once and then read from `cache` (None: the user's cache folder)."""
     from transformers import PreTrainedTokenizerFast
 
     backend = _preset_backend(name, cache)

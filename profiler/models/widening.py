@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
-Report = Callable[[int, int], None]
+Report = Callable[[int, int], None]  # called after each layer with its number, from 1, and their number
 # transformers' `initializer_range`.
 _RANDOM_STD = 0.02
 _SEED = 0
@@ -137,7 +137,6 @@ def widen(
     """Fill a model of shape `wide` with `weights` of shape `narrow`, spread in float32 on the model's device.
 
     `weights` have one embedding row for each of `ids` and one for all others; None: the rows are the vocabulary.
-    `report` is called after each layer with its number, from 1, and their number.
     """
     write, _, norm = hidden_axes(narrow.hidden, wide.hidden)
     axes = layer_axes(narrow, wide, "model.layers.0.self_attn.q_norm.weight" in weights)
