@@ -19,8 +19,7 @@ import torch
 from shared import generation_parser, insert, progress, runner, table
 
 from molprof.common.settings import AUTO, CaptureSettings
-from molprof.profiler.decoding.batches import BatchPlan
-from molprof.profiler.decoding.results import PassResult
+from molprof.profiler.decoding.batches import BatchPlan, PassResult
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import load

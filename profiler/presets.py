@@ -8,9 +8,8 @@ from importlib import resources
 from molprof.common.document import Document, Section, pairs
 from molprof.common.errors import RunError
 from molprof.profiler.cluster.settings import SlurmSettings
-from molprof.profiler.models.architecture import ARCHITECTURES, Architecture, Shape
+from molprof.profiler.models.architecture import ARCHITECTURES, NAMED, Architecture, Shape
 from molprof.profiler.models.checkpoint import checkpoint_path, read_header
-from molprof.profiler.models.sizes import NAMED
 from molprof.profiler.models.tokenizers import VOCABULARIES
 from molprof.profiler.processors import PROCESSORS
 from molprof.profiler.project import ModelAlias, Project

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from molprof.profiler.capture import capture as capture_module
 from molprof.profiler.capture.capture import capture
 from molprof.profiler.capture.passes import Progress
 from molprof.profiler.capture.tracefile import OutputFile
-from molprof.profiler.decoding import failures
 
 
 @pytest.mark.parametrize("stage", ["repeat", "profile", "write"])
@@ -29,10 +29,11 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, stage: str) -> None:
 
 
 def test_a_full_disk_is_one_line_and_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: object) -> None:
+    def full(*arguments: object) -> Iterator[str]:
+        yield "{}"
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(capture_module, "write_trace", full)
+    monkeypatch.setattr(capture_module, "token_events", full)
     (tmp_path / "out.json").write_text("old")
     with pytest.raises(RunError, match=r"cannot write .*/out\.json: No space left on device"):
         captured(tmp_path / "out.json", settings(repeats=1, max_new_tokens=3))
@@ -69,7 +70,7 @@ def test_a_device_that_is_not_there_is_refused_before_loading(tmp_path: Path) ->
 def test_a_cache_that_cannot_be_is_refused_before_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, message: str
 ) -> None:
-    monkeypatch.setattr(failures, "is_optimum_quanto_available", lambda: False)
+    monkeypatch.setattr(capture_module, "is_optimum_quanto_available", lambda: False)
     seen: list[Progress] = []
     with pytest.raises(UsageError) as caught:
         capture(settings(device="cpu", kv_cache=cache), OutputFile(tmp_path / "out.json"), seen.append)

@@ -15,8 +15,7 @@ from molprof.common.settings import CaptureSettings
 from molprof.profiler.models import checkpoint
 from molprof.profiler.models.architecture import Architecture, build, config
 from molprof.profiler.models.checkpoint import checkpoint_path, load_preset, read_header
-from training.checkpoint import save
-from training.encode import CompactVocabulary
+from training.checkpoint import CompactVocabulary, save
 
 IDS = (2, 3, 5, 7, 11, 13, 900)
 FULL_SIZE = 1024
@@ -48,14 +47,14 @@ def test_expanded_distribution_is_the_compact_one_with_the_raised_row(family: st
         small = model(input_ids=tokens).logits
         wide = full(input_ids=torch.tensor(IDS)[tokens]).logits
     assert wide.shape == (1, 6, FULL_SIZE)
-    small[..., -1] += math.log(vocabulary.unused)
+    small[..., -1] += math.log(FULL_SIZE - len(IDS))
     expected = small.log_softmax(-1)
     got = wide.log_softmax(-1)
     torch.testing.assert_close(got[..., list(IDS)], expected[..., :-1])
     # Every unused token has its equal share of the last row's probability.
     unused = sorted(set(range(FULL_SIZE)) - set(IDS))
     torch.testing.assert_close(
-        got[..., unused], (expected[..., -1:] - math.log(vocabulary.unused)).expand(1, 6, len(unused))
+        got[..., unused], (expected[..., -1:] - math.log(FULL_SIZE - len(IDS))).expand(1, 6, len(unused))
     )
 
 

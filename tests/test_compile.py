@@ -17,9 +17,9 @@ from torch._dynamo.utils import counters
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import COMPILE, CaptureSettings
+from molprof.profiler.decoding.batches import PassResult
 from molprof.profiler.decoding.compilation import compile_config
 from molprof.profiler.decoding.marks import HostMarks
-from molprof.profiler.decoding.results import PassResult
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts

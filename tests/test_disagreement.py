@@ -18,9 +18,8 @@ from molprof.analysis.reports.load import load_report
 from molprof.common.errors import UsageError
 from molprof.common.molecule_records import Disagreement, MoleculeRun
 from molprof.profiler.capture import account
-from molprof.profiler.capture.disagreement import Watched, disagreement_pass
+from molprof.profiler.capture.disagreement import Watched
 from molprof.profiler.capture.passes import Progress
-from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.molecules.template import build_template
 from molprof.profiler.processors import make_processor
 
@@ -110,7 +109,7 @@ def test_a_capture_records_what_a_full_forward_says(tmp_path: Path, sampling: st
     asked = dataclasses.replace(asked, disagreement=True)
     result = captured(tmp_path / "out.json", asked, prompts, report=seen.append)
     assert "another text" not in " ".join(result.notes)
-    assert [item.batch for item in seen if item.stage == "disagreement"] == [0, 1, 1, 2]
+    assert [item.batch for item in seen if item.stage == "disagreement"] == [0, 1, 2]
 
     processor = make_processor("generic", loaded("llama").target)
     for run, same in zip(result.manifest.molecules, plain.manifest.molecules, strict=True):
@@ -158,8 +157,6 @@ def test_another_text_is_not_recorded(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_needs_a_processor(tmp_path: Path, molprof: Cli) -> None:
     with pytest.raises(UsageError, match="disagreement is between the model and a logits processor"):
         settings(disagreement=True)
-    with pytest.raises(UsageError, match="nothing is forbidden"):
-        disagreement_pass(Runner(loaded("llama"), None, settings()), [])
     result = molprof("capture", "--model", "qwen", "--disagreement", "-o", "a.json")
     assert result.returncode == 2
     assert "this run has none\n  --lp or --processor NAME" in result.stderr

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from molprof.common.errors import UsageError
 from molprof.profiler.drift.survey import PLACEHOLDERS, Distribution, distribution, survey
-from molprof.profiler.models.backends import load_backend
+from molprof.profiler.models.tokenizers import load_backend
 from molprof.profiler.molecules.conformers import Conformers, built_in_conformers, read_conformers
 
 TEXTS = "[C]<-1.2345,0.5,2.0>=[O]<0.1,0.2,0.3>\n[N]<10.5,-0.25,3.1>\n"

@@ -17,8 +17,8 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
+from molprof.profiler.decoding.batches import BatchResult
 from molprof.profiler.decoding.loop import check_model, chooser
-from molprof.profiler.decoding.results import BatchResult
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.models.target import Target
@@ -253,7 +253,7 @@ def test_sampled_passes_repeat_themselves_and_keep_forced_tokens() -> None:
     other = batches(runner(JUMP, sampling="sample", seed=6), *few)
     assert rows(other) != rows(first)
     for smiles, row in zip(few, rows(first), strict=True):
-        template = run.template(molecule(smiles))
+        (template,) = run.templates.build([molecule(smiles)])
         assert [token for token, free in zip(row[:-1], template.free, strict=True) if not free] == (
             template.ids[~template.free].tolist()
         )
@@ -294,7 +294,7 @@ def test_what_cannot_be_done_is_refused() -> None:
 def test_the_protocol_is_what_the_template_processors_have() -> None:
     model = loaded("llama")
     made: Processor = make_processor("generic", model.target)
-    template = runner(JUMP).template(molecule("C"))
+    (template,) = runner(JUMP).templates.build([molecule("C")])
     batch = made.start([template], 0)
     assert isinstance(batch, ForcedRuns)
     assert batch.forced(0, 0, None) == template.ids[:3].tolist()

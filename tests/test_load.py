@@ -44,4 +44,4 @@ def test_a_model_from_a_folder(tmp_path: Path) -> None:
     read = load(CaptureSettings(str(tmp_path / "model"), dtype="bfloat16", device="cpu", attention="eager"))
     assert (str(read.model.dtype), read.model.config._attn_implementation) == ("torch.bfloat16", "eager")
     assert (default_processor(read.target), read.eos, read.notes, read.context) == ("generic", source.eos, (), 2048)
-    assert read.table == source.table
+    assert read.target.table == source.target.table

@@ -14,7 +14,7 @@ from tiny import loaded, plan
 from transformers import LogitsProcessorList, TopPLogitsWarper
 
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.capture.recording import ProfilerMarks
+from molprof.profiler.capture.recorded_pass import ProfilerMarks
 from molprof.profiler.decoding.marks import HostMarks, Marks, mark_cost_ns, marked, signature_cost_ns
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.molecules.prompts import Prompt

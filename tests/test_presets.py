@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from molprof.analysis.render import render
-from molprof.common.files import cache_dir
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.models.checkpoint import checkpoint_path, load_preset
@@ -18,9 +17,7 @@ from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.presets import presets_document
 from molprof.profiler.processors import PROCESSORS
 from molprof.profiler.project import ModelAlias, Project
-from training.checkpoint import load_compact
-from training.encode import CompactVocabulary
-from training.evaluate import generate_texts
+from training.checkpoint import CompactVocabulary, generate_texts, load_compact
 
 BOTH = pytest.mark.parametrize("preset", ARCHITECTURES)
 
@@ -28,7 +25,7 @@ BOTH = pytest.mark.parametrize("preset", ARCHITECTURES)
 @BOTH
 def test_held_out_molecules_are_written_without_constraint(preset: str) -> None:
     model, header = load_compact(checkpoint_path(preset))
-    tokenizer = preset_tokenizer(preset, cache_dir() / "tokenizers")
+    tokenizer = preset_tokenizer(preset)
     vocabulary = CompactVocabulary(header.ids, ARCHITECTURES[preset].logits_width)
     prompts = read_prompts(None, 64).prompts
     molecules = [prompt.molecule for prompt in prompts if prompt.molecule is not None]

@@ -9,8 +9,16 @@ import torch
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import RANDOM, TRAINED, CaptureSettings
-from molprof.profiler.models.architecture import ARCHITECTURES, Shape, build, config
-from molprof.profiler.models.sizes import NAMED, check_preset, key_value_heads, sized
+from molprof.profiler.models.architecture import (
+    ARCHITECTURES,
+    NAMED,
+    Shape,
+    build,
+    check_preset,
+    config,
+    key_value_heads,
+    sized,
+)
 
 NUMBERS = "use 0.6b or numbers, such as layers=8,hidden=512: layers, hidden, heads, kv_heads, head_dim, mlp, tied"
 ANY = "use a larger size, or --weights random for any size"

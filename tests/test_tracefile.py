@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from test_manifest import MANIFEST
 
 from molprof.common.errors import RunError
-from molprof.common.manifest import from_json
+from molprof.common.manifest import KEY, from_json
 from molprof.common.molecule_records import Disagreement, MoleculeRun
-from molprof.profiler.capture import tracefile
 from molprof.profiler.capture.tracefile import StepSpan, read_steps, token_events, write_trace
 
 RAW = """{
@@ -65,9 +65,7 @@ def raw(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("chunk", [1 << 22, 1500])
-def test_steps_are_read_in_ns_from_any_spacing(raw: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracefile, "_CHUNK_BYTES", chunk)
+def test_steps_are_read_in_ns_from_any_spacing(raw: Path) -> None:
     raw.write_text(RAW.replace('"schemaVersion": 1', '"x": "' + "y" * 5000 + '"'))
     assert read_steps(raw) == STEPS
 
@@ -129,7 +127,7 @@ def test_arrays_that_only_some_runs_have() -> None:
 def test_the_whole_file(raw: Path, tmp_path: Path, name: str) -> None:
     output = tmp_path / name
     manifest = dataclasses.replace(MANIFEST, molecules=[molecule(0, 0, [5] * 21, "f" * 21, [0] * 21)])
-    write_trace(raw, output, manifest, [["x"] * 21], STEPS)
+    write_trace(raw, output, token_events(manifest.molecules, [["x"] * 21], STEPS), KEY, manifest.to_json())
     packed = output.read_bytes()
     text = gzip.decompress(packed).decode() if name.endswith(".gz") else packed.decode()
     assert text.startswith(RAW[: RAW.index('  ],"traceName"')].rstrip() + ',\n{"ph":"M"')
@@ -149,15 +147,15 @@ def test_the_whole_file(raw: Path, tmp_path: Path, name: str) -> None:
 def test_a_raw_trace_cut_short_is_refused_and_leaves_nothing(raw: Path, tmp_path: Path) -> None:
     raw.write_text(RAW[:-40])
     with pytest.raises(RunError, match="that torch exported is not whole"):
-        write_trace(raw, tmp_path / "out.json", MANIFEST, [[], []], STEPS)
+        write_trace(raw, tmp_path / "out.json", (), KEY, MANIFEST.to_json())
     assert [path.name for path in tmp_path.iterdir()] == ["raw.json"]
 
 
-def test_a_full_disk_leaves_nothing(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: object) -> None:
+def test_a_full_disk_leaves_nothing(raw: Path, tmp_path: Path) -> None:
+    def full() -> Iterator[str]:
+        yield "{}"
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tracefile, "token_events", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_trace(raw, tmp_path / "out.json.gz", MANIFEST, [[], []], STEPS)
+    with pytest.raises(RunError, match=r"cannot write .*/out\.json\.gz: No space left on device"):
+        write_trace(raw, tmp_path / "out.json.gz", full(), KEY, MANIFEST.to_json())
     assert [path.name for path in tmp_path.iterdir()] == ["raw.json"]

@@ -14,9 +14,8 @@ from molprof.profiler.decoding.batches import BatchPlan
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.architecture import ARCHITECTURES, Architecture, Shape, build, config
 from molprof.profiler.models.load import LoadedModel, describe
-from molprof.profiler.models.target import Target
+from molprof.profiler.models.target import Target, TokenBytes, token_bytes
 from molprof.profiler.models.tokenizers import preset_tokenizer
-from molprof.profiler.models.vocabulary import TokenBytes, token_bytes
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.template import Template
 from molprof.profiler.processors.base import BatchProcessor

@@ -11,13 +11,11 @@ from typing import Any
 import click
 import torch
 
-from molprof.common.files import cache_dir
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.models.checkpoint import checkpoint_path
 from molprof.profiler.models.tokenizers import preset_tokenizer
-from training.checkpoint import load_compact, save
+from training.checkpoint import evaluate, load_compact, save
 from training.corpus import Sample, build, load
-from training.evaluate import evaluate
 from training.train import Settings, train
 
 HELD_OUT = 256
@@ -73,7 +71,7 @@ def main(
     settings = Settings(preset, **dict(_setting(item) for item in overrides))
     folder = work / preset
     folder.mkdir(exist_ok=True)
-    tokenizer = preset_tokenizer(preset, cache_dir() / "tokenizers")
+    tokenizer = preset_tokenizer(preset)
     until = dataclasses.replace(settings, steps=0) if evaluate_only else settings
     model, vocabulary, step = train(until, samples, tokenizer, folder)
     notes: dict[str, Any] = {

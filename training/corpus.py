@@ -1,4 +1,4 @@
-"""Training molecules: BRICS recombination and random edits of drug-like seeds, with ETKDG conformers, as JSON lines."""
+"""Training data: molecules by BRICS recombination and random edits, ETKDG conformers, and examples of their tokens."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rdkit import Chem, rdBase
 from rdkit.Chem import BRICS, rdDistGeom, rdMolTransforms
 
 from molprof.common.errors import UsageError
 from molprof.common.files import replacing
 from molprof.profiler.molecules.conformers import atoms_in_order
-from molprof.profiler.molecules.smiles import Molecule, Position, block, molecule
+from molprof.profiler.molecules.smiles import Molecule, Position, block, molecule, split_atoms
+from molprof.profiler.molecules.template import conformer_text, free_flags, prompt_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 # Elements that a mutation may write, about as frequent as in drug-like molecules.
 _ELEMENTS = (6, 6, 6, 6, 7, 7, 8, 8, 16, 9, 17, 35)
@@ -50,18 +55,18 @@ _IMPLAUSIBLE = tuple(
         "[r5,r6,r7]#[*]",
     )
 )
+# The skeleton must be copied exactly, coordinates may be off by a few tenths of an Angstrom, and the prompt need not be
+# predicted.
+COPY_WEIGHT, FREE_WEIGHT, PROMPT_WEIGHT = 4.0, 1.0, 0.2
 _BONDS = (Chem.BondType.SINGLE, Chem.BondType.SINGLE, Chem.BondType.SINGLE, Chem.BondType.DOUBLE)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A molecule with one conformer.
-
-    Attributes:
-        positions: (x, y, z) in Angstrom per atom, in the order of `molecule.atoms`; centred, along the principal axes.
-    """
+    """A molecule with one conformer."""
 
     molecule: Molecule
+    # (x, y, z) in Angstrom per atom, in the order of `molecule.atoms`; centred, along the principal axes.
     positions: tuple[Position, ...]
 
     def conformer(self, decimals: int = 4) -> str:
@@ -69,22 +74,16 @@ class Sample:
         return self.molecule.skeleton([block(position, decimals) for position in self.positions])
 
 
-def seed_smiles() -> list[str]:
-    """The SMILES of `seeds.smi`."""
-    text = resources.files(__package__).joinpath("seeds.smi").read_text()
-    return [line.split()[0] for line in text.splitlines() if line.strip()]
-
-
-def molecules(count: int, max_atoms: int, seed: int, exclude: frozenset[str] = frozenset()) -> Iterator[str]:
-    """`count` different canonical SMILES of up to `max_atoms` heavy atoms, none of them in `exclude`."""
+def molecules(count: int, max_atoms: int, seed: int) -> Iterator[str]:
+    """`count` different canonical SMILES of up to `max_atoms` heavy atoms."""
     rng = random.Random(seed)
-    seeds = seed_smiles()
-    pool = [Chem.MolFromSmiles(text) for text in seeds]
+    seeds = resources.files(__package__).joinpath("seeds.smi").read_text().splitlines()
+    pool = [Chem.MolFromSmiles(line.split()[0]) for line in seeds if line.strip()]
     fragments = sorted({piece for mol in pool for piece in BRICS.BRICSDecompose(mol)})
     pieces = [Chem.MolFromSmiles(text) for text in fragments]
     small = [piece for piece in pieces if piece.GetNumHeavyAtoms() <= max_atoms]
     grown = [mol for mol in pool if mol.GetNumHeavyAtoms() <= max_atoms]
-    done = set(exclude)
+    done: set[str] = set()
     while count > 0:
         candidate = _recombine(rng, small) if rng.random() < 0.25 else grown[rng.randrange(len(grown))]
         for _ in range(rng.choice((0, 1, 1, 2, 3))):
@@ -208,3 +207,38 @@ def _shard(job: tuple[int, int, int]) -> list[tuple[str, list[list[float]]]]:
         if sample is not None:
             rows.append((sample.molecule.smiles, [[round(x, 6) for x in row] for row in sample.positions]))
     return rows
+
+
+@dataclass(frozen=True)
+class Example:
+    """Compact token ids (int64, length T), and the loss weight of each as a target (float32, T)."""
+
+    ids: np.ndarray
+    weights: np.ndarray
+
+
+def example(
+    sample: Sample, tokenizer: PreTrainedTokenizerFast, table: np.ndarray, decimals: int, rng: random.Random
+) -> Example:
+    """One training sequence. Half of them reorder the atoms, so that the model learns to copy."""
+    if rng.random() < 0.5:
+        sample = _reordered(sample, rng)
+    prompt = prompt_text(sample.molecule.smiles)
+    text = prompt + conformer_text(sample.conformer(decimals)) + str(tokenizer.eos_token)
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    offsets = encoded["offset_mapping"]
+    weights = np.where(free_flags(text, offsets), FREE_WEIGHT, COPY_WEIGHT).astype(np.float32)
+    weights[[end <= len(prompt) for _, end in offsets]] = PROMPT_WEIGHT
+    return Example(table[np.asarray(encoded["input_ids"])], weights)
+
+
+def _reordered(sample: Sample, rng: random.Random) -> Sample:
+    """The same molecule, its SMILES and positions in a random order of atoms."""
+    mol = Chem.MolFromSmiles(sample.molecule.smiles)
+    if mol.GetNumAtoms() != len(sample.positions):
+        return sample  # RDKit dropped a bracketed hydrogen, so the rows no longer match
+    shuffled = rng.sample(range(mol.GetNumAtoms()), mol.GetNumAtoms())
+    mol = Chem.RenumberAtoms(mol, shuffled)
+    text = Chem.MolToSmiles(mol, canonical=False)
+    order = mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"]
+    return Sample(split_atoms(text), tuple(sample.positions[shuffled[index]] for index in order))

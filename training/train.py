@@ -7,52 +7,44 @@ import math
 import random
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from molprof.common.files import replacing
 from molprof.profiler.models.architecture import ARCHITECTURES, build, config
-from training.corpus import Sample
-from training.encode import CompactVocabulary, Example, example, occurring
+from molprof.profiler.molecules.template import conformer_text, prompt_text
+from training.checkpoint import CompactVocabulary
+from training.corpus import Example, Sample, example
 
 _SAVE_EVERY = 250
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a training run; stored beside the weights.
-
-    Attributes:
-        decay_steps: last steps, over which the learning rate falls linearly to zero.
-        batch_tokens: tokens per batch, padding included.
-        short_steps: first steps, on molecules of at most `short_atoms` atoms.
-        coarse_steps: first steps, with one decimal per coordinate: shorter sequences teach copying sooner.
-        matrix_rate: learning rate of Muon (hidden matrices).
-        other_rate: learning rate of AdamW (embeddings and norms).
-        seed: of weights, order and augmentation.
-    """
+    """Settings of a training run; stored beside the weights."""
 
     preset: str
     steps: int = 6000
-    decay_steps: int = 1500
-    batch_tokens: int = 3072
-    short_steps: int = 500
+    decay_steps: int = 1500  # the last ones, over which the learning rate falls linearly to zero
+    batch_tokens: int = 3072  # per batch, padding included
+    short_steps: int = 500  # the first ones, on molecules of at most `short_atoms` atoms
     short_atoms: int = 7
-    coarse_steps: int = 2000
+    coarse_steps: int = 2000  # the first ones, with one decimal per coordinate: short sequences teach copying sooner
     warmup_steps: int = 100
-    matrix_rate: float = 0.01
-    other_rate: float = 0.003
+    matrix_rate: float = 0.01  # learning rate of Muon (hidden matrices)
+    other_rate: float = 0.003  # learning rate of AdamW (embeddings and norms)
     weight_decay: float = 0.01
-    seed: int = 0
+    seed: int = 0  # of weights, order and augmentation
 
 
 def train(
@@ -65,7 +57,7 @@ def train(
     """
     torch.manual_seed(settings.seed)
     architecture = ARCHITECTURES[settings.preset]
-    vocabulary = occurring(tokenizer, samples, architecture.logits_width)
+    vocabulary = _occurring(tokenizer, samples, architecture.logits_width)
     table = vocabulary.table()
     eos, pad = int(table[tokenizer.eos_token_id]), int(table[tokenizer.pad_token_id])
     model = build(config(architecture, vocabulary.rows, eos, pad)).float()
@@ -79,17 +71,25 @@ def train(
     ]
     state_file = folder / "state.pt"
     step = _resumed(state_file, model, optimizers)
-    stop = _Stop()
+    stop = threading.Event()
+
+    def ask(number: int, frame: object) -> None:
+        """The first Ctrl-C or SIGTERM ends training after the current step, which is saved."""
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask)
     log = (folder / "log.jsonl").open("a")
-    batches = _batches(settings, samples, tokenizer, table, pad, step)
+    batches = _batches(settings, samples, tokenizer, table, step)
     began, seen = time.perf_counter(), 0
-    while step < settings.steps and not stop.asked:
+    while step < settings.steps and not stop.is_set():
         rate = _rate(settings, step)
         for optimizer, base in zip(optimizers, rates, strict=True):
             optimizer.param_groups[0]["lr"] = base * rate
         ids, weights = next(batches)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss, copy_loss = _loss(model, ids, weights, math.log(vocabulary.unused))
+            loss, copy_loss = _loss(model, ids, weights, math.log(vocabulary.full_size - len(vocabulary.ids)))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
@@ -108,10 +108,24 @@ def train(
             log.write(json.dumps(row) + "\n")
             log.flush()
             print(f"\r{settings.preset}: {row}", end="", file=sys.stderr, flush=True)
-        if step % _SAVE_EVERY == 0 or step == settings.steps or stop.asked:
-            _save(state_file, model, optimizers, step)
+        if step % _SAVE_EVERY == 0 or step == settings.steps or stop.is_set():
+            states = [optimizer.state_dict() for optimizer in optimizers]
+            with replacing(state_file) as part:
+                torch.save({"model": model.state_dict(), "optimizers": states, "step": step}, part)
     log.close()
     return model, vocabulary, step
+
+
+def _occurring(tokenizer: PreTrainedTokenizerFast, samples: Iterable[Sample], full_size: int) -> CompactVocabulary:
+    """The tokens that the samples need, plus every number of up to three digits that is one token."""
+    used: set[int] = set(tokenizer.get_added_vocab().values())
+    vocabulary = tokenizer.get_vocab()
+    used |= {index for text, index in vocabulary.items() if text.isascii() and text.isdigit()}
+    for sample in samples:
+        for decimals in (1, 4):
+            text = prompt_text(sample.molecule.smiles) + conformer_text(sample.conformer(decimals))
+            used.update(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return CompactVocabulary(tuple(sorted(used)), full_size)
 
 
 def _sharpen(model: PreTrainedModel) -> None:
@@ -147,12 +161,11 @@ def _batches(
     samples: list[Sample],
     tokenizer: PreTrainedTokenizerFast,
     table: np.ndarray,
-    pad: int,
-    start: int,
+    step: int,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless batches of similar length from step `start` on; right-padded, so causal attention needs no mask."""
-    rng = random.Random(f"{settings.seed}-{start}")
-    step = start
+    """Endless batches of similar length from `step` on; right-padded, so causal attention needs no mask."""
+    rng = random.Random(f"{settings.seed}-{step}")
+    pad = int(table[tokenizer.pad_token_id])
     short = [sample for sample in samples if len(sample.molecule.atoms) <= settings.short_atoms]
     while True:
         pool = short if step < settings.short_steps else samples
@@ -162,13 +175,8 @@ def _batches(
         groups = list(_groups(chosen, settings.batch_tokens))
         rng.shuffle(groups)
         for group in groups:
-            width = max(len(item.ids) for item in group)
-            ids = np.full((len(group), width), pad, dtype=np.int64)
-            weights = np.zeros((len(group), width), dtype=np.float32)
-            for row, item in enumerate(group):
-                ids[row, : len(item.ids)] = item.ids
-                weights[row, : len(item.ids)] = item.weights
-            yield torch.from_numpy(ids), torch.from_numpy(weights)
+            ids = pad_sequence([torch.from_numpy(item.ids) for item in group], True, pad)
+            yield ids, pad_sequence([torch.from_numpy(item.weights) for item in group], True)
             step += 1
 
 
@@ -193,26 +201,3 @@ def _resumed(path: Path, model: PreTrainedModel, optimizers: list[torch.optim.Op
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)
     return int(state["step"])
-
-
-def _save(path: Path, model: PreTrainedModel, optimizers: list[torch.optim.Optimizer], step: int) -> None:
-    state: dict[str, Any] = {
-        "model": model.state_dict(),
-        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-        "step": step,
-    }
-    with replacing(path) as part:
-        torch.save(state, part)
-
-
-class _Stop:
-    """The first Ctrl-C or SIGTERM ends training after the current step, which is saved."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._ask)
-
-    def _ask(self, number: int, frame: object) -> None:
-        self.asked = True
-        signal.signal(number, signal.SIG_DFL)

@@ -15,7 +15,7 @@ from molprof.commands.submission import Submittable
 from molprof.common.settings import AUTO
 from molprof.profiler.bench.cases import Case, GenerateCase
 from molprof.profiler.bench.grids import BENCHMARKS, SHAPES, generation_cases, read_shape, sdpa_cases
-from molprof.profiler.models.names import check_folder
+from molprof.profiler.models.architecture import check_folder
 from molprof.profiler.processors import PROCESSORS, find_factory
 from molprof.profiler.project import Project
 

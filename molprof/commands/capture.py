@@ -17,8 +17,7 @@ from molprof.commands.submission import Submission, Submittable, own_arguments, 
 from molprof.common.errors import UsageError
 from molprof.common.settings import ATTENTION, AUTO, COMPILE, DTYPES, KV_CACHES, SAMPLING, WEIGHTS, CaptureSettings
 from molprof.profiler.capture.tracefile import OutputFile
-from molprof.profiler.models.names import check_folder
-from molprof.profiler.models.sizes import NAMED, check_preset
+from molprof.profiler.models.architecture import NAMED, check_folder, check_preset
 from molprof.profiler.project import Project
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -70,7 +70,7 @@ def command(
         raise MissingExtraError("rdkit", "presets", "reading coordinates") from problem
     from molprof.profiler.drift.document import drift_document
     from molprof.profiler.drift.survey import PLACEHOLDERS, check_placeholders, survey
-    from molprof.profiler.models.backends import load_backend
+    from molprof.profiler.models.tokenizers import load_backend
     from molprof.profiler.molecules.conformers import built_in_conformers, read_conformers
     from molprof.profiler.project import find_project
 

@@ -22,11 +22,9 @@ from molprof.common.memory import numbers
 from molprof.profiler.bench.cases import GenerateCase
 from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.capture.account import molecule_runs
-from molprof.profiler.decoding.batches import BatchPlan
-from molprof.profiler.decoding.failures import NO_KERNEL
+from molprof.profiler.decoding.batches import BatchPlan, PassResult
 from molprof.profiler.decoding.marks import HostMarks
-from molprof.profiler.decoding.results import PassResult
-from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.decoding.runner import NO_KERNEL, Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, read_prompts, read_texts

@@ -25,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from molprof.profiler.bench.cases import SdpaCase
 from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.decoding.compilation import compiles_so_far
-from molprof.profiler.decoding.failures import NO_KERNEL
+from molprof.profiler.decoding.runner import NO_KERNEL
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import resolve_device, resolve_dtype
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from molprof.common.manifest import Resolved
 from molprof.common.molecule_records import Disagreement, MoleculeRun, TemplateCounts
-from molprof.profiler.decoding.batches import BatchPlan
-from molprof.profiler.decoding.results import BatchResult, PassResult
+from molprof.profiler.decoding.batches import BatchPlan, BatchResult, PassResult
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.molecules.kinds import check, classify, plain
@@ -20,18 +19,15 @@ def molecule_runs(
     result: PassResult,
     watched: Sequence[tuple[BatchResult, list[Disagreement]]] | None = None,
 ) -> tuple[list[MoleculeRun], list[list[str]]]:
-    """The account of every molecule in the order of the input, and the text of each of its tokens.
+    """The account of every molecule of a timed pass in the order of the input, and the text of each of its tokens.
 
-    Args:
-        result: a timed pass.
-        watched: what the pass for disagreement wrote and found, by batch. A row that it wrote otherwise has no
-            disagreement.
+    `watched` is what the pass for disagreement wrote and found; a row that it wrote otherwise has no disagreement.
     """
     loaded = runner.loaded
     runs: list[MoleculeRun] = []
     for number, (plan, batch) in enumerate(zip(plans, result.batches, strict=True)):
         for row, (prompt, tokens) in enumerate(zip(plan.prompts, batch.rows, strict=True)):
-            found = (classify if prompt.molecule is not None else plain)(tokens, loaded.table, loaded.eos)
+            found = (classify if prompt.molecule is not None else plain)(tokens, loaded.target.table, loaded.eos)
             disagreement = None
             if watched is not None and watched[number][0].rows[row] == tokens:
                 disagreement = watched[number][1][row]
@@ -41,7 +37,7 @@ def molecule_runs(
                 if problem is not None and tokens[-1] not in loaded.eos:
                     problem = f"cut off after {len(tokens)} tokens: {problem}"
                 if getattr(runner.processor, "fixed_length", runner.processor is not None):
-                    template = runner.template(prompt.molecule)
+                    (template,) = runner.templates.build([prompt.molecule])
                     per_block = template.free_per_block.tolist()
                     counts = TemplateCounts(len(template.ids), sum(per_block), len(per_block), per_block)
             runs.append(
@@ -68,7 +64,7 @@ def molecule_runs(
                 )
             )
     runs.sort(key=lambda run: run.sequence)
-    return runs, [[loaded.table.join([token]) for token in run.token_ids] for run in runs]
+    return runs, [[loaded.target.table.join([token]) for token in run.token_ids] for run in runs]
 
 
 def resolved(runner: Runner, plans: list[BatchPlan], result: PassResult) -> Resolved:

@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from transformers.utils.import_utils import is_optimum_quanto_available
 
-from molprof.common.errors import ProcessorError, RunError
+from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.files import check_output, scratch_file
-from molprof.common.manifest import SCHEMA, Manifest, Repeat, Timings, Window
+from molprof.common.manifest import KEY, SCHEMA, Manifest, Repeat, Timings, Window
 from molprof.common.settings import AUTO, CaptureSettings
 from molprof.common.values import now
 from molprof.profiler.capture.account import molecule_runs, resolved
 from molprof.profiler.capture.passes import Passes, Progress, Report
 from molprof.profiler.capture.recorded_pass import check_window, choose_window, kept_recording, recorded_pass
-from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, write_trace
-from molprof.profiler.decoding.failures import check_cache
+from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, token_events, write_trace
+from molprof.profiler.decoding.batches import PassResult
 from molprof.profiler.decoding.marks import HostMarks, mark_cost_ns, signature_cost_ns
-from molprof.profiler.decoding.results import PassResult
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
+from molprof.profiler.models.architecture import check_preset
 from molprof.profiler.models.load import LoadedModel, load, resolve_device
-from molprof.profiler.models.sizes import check_preset
 from molprof.profiler.molecules.prompts import Prompts, read_prompts, read_texts, repeated
 from molprof.profiler.processors import PROCESSORS, find_factory, make_processor
 from molprof.profiler.processors.checked import UserProcessor
@@ -31,12 +31,7 @@ from molprof.profiler.processors.checked import UserProcessor
 
 @dataclass(frozen=True)
 class CaptureResult:
-    """A finished capture.
-
-    Attributes:
-        path: the trace.
-        notes: remarks on the run, one line each.
-    """
+    """A finished capture: the trace's path, and remarks on the run, one line each."""
 
     path: Path
     manifest: Manifest
@@ -44,37 +39,42 @@ class CaptureResult:
 
 
 def capture(settings: CaptureSettings, output: OutputFile, report: Report = lambda progress: None) -> CaptureResult:
-    """Makes a capture and writes its trace to `output`; an error leaves nothing there.
-
-    Raises:
-        UsageError: a setting names what does not exist, or settings do not fit each other.
-        RunError: the run or the recording failed.
-    """
+    """Makes a capture and writes its trace to `output`; an error leaves nothing there."""
     output.check()
     check_preset(settings)
-    prompts = _prompts(settings)
-    if settings.processor not in (None, AUTO):
-        find_factory(settings.processor)  # finds a mistyped name before the model is loaded
-        if settings.processor not in PROCESSORS:
-            left = incomplete_path(output.path)
-            # What the last failure left may be replaced: fixing a processor takes many tries.
-            check_output(left, output.force or (left.is_file() and is_incomplete(left)))
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    device = resolve_device(settings.device)
-    check_cache(settings.kv_cache, device)
-    report(Progress("load", notes=prompts.notes()))
-    loaded = load(settings, lambda layer, layers: report(Progress("weights", layer, layers)))
-    return capture_loaded(settings, output, loaded, prompts, report)
-
-
-def _prompts(settings: CaptureSettings) -> Prompts:
     if settings.prompts is not None:
         found = read_texts(Path(settings.prompts), settings.count)
     else:
         smiles = None if settings.smiles is None else Path(settings.smiles)
         found = read_prompts(smiles, settings.count, settings.strict)
-    return repeated(found, settings.generations)
+    prompts = repeated(found, settings.generations)
+    if settings.processor not in (None, AUTO):
+        find_factory(settings.processor)  # finds a mistyped name before the model is loaded
+        if settings.processor not in PROCESSORS:
+            left = incomplete_path(output.path)
+            # What the last failure left may be replaced: fixing a processor takes many tries.
+            check_output(left, output.force or is_incomplete(left))
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    device = resolve_device(settings.device)
+    _check_cache(settings.kv_cache, device)
+    report(Progress("load", notes=prompts.notes()))
+    loaded = load(settings, lambda layer, layers: report(Progress("weights", layer, layers)))
+    return capture_loaded(settings, output, loaded, prompts, report)
+
+
+def _check_cache(kv_cache: str, device: torch.device) -> None:
+    """Raises UsageError where a KV cache needs a GPU, or a package that is not installed."""
+    if kv_cache.startswith("offloaded") and device.type != "cuda":
+        raise UsageError(
+            f"kv-cache {kv_cache!r} needs a GPU: on the device {device.type!r} every cache is in host memory",
+            hint="--kv-cache dynamic or static",
+        )
+    if kv_cache == "quantized" and not is_optimum_quanto_available():
+        raise UsageError(
+            "kv-cache 'quantized' needs the package optimum-quanto, which is not installed",
+            hint="pip install optimum-quanto",
+        )
 
 
 def capture_loaded(
@@ -108,18 +108,18 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
     if isinstance(runner.processor, UserProcessor):
         # The checks cause host syncs, so they have a pass of their own, which is not timed.
         runner.processor.verify = True
-        looked_at = passes.run("verify", 0, 1, HostMarks(passes.step))
+        looked_at = passes.run("verify", HostMarks(passes.step))
         runner.processor.verify = False
     warmup = [
-        passes.run("warmup", number, settings.warmup, HostMarks(passes.step)) for number in range(settings.warmup)
+        passes.run("warmup", HostMarks(passes.step), number, settings.warmup) for number in range(settings.warmup)
     ]
     repeats, results = [], []
     for number in range(settings.repeats):
         marks = HostMarks()
-        result = passes.run("repeat", number, settings.repeats, marks)
+        result = passes.run("repeat", marks, number, settings.repeats)
         repeats.append(Repeat(result.wall_ns, marks.phases_ns(), marks.steps_ns(), result.compiles, result.compile_ns))
         results.append(result)
-    unmarked = passes.run("unmarked", 0, 1, None)
+    unmarked = passes.run("unmarked", None)
     reference = results[0]
     window = choose_window(settings.window, settings.full, reference)
 
@@ -155,12 +155,9 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
         skipped=list(prompts.skipped),
         rows_per_step=[list(batch.rows_per_step) for batch in reference.batches],
     )
-    try:
-        write_trace(raw, output.path, manifest, texts, steps)
-    except OSError as problem:
-        raise RunError(f"cannot write {output.path}: {problem.strerror or problem}") from problem
+    write_trace(raw, output.path, token_events(molecules, texts, steps), KEY, manifest.to_json())
     left = incomplete_path(output.path)
-    if left.is_file() and is_incomplete(left):
+    if is_incomplete(left):
         left.unlink()  # of an earlier run that failed
     notes = [*loaded.notes, *_notes(settings, [*results, unmarked], profiled, window)]
     if looked_at is not None and looked_at.batches != reference.batches:
@@ -173,13 +170,7 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
     return CaptureResult(output.path, manifest, tuple(notes))
 
 
-def _notes(
-    settings: CaptureSettings,
-    results: list[PassResult],
-    profiled: PassResult,
-    window: Window,
-) -> list[str]:
-    """Remarks on the run, one line each."""
+def _notes(settings: CaptureSettings, results: list[PassResult], profiled: PassResult, window: Window) -> list[str]:
     notes = []
     if window.full is False and settings.window is not None and window.last_step < settings.window[1]:
         notes.append(f"the recorded steps end at step {window.last_step}, the last one")

@@ -6,19 +6,14 @@ the last step from the rows. So the scores of a step are kept for one call. The 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from molprof.common.errors import UsageError
 from molprof.common.molecule_records import Disagreement
-from molprof.profiler.decoding.batches import BatchPlan
-from molprof.profiler.decoding.results import BatchResult
-from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.molecules.template import Template
 from molprof.profiler.processors.base import BatchProcessor, Processor
 
@@ -41,7 +36,6 @@ class Watched(LogitsProcessor):
 
     @property
     def masked_logits(self) -> list[int] | None:
-        """Of the studied processor."""
         return self._studied.masked_logits
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -56,11 +50,7 @@ class Watched(LogitsProcessor):
         return masked
 
     def finish(self, rows: Sequence[Sequence[int]]) -> list[Disagreement]:
-        """The figures by row, up to each row's end token.
-
-        Args:
-            rows: what the batch wrote, end tokens included, padding after them not.
-        """
+        """The figures by row; `rows` is what the batch wrote, with the end tokens, without padding."""
         if self._scores is None:
             return [Disagreement([], [], "", "") for _ in rows]
         step = len(self._allowed) - 1
@@ -94,11 +84,12 @@ class Watched(LogitsProcessor):
 
 
 class Watching:
-    """A processor whose batches are watched; everything else is that of `studied`."""
+    """A processor whose batches are watched, `batch` now; everything else is that of `studied`."""
+
+    batch: Watched
 
     def __init__(self, studied: Processor) -> None:
         self._studied = studied
-        self.batch: Watched | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._studied, name)
@@ -106,32 +97,3 @@ class Watching:
     def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
         self.batch = Watched(self._studied.start(templates, prompt_width))
         return self.batch
-
-
-def disagreement_pass(
-    runner: Runner,
-    plans: Sequence[BatchPlan],
-    report: Callable[[int, BatchResult | None], None] = lambda batch, result: None,
-) -> list[tuple[BatchResult, list[Disagreement]]]:
-    """Generates every batch once more: what it wrote, and the figures of each row.
-
-    Args:
-        report: called with the number of each batch before it (None) and after it (what it wrote).
-
-    Raises:
-        UsageError: the run has no processor, so nothing is forbidden.
-    """
-    if runner.processor is None:
-        raise UsageError("without a logits processor nothing is forbidden", hint="--lp or --processor NAME")
-    watching = Watching(runner.processor)
-    # Step by step: of a forced run, the model never gives scores token by token.
-    settings = dataclasses.replace(runner.settings, forced_runs=False, drop_finished=False)
-    watched: Runner = dataclasses.replace(runner, processor=watching, settings=settings)  # type: ignore[arg-type]
-    found = []
-    for number in range(len(plans)):
-        report(number, None)
-        (result,) = watched.run(plans, None, only=number).batches
-        assert watching.batch is not None
-        found.append((result, watching.batch.finish(result.rows)))
-        report(number, result)
-    return found

@@ -4,18 +4,114 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from molprof.common.errors import ProcessorError, RunError, UsageError
-from molprof.common.manifest import Window
+from molprof.common.manifest import INCOMPLETE_KEY, Window
 from molprof.profiler.capture.passes import Passes
-from molprof.profiler.capture.recording import ProfilerMarks
-from molprof.profiler.capture.tracefile import OutputFile, Steps, incomplete_path, read_steps, write_incomplete
-from molprof.profiler.decoding.results import PassResult
+from molprof.profiler.capture.tracefile import OutputFile, Steps, incomplete_path, read_steps, write_trace
+from molprof.profiler.decoding.batches import PassResult
+from molprof.profiler.decoding.marks import Marks
 
 WINDOW_FIRST, WINDOW_STEPS = 20, 20
+
+
+class ProfilerMarks(Marks):
+    """Annotations at the marks, inside a torch.profiler recording of all steps or of some.
+
+    Args:
+        profile: makes a profiler that has not started.
+        window: (batch, first step, last step) to record; None records everything, set-up phases included.
+        synchronize: waits for the device; called where recording begins and ends, never inside a step.
+    """
+
+    def __init__(
+        self,
+        profile: Callable[[], torch.profiler.profile],
+        window: tuple[int, int, int] | None,
+        synchronize: Callable[[], None],
+        on_step: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.profiler: torch.profiler.profile | None = None  # None: nothing was recorded
+        self._profile, self._window, self._synchronize, self._on_step = profile, window, synchronize, on_step
+        self._recording = False
+        self._batch, self._step = 0, -1
+        self._open: list[Any] = []
+        if window is None:
+            self._start()
+
+    def setup(self, name: str, batch: int) -> AbstractContextManager[None]:
+        if not self._recording:
+            return nullcontext()
+        return torch.profiler.record_function(f"molprof.{name} batch={batch}")
+
+    def begin(self, batch: int) -> None:
+        self._batch, self._step = batch, -1
+        if self._recording:
+            self._push("setup", with_step=False)
+
+    def forward(self) -> None:
+        self._close()
+        self._step += 1
+        if self._on_step is not None:
+            self._on_step(self._batch, self._step)
+        if self._window is not None and self._window[:2] == (self._batch, self._step):
+            self._start()
+        if self._recording:
+            self._push("step")
+            self._push("prefill" if self._step == 0 else "forward")
+
+    def processor(self) -> None:
+        self._next("processor")
+
+    def sampling(self) -> None:
+        self._next("sampling")
+
+    def bookkeeping(self) -> None:
+        self._next("bookkeeping")
+
+    def end(self) -> None:
+        self._close()
+        if self._window is not None:
+            self.finish()
+
+    def enough(self) -> bool:
+        return self._window is not None and self._batch == self._window[0] and self._step >= self._window[2]
+
+    def finish(self) -> None:
+        """Stops a recording that still runs: a full one at its end, or any after an error."""
+        self._close()
+        if self._recording and self.profiler is not None:
+            self._synchronize()
+            self._recording = False
+            self.profiler.stop()
+
+    def _push(self, phase: str, with_step: bool = True) -> None:
+        step = f" step={self._step}" if with_step else ""
+        scope = torch.profiler.record_function(f"molprof.{phase} batch={self._batch}{step}")
+        scope.__enter__()
+        self._open.append(scope)
+
+    def _next(self, phase: str) -> None:
+        if self._recording:
+            self._open.pop().__exit__(None, None, None)
+            self._push(phase)
+
+    def _close(self) -> None:
+        while self._open:
+            self._open.pop().__exit__(None, None, None)
+
+    def _start(self) -> None:
+        # Kernels of earlier steps must not reach into the recording.
+        self._synchronize()
+        self.profiler = self._profile()
+        self.profiler.start()
+        self._recording = True
 
 
 def choose_window(asked: tuple[int, int] | None, full: bool, result: PassResult) -> Window:
@@ -23,9 +119,6 @@ def choose_window(asked: tuple[int, int] | None, full: bool, result: PassResult)
 
     By default these are 20 decode steps of the first batch, from step 20 on if the answers are that long, before any
     row is finished: a run mostly consists of such steps.
-
-    Raises:
-        UsageError: `asked` begins after the last step.
     """
     batch = result.batches[0]
     if full:
@@ -62,11 +155,7 @@ def recorded_pass(passes: Passes, window: Window, raw: Path) -> tuple[PassResult
 
 
 def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> PassResult:
-    """One pass under the profiler, exported to `raw`, also where it fails.
-
-    Args:
-        steps: batch, first and last step to record; None: all.
-    """
+    """One pass under the profiler, exported to `raw`, also where it fails; `steps` as `ProfilerMarks.window`."""
     device = passes.runner.loaded.target.device
     # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -85,7 +174,7 @@ def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> Pa
     marks = ProfilerMarks(profile, steps, passes.runner.synchronize, passes.step)
     failure: ProcessorError | None = None
     try:
-        result = passes.run("profile", 0, 1, marks, None if steps is None else steps[0])
+        result = passes.run("profile", marks, only=None if steps is None else steps[0])
     except ProcessorError as problem:
         failure = problem
     finally:
@@ -114,16 +203,9 @@ def kept_recording(output: OutputFile, passes: Passes, raw: Path, problem: Proce
             _record(passes, steps, raw)
     if not raw.stat().st_size:
         return problem
-    processor = passes.runner.processor
-    account = {
-        "problem": str(problem),
-        "processor": None if processor is None else processor.name,
-        "command": list(output.command),
-    }
+    name = getattr(passes.runner.processor, "name", None)
+    account = {"problem": str(problem), "processor": name, "command": list(output.command)}
     path = incomplete_path(output.path)
-    try:
-        write_incomplete(raw, path, account)
-    except OSError as failed:
-        raise RunError(f"cannot write {path}: {failed.strerror or failed}") from problem
+    write_trace(raw, path, (), INCOMPLETE_KEY, account)
     hint = f"the steps before the failure are kept, marked incomplete: {path}"
     return ProcessorError(str(problem), hint, step=problem.step, batch=problem.batch)

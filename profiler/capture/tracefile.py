@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import os
+import mmap
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from typing import Any
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import check_output, replacing_packed
-from molprof.common.manifest import INCOMPLETE_KEY, KEY, Manifest
+from molprof.common.manifest import INCOMPLETE_KEY
 from molprof.common.molecule_records import CHOICE_LETTERS, KIND_LETTERS, MoleculeRun
 
 # Neither a process (Linux: at most 2^22) nor a GPU has this number, and it fits into 32 bits.
@@ -25,8 +25,6 @@ _STEP = re.compile(
     rb'"cat":\s*"user_annotation",\s*"name":\s*"molprof\.step batch=(\d+) step=(\d+)",'
     rb'\s*"pid":\s*[^,]+,\s*"tid":\s*[^,]+,\s*"ts":\s*(\d+)(?:\.(\d{1,3}))?,\s*"dur":\s*(\d+)(?:\.(\d{1,3}))?\s*[,}]'
 )
-# Longer than any annotation of torch: chunks that overlap by it lose no match.
-_OVERLAP_BYTES = 1024
 # What torch writes after the events: the end of their list, then top-level keys with plain values.
 _TAIL = re.compile(rb'\](\s*(?:,\s*"\w+"\s*:\s*(?:"(?:[^"\\]|\\.)*"|[-+.\w]+)\s*)*)\}\s*\Z')
 _TAIL_BYTES = 1 << 16
@@ -37,16 +35,11 @@ _CHOICES = {letter: name for name, letter in CHOICE_LETTERS.items()}
 
 @dataclass(frozen=True)
 class OutputFile:
-    """Where the trace of a capture goes.
-
-    Attributes:
-        force: replace a file that exists.
-        command: the command line, for the manifest.
-    """
+    """Where the trace of a capture goes."""
 
     path: Path
-    force: bool = False
-    command: tuple[str, ...] = ()
+    force: bool = False  # replace a file that exists
+    command: tuple[str, ...] = ()  # the command line, for the manifest
 
     def check(self) -> None:
         """Raises UsageError where no trace can be written there."""
@@ -71,59 +64,49 @@ Steps = Mapping[tuple[int, int], StepSpan]
 
 
 def read_steps(raw: Path) -> dict[tuple[int, int], StepSpan]:
-    """The `molprof.step` annotations of an exported trace by (batch, step); reads it in bounded memory.
-
-    Raises:
-        RunError: a step is annotated twice.
-    """
+    """The `molprof.step` annotations of an exported trace by (batch, step); RunError where a step is there twice."""
     steps: dict[tuple[int, int], StepSpan] = {}
-    with raw.open("rb") as file:
-        carried = b""
-        while chunk := file.read(_CHUNK_BYTES):
-            window, done = carried + chunk, 0
-            for match in _STEP.finditer(window):
-                batch, step, start, start_part, duration, duration_part = match.groups(b"")
-                key = int(batch), int(step)
-                if key in steps:
-                    raise RunError(f"the recording has step {key[1]} of batch {key[0]} twice")
-                steps[key] = StepSpan(_ns(start, start_part), _ns(duration, duration_part))
-                done = match.end()
-            carried = window[max(done, len(window) - _OVERLAP_BYTES) :]
+    with raw.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        for match in _STEP.finditer(text):
+            batch, step, start, start_part, duration, duration_part = match.groups(b"")
+            key = int(batch), int(step)
+            if key in steps:
+                raise RunError(f"the recording has step {key[1]} of batch {key[0]} twice")
+            steps[key] = StepSpan(_ns(start, start_part), _ns(duration, duration_part))
     return steps
 
 
-def write_trace(raw: Path, output: Path, manifest: Manifest, texts: Sequence[Sequence[str]], steps: Steps) -> None:
-    """Writes the final trace, whole or not at all; packed by gzip if `output` ends in `.gz`.
-
-    Args:
-        raw: what torch.profiler exported.
-        texts: by molecule of the manifest, the text of each of its tokens.
-        steps: the recorded steps of `raw`, at least one.
+def write_trace(raw: Path, output: Path, events: Iterable[str], key: str, value: dict[str, Any]) -> None:
+    """Writes what torch.profiler exported to `raw`, with more events and a top-level key, whole or not at all.
 
     Raises:
-        RunError: `raw` does not end like a trace: the disk was full while torch wrote it, or torch has changed.
-        OSError: `output` cannot be written.
+        RunError: `raw` does not end like a trace: the disk was full while torch wrote it, or torch has changed; or
+            `output` cannot be written.
     """
-    _write(raw, output, token_events(manifest.molecules, texts, steps), {KEY: manifest.to_json()})
-
-
-def write_incomplete(raw: Path, output: Path, account: dict[str, Any]) -> None:
-    """Writes the events before a capture failed, and `account` of the failure in place of a manifest.
-
-    Raises:
-        RunError, OSError: see `write_trace`.
-    """
-    _write(raw, output, (), {INCOMPLETE_KEY: account})
+    end, keys = _tail(raw)
+    keys |= {"traceName": output.name, key: value}
+    try:
+        with replacing_packed(output) as out, raw.open("rb") as file:
+            for start in range(0, end, _CHUNK_BYTES):
+                out.write(file.read(min(_CHUNK_BYTES, end - start)))
+            for event in events:
+                out.write(b",\n" + event.encode())
+            out.write(b"\n]")
+            for name, held in keys.items():
+                out.write(f",\n{_json(name)}: {_json(held)}".encode())
+            out.write(b"\n}\n")
+    except OSError as problem:
+        raise RunError(f"cannot write {output}: {problem.strerror or problem}") from problem
 
 
 def incomplete_path(output: Path) -> Path:
-    """Where `write_incomplete` writes when a capture to `output` fails: `x.json.gz` gives `x.incomplete.json.gz`."""
+    """Where the events before a failed capture to `output` go: `x.json.gz` gives `x.incomplete.json.gz`."""
     ending = ".json.gz" if output.name.endswith(".json.gz") else ".json"
     return output.with_name(f"{output.name.removesuffix(ending)}.incomplete{ending}")
 
 
 def is_incomplete(path: Path) -> bool:
-    """Whether `write_incomplete` wrote a file, by its last lines."""
+    """Whether a failed capture left this file, by its last lines."""
     try:
         with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
             last = b""
@@ -132,25 +115,6 @@ def is_incomplete(path: Path) -> bool:
     except (OSError, EOFError, zlib.error):
         return False
     return _INCOMPLETE.search(last) is not None
-
-
-def _write(raw: Path, output: Path, events: Iterable[str], keys: dict[str, Any]) -> None:
-    """`raw` with more events and top-level keys."""
-    end, tail = _tail(raw)
-    tail["traceName"] = output.name
-    with replacing_packed(output) as out:
-        with raw.open("rb") as file:
-            left = end
-            while left:
-                chunk = file.read(min(left, _CHUNK_BYTES))
-                left -= len(chunk)
-                out.write(chunk)
-        for event in events:
-            out.write(b",\n" + event.encode())
-        out.write(b"\n]")
-        for key, value in (*tail.items(), *keys.items()):
-            out.write(f",\n{_json(key)}: {_json(value)}".encode())
-        out.write(b"\n}\n")
 
 
 def token_events(molecules: Sequence[MoleculeRun], texts: Sequence[Sequence[str]], steps: Steps) -> Iterator[str]:
@@ -231,12 +195,12 @@ def _ns(whole: bytes, part: bytes) -> int:
 def _tail(raw: Path) -> tuple[int, dict[str, Any]]:
     """Where the list of events ends, and the top-level keys after it."""
     size = raw.stat().st_size
+    begin = max(0, size - _TAIL_BYTES)
     with raw.open("rb") as file:
-        file.seek(max(0, size - _TAIL_BYTES), os.SEEK_SET)
+        file.seek(begin)
         last = file.read()
     match = _TAIL.search(last)
     if match is None:
         raise RunError(f"the trace that torch exported is not whole ({size} bytes)", hint="is the disk full?")
     keys: dict[str, Any] = json.loads(b"{" + match.group(1).strip().lstrip(b",") + b"}")
-    before = last[: match.start()].rstrip()
-    return max(0, size - _TAIL_BYTES) + len(before), keys
+    return begin + len(last[: match.start()].rstrip()), keys

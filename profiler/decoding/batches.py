@@ -1,4 +1,4 @@
-"""Cutting prompts into batches: in their order, or by expected length."""
+"""Batches: prompts cut in their order or by expected length, and what each batch and pass wrote."""
 
 from __future__ import annotations
 
@@ -21,21 +21,13 @@ class Need:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """One batch.
-
-    Attributes:
-        prompts: one per row.
-        sequences: number of each prompt in the run, from 0, before sorting.
-        max_new_tokens: bound of its answers in tokens.
-        prompt_width: columns that its prompts are padded to.
-        spare_rows: copies of the last prompt that only keep the batch's shape.
-    """
+    """One batch."""
 
     prompts: tuple[Prompt, ...]
-    sequences: tuple[int, ...]
+    sequences: tuple[int, ...]  # number of each prompt in the run, from 0, before sorting
     max_new_tokens: int
-    prompt_width: int
-    spare_rows: int = 0
+    prompt_width: int  # columns that its prompts are padded to
+    spare_rows: int = 0  # copies of the last prompt that only keep the batch's shape
 
     @property
     def rows(self) -> int:
@@ -46,6 +38,37 @@ class BatchPlan:
     def row_prompts(self) -> tuple[Prompt, ...]:
         """One prompt per row that is computed."""
         return self.prompts + self.prompts[-1:] * self.spare_rows
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What one batch wrote."""
+
+    rows: tuple[tuple[int, ...], ...]  # generated ids by prompt, with the end token, without padding
+    steps: int  # forwards, the prefill included
+    masked_logits: tuple[int, ...] | None  # by prompt; None without a processor
+    # By prompt, the number of tokens that each step appended until the row ended; None: one in each.
+    appended: tuple[tuple[int, ...], ...] | None
+    rows_per_step: tuple[int, ...]  # rows that each step computed, spare ones included
+    host_reads: int | None  # how often the host read chosen tokens back while the batch ran; None in `generate`
+
+    def busy_steps(self, row: int) -> int:
+        """Steps until the row ended."""
+        return len(self.rows[row] if self.appended is None else self.appended[row])
+
+    def written(self, row: int, steps: int) -> tuple[int, ...]:
+        """What the row had written after so many steps."""
+        return self.rows[row][: steps if self.appended is None else sum(self.appended[row][:steps])]
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """What one pass over all batches wrote."""
+
+    batches: tuple[BatchResult, ...]
+    wall_ns: int  # the device synchronized at both ends
+    compiles: int | None  # frames that torch compiled meanwhile; None if it does not say
+    compile_ns: int | None
 
 
 def check_context(prompts: Sequence[Prompt], needs: Sequence[Need], context: int | None) -> None:
@@ -73,7 +96,6 @@ def cut(
     """Batches of at most `batch_size` prompts.
 
     Args:
-        needs: one per prompt.
         sort: by expected length, so that few rows idle; the longest first, so that a lack of memory shows at once.
         one_width: all batches share the widest prompt and the highest bound, and so one cache shape.
         full_rows: the last batch gets spare rows, so that all have one shape.

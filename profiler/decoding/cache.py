@@ -52,9 +52,10 @@ class _Layer(CacheLayerMixin):
         used = self._place.used
         return self.keys[:, :, :used], self.values[:, :, :used]
 
-    def select(self, kept: Tensor) -> None:
-        if self.keys is not None and self.values is not None:
-            self.keys, self.values = self.keys.index_select(0, kept), self.values.index_select(0, kept)
+    def batch_select_indices(self, indices: Tensor) -> None:
+        assert self.keys is not None
+        assert self.values is not None
+        self.keys, self.values = self.keys.index_select(0, indices), self.values.index_select(0, indices)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._place.used, 0
@@ -70,29 +71,22 @@ class RaggedCache(Cache):
     """The cache of one batch shape. The first forward allocates it, and the next batch uses it again.
 
     Args:
-        layers: of the model.
-        rows: of the batch.
         capacity: columns of the longest row, and one more that takes padding and is never read.
         whole: give the attention all columns, so that its shapes do not change; else those in use.
-        device: of the model.
     """
 
     def __init__(self, layers: int, rows: int, capacity: int, whole: bool, device: torch.device) -> None:
         self.place = _Place()
         self.rows, self.capacity, self.whole = rows, capacity, whole
         self._range = torch.arange(capacity, device=device)
-        self._own = [_Layer(self.place, capacity) for _ in range(layers)]
-        super().__init__(layers=list(self._own))
+        super().__init__(layers=[_Layer(self.place, capacity) for _ in range(layers)])
 
     def feed(self, columns: Tensor, positions: Tensor, used: int) -> Tensor:
-        """Sets where the next chunk goes.
+        """Sets where the next chunk goes; what each token sees, bool (rows, 1, width, columns for the attention).
 
         Args:
             columns: int64 (rows, width); positions: the same, 0 for padding.
             used: columns that hold tokens once the chunk is in.
-
-        Returns:
-            What each token sees, bool (rows, 1, width, columns handed to the attention).
         """
         self.place.columns = columns
         self.place.used = self.capacity if self.whole else used
@@ -101,5 +95,4 @@ class RaggedCache(Cache):
     def select(self, kept: Tensor) -> None:
         """Keeps these rows, int64 (n,)."""
         self.rows = len(kept)
-        for layer in self._own:
-            layer.select(kept)
+        self.batch_select_indices(kept)

@@ -10,12 +10,6 @@ from transformers import CompileConfig
 
 from molprof.common.settings import AUTO
 
-# torch keeps the times of its own functions by name. This function runs once for every frame that is compiled, the
-# first time or again (torch/_dynamo/convert_frame.py).
-_MODULE = "torch._dynamo.utils"
-_TIMES = "compilation_time_metrics"
-_KEY = "_compile.compile_inner"
-
 
 def compile_config(mode: str) -> CompileConfig | None:
     """The compile config of a mode of `settings.COMPILE`; None leaves it to transformers.
@@ -30,11 +24,6 @@ def compile_config(mode: str) -> CompileConfig | None:
     return made  # type: ignore[no-any-return]
 
 
-def compile_settings(mode: str) -> dict[str, Any]:
-    """`compile_config` as arguments of `GenerationConfig`."""
-    return {"disable_compile": True} if mode == "off" else {"compile_config": compile_config(mode)}
-
-
 @dataclass(frozen=True)
 class Compiles:
     """Compiled frames and the time in compiling them; None if this torch does not say."""
@@ -44,20 +33,19 @@ class Compiles:
 
     def since(self, before: Compiles) -> Compiles:
         """The difference; None if either is, or if torch's counts were reset in between."""
-        if self.count is None or before.count is None or self.time_ns is None or before.time_ns is None:
+        if self.count is None or before.count is None or self.count < before.count:
             return Compiles(None, None)
-        if self.count < before.count:
-            return Compiles(None, None)
-        return Compiles(self.count - before.count, self.time_ns - before.time_ns)
+        return Compiles(self.count - before.count, (self.time_ns or 0) - (before.time_ns or 0))
 
 
 def compiles_so_far() -> Compiles:
     """All of this process. Imports nothing: if torch's compiler is not loaded, nothing was compiled."""
-    utilities = sys.modules.get(_MODULE)
+    utilities = sys.modules.get("torch._dynamo.utils")
     if utilities is None:
         return Compiles(0, 0)
-    times = getattr(utilities, _TIMES, None)
+    times = getattr(utilities, "compilation_time_metrics", None)
     if not isinstance(times, dict):
         return Compiles(None, None)
-    seconds = times.get(_KEY, [])
+    # torch keeps the times of its functions by name; this one runs once per compiled frame, the first time or again.
+    seconds = times.get("_compile.compile_inner", [])
     return Compiles(len(seconds), round(1e9 * sum(seconds)))

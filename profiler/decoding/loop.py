@@ -9,6 +9,7 @@ step, in `bookkeeping`.
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,22 +47,16 @@ def check_model(loaded: LoadedModel, attention: str) -> None:
 
 
 class Decoder:
-    """Decodes batches of one model, and keeps the cache for the next batch of its shape.
+    """Decodes batches of one model, and keeps the cache for the next batch of its shape."""
 
-    Args:
-        compiled: compile the forward of decode steps.
-    """
-
-    def __init__(self, loaded: LoadedModel, settings: CaptureSettings, compiled: bool = False) -> None:
+    def __init__(self, loaded: LoadedModel, settings: CaptureSettings, compiled: bool) -> None:
         self._loaded, self._settings, self._compiled = loaded, settings, compiled
         self._device = loaded.target.device
         self._choose = chooser(settings)
         self._cache: RaggedCache | None = None
         model: Any = loaded.model
         self._forward: Callable[..., Any] = model
-        self._decode: Callable[..., Any] = model
-        if compiled:
-            self._decode = model.get_compiled_call(compile_config(settings.compile))
+        self._decode = model.get_compiled_call(compile_config(settings.compile)) if compiled else model
         takes = inspect.signature(model.forward).parameters
         self._options = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
         self._additive = model.config._attn_implementation == "eager"
@@ -76,15 +71,10 @@ class Decoder:
         marks: Marks,
         number: int,
     ) -> Callable[[], Decoded]:
-        """Decodes one batch; the function that it returns brings the answers to the host.
+        """Decodes batch `number`, `prompts` by row, in answers of at most `bound` tokens.
 
-        Args:
-            prompts: ids by row. bound: most tokens of an answer.
-            prompt_width: tokens of the longest prompt that the cache has room for.
-            number: of the batch.
-
-        Raises:
-            UsageError: the processor has no `ForcedRuns`.
+        The cache has room for prompts of `prompt_width` tokens. The function that this returns brings the answers to
+        the host. Raises UsageError where the processor has no `ForcedRuns`.
         """
         if studied is not None and not isinstance(studied, ForcedRuns):
             raise UsageError(
@@ -126,7 +116,17 @@ class Decoder:
             step += 1
             ended = step == len(waiting) or marks.enough()
         marks.end()
-        return lambda: _decoded(schedule, chunks[:step], chosen, known)
+
+        def finish() -> Decoded:
+            rows_per_step = tuple(len(chunk.rows) for chunk in chunks[:step])
+            if known:  # the choices are still on the device
+                tokens = iter(torch.cat(chosen).tolist())
+                for place, count in enumerate(rows_per_step):
+                    schedule.fill(place, list(itertools.islice(tokens, count)))
+            schedule.cut(step)
+            return schedule, rows_per_step, 0 if known else step
+
+        return finish
 
     def _scores(self, cache: RaggedCache, fed: _Fed, chosen: Tensor | None, prefill: bool) -> Tensor:
         """Scores of the next token of every row, float32 (rows, logits_width)."""
@@ -177,12 +177,10 @@ class _Fed:
 
 def upload(chunks: Sequence[Chunk], device: torch.device) -> list[_Fed]:
     """Brings all chunks to the device in one copy, without a host sync."""
-    arrays = [
-        array
-        for chunk in chunks
-        for array in (chunk.tokens, chunk.columns, chunk.positions, chunk.rows, chunk.places, chunk.kept)
-        if array is not None
-    ]
+    arrays: list[np.ndarray] = []
+    for chunk in chunks:
+        arrays += (chunk.tokens, chunk.columns, chunk.positions, chunk.rows, chunk.places)
+        arrays += () if chunk.kept is None else (chunk.kept,)
     table = torch.from_numpy(np.concatenate([array.ravel() for array in arrays]))
     if device.type == "cuda":
         table = table.pin_memory()
@@ -197,7 +195,7 @@ def upload(chunks: Sequence[Chunk], device: torch.device) -> list[_Fed]:
 
 
 def chooser(settings: CaptureSettings) -> Callable[[Tensor], Tensor]:
-    """Returns what maps scores (rows, logits_width) to tokens, int64 (rows,), by the warpers of transformers."""
+    """What maps scores (rows, logits_width) to tokens, int64 (rows,), by the warpers of transformers."""
     if settings.sampling == "greedy":
         return lambda scores: scores.argmax(dim=-1)
     warpers = LogitsProcessorList()
@@ -214,15 +212,3 @@ def chooser(settings: CaptureSettings) -> Callable[[Tensor], Tensor]:
         return torch.multinomial(scores.softmax(dim=-1), num_samples=1).squeeze(1)
 
     return sample
-
-
-def _decoded(schedule: Schedule, chunks: Sequence[Chunk], chosen: Sequence[Tensor], known: bool) -> Decoded:
-    """The answers, with choices that are still on the device filled in."""
-    if known:
-        tokens = torch.cat(list(chosen)).tolist()
-        for step, chunk in enumerate(chunks):
-            count = len(chunk.rows)
-            schedule.fill(step, tokens[:count])
-            tokens = tokens[count:]
-    schedule.cut(len(chunks))
-    return schedule, tuple(len(chunk.rows) for chunk in chunks), 0 if known else len(chunks)

@@ -23,21 +23,18 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import statistics
 import time
+import timeit
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import (
-    LogitsProcessor,
-    LogitsProcessorList,
-    PreTrainedModel,
-    StoppingCriteria,
-    StoppingCriteriaList,
-)
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
 from molprof.common.phases import STEP_PHASES
 
@@ -73,19 +70,16 @@ class Marks:
 
 
 class HostMarks(Marks):
-    """Host timestamps at the marks, without device synchronization: cheap enough for timed passes.
-
-    Attributes:
-        setup_ns: host time by set-up phase, summed over batches; `setup` is `generate` before its first F.
-        batches: per batch, timestamps in ns: four per step in the order of `STEP_PHASES`, and one at the end.
-    """
+    """Host timestamps at the marks, without device synchronization: cheap enough for timed passes."""
 
     def __init__(self, on_step: Callable[[int, int], None] | None = None, now: Callable[[], int] | None = None) -> None:
         """`on_step(batch, step)` is called when a step begins, in passes that are not timed. `now` is a clock in ns."""
         self._now = now or time.perf_counter_ns
-        self.setup_ns: dict[str, int] = {}
-        self.batches: list[list[int]] = []
         self._on_step = on_step
+        # By set-up phase, summed over batches; `setup` is `generate` before its first F.
+        self._setup_ns: Counter[str] = Counter()
+        # Per batch, timestamps in ns: four per step in the order of `STEP_PHASES`, and one at the end.
+        self._batches: list[list[int]] = []
         self._times: list[int] = []
         self._began = 0
 
@@ -93,7 +87,8 @@ class HostMarks(Marks):
     def setup(self, name: str, batch: int) -> Iterator[None]:
         began = self._now()
         yield
-        self._add(name, self._now() - began)
+        took = self._now() - began
+        self._setup_ns[name] += took
 
     def begin(self, batch: int) -> None:
         self._times = []
@@ -101,7 +96,7 @@ class HostMarks(Marks):
 
     def forward(self) -> None:
         if self._on_step is not None:
-            self._on_step(len(self.batches), len(self._times) // 4)
+            self._on_step(len(self._batches), len(self._times) // 4)
         self._times.append(self._now())
 
     def processor(self) -> None:
@@ -111,26 +106,20 @@ class HostMarks(Marks):
 
     def end(self) -> None:
         self._times.append(self._now())
-        self._add("setup", self._times[0] - self._began)
-        self.batches.append(self._times)
-
-    def _add(self, name: str, duration_ns: int) -> None:
-        self.setup_ns[name] = self.setup_ns.get(name, 0) + duration_ns
+        self._setup_ns["setup"] += self._times[0] - self._began
+        self._batches.append(self._times)
 
     def steps_ns(self) -> list[list[int]]:
         """Wall time of each step, batch after batch."""
-        return [
-            [after - before for before, after in zip(times[::4], times[4::4], strict=False)] for times in self.batches
-        ]
+        return [[after - before for before, after in itertools.pairwise(times[::4])] for times in self._batches]
 
     def phases_ns(self) -> dict[str, int]:
         """Host time by phase, summed over batches and steps; the forward of step 0 is `prefill`."""
-        totals = dict(self.setup_ns)
-        for times in self.batches:
-            for place in range(len(times) - 1):
-                name = "prefill" if place == 0 else STEP_PHASES[place % 4]
-                totals[name] = totals.get(name, 0) + times[place + 1] - times[place]
-        return totals
+        totals = Counter(self._setup_ns)
+        for times in self._batches:
+            for place, (before, after) in enumerate(itertools.pairwise(times)):
+                totals["prefill" if place == 0 else STEP_PHASES[place % 4]] += after - before
+        return dict(totals)
 
 
 class _First(LogitsProcessor):
@@ -209,13 +198,6 @@ def signature_cost_ns() -> float:
     return _cost_ns(lambda: inspect.signature(call).parameters, 200)
 
 
-def _cost_ns(action: Callable[[], object], repeats: int) -> float:
-    """Median of nine averages over `repeats` calls."""
-
-    def average() -> float:
-        began = time.perf_counter_ns()
-        for _ in range(repeats):
-            action()
-        return (time.perf_counter_ns() - began) / repeats
-
-    return statistics.median(average() for _ in range(9))
+def _cost_ns(action: Callable[[], object], calls: int) -> float:
+    """Median of nine averages."""
+    return 1e9 / calls * statistics.median(timeit.repeat(action, repeat=9, number=calls))

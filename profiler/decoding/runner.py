@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,18 +14,15 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-from molprof.common.errors import ProcessorError, UsageError
+from molprof.common.errors import ProcessorError, RunError, UsageError
 from molprof.common.settings import AUTO, STATIC_CACHES, CaptureSettings
-from molprof.profiler.decoding.batches import BatchPlan, Need, check_context, cut
-from molprof.profiler.decoding.compilation import compile_settings, compiles_so_far
-from molprof.profiler.decoding.failures import explained
+from molprof.profiler.decoding.batches import BatchPlan, BatchResult, Need, PassResult, check_context, cut
+from molprof.profiler.decoding.compilation import compile_config, compiles_so_far
 from molprof.profiler.decoding.loop import Decoder, check_model
 from molprof.profiler.decoding.marks import Marks, marked
-from molprof.profiler.decoding.results import BatchResult, PassResult
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompt
-from molprof.profiler.molecules.smiles import Molecule
-from molprof.profiler.molecules.template import PLACEHOLDER, Template, Templates, default_threads
+from molprof.profiler.molecules.template import PLACEHOLDER, Templates, default_threads
 from molprof.profiler.processors.base import BatchProcessor, Processor
 
 _KERNELS = {
@@ -37,6 +34,10 @@ _KERNELS = {
 # Without a processor each of the three numbers of a block may be one token longer than its placeholder (a minus, or a
 # second digit before the point). The slack beyond that cuts only texts that went astray.
 _SLACK_PER_BLOCK, _SLACK = 3, 8
+# torch's message where no token of a row can be sampled.
+_NO_CHOICE = "probability tensor contains"
+# torch's messages, on a GPU and on a CPU, where none of the attention kernels that it may use can run.
+NO_KERNEL = ("No available kernel", "No viable backend")
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,6 @@ class Runner:
 
         With a static cache all batches share one prompt width and one bound, so that a compiled forward sees one cache
         shape. A compiled run fills the last batch up with spare rows for the same reason.
-
-        Raises:
-            UsageError: a prompt and its answer exceed the model's context, or the settings do not fit the prompts.
         """
         settings = self.settings
         if settings.own_loop:
@@ -74,11 +72,7 @@ class Runner:
         return cut(prompts, needs, settings.batch_size, sort, one_width=static, full_rows=self.compiled)
 
     def sorts(self, prompts: Sequence[Prompt]) -> bool:
-        """Whether batches are cut by length: as `sort` says, else if a processor has templates for all prompts.
-
-        Raises:
-            UsageError: `sort` is on, and a prompt has no template.
-        """
+        """Whether batches are cut by length: as `sort` says, else if a processor has templates for all prompts."""
         told = all(prompt.molecule is not None for prompt in prompts)
         if self.settings.sort and not told:
             raise UsageError("prompts of plain text have no expected length to sort by", hint="leave out --sort")
@@ -92,31 +86,22 @@ class Runner:
             return False
         return on_gpu if self.settings.compile == AUTO else self.settings.compile != "off"
 
-    def template(self, molecule: Molecule) -> Template:
-        """The molecule's template with the processor's placeholder."""
-        return self.templates.build([molecule])[0]
-
     @functools.cached_property
     def templates(self) -> Templates:
-        """Builds the templates."""
+        """Builds templates with the processor's placeholder."""
         placeholder = getattr(self.processor, "placeholder", PLACEHOLDER)
         return Templates(self.loaded.tokenizer, placeholder, self.template_threads, self.settings.template_cache)
 
     @property
     def template_threads(self) -> int:
-        """Threads that build templates."""
         return self.settings.template_threads or default_threads()
 
     def run(self, plans: Sequence[BatchPlan], marks: Marks | None, only: int | None = None) -> PassResult:
-        """One pass over all batches, or over batch `only`.
-
-        Raises:
-            RunError: out of memory, or the attention asked for has no kernel here.
-            ProcessorError: a user's processor failed.
-        """
+        """One pass over all batches, or over batch `only`. Raises ProcessorError where a user's processor fails."""
         results = []
         self.templates.clear()
-        with self._attention():
+        kernel = _KERNELS.get(self.settings.attention)
+        with nullcontext() if kernel is None else sdpa_kernel(kernel):
             self.synchronize()
             if self.settings.own_loop:
                 _ = self._decoder  # made once per run, outside the timed span
@@ -145,7 +130,7 @@ class Runner:
             if max_new_tokens is None:
                 raise UsageError("a plain-text prompt has no template to bound its answer", hint="--max-new-tokens N")
             return Need(width, max_new_tokens, max_new_tokens)
-        template = self.template(prompt.molecule)
+        (template,) = self.templates.build([prompt.molecule])
         bound = len(template.ids) + 1  # the end token
         if self.processor is None:
             bound += _SLACK_PER_BLOCK * len(prompt.molecule.atoms) + _SLACK
@@ -167,10 +152,9 @@ class Runner:
         return (self._jump if self.settings.own_loop else self._generate)(number, plan, studied, marks)
 
     def _jump(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
-        """A batch by molprof's own loop."""
         with marks.setup("tokenize", number):
             prompts = self.loaded.tokenizer([prompt.text for prompt in plan.row_prompts])["input_ids"]
-        with explained(plan, self.settings.attention):
+        with _explained(plan, self.settings.attention):
             finish = self._decoder.decode(prompts, plan.max_new_tokens, plan.prompt_width, studied, marks, number)
         with marks.setup("text", number):
             decoded, rows_per_step, host_reads = finish()
@@ -190,8 +174,8 @@ class Runner:
         return Decoder(self.loaded, self.settings, self.compiled)
 
     def _generate(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
-        """A batch by transformers' `generate`."""
         loaded, device = self.loaded, self.loaded.target.device
+        model: Any = loaded.model
         with marks.setup("tokenize", number):
             encoded = loaded.tokenizer(
                 [prompt.text for prompt in plan.row_prompts],
@@ -201,8 +185,19 @@ class Runner:
                 return_tensors="pt",
             )
             inputs = {name: encoded[name].to(device) for name in ("input_ids", "attention_mask")}
-        with explained(plan, self.settings.attention):
-            output = self._call(number, plan, inputs, [] if studied is None else [studied], marks)
+        processors: list[Any] = [] if studied is None else [studied]
+        config = self._config(plan.max_new_tokens)
+        arguments: AbstractContextManager[tuple[LogitsProcessorList, StoppingCriteriaList | None]]
+        if type(marks) is Marks:  # which does nothing: `generate` runs as it would without molprof
+            arguments = nullcontext((LogitsProcessorList(processors), None))
+        else:
+            arguments = marked(model, marks, plan.rows, processors)
+        with _explained(plan, self.settings.attention), arguments as (listed, criteria):
+            marks.begin(number)
+            output: Tensor = model.generate(
+                **inputs, generation_config=config, logits_processor=listed, stopping_criteria=criteria
+            )
+            marks.end()
         with marks.setup("text", number):
             answers = output[:, plan.prompt_width :].tolist()
             loaded.tokenizer.batch_decode(answers, skip_special_tokens=False)
@@ -215,25 +210,6 @@ class Runner:
             rows_per_step=(plan.rows,) * steps,
             host_reads=None,
         )
-
-    def _call(
-        self, number: int, plan: BatchPlan, inputs: dict[str, Tensor], processors: list[Any], marks: Marks
-    ) -> Tensor:
-        """Prompt and answer ids, int64 (batch, prompt_width + steps)."""
-        model: Any = self.loaded.model
-        config = self._config(plan.max_new_tokens)
-        arguments: AbstractContextManager[tuple[LogitsProcessorList, StoppingCriteriaList | None]]
-        if type(marks) is Marks:  # which does nothing: `generate` runs as it would without molprof
-            arguments = nullcontext((LogitsProcessorList(processors), None))
-        else:
-            arguments = marked(model, marks, plan.rows, processors)
-        with arguments as (listed, criteria):
-            marks.begin(number)
-            output: Tensor = model.generate(
-                **inputs, generation_config=config, logits_processor=listed, stopping_criteria=criteria
-            )
-            marks.end()
-        return output
 
     def _config(self, max_new_tokens: int) -> GenerationConfig:
         """Sets explicitly all that molprof decides, so that the model's own generation config has no say."""
@@ -249,13 +225,34 @@ class Runner:
             cache_implementation=None if settings.kv_cache == "dynamic" else settings.kv_cache,
             eos_token_id=sorted(self.loaded.eos),
             pad_token_id=self.loaded.target.pad,
-            **compile_settings(settings.compile),
+            compile_config=compile_config(settings.compile),
+            disable_compile=settings.compile == "off",
             **sampling,
         )
 
-    def _attention(self) -> AbstractContextManager[None]:
-        kernel = _KERNELS.get(self.settings.attention)
-        return nullcontext() if kernel is None else sdpa_kernel(kernel)
+
+@contextmanager
+def _explained(plan: BatchPlan, attention: str) -> Iterator[None]:
+    """Turns failures that a setting causes into errors that name the setting."""
+    try:
+        yield
+    except torch.OutOfMemoryError as problem:
+        raise RunError(
+            f"out of GPU memory: {plan.rows} x ({plan.prompt_width} + {plan.max_new_tokens}) tokens",
+            hint="a smaller --batch-size",
+        ) from problem
+    except RuntimeError as problem:
+        if _NO_CHOICE in str(problem):
+            raise RunError(
+                "no token can be sampled: the scores of a row contain NaN or +inf, or are all -inf",
+                hint="the cause may be the processor, a temperature near 0, or --dtype float16",
+            ) from problem
+        if not any(words in str(problem) for words in NO_KERNEL):
+            raise
+        raise RunError(
+            f"the attention {attention!r} has no kernel for this model, mask, dtype and device: {problem}",
+            hint="--attention sdpa lets torch choose",
+        ) from problem
 
 
 def _masked(studied: BatchProcessor | None, count: int) -> tuple[int, ...] | None:

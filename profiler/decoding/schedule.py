@@ -24,64 +24,39 @@ Forced = Callable[[int, int, "int | None"], Sequence[int]]
 
 @dataclass(frozen=True)
 class Chunk:
-    """One forward: R rows of W tokens.
+    """One forward: R rows of W tokens; arrays are int64."""
 
-    Attributes:
-        rows: rows of the batch, int64 (R,).
-        kept: places of these rows in the chunk before; None if its rows are the same.
-        tokens: int64 (R, W), `CHOSEN` for the token that the step before chose.
-        columns: cache column of each token, int64 (R, W); padding goes to a column that is never read.
-        positions: number of each token in its row, prompt included, int64 (R, W); 0 for padding. A token sees the
-            columns up to its own number.
-        places: answer position of the next choice, int64 (R,).
-        used: columns in use after it, in the longest row.
-    """
-
-    rows: np.ndarray
-    kept: np.ndarray | None
-    tokens: np.ndarray
-    columns: np.ndarray
+    rows: np.ndarray  # (R,), of the batch
+    kept: np.ndarray | None  # (R,), places of these rows in the chunk before; None if its rows are the same
+    tokens: np.ndarray  # (R, W), `CHOSEN` for the token that the step before chose
+    columns: np.ndarray  # (R, W), of the cache; padding goes to a column that is never read
+    # (R, W), number of each token in its row, prompt included; 0 for padding. A token sees the columns up to its own.
     positions: np.ndarray
-    places: np.ndarray
-    used: int
+    places: np.ndarray  # (R,), answer position of the next choice
+    used: int  # columns in use after it, in the longest row
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for all rows of a batch.
+    """What holds for all rows of a batch."""
 
-    Attributes:
-        ends: ids that end a row.
-        bound: most tokens of an answer.
-        trash: the column for padding; pad: an id for it.
-        jump: feed forced runs whole; else one token per row and step, as `generate` does.
-        drop: rows that have ended leave the next chunk.
-        widths: the accepted widths of chunks after the first; empty: any.
-    """
-
-    ends: frozenset[int]
-    bound: int
-    trash: int
+    ends: frozenset[int]  # ids that end a row
+    bound: int  # most tokens of an answer
+    trash: int  # the column for padding
     pad: int = 0
-    jump: bool = True
-    drop: bool = False
-    widths: Sequence[int] = ()
+    jump: bool = True  # feed forced runs whole; else one token per row and step, as `generate` does
+    drop: bool = False  # rows that have ended leave the next chunk
+    widths: Sequence[int] = ()  # accepted widths of chunks after the first; empty: any
 
 
 class Schedule:
     """The rows of one batch, chunk by chunk.
 
-    Args:
-        prompts: token ids of each row.
-        forced: the forced tokens; called once before the first choice of a row and once after each. None: no token
-            is known to be forced.
-
-    Attributes:
-        answers: by row, the tokens so far, `CHOSEN` for unknown choices.
-        appended: by row, the number of tokens that each step appended, until the row ended.
+    `forced` is called once before the first choice of a row and once after each; None: no token is known to be forced.
     """
 
     def __init__(self, prompts: Sequence[Sequence[int]], forced: Forced | None, rules: Rules) -> None:
+        # By row, the tokens so far, `CHOSEN` for unknown choices; and how many each step appended until the row ended.
         self.answers: list[list[int]] = [[] for _ in prompts]
         self.appended: list[list[int]] = [[] for _ in prompts]
         self._prompts = prompts
@@ -102,11 +77,7 @@ class Schedule:
         return self._chunk(parts, None, ())
 
     def next(self, chosen: Sequence[int] | None) -> Chunk | None:
-        """The chunk after a choice; None if every row has ended.
-
-        Args:
-            chosen: by row of the chunk before; None: the host does not know.
-        """
+        """The chunk after a choice (by row of the chunk before; None: not known here); None if every row has ended."""
         self._choices.append([])
         parts: dict[int, list[int]] = {}
         for place, row in enumerate(self._rows):

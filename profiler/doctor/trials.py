@@ -99,8 +99,8 @@ def attention(backend: str) -> dict[str, Any]:
 
 def preset(name: str) -> dict[str, Any]:
     """Read a preset's checkpoint and its tokenizer, without torch."""
-    from molprof.profiler.models.backends import load_backend
     from molprof.profiler.models.checkpoint import checkpoint_path, read_header
+    from molprof.profiler.models.tokenizers import load_backend
 
     read_header(checkpoint_path(name))
     return {"tokens": load_backend(name).get_vocab_size()}

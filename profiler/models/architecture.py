@@ -1,12 +1,14 @@
-"""The presets' architectures: Qwen3 and LLaMA classes of transformers, tiny or at any other size."""
+"""The presets' architectures: Qwen3 and LLaMA classes of transformers, tiny, at a real size, or at any other."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.memory import available_bytes
+from molprof.common.settings import RANDOM, TRAINED, CaptureSettings
 
 if TYPE_CHECKING:
     import torch
@@ -27,32 +29,130 @@ class Shape:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model family at one size.
+    """A model family at one size."""
 
-    Attributes:
-        family: `qwen` or `llama`.
-        logits_width: columns of the logits, padding to a multiple of 128 included, as published.
-        rope_theta: base of the rotary frequencies.
-        context: longest sequence in tokens.
-        tied: the output layer is the embedding.
-    """
-
-    family: str
+    family: str  # `qwen` or `llama`
     shape: Shape
-    logits_width: int
+    logits_width: int  # columns of the logits, padding to a multiple of 128 included, as published
     rope_theta: float = 10_000.0
-    context: int = 2048
-    tied: bool = True
+    context: int = 2048  # tokens
+    tied: bool = True  # the output layer is the embedding
 
 
-TINY_GROUPED = Shape(layers=4, hidden=192, heads=6, kv_heads=3, head_dim=32, mlp=512)
-TINY = Shape(layers=4, hidden=192, heads=6, kv_heads=6, head_dim=32, mlp=512)
-
+_TINY = Shape(layers=4, hidden=192, heads=6, kv_heads=6, head_dim=32, mlp=512)
 ARCHITECTURES = {
     # Logits widths: Qwen/Qwen3-0.6B and meta-llama/Meta-Llama-3-8B, config.json `vocab_size`.
-    "qwen": Architecture("qwen", TINY_GROUPED, logits_width=151_936),
-    "llama": Architecture("llama", TINY, logits_width=128_256),
+    "qwen": Architecture("qwen", replace(_TINY, kv_heads=3), logits_width=151_936),
+    "llama": Architecture("llama", _TINY, logits_width=128_256),
 }
+
+ACCEPTED = f"use a preset ({', '.join(ARCHITECTURES)}), a folder, or a model hub id"
+NAMED = {
+    # Qwen/Qwen3-0.6B, config.json.
+    "qwen": {"0.6b": Shape(layers=28, hidden=1024, heads=16, kv_heads=8, head_dim=128, mlp=3072)},
+    # Half the width of meta-llama/Llama-3.2-1B: 383 M parameters in its 16 layers.
+    "llama": {"380m": Shape(layers=16, hidden=1024, heads=16, kv_heads=8, head_dim=64, mlp=4096)},
+}
+_NUMBERS = tuple(field.name for field in fields(Shape))
+# A million layers are refused for their memory; more could not even be listed.
+_DIGITS = 7
+_TIED = {"yes": 1, "no": 0}
+
+
+def check_folder(what: str, name: str | None) -> None:
+    """Check, before a job waits in a queue for it, that the name of a `model` or `tokenizer` is a folder if it must."""
+    if name is not None and name.startswith(("/", ".", "~")) and not Path(name).is_dir():
+        raise UsageError(f"no folder {name} to load the {what} from", hint=ACCEPTED)
+
+
+def check_preset(settings: CaptureSettings) -> None:
+    """Raises UsageError where the model takes no such size or weights: both are for presets."""
+    if settings.size is not None:
+        sized(settings.model, settings.size, settings.weights)
+    elif settings.weights != TRAINED and settings.model not in ARCHITECTURES:
+        raise UsageError(
+            f"weights {settings.weights!r}: the model {settings.model!r} has weights of its own",
+            hint=f"random weights are for the presets: {', '.join(ARCHITECTURES)}",
+        )
+
+
+def sized(preset: str, size: str, weights: str = TRAINED) -> Architecture:
+    """The preset's architecture at another size.
+
+    Args:
+        size: a name of `NAMED`, or numbers such as `layers=28,hidden=1024,heads=16,kv_heads=8,head_dim=128,mlp=3072`;
+            others stay the preset's own. `tied=no` gives the output layer its own weights.
+        weights: `trained` if the result must hold the trained model.
+    """
+    if preset not in ARCHITECTURES:
+        raise UsageError(
+            f"size {size!r}: the model {preset!r} cannot be resized",
+            hint=f"sizes are for the presets: {', '.join(ARCHITECTURES)}",
+        )
+    own = ARCHITECTURES[preset]
+    named = NAMED[preset].get(size.lower())
+    wide = replace(own, shape=named) if named else _numbers(preset, own, size)
+    if found := _problem(own, wide, weights):
+        raise UsageError(f"size {size!r}: {found[0]}", hint=found[1])
+    return wide
+
+
+def _numbers(preset: str, own: Architecture, size: str) -> Architecture:
+    accepted = f"use {', '.join(NAMED[preset])} or numbers, such as layers=8,hidden=512: {', '.join(_NUMBERS)}, tied"
+    given = {}
+    for part in size.split(","):
+        key, sign, value = (text.strip() for text in part.partition("="))
+        if not sign:
+            raise UsageError(f"no size {size!r} of {preset!r}", hint=accepted)
+        if key in given:
+            raise UsageError(f"size {size!r} gives {key} twice", hint=accepted)
+        if key == "tied" and value in _TIED:
+            given[key] = _TIED[value]
+        elif key in _NUMBERS and value.isascii() and value.isdigit() and len(value) <= _DIGITS and int(value) > 0:
+            given[key] = int(value)
+        else:
+            raise UsageError(f"size {size!r}: cannot use {part.strip()!r}", hint=accepted)
+    tied = bool(given.pop("tied", True))
+    return replace(own, shape=replace(own.shape, **given), tied=tied)
+
+
+def key_value_heads(narrow: Shape, wide: Shape) -> int:
+    """Key-value heads that `wide` requires to serve every query head of `narrow`.
+
+    A narrow key-value head that serves more query heads than a wide one is repeated.
+    """
+    served, places = narrow.heads // narrow.kv_heads, wide.heads // wide.kv_heads
+    return narrow.kv_heads * -(-served // places)
+
+
+def _problem(own: Architecture, size: Architecture, weights: str) -> tuple[str, str] | None:
+    """What is wrong with a size, and what to do."""
+    narrow, wide = own.shape, size.shape
+    if wide.heads % wide.kv_heads:
+        problem = f"{wide.heads} heads cannot share {wide.kv_heads} key-value heads evenly"
+        return problem, "make heads a multiple of kv_heads"
+    if wide.head_dim % 2:
+        return f"rotary embedding requires pairs, but head_dim is {wide.head_dim}", "use an even head_dim"
+    if own.family == "llama" and wide.hidden % wide.heads:
+        problem = f"transformers' LLaMA requires hidden {wide.hidden} to be a multiple of heads {wide.heads}"
+        return problem, f"use for example hidden={-(-wide.hidden // wide.heads) * wide.heads}"
+    if weights == RANDOM:
+        return None
+    advice = f"use a larger size, or --weights {RANDOM} for any size"
+    for name in ("layers", "hidden", "mlp"):
+        least, value = getattr(narrow, name), getattr(wide, name)
+        if value < least:
+            return f"the trained model has {name} {least}, more than {value}", advice
+    if wide.head_dim % narrow.head_dim:
+        problem = f"head_dim {wide.head_dim} is not a multiple of the trained {narrow.head_dim}"
+        return f"{problem}, so that the rotary frequencies differ", advice
+    if (needed := key_value_heads(narrow, wide)) > wide.kv_heads:
+        problem = (
+            f"the {narrow.heads} trained heads in {narrow.kv_heads} groups require {needed} key-value heads that "
+            f"serve {wide.heads // wide.kv_heads} each, not {wide.kv_heads}"
+        )
+        return problem, advice
+    return None
 
 
 def config(architecture: Architecture, vocabulary: int, eos: int, pad: int) -> PretrainedConfig:
@@ -60,10 +160,7 @@ def config(architecture: Architecture, vocabulary: int, eos: int, pad: int) -> P
     from transformers import LlamaConfig, Qwen3Config
 
     shape = architecture.shape
-    classes = {"qwen": Qwen3Config, "llama": LlamaConfig}
-    if architecture.family not in classes:
-        raise UsageError(f"no model family {architecture.family!r}", hint=f"use one of: {', '.join(classes)}")
-    settings: PretrainedConfig = classes[architecture.family](
+    settings: PretrainedConfig = {"qwen": Qwen3Config, "llama": LlamaConfig}[architecture.family](
         vocab_size=vocabulary,
         hidden_size=shape.hidden,
         intermediate_size=shape.mlp,
@@ -90,17 +187,12 @@ def build(settings: PretrainedConfig) -> PreTrainedModel:
 
 
 def build_empty(settings: PretrainedConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """A model in evaluation mode whose weights are allocated and not set.
-
-    Raises:
-        RunError: the device has no memory for it.
-    """
+    """A model in evaluation mode whose weights are allocated and not set. Raises RunError where memory is too small."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    _check_memory(
-        _matrix_elements(settings), dtype, device
-    )  # before a million layers are made, which takes long even empty
+    # Even empty, a million layers take long to make: so check first.
+    _check_memory(_matrix_elements(settings), dtype, device)
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(settings, dtype=dtype)
     _check_memory(model.num_parameters(), dtype, device)
@@ -123,20 +215,13 @@ def _matrix_elements(settings: PretrainedConfig) -> int:
 
 
 def _check_memory(parameters: int, dtype: torch.dtype, device: torch.device) -> None:
+    import torch
+
     needed = parameters * dtype.itemsize
-    available = _available_bytes(device)
+    available = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
     if available is not None and needed > available:
         raise RunError(
             f"the model's {parameters / 1e6:,.0f} M parameters need {needed / 1e9:,.1f} GB as {dtype}; "
             f"{device} has {available / 1e9:,.1f} GB free",
             hint="use a smaller --size, or --dtype bfloat16",
         )
-
-
-def _available_bytes(device: torch.device) -> int | None:
-    """Free memory of a device; None if unknown."""
-    import torch
-
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return available_bytes()

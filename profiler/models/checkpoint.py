@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.settings import RANDOM, CaptureSettings
-from molprof.profiler.models.architecture import ARCHITECTURES, Shape, build, build_empty, config
-from molprof.profiler.models.sizes import sized
+from molprof.profiler.models.architecture import ARCHITECTURES, Shape, build, build_empty, config, sized
 
 if TYPE_CHECKING:
     import torch
@@ -33,20 +32,13 @@ _REINSTALL = "reinstall molprof"
 
 @dataclass(frozen=True)
 class Header:
-    """The metadata of a checkpoint.
-
-    Attributes:
-        preset: key of `ARCHITECTURES`.
-        ids: full-vocabulary id of each embedding row but the last, which all other ids share.
-        eos, pad: full-vocabulary ids.
-        record: settings and score of the training.
-    """
+    """The metadata of a checkpoint; ids are those of the full vocabulary."""
 
     preset: str
-    ids: tuple[int, ...]
+    ids: tuple[int, ...]  # of each embedding row but the last, which all other ids share
     eos: int
     pad: int
-    record: dict[str, Any]
+    record: dict[str, Any]  # settings and score of the training
 
 
 def checkpoint_path(preset: str) -> Path:
@@ -83,17 +75,7 @@ def load_preset(
     report: Report = lambda layer, layers: None,
     path: Path | None = None,
 ) -> PreTrainedModel:
-    """The full-vocabulary model of a preset, in evaluation mode.
-
-    Args:
-        settings: its model, size, weights and attention.
-        report: called after each layer with its number, from 1, and their number.
-        path: another checkpoint of the same preset, instead of the packaged one.
-
-    Raises:
-        UsageError: no such preset, or no such size of it.
-        RunError: the checkpoint is missing or damaged, or the device has no memory for the model.
-    """
+    """The full-vocabulary model of a preset, in evaluation mode; `path` replaces the packaged file."""
     preset, size = settings.model, settings.size
     file = path or checkpoint_path(preset)
     header = read_header(file)

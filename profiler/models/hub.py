@@ -8,8 +8,7 @@ import huggingface_hub
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
 from molprof.common.errors import UsageError
-from molprof.profiler.models.architecture import ARCHITECTURES
-from molprof.profiler.models.names import ACCEPTED, check_folder
+from molprof.profiler.models.architecture import ACCEPTED, ARCHITECTURES, check_folder
 
 _TIMEOUT_S = 5.0
 # A tokenizer may also be described by the model's own configuration.
@@ -17,15 +16,7 @@ _FILES = {"model": ("config.json",), "tokenizer": ("tokenizer.json", "tokenizer_
 
 
 def check_exists(what: str, name: str) -> None:
-    """Check, before any work, that loading would find a model or tokenizer.
-
-    Args:
-        what: `model` or `tokenizer`.
-        name: a preset, a folder or a hub id.
-
-    Raises:
-        UsageError: there is none of this name.
-    """
+    """Raises UsageError, before any work, where loading would not find a `model` or `tokenizer`."""
     if name in ARCHITECTURES:
         return
     local = only_local(what, name)
@@ -51,14 +42,8 @@ def only_local(what: str, name: str) -> str | None:
     """Why `name` can be loaded from this machine only; None where the hub has it.
 
     The hub's client requests every file of a model several times, with growing pauses: a mistyped name takes most of a
-    minute. So this makes one request, and if the hub cannot be reached, loading uses the cache.
-
-    Args:
-        what: `model` or `tokenizer`.
-        name: a folder or a hub id.
-
-    Raises:
-        UsageError: no such folder, a folder without a model or tokenizer, or the hub has none of this name.
+    minute. So this makes one request, and if the hub cannot be reached, loading uses the cache. Raises UsageError where
+    there is no such folder, nothing in it, or nothing of this name on the hub.
     """
     if Path(name).is_dir():
         needed = _FILES[what]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +15,13 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from molprof.common.errors import RunError, UsageError
-from molprof.common.files import cache_dir
 from molprof.common.settings import AUTO, RANDOM, CaptureSettings
-from molprof.profiler.models.architecture import ARCHITECTURES
+from molprof.profiler.models.architecture import ACCEPTED, ARCHITECTURES, check_preset
 from molprof.profiler.models.checkpoint import implementation, load_preset
 from molprof.profiler.models.hub import not_found, only_local
-from molprof.profiler.models.names import ACCEPTED
-from molprof.profiler.models.sizes import check_preset
-from molprof.profiler.models.target import Target
+from molprof.profiler.models.target import Target, token_bytes
 from molprof.profiler.models.tokenizers import TAGS, VOCABULARIES, preset_tokenizer
-from molprof.profiler.models.vocabulary import TokenBytes, token_bytes
+from molprof.profiler.models.widening import Report
 
 # Errors of transformers may list every architecture that it knows.
 _REASON_CHARACTERS = 400
@@ -32,24 +29,14 @@ _REASON_CHARACTERS = 400
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to generate.
-
-    Attributes:
-        name, tokenizer_name: as given.
-        table: bytes of each token.
-        eos: ids that end a sequence; processors force `target.eos`.
-        target: what processors are made for.
-        notes: remarks on model and tokenizer.
-    """
+    """A model ready to generate."""
 
     name: str
-    tokenizer_name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
-    table: TokenBytes
-    eos: frozenset[int]
+    eos: frozenset[int]  # ids that end a sequence; processors force `target.eos`
     target: Target
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # on model and tokenizer
 
     @property
     def context(self) -> int | None:
@@ -85,17 +72,8 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     return dtype
 
 
-def load(settings: CaptureSettings, report: Callable[[int, int], None] = lambda layer, layers: None) -> LoadedModel:
-    """The model and tokenizer of `settings`: a preset, or what transformers finds by path or hub id.
-
-    Args:
-        report: called after each layer of a preset with its number, from 1, and their number.
-
-    Raises:
-        UsageError: no such model, size, tokenizer or device; or they do not fit each other.
-        MissingExtraError: a preset's vocabulary is not installed.
-        RunError: the installation lacks the preset's checkpoint, or the device has no memory for the model.
-    """
+def load(settings: CaptureSettings, report: Report = lambda layer, layers: None) -> LoadedModel:
+    """The model and tokenizer of `settings`: a preset, whose layers `report` counts, or by path or hub id."""
     check_preset(settings)
     name, tokenizer = settings.model, settings.tokenizer or settings.model
     device = resolve_device(settings.device)
@@ -121,44 +99,38 @@ def load(settings: CaptureSettings, report: Callable[[int, int], None] = lambda 
 
 
 def describe(name: str, tokenizer_name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> LoadedModel:
-    """A model and its tokenizer, ready to generate.
-
-    Raises:
-        UsageError: the tokenizer has no character offsets, no end token, or more tokens than the model.
-    """
+    """A model and its tokenizer, ready to generate; UsageError where they do not fit each other."""
     if not tokenizer.is_fast:
         raise UsageError(
-            f"the tokenizer {tokenizer_name!r} gives no character offsets",
-            hint="use a model with a fast tokenizer",
+            f"the tokenizer {tokenizer_name!r} gives no character offsets", hint="use a model with a fast tokenizer"
         )
     if tokenizer.eos_token_id is None:
         raise UsageError(f"the tokenizer {tokenizer_name!r} has no end-of-sequence token", hint="--tokenizer NAME")
     width = model.get_output_embeddings().weight.shape[0]
-    if max(tokenizer.get_vocab().values()) >= width:
+    table = token_bytes(tokenizer)
+    if len(table.pieces) > width:
         raise UsageError(
-            f"the tokenizer {tokenizer_name!r} has ids up to {max(tokenizer.get_vocab().values())}, "
+            f"the tokenizer {tokenizer_name!r} has ids up to {len(table.pieces) - 1}, "
             f"the model {name!r} only {width} logits",
             hint="--tokenizer with the model's own tokenizer",
         )
     eos = tokenizer.eos_token_id
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else eos
     if tokenizer.pad_token_id is None:
-        tokenizer.pad_token_id = pad
+        tokenizer.pad_token_id = eos
     declared = model.generation_config.eos_token_id
     ends = {eos, *(declared if isinstance(declared, list) else [declared])} - {None}
-    table = token_bytes(tokenizer)
-    target = Target(tokenizer, table, width, eos, pad, model.device)
+    target = Target(tokenizer, table, width, eos, tokenizer.pad_token_id, model.device)
     notes = []
     split = [tag for tag in TAGS if len(tokenizer(tag, add_special_tokens=False)["input_ids"]) != 1]
     if split:
         # Added tokens would have embeddings that were never trained, or none.
         notes.append(f"the tokenizer has no single token for {', '.join(split)}: it writes them as ordinary text")
-    return LoadedModel(name, tokenizer_name, model, tokenizer, table, frozenset(ends), target, tuple(notes))
+    return LoadedModel(name, model, tokenizer, frozenset(ends), target, tuple(notes))
 
 
 def _load_tokenizer(name: str, trust_remote_code: bool, local: str | None) -> PreTrainedTokenizerFast:
     if name in VOCABULARIES:
-        return preset_tokenizer(name, cache_dir() / "tokenizers")
+        return preset_tokenizer(name)
     try:
         loaded: Any = AutoTokenizer.from_pretrained(
             name,

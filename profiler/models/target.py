@@ -1,36 +1,88 @@
-"""What a logits processor is made for."""
+"""What logits processors see of a model: its logits, and the bytes of each token."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
-import torch
-from transformers import PreTrainedTokenizerFast
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerFast
 
-from molprof.profiler.models.vocabulary import TokenBytes
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True)
+class TokenBytes:
+    """A tokenizer's vocabulary as bytes, so that offsets survive partial UTF-8."""
+
+    pieces: tuple[bytes, ...]  # by token id, empty where there is no such token; length = highest id + 1
+    special: frozenset[int]  # ids of special tokens, tags included; their `<` and `>` are part of no coordinate block
+    size: int  # number of tokens
+
+    def of(self, token: int) -> bytes:
+        """Bytes of one token; empty for an id beyond the vocabulary (padded logits)."""
+        return self.pieces[token] if 0 <= token < len(self.pieces) else b""
+
+    def join(self, tokens: Sequence[int]) -> str:
+        """The text of tokens; bytes that are not UTF-8 become U+FFFD."""
+        return b"".join(map(self.of, tokens)).decode("utf-8", errors="replace")
+
+    def containing(self, characters: bytes) -> list[int]:
+        """Ids of the tokens that contain any of these ASCII characters, ascending."""
+        wanted = set(characters)
+        return [index for index, piece in enumerate(self.pieces) if wanted.intersection(piece)]
+
+    def made_of(self, characters: bytes) -> list[int]:
+        """Ids of the non-empty tokens made of these ASCII characters only, ascending."""
+        allowed = set(characters)
+        return [index for index, piece in enumerate(self.pieces) if piece and allowed.issuperset(piece)]
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a processor is made for.
-
-    Attributes:
-        tokenizer: the model's tokenizer.
-        table: bytes of each of its tokens.
-        logits_width: columns of the logits, padding included.
-        eos: the id that ends a sequence.
-        pad: the id that fills finished rows.
-        device: where the logits lie.
-    """
+    """What a processor is made for."""
 
     tokenizer: PreTrainedTokenizerFast
     table: TokenBytes
-    logits_width: int
-    eos: int
-    pad: int
-    device: torch.device
+    logits_width: int  # columns of the logits, padding included
+    eos: int  # the id that ends a sequence
+    pad: int  # the id that fills finished rows
+    device: torch.device  # of the logits
 
     def padding_columns(self) -> list[int]:
         """Columns of the logits that stand for no token: between the vocabulary and the padded width."""
         vocabulary = self.tokenizer.get_vocab().values()
         return sorted(set(range(self.logits_width)).difference(vocabulary))
+
+
+def token_bytes(tokenizer: PreTrainedTokenizerFast) -> TokenBytes:
+    """The byte table of a fast tokenizer: byte-level BPE (GPT-2's alphabet), or SentencePiece."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    vocabulary = tokenizer.get_vocab()
+    added = tokenizer.added_tokens_decoder
+    read: Callable[[str], bytes] = _sentencepiece
+    if "ByteLevel" in repr(tokenizer.backend_tokenizer.decoder):
+        read = partial(_byte_level, {character: byte for byte, character in bytes_to_unicode().items()})
+    pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    for text, index in vocabulary.items():
+        pieces[index] = text.encode() if index in added else read(text)
+    special = frozenset(index for index, token in added.items() if token.special)
+    return TokenBytes(tuple(pieces), special, len(vocabulary))
+
+
+def _byte_level(alphabet: Mapping[str, int], text: str) -> bytes:
+    try:
+        return bytes(alphabet[character] for character in text)
+    except KeyError:  # a token that stands in the vocabulary as plain text
+        return text.encode()
+
+
+def _sentencepiece(text: str) -> bytes:
+    if match := _BYTE_TOKEN.fullmatch(text):
+        return bytes([int(match.group(1), 16)])
+    return text.replace("\u2581", " ").encode()

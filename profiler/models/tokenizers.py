@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from molprof.common.errors import MissingExtraError, UsageError
-from molprof.common.files import replacing
+from molprof.common.files import cache_dir, replacing
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -27,24 +27,14 @@ _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Where a preset's vocabulary is, and how it splits text.
+    """Where a preset's vocabulary is, and how it splits text."""
 
-    Attributes:
-        package: import name of the PyPI package that has it.
-        distribution: its name for pip.
-        files: paths of the tiktoken file inside the package, tried in order.
-        digits: most digits of a pre-token.
-        base_tokens: number of ordinary tokens.
-        specials: special tokens in the order of their ids.
-        eos, pad: which of them end and pad a sequence.
-    """
-
-    package: str
-    distribution: str
-    files: tuple[str, ...]
-    digits: int
-    base_tokens: int
-    specials: tuple[str, ...]
+    package: str  # import name of the PyPI package that has it
+    distribution: str  # its name for pip
+    files: tuple[str, ...]  # paths of the tiktoken file inside the package, tried in order
+    digits: int  # most digits of a pre-token
+    base_tokens: int  # number of ordinary tokens
+    specials: tuple[str, ...]  # special tokens in the order of their ids
     eos: str
     pad: str
     bos: str | None
@@ -86,20 +76,15 @@ VOCABULARIES = {
     ),
 }
 
+_FILE = "tokenizer.json"
+_ACCEPTED = f"use a preset ({', '.join(VOCABULARIES)}), a folder with a {_FILE}, or a hub id"
+
 
 def preset_tokenizer(name: str, cache: Path | None = None) -> PreTrainedTokenizerFast:
-    """The tokenizer of a preset, converted once and then read from the cache.
-
-    Args:
-        cache: folder for converted tokenizers; None: convert every time.
-
-    Raises:
-        UsageError: no such preset.
-        MissingExtraError: the package with the vocabulary is not installed.
-    """
+    """The tokenizer of a preset, converted once and then read from `cache` (None: the user's cache folder)."""
     from transformers import PreTrainedTokenizerFast
 
-    backend = preset_backend(name, cache)
+    backend = _preset_backend(name, cache)
     vocabulary = VOCABULARIES[name]
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -111,25 +96,36 @@ def preset_tokenizer(name: str, cache: Path | None = None) -> PreTrainedTokenize
     )
 
 
-def preset_backend(name: str, cache: Path | None = None) -> Tokenizer:
-    """The tokenizer that `preset_tokenizer` wraps, without torch. Arguments and errors as there."""
+def _preset_backend(name: str, cache: Path | None = None) -> Tokenizer:
+    """The tokenizer that `preset_tokenizer` wraps, without torch."""
     if name not in VOCABULARIES:
         raise UsageError(f"no tokenizer preset {name!r}", hint=f"use one of: {', '.join(VOCABULARIES)}")
     vocabulary = VOCABULARIES[name]
     source = _source(vocabulary)
-    key = f"{name}-{_fingerprint(vocabulary, source)}.json"
-    stored = cache / key if cache else None
-    if stored is not None and stored.is_file():
+    # A digest of everything that a converted tokenizer depends on.
+    parts = (vocabulary, TAGS, source.stat().st_size, importlib.metadata.version("tokenizers"))
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    stored = (cache or cache_dir() / "tokenizers") / f"{name}-{digest}.json"
+    if stored.is_file():
         from tokenizers import Tokenizer
 
         with suppress(Exception):  # the tokenizers library raises bare Exception on a damaged file
             return Tokenizer.from_file(str(stored))
-    backend = _convert(vocabulary, source)
-    if stored is not None:
-        with suppress(OSError):  # without a cache, the next call converts again
-            stored.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(stored) as part:
-                backend.save(str(part))
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+
+    specials = [*vocabulary.specials, *TAGS]
+    backend = TikTokenConverter(  # takes 2 to 3 s
+        vocab_file=str(source), pattern=vocabulary.pattern, extra_special_tokens=specials
+    ).converted()
+    if (size := backend.get_vocab_size(with_added_tokens=False)) != vocabulary.base_tokens:
+        raise UsageError(
+            f"{source} has {size} tokens, expected {vocabulary.base_tokens}",
+            hint="install the version named in molprof's constraints.txt",
+        )
+    with suppress(OSError):  # without a cache, the next call converts again
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(stored) as part:
+            backend.save(str(part))
     return backend
 
 
@@ -148,23 +144,44 @@ def _source(vocabulary: Vocabulary) -> Path:
     )
 
 
-def _fingerprint(vocabulary: Vocabulary, source: Path) -> str:
-    """A digest of everything that a converted tokenizer depends on."""
-    parts = (vocabulary, TAGS, source.stat().st_size, importlib.metadata.version("tokenizers"))
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-
-
-def _convert(vocabulary: Vocabulary, source: Path) -> Tokenizer:
-    """A fast tokenizer from a tiktoken vocabulary: 2-3 s."""
-    from transformers.convert_slow_tokenizer import TikTokenConverter
-
-    specials = [*vocabulary.specials, *TAGS]
-    backend = TikTokenConverter(
-        vocab_file=str(source), pattern=vocabulary.pattern, extra_special_tokens=specials
-    ).converted()
-    if backend.get_vocab_size(with_added_tokens=False) != vocabulary.base_tokens:
-        raise UsageError(
-            f"{source} has {backend.get_vocab_size(with_added_tokens=False)} tokens, expected {vocabulary.base_tokens}",
-            hint="install the version named in molprof's constraints.txt",
-        )
+def load_backend(name: str) -> Tokenizer:
+    """The tokenizer of a preset, of a folder with a `tokenizer.json`, or of a hub id; it neither pads nor truncates."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as problem:
+        raise MissingExtraError("tokenizers", "presets", "counting tokens") from problem
+    if name in VOCABULARIES:
+        return _preset_backend(name)
+    path = _find(name)
+    try:
+        backend = Tokenizer.from_file(str(path))
+    except Exception as problem:  # the tokenizers library raises bare Exception
+        raise UsageError(f"{path} is not a tokenizer: {problem}", hint=_ACCEPTED) from problem
+    backend.no_padding()
+    backend.no_truncation()
     return backend
+
+
+def _find(name: str) -> Path:
+    folder = Path(name).expanduser()
+    if name and folder.is_dir():
+        if not (folder / _FILE).is_file():
+            raise UsageError(
+                f"the folder {name} has no {_FILE}", hint="tokenizer.save_pretrained of transformers 5 writes one"
+            )
+        return folder / _FILE
+    if not name or name.startswith(("/", ".", "~")) or folder.exists():
+        raise UsageError(f"no tokenizer {name!r}", hint=_ACCEPTED)
+    from huggingface_hub import hf_hub_download
+
+    from molprof.profiler.models.hub import only_local
+
+    local = only_local("tokenizer", name)
+    try:
+        return Path(hf_hub_download(name, _FILE, local_files_only=local is not None))
+    except Exception as problem:  # its own kinds, the network library's, and OSError and ValueError
+        if local is not None:
+            message = f"no tokenizer {name!r}: no preset and no folder, not in the model hub's cache, and {local}"
+            raise UsageError(message, hint=_ACCEPTED) from problem
+        first = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+        raise UsageError(f"cannot get the tokenizer {name!r} from the hub: {first}", hint=_ACCEPTED) from problem

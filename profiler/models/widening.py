@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
-Report = Callable[[int, int], None]
+Report = Callable[[int, int], None]  # called after each layer with its number, from 1, and their number
 # transformers' `initializer_range`.
 _RANDOM_STD = 0.02
 _SEED = 0
@@ -27,19 +27,10 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of a wide weight.
+    """One dimension of a wide weight."""
 
-    Attributes:
-        index: narrow place that each wide one repeats, int64 (wide,).
-        scale: its factor, float32 (wide,).
-    """
-
-    index: Tensor
-    scale: Tensor
-
-    def times(self, factor: float) -> Axis:
-        """The same places, all scaled."""
-        return Axis(self.index, self.scale * factor)
+    index: Tensor  # narrow place that each wide one repeats, int64 (wide,)
+    scale: Tensor  # its factor, float32 (wide,)
 
 
 def repeated(narrow: int, wide: int) -> tuple[Tensor, Tensor]:
@@ -93,8 +84,7 @@ def _heads(heads: Tensor, inside: Tensor, narrow: Shape) -> Tensor:
 def layer_axes(narrow: Shape, wide: Shape, normed: bool) -> dict[str, tuple[Axis, ...]]:
     """The axes of every weight of a decoder layer by its name there: rows and columns, or places of a norm.
 
-    Args:
-        normed: queries and keys are normed by head, as Qwen3 does.
+    `normed`: queries and keys are normed by head, as Qwen3 does.
     """
     write, read, norm = hidden_axes(narrow.hidden, wide.hidden)
     queries, groups = query_heads(narrow, wide)
@@ -108,14 +98,13 @@ def layer_axes(narrow: Shape, wide: Shape, normed: bool) -> dict[str, tuple[Axis
     unit, unit_copies = repeated(narrow.mlp, wide.mlp)
     units = Axis(unit, torch.ones(wide.mlp))
     query = Axis(_heads(queries, source, narrow), (whole * (plain if normed else scoring)).flatten())
-    key_index = _heads(groups, source, narrow)
-    value_index = _heads(groups, value, narrow)
+    grouped = torch.ones(wide.kv_heads * wide.head_dim)
     merged = Axis(_heads(queries, value, narrow), (1 / (copies[:, None] * repeats)).flatten())
     axes: dict[str, tuple[Axis, ...]] = {
         "input_layernorm": (norm,),
         "self_attn.q_proj": (query, read),
-        "self_attn.k_proj": (Axis(key_index, torch.ones(len(key_index))), read),
-        "self_attn.v_proj": (Axis(value_index, torch.ones(len(value_index))), read),
+        "self_attn.k_proj": (Axis(_heads(groups, source, narrow), grouped), read),
+        "self_attn.v_proj": (Axis(_heads(groups, value, narrow), grouped), read),
         "self_attn.o_proj": (write, merged),
         "post_attention_layernorm": (norm,),
         "mlp.gate_proj": (units, read),
@@ -147,10 +136,7 @@ def widen(
 ) -> None:
     """Fill a model of shape `wide` with `weights` of shape `narrow`, spread in float32 on the model's device.
 
-    Args:
-        weights: by transformers' name, with one embedding row for each of `ids` and one for all others.
-        ids: full-vocabulary ids of those rows; None: the rows are the vocabulary.
-        report: called after each layer with its number, from 1, and their number.
+    `weights` have one embedding row for each of `ids` and one for all others; None: the rows are the vocabulary.
     """
     write, _, norm = hidden_axes(narrow.hidden, wide.hidden)
     axes = layer_axes(narrow, wide, "model.layers.0.self_attn.q_norm.weight" in weights)
@@ -160,11 +146,13 @@ def widen(
     def spread(name: str, along: Sequence[Axis]) -> Tensor:
         return taken(weights[name].to(device, torch.float32), along)
 
-    rows = taken(weights[EMBEDDING].to(device, torch.float32), [_same(weights[EMBEDDING].shape[0]), write])
+    count = len(weights[EMBEDDING])
+    rows = spread(EMBEDDING, [Axis(torch.arange(count), torch.ones(count)), write])
     for name in {EMBEDDING, OUTPUT} & parameters.keys():  # only the first if they are tied
         _set_rows(parameters[name], rows, ids)
     # The output layer has the embedding's rows, whose scale is that of writing.
-    parameters["model.norm.weight"].copy_(spread("model.norm.weight", [norm.times(narrow.hidden / wide.hidden)]))
+    last = Axis(norm.index, norm.scale * (narrow.hidden / wide.hidden))
+    parameters["model.norm.weight"].copy_(spread("model.norm.weight", [last]))
     for layer in range(wide.layers):
         prefix = f"model.layers.{layer}."
         if layer < narrow.layers:
@@ -187,10 +175,6 @@ def randomize(model: PreTrainedModel, report: Report = lambda layer, layers: Non
         for parameter in layer.parameters():
             _set_random(parameter, generator)
         report(number, len(layers))
-
-
-def _same(size: int) -> Axis:
-    return Axis(torch.arange(size), torch.ones(size))
 
 
 def _set_rows(parameter: Tensor, rows: Tensor, ids: Sequence[int] | None) -> None:

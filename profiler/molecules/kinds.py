@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from molprof.profiler.models.vocabulary import TokenBytes
+from molprof.profiler.models.target import TokenBytes
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS, TRIPLE, Molecule, smiles_of_conformer
 
 _TRIPLE_BYTES = re.compile(TRIPLE.pattern.encode())

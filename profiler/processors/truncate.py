@@ -7,7 +7,7 @@ template's closing token too. Unlike `grammar`, a text may be cut in ways that t
 
 from __future__ import annotations
 
-from molprof.profiler.models.vocabulary import TokenBytes
+from molprof.profiler.models.target import TokenBytes
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
 from molprof.profiler.molecules.template import Template
 from molprof.profiler.processors.automaton import Chain, Coordinate
