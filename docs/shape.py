@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import networkx
+
 ROOT = Path(__file__).parent.parent
 # Folder -> name that it is imported by.
 FOLDERS = {
@@ -182,24 +184,8 @@ def _walk(node: ast.AST, hidden: bool) -> Iterator[tuple[ast.AST, bool]]:
 
 
 def _circles(arrows: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """Strongly connected groups of two or more."""
-    out: dict[str, set[str]] = {}
-    for source, target in arrows:
-        out.setdefault(source, set()).add(target)
-    reach = {name: reachable(name, out) for name in out}
-    groups = {tuple(sorted({name, *(other for other in reach[name] if name in reach.get(other, ()))})) for name in out}
-    return [list(group) for group in sorted(groups) if len(group) > 1]
-
-
-def reachable(start: str, out: dict[str, set[str]]) -> set[str]:
-    """Where arrows lead from `start`, directly or not."""
-    found: set[str] = set()
-    todo = [start]
-    while todo:
-        new = out.get(todo.pop(), set()) - found
-        found |= new
-        todo += new
-    return found
+    groups = networkx.strongly_connected_components(networkx.DiGraph(arrows))
+    return sorted(sorted(group) for group in groups if len(group) > 1)
 
 
 def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
