@@ -1,4 +1,4 @@
-"""`vectorized`: the masks of `generic` or `qwen` for the whole batch at once, prepared before the first step.
+"""`vectorized` and `placeholder`: masks of `generic` or `qwen` for a whole batch, prepared before the first step.
 
 A template fixes what happens at every position of every row, so `start` makes all index lists and a step only slices
 them by its position: no Python per row, no host sync, and two kernels where FREE allows a few tokens (three where it
@@ -23,12 +23,12 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.profiler.models.target import Target
+from molprof.profiler.molecules.conformers import reference_conformers
+from molprof.profiler.molecules.placeholders import best_placeholder
 from molprof.profiler.molecules.template import Template
 from molprof.profiler.processors import default_processor
 from molprof.profiler.processors.base import BatchProcessor, Places
-from molprof.profiler.processors.generic import Generic
-from molprof.profiler.processors.qwen import Qwen
-from molprof.profiler.processors.rows import Action, Block, Force
+from molprof.profiler.processors.rows import Action, Block, Force, Generic, Qwen
 
 _MASKS: dict[str, type[Generic] | type[Qwen]] = {"generic": Generic, "qwen": Qwen}
 # Of a copied entry (overwritten at each step), of a forced one, and of one that is no longer allowed.
@@ -56,6 +56,26 @@ class Vectorized:
         plan = _Plan([self._like.actions(template) for template in templates], self._target)
         kind = _AllowBatch if isinstance(self._like, Qwen) else _BlockBatch
         return kind(plan, prompt_width, self._target.device)
+
+
+class Placeholder(Vectorized):
+    """`vectorized` with the placeholder that fits the tokenizer: as few tokens as hold every packaged coordinate.
+
+    Since real coordinates differ in length, junk gets rarer but does not end.
+    """
+
+    name = "placeholder"
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        coordinates = [position for _, positions in reference_conformers() for position in positions]
+        best = best_placeholder(target.tokenizer, coordinates)
+        self.placeholder = best.text
+        self.parameters |= {
+            "placeholder_tokens": best.tokens,
+            "fitted_to_coordinates": best.coordinates,
+            "mean_drift_tokens": round(best.mean_drift_tokens, 3),
+        }
 
 
 class _Plan:
