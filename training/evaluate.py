@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from molprof.profiler.molecules.conformers import bond_errors
 from molprof.profiler.molecules.kinds import check
-from molprof.profiler.molecules.quality import bond_errors
 from molprof.profiler.molecules.smiles import Molecule, read_positions
 from molprof.profiler.molecules.template import prompt_text
 from training.corpus import Sample
