@@ -29,17 +29,11 @@ Found = tuple[int, str, "Conformer | str"]
 
 @dataclass(frozen=True)
 class Conformer:
-    """One molecule's coordinates.
+    """One molecule's coordinates."""
 
-    Attributes:
-        line: where it begins in its file, from 1.
-        molecule: None where the file holds no bonds (XYZ), so that its text is unknown.
-        positions: (x, y, z) in Angstrom per heavy atom, in the order of the text.
-    """
-
-    line: int
-    molecule: Molecule | None
-    positions: tuple[Position, ...]
+    line: int  # where it begins in its file, from 1
+    molecule: Molecule | None  # None where the file holds no bonds (XYZ), so that its text is unknown
+    positions: tuple[Position, ...]  # (x, y, z) in Angstrom per heavy atom, in the order of the text
 
 
 @dataclass(frozen=True)
@@ -101,11 +95,8 @@ def atoms_in_order(mol: Chem.Mol) -> tuple[Molecule, tuple[Position, ...]] | Non
 def bond_errors(smiles: str, positions: Sequence[Position | None], reference: Sequence[Position]) -> list[float | None]:
     """Absolute differences of bond lengths in Angstrom, one per bond between heavy atoms.
 
-    None where an atom has no position; all None where `positions` has another number of atoms than the molecule.
-
-    Args:
-        smiles: the molecule, whose atoms both lists follow.
-        positions: as generated.
+    Both lists follow the atoms of `smiles`. None where an atom has no generated position; all None where `positions`
+    has another number of atoms than the molecule.
     """
     mol = Chem.MolFromSmiles(smiles)
     bonds = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]

@@ -39,9 +39,6 @@ class AutomatonBatch(LogitsProcessor):
 
     Allowed scores are copied into a tensor that is -inf everywhere else and is returned at every step. A step touches
     `rows x k` elements, whatever the vocabulary: one kernel on a GPU with Triton, else six.
-
-    Args:
-        prompt_width: columns of the left-padded prompts.
     """
 
     reads_tokens = True  # what is forced depends on the chosen tokens

@@ -36,12 +36,8 @@ class UserProcessor:
     """What a user's factory makes, as a `Processor`.
 
     Args:
-        name: as given to `--processor`.
         factory: makes a `Processor`, or a transformers `LogitsProcessor` (or any callable like one), which is then made
             anew for each batch.
-
-    Attributes:
-        verify: whether batches started from now on check that every row has a token left.
 
     Raises:
         UsageError: the factory makes neither, or its parameters cannot be written into a trace.
@@ -60,7 +56,7 @@ class UserProcessor:
         self.parameters = _recordable(name, dict(getattr(made, "parameters", {})))
         self.needs_templates = bool(getattr(made, "needs_templates", False))
         self.fixed_length = bool(getattr(made, "fixed_length", True))
-        self.verify = False
+        self.verify = False  # whether batches started from now on check that every row has a token left
 
     def error(self, what: str, step: int | None = None) -> ProcessorError:
         return ProcessorError(f"the processor {self.name!r} {what}", step=step)
@@ -76,7 +72,7 @@ class UserProcessor:
             raise self.error(f"{what}: {told(problem, self.place)}") from problem
 
     def longest(self, template: Template) -> int:
-        """Most tokens of an answer, end token included: what the processor says, else those of the template."""
+        """What the processor says, else the tokens of the template and the end token."""
         own = getattr(self._made, "longest", None)
         if own is None:
             return len(template.ids) + 1
@@ -202,10 +198,7 @@ def told(problem: BaseException, factory: str) -> str:
     """Kind, text and, where it is known, place of an error: `ValueError: too few (mine.py line 12)`.
 
     The place is the innermost frame outside of molprof and installed packages; for an installed processor, the
-    innermost frame of its own package.
-
-    Args:
-        factory: `package.module:factory`.
+    innermost frame of its own package. `factory`: `package.module:factory`.
     """
     text = str(problem).strip()
     what = f"{type(problem).__name__}: {text}" if text else type(problem).__name__

@@ -34,17 +34,11 @@ _WHOLE, _FRACTION = f"[0-9]{{1,{WHOLE_DIGITS}}}", f"[0-9]{{1,{COORDINATE_DECIMAL
 
 @dataclass(frozen=True)
 class Constraint:
-    """What a row may write.
+    """What a row may write."""
 
-    Attributes:
-        opening: token that is forced first; None where the tag is ordinary text.
-        texts: the texts before, between and after the coordinates.
-        closing: token that ends the text: the closing tag's, else the end token.
-    """
-
-    opening: int | None
-    texts: tuple[str, ...]
-    closing: int
+    opening: int | None  # token that is forced first; None where the tag is ordinary text
+    texts: tuple[str, ...]  # before, between and after the coordinates
+    closing: int  # token that ends the text: the closing tag's, else the end token
 
     def ebnf(self) -> str:
         """The text between opening and closing in GBNF."""
@@ -116,7 +110,7 @@ class EngineProcessor(ABC):
         """Set the scores whose bit is 0 to -inf, in place."""
 
     def longest(self, template: Template) -> int:
-        """Most tokens of an answer, end token included: one per character, in the worst cut."""
+        """One token per character, in the worst cut."""
         number = 1 + WHOLE_DIGITS + 1 + COORDINATE_DECIMALS
         texts = constraint(template, self.target).texts
         return sum(map(len, texts)) + (len(texts) - 1) * (3 * number + 2) + 3

@@ -63,11 +63,9 @@ class FreeLength(ABC):
         """The token paths before, between and after a molecule's coordinates."""
 
     def longest(self, template: Template) -> int:
-        """Most tokens of an answer, end token included."""
         return self.chain(template).longest(self._coordinate)
 
     def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
-        """See `Processor`."""
         chains = [self.chain(template) for template in templates]
         return AutomatonBatch(compile_tables(self._coordinate, chains, self._target), prompt_width, self._target)
 

@@ -71,8 +71,7 @@ class TemplateProcessor(ABC):
         """What is done at a FREE position.
 
         Args:
-            place: FREE positions before it in its block.
-            left: FREE positions after it in its block.
+            place, left: FREE positions before and after it in its block.
             following: the template's next token.
         """
 
@@ -161,13 +160,7 @@ class Qwen(TemplateProcessor):
 
 
 class RowProcessor(LogitsProcessor):
-    """Applies one action per row and answer position; past a row's end it forces the end token.
-
-    Args:
-        actions: per row, the action at each answer position.
-        prompt_width: columns of the left-padded prompts.
-        eos: the end token.
-    """
+    """Applies one action per row and answer position; past a row's end it forces the end token."""
 
     reads_tokens = False  # positions alone decide what is forced
 

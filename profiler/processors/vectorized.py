@@ -36,11 +36,7 @@ _CONSTANTS = np.array([math.nan, 0.0, -math.inf], dtype=np.float32)
 
 
 class Vectorized:
-    """The scores that `generic` or `qwen` would return, bit by bit.
-
-    Args:
-        masks: `generic` or `qwen`; None: `qwen` where the tokenizer suits it.
-    """
+    """The scores that `generic` or `qwen` (`masks`; None: what suits the tokenizer) would return, bit by bit."""
 
     name = "vectorized"
     needs_templates = True
@@ -79,23 +75,14 @@ class Placeholder(Vectorized):
 
 
 class _Plan:
-    """Every row's action at every position, as numbers.
-
-    Attributes:
-        tokens: per kind of action, the ids it names, ascending, int64.
-        force, block: per kind of action, whether it forces its one token, or blocks its tokens; else it allows them.
-        kinds: kind of action by position and row, int64 (length + 2, rows). The last two positions force the end
-            token; the very last stands for all later ones.
-        masked: logits set to -inf by position and row, int64 of the same shape.
-        lengths: answer positions of each row before the end token, `end`.
-    """
+    """Every row's action at every position, as numbers."""
 
     def __init__(self, rows: Sequence[Sequence[Action]], target: Target) -> None:
         end = Force(target.eos)
         numbers: dict[Any, int] = {}
-        self.tokens: list[np.ndarray] = []
-        self.force: list[bool] = []
-        self.block: list[bool] = []
+        self.tokens: list[np.ndarray] = []  # per kind of action, the ids it names, ascending, int64
+        self.force: list[bool] = []  # per kind of action, whether it forces its one token
+        self.block: list[bool] = []  # per kind of action, whether it blocks its tokens; else it allows them
         counts: list[int] = []
 
         def number(action: Action) -> int:
@@ -110,12 +97,13 @@ class _Plan:
             return numbers[key]
 
         self.end = target.eos
-        self.lengths = list(map(len, rows))
+        self.lengths = list(map(len, rows))  # answer positions before the end token
         length = max(self.lengths, default=0) + 2
+        # By position and row. The last two positions force the end token; the very last stands for all later ones.
         self.kinds = np.full((length, len(rows)), number(end), dtype=np.int64)
         for row, actions in enumerate(rows):
             self.kinds[: len(actions), row] = [number(action) for action in actions]
-        self.masked = np.asarray(counts, dtype=np.int64)[self.kinds]
+        self.masked = np.asarray(counts, dtype=np.int64)[self.kinds]  # logits set to -inf by position and row
         self.width = target.logits_width
 
     def blocked(self) -> np.ndarray:
