@@ -12,7 +12,7 @@ import click
 import networkx
 from shape import ANALYSIS, PROFILER, Checkout
 
-from molprof.cli import COMMANDS, cli
+from molprof.cli import cli
 from molprof.common.files import replacing
 from molprof.queries.catalog import catalog
 from molprof.queries.pages import module_markdown
@@ -50,24 +50,19 @@ def queries_page() -> str:
 
 def commands_page() -> str:
     """docs/commands.md."""
-    parent = click.Context(cli, info_name="molprof", **{**cli.context_settings, "terminal_width": WIDTH})
-    blocks = [NOTICE, COMMANDS_HEAD, f"```text\n{cli.get_help(parent)}\n```\n"]
-    for name in COMMANDS:
-        command = cli.get_command(parent, name)
-        assert command is not None
-        blocks += _command_blocks(command, parent, name, name, 2)
-    return "\n".join(blocks)
+    return "\n".join([NOTICE, COMMANDS_HEAD, *_command_blocks(cli, None, "molprof", "")])
 
 
-def _command_blocks(command: click.Command, parent: click.Context, name: str, title: str, level: int) -> list[str]:
+def _command_blocks(command: click.Command, parent: click.Context | None, name: str, title: str) -> list[str]:
     """A command's help, and those of its own commands below it."""
-    context = click.Context(command, parent, name, terminal_width=WIDTH)
-    blocks = [f"{'#' * level} {title}\n\n```text\n{command.get_help(context)}\n```\n"]
+    context = click.Context(command, parent, name, **{**command.context_settings, "terminal_width": WIDTH})
+    heading = f"#{'#' * len(title.split())} {title}\n\n" if title else ""
+    blocks = [f"{heading}```text\n{command.get_help(context)}\n```\n"]
     if isinstance(command, click.Group):
         for own in command.list_commands(context):
             found = command.get_command(context, own)
             assert found is not None
-            blocks += _command_blocks(found, context, own, f"{title} {own}", level + 1)
+            blocks += _command_blocks(found, context, own, f"{title} {own}".strip())
     return blocks
 
 
