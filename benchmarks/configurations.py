@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from shared import generation_parser, insert, progress
+from shared import generation_parser, progress, publish
 
 MARKS = "<!-- benchmarks/configurations.py -->", "<!-- end -->"
 
@@ -58,7 +58,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--large", action="store_true", help="batch sizes up to 192, all modes of torch.compile")
     parser.add_argument("--only", help="these benchmarks, separated by commas")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     known = benchmarks(options)
@@ -68,11 +67,7 @@ def main() -> None:
     for path in files:
         progress(path.stem)
         molprof("bench", *known[path.stem], *common, "-o", str(path))
-    text = "\n\n".join(map(section, files))
-    if options.write:
-        insert("benchmarks.md", MARKS, text)
-    else:
-        print(text)
+    publish("\n\n".join(map(section, files)), options.write, "benchmarks.md", MARKS)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ import argparse
 import os
 import statistics
 import time
-from dataclasses import dataclass
 
 import torch
-from shared import generation_parser, insert, progress, runner, table
+from processors import runner
+from shared import generation_parser, progress, publish, table
 
 from molprof.common.settings import AUTO, CaptureSettings
 from molprof.profiler.decoding.batches import BatchPlan, PassResult
@@ -26,9 +26,9 @@ from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, short_molecules
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import prompt_text
+from molprof.profiler.processors import make_processor
 
 MARKS = "<!-- benchmarks/decoding.py -->", "<!-- end -->"
-BASE = "no LP"
 LOOPS = {
     "step by step": {"sort": False},
     "sorted": {"sort": True},
@@ -41,20 +41,13 @@ HEADINGS = (
     "preset", "LP", "way", "tokens", "steps", "idle row-steps", "forced", "time over no LP", "target",
     "time over the same LP, step by step",
 )  # fmt: skip
+# A processor's name, and one of `LOOPS`. All ways are compared with the first.
+Way = tuple[str, str]
+FIRST: Way = ("no LP", "step by step")
 
 
-@dataclass(frozen=True)
-class Way:
-    """One way of decoding, ready to run."""
-
-    processor: str
-    loop: str
-    runner: Runner
-    plans: list[BatchPlan]
-
-
-def ways(options: argparse.Namespace, model: str) -> list[Way]:
-    """Every way, with the same loaded model and molecules. The first is what all others are compared with."""
+def ways(options: argparse.Namespace, model: str) -> dict[Way, tuple[Runner, list[BatchPlan]]]:
+    """Every way of decoding, ready to run with the same loaded model and molecules."""
     loaded = load(CaptureSettings(model, device=options.device, dtype=options.dtype))
     # Longest and shortest in turn, so that unsorted batches are as uneven as a real list.
     by_size = sorted(short_molecules(options.count), key=len)
@@ -62,47 +55,47 @@ def ways(options: argparse.Namespace, model: str) -> list[Way]:
     prompts = [
         Prompt(line, "", prompt_text(read.smiles), read) for line, read in enumerate(map(molecule, mixed), start=1)
     ]
-    made = []
+    made = {}
     for name in (None, *(AUTO if item == "lp" else item for item in options.processors)):
+        processor = None if name is None else make_processor(name, loaded.target)
         for kind, loop in LOOPS.items():
-            if name is None and kind not in ("step by step", "finished rows dropped"):
+            if processor is None and kind not in ("step by step", "finished rows dropped"):
                 continue  # lengths and forced tokens are known under a constraint only
-            used = runner(loaded, name, batch_size=options.batch_size, kv_cache=options.kv_cache, **loop)
-            made.append(Way(used.processor.name if used.processor else BASE, kind, used, used.plan(prompts)))
+            used = runner(loaded, processor, batch_size=options.batch_size, kv_cache=options.kv_cache, **loop)
+            made[processor.name if processor else FIRST[0], kind] = used, used.plan(prompts)
     return made
 
 
 def measure(options: argparse.Namespace, model: str) -> list[tuple[str, ...]]:
     """The rows of one model's table."""
     clock = time.perf_counter_ns if options.device.startswith("cuda") else time.process_time_ns
-    prepared = {(way.processor, way.loop): way for way in ways(options, model)}
-    times: dict[tuple[str, str], list[int]] = {key: [] for key in prepared}
-    results: dict[tuple[str, str], PassResult] = {}
+    prepared = ways(options, model)
+    times: dict[Way, list[int]] = {way: [] for way in prepared}
+    results: dict[Way, PassResult] = {}
     for repeat in range(options.repeats + 1):  # the first warms up
-        for key, way in prepared.items():
-            progress(f"{model}: pass {repeat} of {options.repeats}, {', '.join(key)}")
+        for way, (used, plans) in prepared.items():
+            progress(f"{model}: pass {repeat} of {options.repeats}, {', '.join(way)}")
             began = clock()
-            results[key] = way.runner.run(way.plans, None)
+            results[way] = used.run(plans, None)
             if repeat:
-                times[key].append(clock() - began)
+                times[way].append(clock() - began)
     rows = []
-    for key in prepared:
-        batches = results[key].batches
-        tokens = sum(len(row) for batch in batches for row in batch.rows)
-        row_steps = sum(sum(batch.rows_per_step) for batch in batches)
-        busy = sum(batch.busy_steps(row) for batch in batches for row in range(len(batch.rows)))
-        runs = "forced runs" in key[1]
+    for way, result in results.items():
+        tokens = sum(len(row) for batch in result.batches for row in batch.rows)
+        row_steps = sum(sum(batch.rows_per_step) for batch in result.batches)
+        busy = sum(batch.busy_steps(row) for batch in result.batches for row in range(len(batch.rows)))
+        runs = "forced runs" in way[1]
         rows.append(
             (
                 model,
-                *key,
+                *way,
                 f"{tokens:,}",
-                f"{sum(batch.steps for batch in batches):,}",
+                f"{sum(batch.steps for batch in result.batches):,}",
                 f"{row_steps - busy:,}",
                 f"{1 - busy / tokens:.1%}" if runs else "-",
-                ratio(times[key], times[BASE, "step by step"]),
+                ratio(times[way], times[FIRST]),
                 f"{1.05 * busy / tokens:.2f}" if runs else "-",
-                ratio(times[key], times[key[0], "step by step"]),
+                ratio(times[way], times[way[0], "step by step"]),
             )
         )
     return rows
@@ -114,8 +107,16 @@ def ratio(own: list[int], base: list[int]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
-def report(options: argparse.Namespace) -> str:
-    """What was run, and the table."""
+def main() -> None:
+    parser = generation_parser(__doc__, count=6, batch_size=3)
+    parser.set_defaults(device="cpu")
+    parser.add_argument(
+        "--processors", nargs="+", default=["lp", "grammar"], help="lp: the one that suits the preset's tokenizer"
+    )
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--kv-cache", default="dynamic", choices=("dynamic", "static"))
+    options = parser.parse_args()
     here = environment(torch.device(options.device))
     what = "wall time" if options.device.startswith("cuda") else "CPU time"
     head = (
@@ -127,25 +128,7 @@ def report(options: argparse.Namespace) -> str:
         "Forced: share of the tokens that were appended without a step of their own; target: 1.05 x (1 - that share)."
     )
     rows = [row for model in options.models.split(",") for row in measure(options, model)]
-    return f"{head}\n\n{table(HEADINGS, rows, left=3)}"
-
-
-def main() -> None:
-    parser = generation_parser(__doc__, count=6, batch_size=3)
-    parser.set_defaults(device="cpu")
-    parser.add_argument(
-        "--processors", nargs="+", default=["lp", "grammar"], help="lp: the one that suits the preset's tokenizer"
-    )
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--kv-cache", default="dynamic", choices=("dynamic", "static"))
-    parser.add_argument("--write", action="store_true", help="put the table into docs/decoding.md")
-    options = parser.parse_args()
-    text = report(options)
-    if options.write:
-        insert("decoding.md", MARKS, text)
-    else:
-        print(text)
+    publish(f"{head}\n\n{table(HEADINGS, rows, left=3)}", options.write, "decoding.md", MARKS)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What each logits processor costs and does to the text, side by side: writes the table of docs/processors.md.
+"""What each logits processor costs and does to the text, side by side: the tables of docs/processors.md.
 
     python benchmarks/processors.py [-n 64] [--batch-size 32] [--rounds 2] [--models qwen,llama] [--only none,grammar]
 
 Same model, molecules, dtype, device and greedy decoding for all, in one process. Each round runs every processor once;
 times are ratios to no processor within a round, medians over rounds: of a whole pass, and of the model's forward in a
 decode step, which no processor should change. On a CPU they are ratios of CPU time, which other processes disturb less
-than wall time. Absolute figures hold for one machine on one day.
+than wall time. Absolute figures hold for one machine on one day. The second table has the coordinates (quality.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import argparse
 import datetime
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
-from shared import generation_parser, insert, progress, runner, table
+import quality
+from shared import generation_parser, progress, publish, table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from molprof.common.errors import MolprofError
@@ -34,6 +34,7 @@ from molprof.profiler.molecules.prompts import Prompt, read_prompts
 from molprof.profiler.processors import PROCESSORS, make_processor
 
 MARKS = "<!-- benchmarks/processors.py writes from here -->", "<!-- to here -->"
+COORDINATE_MARKS = "<!-- benchmarks/quality.py writes from here -->", "<!-- to there -->"
 COUNTED_STEPS = 40
 HEADINGS = (
     "processor", "time", "forward", "share of a step", "per token", "set-up per molecule", "operators per step",
@@ -41,16 +42,9 @@ HEADINGS = (
 )  # fmt: skip
 
 
-def clock(loaded: LoadedModel, runner: Runner) -> Callable[[], int]:
-    """The process's CPU time on a CPU, the synchronized host's wall time on a GPU; in ns."""
-    if loaded.target.device.type != "cuda":
-        return time.process_time_ns
-
-    def synchronized() -> int:
-        runner.synchronize()
-        return time.perf_counter_ns()
-
-    return synchronized
+def runner(loaded: LoadedModel, processor: Any, **settings: Any) -> Runner:
+    """A greedy runner with `settings` of `CaptureSettings` besides the model."""
+    return Runner(loaded, processor, CaptureSettings(loaded.name, template_threads=1, **settings))
 
 
 class Counting(TorchDispatchMode):
@@ -66,43 +60,27 @@ class Counting(TorchDispatchMode):
 
 
 class Counted:
-    """A processor whose calls and operators are counted."""
+    """A processor, and the batch processor that it started last, whose calls and operators are counted."""
+
+    masked_logits = None
 
     def __init__(self, inner: Any) -> None:
-        self._inner, self.calls, self.operators = inner, 0, 0
+        self._inner, self._counting, self._calls = inner, Counting(), 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def start(self, templates: Any, prompt_width: int) -> Any:
-        batch = self._inner.start(templates, prompt_width)
-        outer = self
+        self._batch = self._inner.start(templates, prompt_width)
+        return self
 
-        class Batch:
-            masked_logits = None
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        self._calls += 1
+        with self._counting:
+            return self._batch(input_ids, scores)
 
-            def __call__(self, input_ids: Any, scores: Any) -> Any:
-                with Counting() as counting:
-                    out = batch(input_ids, scores)
-                outer.calls += 1
-                outer.operators += counting.count
-                return out
-
-        return Batch()
-
-
-@dataclass
-class Result:
-    """Figures of one processor with one model, one of each list per round."""
-
-    name: str
-    total_ns: list[int] = field(default_factory=list)
-    forward_ns: list[float] = field(default_factory=list)  # per decode step
-    shares: list[float] = field(default_factory=list)
-    processor_ns_per_token: list[float] = field(default_factory=list)
-    setup_ns_per_molecule: list[float] = field(default_factory=list)
-    operators: float = 0.0
-    runs: list[Any] = field(default_factory=list)
+    def operators_per_step(self) -> float:
+        return self._counting.count / self._calls
 
 
 def main() -> None:
@@ -111,100 +89,115 @@ def main() -> None:
     parser.add_argument("--only", help="processors, separated by commas; none is always run")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--note", help="a sentence on the machine, for the page")
-    parser.add_argument("--dry", action="store_true", help="print the tables, leave the page as it is")
     options = parser.parse_args()
-    wanted = options.only.split(",") if options.only else list(PROCESSORS)
-    sections = []
+    costs, coordinates = [], []
     for name in options.models.split(","):
         loaded = load(CaptureSettings(name, device=options.device, dtype=options.dtype))
-        results = measure(loaded, [item for item in wanted if item != "none"], options)
-        rows = [row(result, results[0]) for result in results]
-        sections.append(f"### {name}\n\n{table(HEADINGS, rows, left=len(HEADINGS))}")
+        prompts = read_prompts(None, options.count).prompts
+        rows, texts = measure(loaded, prompts, options)
+        costs.append(f"### {name}\n\n{table(HEADINGS, rows, left=len(HEADINGS))}")
+        coordinates.append(f"### {name}\n\n{table(quality.HEADINGS, quality.rows(prompts, texts))}")
     where = environment(loaded.target.device)
-    machine = f"{where.gpu or where.cpu}, torch {where.torch}, transformers {where.transformers}"
+    what = f"{options.count} molecules in batches of {options.batch_size}, greedy"
     head = (
-        f"{options.count} molecules in batches of {options.batch_size}, greedy, {options.rounds} "
-        f"round{'s' if options.rounds > 1 else ''}; {machine}; {datetime.date.today()}."
+        f"{what}, {options.rounds} round{'s' if options.rounds > 1 else ''}; {where.gpu or where.cpu}, "
+        f"torch {where.torch}, transformers {where.transformers}; {datetime.date.today()}."
     )
-    text = "\n".join([head, *([options.note] if options.note else [])]) + "\n\n" + "\n\n".join(sections)
-    print(text)
-    if not options.dry:
-        insert("processors.md", MARKS, text)
+    if options.note:
+        head += f"\n{options.note}"
+    publish("\n\n".join([head, *costs]), options.write, "processors.md", MARKS)
+    publish("\n\n".join([f"{what}.", *coordinates]), options.write, "processors.md", COORDINATE_MARKS)
 
 
-def measure(loaded: LoadedModel, names: list[str], options: argparse.Namespace) -> list[Result]:
-    """The result without a processor, then one for each that suits the tokenizer."""
-    prompts = read_prompts(None, options.count).prompts
+def measure(
+    loaded: LoadedModel, prompts: Sequence[Prompt], options: argparse.Namespace
+) -> tuple[list[tuple[str, ...]], dict[str, list[str]]]:
+    """The cells of no processor and of each that suits the tokenizer, and their texts in the order of the prompts."""
+    wanted = options.only.split(",") if options.only else list(PROCESSORS)
     size, rounds = options.batch_size, options.rounds
     made: dict[str, Any] = {"none": None}
-    for name in names:
+    operators = {}
+    for name in wanted:
+        if name == "none":
+            continue
         try:
             made[name] = make_processor(name, loaded.target)
         except MolprofError as problem:  # not for this tokenizer, or not installed
             progress(f"{name}: {problem}; left out")
-    results = {name: Result(name) for name in made}
-    for name, processor in made.items():
-        if processor is not None:
-            results[name].operators = count_operators(loaded, processor, prompts[:size])
+            continue
+        # Over the first steps of one batch, untimed; this also warms the processor up.
+        counted = Counted(made[name])
+        used = runner(loaded, counted, batch_size=size, max_new_tokens=COUNTED_STEPS)
+        used.run(used.plan(prompts[:size]), None)
+        operators[name] = counted.operators_per_step()
+    passes: dict[str, list[dict[str, float]]] = {name: [] for name in made}
+    runs: dict[str, list[Any]] = {}
     for number in range(rounds):
         for name, processor in made.items():
             progress(f"{loaded.name} {name}, round {number + 1} of {rounds}")
-            one_pass(loaded, processor, prompts, size, results[name])
-    return list(results.values())
+            figures, runs[name] = one_pass(loaded, processor, prompts, size)
+            passes[name].append(figures)
+    rows = [cells(name, passes[name], passes["none"], operators.get(name), runs[name]) for name in made]
+    return rows, {name: [run.text for run in sorted(runs[name], key=lambda run: run.sequence)] for name in made}
 
 
-def count_operators(loaded: LoadedModel, processor: Any, prompts: tuple[Prompt, ...]) -> float:
-    """Operators per step, over the first steps of one batch, untimed; this also warms the processor up."""
-    counted = Counted(processor)
-    used = runner(loaded, counted, batch_size=len(prompts), max_new_tokens=COUNTED_STEPS)
-    used.run(used.plan(prompts), None)
-    return counted.operators / counted.calls
-
-
-def one_pass(loaded: LoadedModel, processor: Any, prompts: tuple[Prompt, ...], size: int, result: Result) -> None:
-    """Times one pass and adds its figures to `result`."""
+def one_pass(
+    loaded: LoadedModel, processor: Any, prompts: Sequence[Prompt], size: int
+) -> tuple[dict[str, float], list[Any]]:
+    """Time one pass: its figures, and its molecules."""
     used = runner(loaded, processor, batch_size=size)
     plans = used.plan(prompts)
-    now = clock(loaded, used)
+
+    def synchronized() -> int:
+        used.synchronize()
+        return time.perf_counter_ns()
+
+    now = synchronized if loaded.target.device.type == "cuda" else time.process_time_ns
     marks = HostMarks(now=now)
     began = now()
     done = used.run(plans, marks)
-    result.total_ns.append(now() - began)
+    figures: dict[str, float] = {"time": now() - began}
     spent = marks.phases_ns()
-    result.forward_ns.append(spent["forward"] / sum(batch.steps - 1 for batch in done.batches))
+    figures["forward"] = spent["forward"] / sum(batch.steps - 1 for batch in done.batches)
     if processor is not None:
         row_steps = sum(batch.steps * len(batch.rows) for batch in done.batches)
-        result.shares.append(spent["processor"] / sum(spent.get(phase, 0) for phase in ("prefill", *STEP_PHASES)))
-        result.processor_ns_per_token.append(spent["processor"] / row_steps)
-        result.setup_ns_per_molecule.append(spent["template"] / len(prompts))
-    result.runs = molecule_runs(used, plans, done)[0]
+        figures["share"] = spent["processor"] / sum(spent.get(phase, 0) for phase in ("prefill", *STEP_PHASES))
+        figures["ns per token"] = spent["processor"] / row_steps
+        figures["set-up ns"] = spent["template"] / len(prompts)
+    return figures, molecule_runs(used, plans, done)[0]
 
 
-def row(result: Result, base: Result) -> tuple[str, ...]:
-    """The cells of one processor; `base` is no processor."""
-    kinds = "".join(run.kinds for run in result.runs)
+def cells(
+    name: str,
+    passes: list[dict[str, float]],
+    base: list[dict[str, float]],
+    operators: float | None,
+    runs: list[Any],
+) -> tuple[str, ...]:
+    """The cells of one processor; `base`: passes of no processor."""
+    kinds = "".join(run.kinds for run in runs)
+    ratios = [
+        statistics.median(own[key] / other[key] for own, other in zip(passes, base, strict=True))
+        for key in ("time", "forward")
+    ]
     spent = ("-",) * 4
-    if result.name != "none":
+    if operators is not None:
+        middle = {key: statistics.median(item[key] for item in passes) for key in passes[0]}
         spent = (
-            f"{statistics.median(result.shares):.1%}",
-            f"{statistics.median(result.processor_ns_per_token) / 1000:.1f} µs",
-            f"{statistics.median(result.setup_ns_per_molecule) / 1e6:.2f} ms",
-            f"{result.operators:.1f}",
+            f"{middle['share']:.1%}",
+            f"{middle['ns per token'] / 1000:.1f} µs",
+            f"{middle['set-up ns'] / 1e6:.2f} ms",
+            f"{operators:.1f}",
         )
     return (
-        result.name,
-        ratio(result.total_ns, base.total_ns),
-        ratio(result.forward_ns, base.forward_ns),
+        name,
+        *(f"{ratio:.2f}x" for ratio in ratios),
         *spent,
         f"{len(kinds):,}",
         *(f"{kinds.count(letter):,}" for letter in "jl"),
-        f"{sum(run.malformed_blocks for run in result.runs):,}",
-        f"{sum(bool(run.valid) for run in result.runs)} of {len(result.runs)}",
+        f"{sum(run.malformed_blocks for run in runs):,}",
+        f"{sum(bool(run.valid) for run in runs)} of {len(runs)}",
     )
-
-
-def ratio(own: list[Any], base: list[Any]) -> str:
-    return f"{statistics.median(one / other for one, other in zip(own, base, strict=True)):.2f}x"
 
 
 if __name__ == "__main__":

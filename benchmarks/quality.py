@@ -1,30 +1,20 @@
-#!/usr/bin/env python3
-"""What each logits processor does to the coordinates: writes the second table of docs/processors.md.
+"""What logits processors do to the coordinates: bond lengths of texts against those of an ETKDG conformer.
 
-    python benchmarks/quality.py [-n 64] [--batch-size 32] [--models qwen,llama] [--processors generic,qwen] [--dry]
-
-Bond lengths of the generated text against those of an ETKDG conformer, greedy decoding, the same molecules for all.
-Intervals are of 95 %, molecules drawn 2,000 times with replacement. Nothing is timed.
+Intervals are of 95 %, molecules drawn 2,000 times with replacement.
 """
 
 from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from shared import generation_parser, insert, progress, runner, table
-
-from molprof.common.settings import CaptureSettings
-from molprof.profiler.capture.account import molecule_runs
-from molprof.profiler.models.load import LoadedModel, load
-from molprof.profiler.molecules.conformers import reference_conformers
-from molprof.profiler.molecules.prompts import Prompt, read_prompts
-from molprof.profiler.molecules.quality import bond_errors
+from molprof.profiler.molecules.conformers import bond_errors, reference_conformers
+from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import read_positions
 
-MARKS = "<!-- benchmarks/quality.py writes from here -->", "<!-- to there -->"
-PROCESSORS = "generic,qwen,placeholder,truncate,grammar"
+# The others write what one of these writes.
+PROCESSORS = ("none", "generic", "qwen", "placeholder", "truncate", "grammar")
 DRAWS = 2000
 # A bond that is off by more than this is another bond, or none.
 BROKEN_ANGSTROM = 0.3
@@ -37,36 +27,8 @@ HEADINGS = (
 Errors = list[float | None]
 
 
-def main() -> None:
-    parser = generation_parser(__doc__, count=64, batch_size=32)
-    parser.add_argument("--processors", default=PROCESSORS)
-    parser.add_argument("--dry", action="store_true", help="print the tables, leave the page as it is")
-    options = parser.parse_args()
-    prompts = read_prompts(None, options.count).prompts
-    sections = []
-    for model in options.models.split(","):
-        loaded = load(CaptureSettings(model, device=options.device))
-        texts = {}
-        for name in (None, *options.processors.split(",")):
-            progress(f"{model}, {name or 'none'}")
-            texts[name or "none"] = generated(loaded, name, prompts, options.batch_size)
-        sections.append(f"### {model}\n\n{table(HEADINGS, rows(prompts, texts))}")
-    text = f"{options.count} molecules in batches of {options.batch_size}, greedy.\n\n" + "\n\n".join(sections)
-    print(text)
-    if not options.dry:
-        insert("processors.md", MARKS, text)
-
-
-def generated(loaded: LoadedModel, name: str | None, prompts: Sequence[Prompt], size: int) -> list[str]:
-    """One text per molecule, in their order."""
-    used = runner(loaded, name, batch_size=size)
-    plans = used.plan(prompts)
-    runs = molecule_runs(used, plans, used.run(plans, None))[0]
-    return [run.text for run in sorted(runs, key=lambda run: run.sequence)]
-
-
-def rows(prompts: Sequence[Prompt], texts: dict[str, list[str]]) -> list[tuple[str, ...]]:
-    """A row per processor."""
+def rows(prompts: Sequence[Prompt], texts: Mapping[str, list[str]]) -> list[tuple[str, ...]]:
+    """A row per processor; `texts`: one per molecule, by processor."""
     references = dict(reference_conformers())
     smiles = [prompt.molecule.smiles for prompt in prompts if prompt.molecule is not None]
 
@@ -77,6 +39,8 @@ def rows(prompts: Sequence[Prompt], texts: dict[str, list[str]]) -> list[tuple[s
     base = errors("none", False)
     made = []
     for name in texts:
+        if name not in PROCESSORS:
+            continue
         strict, lenient = errors(name, False), errors(name, True)
         made.append(
             (
@@ -119,7 +83,3 @@ def interval(sample: Sequence[Errors], figure: Callable[[list[float]], float]) -
     drawn = (measured(rng.choices(sample, k=len(sample))) for _ in range(DRAWS))
     draws = sorted(figure(item) for item in drawn if item)
     return f"{figure(found):.3f} ({draws[len(draws) // 40]:.3f} to {draws[-1 - len(draws) // 40]:.3f})"
-
-
-if __name__ == "__main__":
-    main()

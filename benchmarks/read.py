@@ -12,19 +12,23 @@ finished; progress goes to standard error.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
+import select
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from shared import parser, progress, table
-from watch import Limits, Measured, measure
 
-from molprof.common.memory import available_bytes
+from molprof.common.memory import available_bytes, proportional_bytes, resident_bytes
+from molprof.common.process import members
 
 _FLOOR = """
 import sys
@@ -68,6 +72,10 @@ TreePerfAnalyzer.from_file(sys.argv[1]).get_df_gpu_timeline()
 
 # Left free of the memory that is available at the start.
 _FREE_BYTES = 2 << 30
+_SAMPLE_S = 0.05
+# Reading the memory of a large process stops it for a while: it may take this share of the time.
+_SAMPLING_SHARE = 0.02
+_PROGRESS_S = 10
 
 
 @dataclass(frozen=True)
@@ -94,14 +102,82 @@ TOOLS = {
 }
 
 
-def read(tool: Tool, path: Path, cache: Path, peers: str, limits: Limits) -> Measured:
-    """Read the file with a tool; `peers`: the Python that has the other packages."""
+@dataclass(frozen=True)
+class Measured:
+    """One process and those that it started; `failure`: why it was ended or what its error was."""
+
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+    failure: str | None
+
+
+def read(tool: Tool, path: Path, cache: Path, options: argparse.Namespace) -> Measured:
+    """Read the file with a tool, up to the limits on time and memory."""
     how = ["-m", "molprof", *tool.arguments] if tool.code is None else ["-c", tool.code]
     variables = {**os.environ, "MOLPROF_CACHE": str(cache)}
     if tool.package:
         variables.pop("PYTHONPATH", None)
-    command = [peers if tool.package else sys.executable, *how, str(path)]
-    return measure(tool.title, command, variables, limits)
+    command = [options.peers if tool.package else sys.executable, *how, str(path)]
+    with tempfile.TemporaryFile() as errors:
+        begin = time.monotonic()
+        # A session of its own, so that what it starts can be ended with it.
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=errors, env=variables, start_new_session=True
+        )
+        try:
+            peak_bytes, failure, status, usage = _watched(process.pid, tool.title, begin, options)
+        except BaseException:
+            _end(process.pid)
+            process.wait()
+            raise
+        wall_s = time.monotonic() - begin
+        process.returncode = os.waitstatus_to_exitcode(status)
+        _end(process.pid)
+        if failure is None and process.returncode:
+            errors.seek(0)
+            lines = errors.read().decode("utf-8", "replace").strip().splitlines() or ["no message"]
+            failure = f"failed ({process.returncode}): {lines[-1][:80]}"
+    peak_bytes = max(peak_bytes, usage.ru_maxrss * 1024)
+    return Measured(wall_s, usage.ru_utime + usage.ru_stime, peak_bytes, failure)
+
+
+def _watched(
+    pid: int, title: str, begin: float, options: argparse.Namespace
+) -> tuple[int, str | None, int, os.struct_rusage]:
+    """Wait for the process and end it at a limit: peak memory, failure, status, resource usage."""
+    peak_bytes, failure, told = 0, None, begin
+    handle = os.pidfd_open(pid)  # readable when the process has ended, so that no sleep is counted as its time
+    try:
+        while not (ended := os.wait4(pid, os.WNOHANG))[0]:
+            before = time.monotonic()
+            family = members(pid)
+            # Shared pages count once; of a single process the cheaper figure is the same.
+            now_bytes = proportional_bytes(family) if len(family) > 1 else resident_bytes(family)
+            peak_bytes = max(peak_bytes, now_bytes)
+            after = time.monotonic()
+            if failure is None:
+                if after - begin > options.limit:
+                    failure = f"stopped after {options.limit:.0f} s"
+                elif now_bytes > options.memory:
+                    taken = f"{options.memory / 1e9:.1f} GB after {after - begin:.0f} s"
+                    failure = f"out of memory: more than {taken}"
+                if failure is not None:
+                    _end(pid)
+            if after - told > _PROGRESS_S:
+                told = after
+                progress(f"{title}: {after - begin:.0f} s, {now_bytes / 1e9:.2f} GB")
+            select.select([handle], [], [], max(_SAMPLE_S, (after - before) / _SAMPLING_SHARE))
+    finally:
+        os.close(handle)
+    _, status, usage = ended
+    return peak_bytes, failure, status, usage
+
+
+def _end(pid: int) -> None:
+    """End what is left of a session."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _has(python: str, package: str) -> bool:
@@ -119,17 +195,17 @@ def environment() -> str:
     return f"{model}, {cores} cores, Python {platform.python_version()}, load {load:.1f} before the first run"
 
 
-def _file(arguments: argparse.Namespace, folder: Path) -> tuple[Path, int, int]:
+def _file(options: argparse.Namespace, folder: Path) -> tuple[Path, int, int]:
     """The file to read, its uncompressed bytes and its events.
 
     Another process writes it: a child's peak memory is at least what its parent had when it started it.
     """
-    path = folder / f"{arguments.size:.3g}-{arguments.trace.name}"
+    path = folder / f"{options.size:.3g}-{options.trace.name}"
     facts = path.with_suffix(".facts")
     if not facts.exists():
         progress(f"writing {path}")
         script = Path(__file__).with_name("repeat.py")
-        command = [sys.executable, str(script), str(arguments.trace), str(path), "--size", str(arguments.size)]
+        command = [sys.executable, str(script), str(options.trace), str(path), "--size", str(options.size)]
         facts.write_bytes(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     written = json.loads(facts.read_text())
     return path, written["bytes"], written["events"]
@@ -148,35 +224,35 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--limit", type=float, default=1800, help="seconds that a reader may take")
     options.add_argument("--memory", type=float, help="bytes that a reader may take  [default: available, less 2 GiB]")
     found = options.parse_args()
+    found.memory = found.memory or (available_bytes() or 1 << 50) - _FREE_BYTES
     if unknown := set(found.only.split(",")) - set(TOOLS):
         options.error(f"--only: no reader {', '.join(sorted(unknown))}; use {', '.join(TOOLS)}")
     return found
 
 
 def main() -> None:
-    arguments = _arguments()
-    names = ["molprof", *(name for name in arguments.only.split(",") if name != "molprof")]
-    limits = Limits(arguments.limit, arguments.memory or (available_bytes() or 1 << 50) - _FREE_BYTES)
+    options = _arguments()
+    names = ["molprof", *(name for name in options.only.split(",") if name != "molprof")]
     with tempfile.TemporaryDirectory() as temporary:
-        if arguments.keep is not None:
-            arguments.keep.mkdir(parents=True, exist_ok=True)
-        path, size_bytes, events = _file(arguments, arguments.keep or Path(temporary))
+        if options.keep is not None:
+            options.keep.mkdir(parents=True, exist_ok=True)
+        path, size_bytes, events = _file(options, options.keep or Path(temporary))
         cache = Path(temporary) / "cache"
         small = Path(temporary) / "warm.json"
         small.write_text('{"traceEvents": []}')
         for name in ("whole", "raw"):  # compiles the engine
-            read(TOOLS[name], small, cache, arguments.peers, limits)
+            read(TOOLS[name], small, cache, options)
         print(f"{environment()}\n")
-        print(f"{arguments.trace.name} repeated: {size_bytes / 1e9:.2f} GB, {events / 1e6:.2f} M events\n")
+        print(f"{options.trace.name} repeated: {size_bytes / 1e9:.2f} GB, {events / 1e6:.2f} M events\n")
         print(table(HEADINGS, []), flush=True)
         first: Measured | None = None
         for tool in (TOOLS[name] for name in names):
-            if tool.package and not _has(arguments.peers, tool.package):
+            if tool.package and not _has(options.peers, tool.package):
                 print(f"| {tool.title} | not installed | | | | | |", flush=True)
                 continue
             if tool is TOOLS["cached"]:
-                read(tool, path, cache, arguments.peers, limits)
-            results = [read(tool, path, cache, arguments.peers, limits) for _ in range(arguments.repeats)]
+                read(tool, path, cache, options)
+            results = [read(tool, path, cache, options) for _ in range(options.repeats)]
             # The run of median time, or a failed one.
             results.sort(key=lambda result: (result.failure is None, result.wall_s))
             result = results[0 if results[0].failure else len(results) // 2]

@@ -1,4 +1,4 @@
-"""What the scripts share: options, prompts and runners, tables in Markdown, and the place of a table in a page."""
+"""What the scripts share: options, tables in Markdown, and the place of a table in a page. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,13 +6,8 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from molprof.common.files import replacing
-
-if TYPE_CHECKING:
-    from molprof.profiler.decoding.runner import Runner
-    from molprof.profiler.models.load import LoadedModel
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -29,22 +24,8 @@ def generation_parser(description: str | None, count: int, batch_size: int) -> a
     made.add_argument("-n", dest="count", type=int, default=count, help="molecules")
     made.add_argument("--batch-size", type=int, default=batch_size)
     made.add_argument("--device", default="auto")
+    made.add_argument("--write", action="store_true", help="put the tables into their page instead of printing them")
     return made
-
-
-def runner(loaded: LoadedModel, processor: Any, **settings: Any) -> Runner:
-    """A greedy runner.
-
-    Args:
-        processor: its name, the processor itself, or None for no LP.
-        settings: fields of `CaptureSettings` besides the model.
-    """
-    from molprof.common.settings import CaptureSettings
-    from molprof.profiler.decoding.runner import Runner
-    from molprof.profiler.processors import make_processor
-
-    made = make_processor(processor, loaded.target) if isinstance(processor, str) else processor
-    return Runner(loaded, made, CaptureSettings(loaded.name, template_threads=1, **settings))
 
 
 def progress(text: str) -> None:
@@ -57,8 +38,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> 
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
 
 
-def insert(page: str, marks: tuple[str, str], text: str) -> None:
-    """Replace what stands between two marks of a page of docs/."""
+def publish(text: str, write: bool, page: str, marks: tuple[str, str]) -> None:
+    """Print a text, or put it between two marks of a page of docs/."""
+    if not write:
+        print(text)
+        return
     before, rest = (DOCS / page).read_text(encoding="utf-8").split(marks[0])
     after = rest.split(marks[1])[1]
     with replacing(DOCS / page) as part:

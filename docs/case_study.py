@@ -10,13 +10,14 @@ import gzip
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from molprof.analysis.compare import Comparison, compare
+from molprof.analysis.compare.model import Difference
 from molprof.analysis.compare.parts import PART_LABELS
 from molprof.analysis.compare.rows import compared_rows
 from molprof.analysis.documents.comparison import comparison_document
@@ -36,24 +37,24 @@ EXAMPLE = ("llama-generic", "qwen-generic")
 LEAST_PART = 0.01
 
 
+@dataclass(frozen=True)
 class Study:
     """The recorded runs by name, and what the page says of them."""
 
-    def __init__(self, reports: Mapping[str, Report]) -> None:
-        self._reports = dict(reports)
+    reports: Mapping[str, Report]
 
     def run(self, name: str) -> Any:
         """The figures of one run."""
-        return self._reports[name].run
+        return self.reports[name].run
 
     def value(self, name: str, row: str) -> str:
         """A compared row of one run, in its unit."""
-        found = next(item for item in compared_rows([self._reports[name]]) if item.figure.id == row)
+        found = next(item for item in compared_rows([self.reports[name]]) if item.figure.id == row)
         return by_unit(found.figure.unit, found.values[0])
 
     def figures(self, names: Sequence[str], rows: Sequence[str]) -> str:
         """A table of compared rows by their ids, a column for each run."""
-        comparison = self._compared(names)
+        comparison = self._compared(*names)
         known = {row.figure.id: row for row in comparison.rows}
         body = [
             (known[name].figure.label, *(by_unit(known[name].figure.unit, value) for value in known[name].values))
@@ -61,10 +62,9 @@ class Study:
         ]
         return _table(("", *comparison.labels), body)
 
-    def ratio(self, first: str, other: str, row: str = "wall_ns") -> str:
-        """A row of `other` over that of `first`; ~ where noise explains it."""
-        comparison = self._compared((first, other))
-        found = next(item for item in comparison.rows if item.figure.id == row)
+    def ratio(self, first: str, other: str) -> str:
+        """Wall time of `other` over that of `first`, and whether noise explains it."""
+        found = next(item for item in self._compared(first, other).rows if item.figure.id == "wall_ns")
         value = found.ratios[1]
         if value is None:
             return "not recorded"
@@ -72,47 +72,38 @@ class Study:
 
     def parts(self, first: str, other: str) -> str:
         """How the difference of two runs splits: a row for each part of 1 % of it or more."""
-        comparison = self._compared((first, other))
-        split = comparison.differences[0]
-        assert split is not None
+        split = self._split(first, other)
         whole = abs(split.wall_ns) or 1
         large = {part: ns for part, ns in split.parts.items() if abs(ns) >= LEAST_PART * whole}
-        rest_ns = sum(split.parts.values()) - sum(large.values())
-        body = [
-            *((PART_LABELS[part], _signed(ns), percent_text(ns / split.wall_ns)) for part, ns in large.items()),
-            ("smaller parts together", _signed(rest_ns), percent_text(rest_ns / split.wall_ns)),
-            ("in no part", _signed(split.residual_ns), percent_text(split.residual_ns / split.wall_ns)),
-            ("**all**", _signed(split.wall_ns), percent_text(1.0)),
-        ]
-        return _table((f"{comparison.labels[1]} against {comparison.labels[0]}", "time", "share"), body)
+        times = {PART_LABELS[part]: ns for part, ns in large.items()}
+        times["smaller parts together"] = sum(split.parts.values()) - sum(large.values())
+        times["in no part"] = split.residual_ns
+        times["**all**"] = split.wall_ns
+        body = [(label, _signed(ns), percent_text(ns / split.wall_ns)) for label, ns in times.items()]
+        labels = self._compared(first, other).labels
+        return _table((f"{labels[1]} against {labels[0]}", "time", "share"), body)
 
     def part(self, first: str, other: str, *names: str) -> str:
         """Parts of the difference of two runs together, with their sign."""
-        split = self._compared((first, other)).differences[0]
-        assert split is not None
+        split = self._split(first, other)
         return _signed(sum(split.parts[name] for name in names))
 
     def difference(self, first: str, other: str) -> str:
         """Wall time of `other` minus that of `first`."""
-        split = self._compared((first, other)).differences[0]
-        assert split is not None
-        return _signed(split.wall_ns)
+        return _signed(self._split(first, other).wall_ns)
 
     def residual(self) -> str:
         """The largest residual of all pairs that the page splits, as a share of the difference."""
-        return percent_text(max(abs(item) for item in self._residuals))
+        pairs = ("llama", "llama-generic"), ("qwen", "qwen-qwen"), ("llama-generic", "qwen-qwen")
+        return percent_text(max(abs(self._split(*pair).residual_ratio or 0.0) for pair in pairs))
 
-    @property
-    def _residuals(self) -> list[float]:
-        found = []
-        for first, other in (("llama", "llama-generic"), ("qwen", "qwen-qwen"), ("llama-generic", "qwen-qwen")):
-            split = self._compared((first, other)).differences[0]
-            assert split is not None
-            found.append(split.residual_ratio or 0.0)
-        return found
+    def _compared(self, *names: str) -> Comparison:
+        return compare([self.reports[name] for name in names])
 
-    def _compared(self, names: Sequence[str]) -> Comparison:
-        return compare([self._reports[name] for name in names])
+    def _split(self, first: str, other: str) -> Difference:
+        split = self._compared(first, other).differences[0]
+        assert split is not None
+        return split
 
 
 def _signed(value_ns: float) -> str:
@@ -196,7 +187,7 @@ PAGES = {FOLDER / "case-study.md": case_study, COMPARING: comparing, TRACES / "R
 
 
 def main() -> None:
-    """Writes both pages."""
+    """Writes the pages."""
     for path, page in PAGES.items():
         with replacing(path) as part:
             part.write_text(page(), encoding="utf-8")

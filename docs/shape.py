@@ -11,8 +11,9 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+
+import networkx
 
 ROOT = Path(__file__).parent.parent
 # Folder -> name that it is imported by.
@@ -45,7 +46,7 @@ PROFILER = (
 )
 COMMANDS = (("molprof.commands",), ("molprof.cli",), ("molprof.__main__",))
 # Documents show reports, whoever loads them.
-FORBIDDEN = {("molprof.analysis.documents", "molprof.analysis.reports")}
+FORBIDDEN = ("molprof.analysis.documents", "molprof.analysis.reports")
 MOST_LINES, MOST_TEST_LINES, MOST_PARAMETERS = 300, 350, 7
 # click passes every option; a Triton kernel takes pointers, strides and sizes one by one.
 EXEMPT = ("click", "option", "triton.jit")
@@ -66,37 +67,26 @@ class Import:
 
 
 class Checkout:
-    """The Python files of a checkout.
+    """The Python files of a checkout under version control.
 
-    Args:
-        root: its folder, under version control.
+    Attributes:
+        modules: path of each module of the package, by its dotted name.
+        imports: every import of one module of the package by another, imports for types alone included.
     """
 
     def __init__(self, root: Path = ROOT) -> None:
         command = ["git", "ls-files", "-co", "--exclude-standard", "*.py"]
         names = subprocess.run(command, cwd=root, capture_output=True, check=True, text=True).stdout.splitlines()
-        self.files = {name: (root / name).read_text(encoding="utf-8") for name in names if (root / name).exists()}
-
-    @cached_property
-    def trees(self) -> dict[str, ast.Module]:
-        """The parsed files, by path."""
-        return {path: ast.parse(text) for path, text in self.files.items()}
-
-    @cached_property
-    def modules(self) -> dict[str, str]:
-        """Path of each module of the package, by its dotted name."""
-        found = {}
-        for path in self.files:
+        files = {name: (root / name).read_text(encoding="utf-8") for name in names if (root / name).exists()}
+        self.trees = {path: ast.parse(text) for path, text in files.items()}
+        self._lines = {path: len(text.splitlines()) for path, text in files.items()}
+        self.modules: dict[str, str] = {}
+        for path in files:
             folder, _, rest = path.partition("/")
             if folder in FOLDERS:
                 parts = rest.removesuffix(".py").split("/")
-                found[".".join([FOLDERS[folder], *(part for part in parts if part != "__init__")])] = path
-        return found
-
-    @cached_property
-    def imports(self) -> tuple[Import, ...]:
-        """Every import of one module of the package by another, imports for types alone included."""
-        return tuple(item for name, path in self.modules.items() for item in self._imports(name, path))
+                self.modules[".".join([FOLDERS[folder], *(part for part in parts if part != "__init__")])] = path
+        self.imports = [item for name, path in self.modules.items() for item in self._imports(name, path)]
 
     def _imports(self, source: str, path: str) -> Iterator[Import]:
         for node, hidden in _walk(self.trees[path], False):
@@ -135,7 +125,7 @@ class Checkout:
 
     def lengths(self, tests: bool) -> dict[str, int]:
         """Lines of each file of the tests, or of all others."""
-        return {path: len(text.splitlines()) for path, text in self.files.items() if path.startswith("tests/") is tests}
+        return {path: lines for path, lines in self._lines.items() if path.startswith("tests/") is tests}
 
     def long_files(self) -> dict[str, int]:
         """Lines of each file that has too many."""
@@ -164,7 +154,7 @@ def room(name: str) -> str:
 def _allowed(source: str, target: str) -> bool:
     if source == target or target == GROUND:
         return True
-    if (source, target) in FORBIDDEN or source == GROUND:
+    if (source, target) == FORBIDDEN or source == GROUND:
         return False
     for column in (ANALYSIS, PROFILER, COMMANDS):
         floors = {name: number for number, names in enumerate(column) for name in names}
@@ -182,24 +172,8 @@ def _walk(node: ast.AST, hidden: bool) -> Iterator[tuple[ast.AST, bool]]:
 
 
 def _circles(arrows: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """Strongly connected groups of two or more."""
-    out: dict[str, set[str]] = {}
-    for source, target in arrows:
-        out.setdefault(source, set()).add(target)
-    reach = {name: reachable(name, out) for name in out}
-    groups = {tuple(sorted({name, *(other for other in reach[name] if name in reach.get(other, ()))})) for name in out}
-    return [list(group) for group in sorted(groups) if len(group) > 1]
-
-
-def reachable(start: str, out: dict[str, set[str]]) -> set[str]:
-    """Where arrows lead from `start`, directly or not."""
-    found: set[str] = set()
-    todo = [start]
-    while todo:
-        new = out.get(todo.pop(), set()) - found
-        found |= new
-        todo += new
-    return found
+    groups = networkx.strongly_connected_components(networkx.DiGraph(arrows))
+    return sorted(sorted(group) for group in groups if len(group) > 1)
 
 
 def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -227,22 +201,22 @@ def targets(code: Checkout) -> list[tuple[str, int, int]]:
     ]
 
 
-def _listed(title: str, items: Iterable[object]) -> list[str]:
-    found = [f"  {item}" for item in items]
-    return [f"\n{title}:", *found] if found else []
-
-
 def main(root: Path = ROOT) -> None:
     """Print the table of targets, then whatever misses one."""
     code = Checkout(root)
     text = [f"{name:<52} {value:>7,}  at most {most:,}" for name, value, most in targets(code)]
     for package in ("molprof.analysis", "molprof.profiler"):
         text.append(f"{package + ': imports between rooms':<52} {len(code.arrows(code.rooms(package))):>7,}")
-    text += _listed("Against the order", code.breaks())
-    text += _listed("Circles of rooms", map(" ".join, code.circles(True)))
-    text += _listed("Circles of modules", map(" ".join, code.module_circles()))
-    text += _listed("Long files", (f"{lines} {path}" for path, lines in code.long_files().items()))
-    text += _listed("Many parameters", (f"{count} {name}" for name, count in code.long_signatures().items()))
+    missed = {
+        "Against the order": map(str, code.breaks()),
+        "Circles of rooms": map(" ".join, code.circles(True)),
+        "Circles of modules": map(" ".join, code.module_circles()),
+        "Long files": (f"{lines} {path}" for path, lines in code.long_files().items()),
+        "Many parameters": (f"{count} {name}" for name, count in code.long_signatures().items()),
+    }
+    for title, items in missed.items():
+        if found := [f"  {item}" for item in items]:
+            text += [f"\n{title}:", *found]
     sys.stdout.write("\n".join(text) + "\n")
 
 

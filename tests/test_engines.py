@@ -15,7 +15,7 @@ from molprof.profiler.molecules.kinds import check
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import build_template, conformer_text
 from molprof.profiler.processors import make_processor
-from molprof.profiler.processors.constraint import constraint
+from molprof.profiler.processors.engines import constraint
 
 PROMPT_WIDTH = 4
 ENGINES = ("xgrammar", "llguidance")

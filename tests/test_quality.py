@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from molprof.profiler.molecules.quality import bond_errors
+from molprof.profiler.molecules.conformers import bond_errors
 from molprof.profiler.molecules.smiles import read_positions
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from architecture import label, picture
+from generate import diagram
 from shape import (
     ANALYSIS,
     COMMANDS,
@@ -17,7 +17,6 @@ from shape import (
     MOST_TEST_LINES,
     PROFILER,
     Checkout,
-    reachable,
     room,
 )
 
@@ -73,18 +72,14 @@ def test_functions_take_few_parameters(code: Checkout) -> None:
     assert code.long_signatures() == {}, f"at most {MOST_PARAMETERS} parameters"
 
 
-def test_reachable() -> None:
-    arrows = {"a": {"b"}, "b": {"c"}, "c": {"b"}}
-    assert reachable("a", arrows) == {"b", "c"}
-    assert reachable("d", arrows) == set()
-
-
-def test_the_picture_has_every_room(code: Checkout) -> None:
-    drawn = picture(code)
-    for names in (*ANALYSIS, *PROFILER):
-        for name in names:
-            assert f">{label(name)}</text>" in drawn
-    assert "prefers-color-scheme: dark" in drawn
+def test_the_picture_has_every_room() -> None:
+    drawn = diagram()
+    for column in (ANALYSIS, PROFILER):
+        for floor, names in enumerate(column, start=1):
+            for name in names:
+                assert f'    {name}["{floor} {name.rpartition(".")[2]}"]\n' in drawn
+    assert "    molprof.profiler.capture --> molprof.profiler.decoding\n" in drawn
+    assert "molprof.profiler.capture --> molprof.profiler.models" not in drawn, "follows from others"
 
 
 def _imports(code: Checkout, path: str) -> set[str]:

@@ -15,7 +15,7 @@ from molprof.profiler.molecules.placeholders import best_placeholder
 from molprof.profiler.molecules.prompts import read_prompts, repeated
 from molprof.profiler.molecules.smiles import Molecule
 from molprof.profiler.molecules.template import PLACEHOLDER, Template, Templates, build_template, default_threads
-from molprof.profiler.processors.placeholder import Placeholder
+from molprof.profiler.processors.vectorized import Placeholder
 
 
 def packaged(count: int) -> list[Molecule]:

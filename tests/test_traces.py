@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
+from case_study import PAGES
 
 from molprof.analysis.reports.load import load_report
 
@@ -37,10 +37,5 @@ def test_each_is_whole_and_its_sums_hold(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["docs/case-study.md", "docs/comparing.md", "traces/README.md"])
 def test_pages_are_what_the_traces_say(name: str) -> None:
-    spec = importlib.util.spec_from_file_location("case_study", ROOT / "docs" / "case_study.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     path = ROOT / name
-    assert path.read_text(encoding="utf-8") == module.PAGES[path](), "run python docs/case_study.py"
+    assert path.read_text(encoding="utf-8") == PAGES[path](), "run python docs/case_study.py"

@@ -10,8 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import Template, build_template
 from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places, Processor
-from molprof.profiler.processors.generic import Generic
-from molprof.profiler.processors.qwen import Qwen
+from molprof.profiler.processors.rows import Generic, Qwen
 from molprof.profiler.processors.vectorized import Vectorized
 
 PROMPT_WIDTH = 5

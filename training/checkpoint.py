@@ -18,8 +18,8 @@ from molprof.common.files import replacing
 from molprof.profiler.models.architecture import ARCHITECTURES, build_empty, config
 from molprof.profiler.models.checkpoint import METADATA, OUTPUT, Header, fill, read_header
 from molprof.profiler.models.widening import EMBEDDING
+from molprof.profiler.molecules.conformers import bond_errors
 from molprof.profiler.molecules.kinds import check
-from molprof.profiler.molecules.quality import bond_errors
 from molprof.profiler.molecules.smiles import Molecule, read_positions
 from molprof.profiler.molecules.template import prompt_text
 from training.corpus import Sample

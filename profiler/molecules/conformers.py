@@ -1,9 +1,10 @@
-"""Real coordinates: the packaged ETKDG conformers, and those of a file (SDF, XYZ, enriched text)."""
+"""Real coordinates: packaged ETKDG conformers, those of a file (SDF, XYZ, enriched text), and bonds against them."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -28,17 +29,11 @@ Found = tuple[int, str, "Conformer | str"]
 
 @dataclass(frozen=True)
 class Conformer:
-    """One molecule's coordinates.
+    """One molecule's coordinates."""
 
-    Attributes:
-        line: where it begins in its file, from 1.
-        molecule: None where the file holds no bonds (XYZ), so that its text is unknown.
-        positions: (x, y, z) in Angstrom per heavy atom, in the order of the text.
-    """
-
-    line: int
-    molecule: Molecule | None
-    positions: tuple[Position, ...]
+    line: int  # where it begins in its file, from 1
+    molecule: Molecule | None  # None where the file holds no bonds (XYZ), so that its text is unknown
+    positions: tuple[Position, ...]  # (x, y, z) in Angstrom per heavy atom, in the order of the text
 
 
 @dataclass(frozen=True)
@@ -95,6 +90,26 @@ def atoms_in_order(mol: Chem.Mol) -> tuple[Molecule, tuple[Position, ...]] | Non
     prompt = split_atoms(Chem.MolToSmiles(mol))
     order = list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
     return (prompt, _positions(mol, order)) if len(order) == len(prompt.atoms) else None
+
+
+def bond_errors(smiles: str, positions: Sequence[Position | None], reference: Sequence[Position]) -> list[float | None]:
+    """Absolute differences of bond lengths in Angstrom, one per bond between heavy atoms.
+
+    Both lists follow the atoms of `smiles`. None where an atom has no generated position; all None where `positions`
+    has another number of atoms than the molecule.
+    """
+    mol = Chem.MolFromSmiles(smiles)
+    bonds = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
+    if not len(positions) == len(reference) == mol.GetNumAtoms():
+        return [None] * len(bonds)
+    errors: list[float | None] = []
+    for a, b in bonds:
+        first, second = positions[a], positions[b]
+        if first is None or second is None:
+            errors.append(None)
+        else:
+            errors.append(abs(math.dist(first, second) - math.dist(reference[a], reference[b])))
+    return errors
 
 
 def _positions(mol: Chem.Mol, atoms: list[int]) -> tuple[Position, ...]:

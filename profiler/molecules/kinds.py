@@ -24,38 +24,24 @@ _STRUCTURE = re.compile(r"(?:[^\[\]<>]*\[[^\[\]<>]+\]<[^<>]*>)+[^\[\]<>]*")
 
 @dataclass(frozen=True)
 class Classified:
-    """The tokens of one generated sequence.
+    """The tokens of one generated sequence."""
 
-    Attributes:
-        kinds: one letter per token: f(ree) c(opy) j(unk) l(filler) e(os).
-        blocks: coordinate block of each token, -1 outside.
-        malformed_blocks: blocks that do not begin with three decimal numbers.
-        cut_blocks: those of them, 0 or 1, in which the text ends without an end token: the bound on new tokens cut it.
-        text: the text without the end token.
-        insides: text between the brackets of each block; None if no `>` closes it.
-    """
-
-    kinds: str
-    blocks: list[int]
-    malformed_blocks: int
-    cut_blocks: int
-    text: str
-    insides: tuple[str | None, ...] = ()
+    kinds: str  # one letter per token: f(ree) c(opy) j(unk) l(filler) e(os)
+    blocks: list[int]  # coordinate block of each token, -1 outside
+    malformed_blocks: int  # blocks that do not begin with three decimal numbers
+    cut_blocks: int  # those of them, 0 or 1, in which the bound on new tokens ends the text
+    text: str  # without the end token
+    insides: tuple[str | None, ...] = ()  # text between the brackets of each block; None if no `>` closes it
 
 
 @dataclass(frozen=True)
 class _Span:
-    """One coordinate block as byte offsets.
-
-    Attributes:
-        good: where its `x,y,z` prefix ends; None: malformed.
-        filler: stretches of digits beyond the format's precision.
-    """
+    """One coordinate block as byte offsets."""
 
     start: int
     end: int
-    good: int | None
-    filler: tuple[tuple[int, int], ...]
+    good: int | None  # where its `x,y,z` prefix ends; None: malformed
+    filler: tuple[tuple[int, int], ...]  # stretches of digits beyond the format's precision
 
 
 def classify(
@@ -65,11 +51,7 @@ def classify(
 
     *junk*: begins in a block after the longest prefix that reads `x,y,z`. *filler*: begins with a digit beyond
     `decimals`. *free*: lies inside a block. *copy*: any other. A block without such a prefix (malformed) has no junk.
-
-    Args:
-        tokens: generated ids; only the last one may be an end token.
-        table: bytes of each id.
-        eos: ids that end a sequence.
+    Only the last token may be one of `eos`.
     """
     body, ended = _body(tokens, eos)
     pieces = [table.of(token) for token in body]

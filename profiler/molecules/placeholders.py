@@ -30,22 +30,13 @@ _SIGNS = (("", "", ""), ("-", "", ""), ("", "-", "-"), ("-", "-", "-"))
 
 @dataclass(frozen=True)
 class Placeholder:
-    """How a placeholder fits coordinates.
+    """How a placeholder fits coordinates."""
 
-    Attributes:
-        text: what a template writes between `<` and `>`.
-        tokens: FREE positions that it gives a block.
-        coordinates: number of coordinates measured.
-        too_short: coordinates that need more tokens, which a constraint would cut.
-        mean_drift_tokens: mean of tokens given minus tokens needed.
-        mean_absolute_drift_tokens: mean of the same without sign.
-    """
-
-    text: str
-    tokens: int
-    coordinates: int
-    too_short: int
-    mean_drift_tokens: float
+    text: str  # what a template writes between `<` and `>`
+    tokens: int  # FREE positions that it gives a block
+    coordinates: int  # number of coordinates measured
+    too_short: int  # coordinates that need more tokens, which a constraint would cut
+    mean_drift_tokens: float  # tokens given minus tokens needed
     mean_absolute_drift_tokens: float
 
 
@@ -55,10 +46,6 @@ def best_placeholder(
     """The placeholder that cuts no coordinate and leaves the fewest positions over; among equals the plainest text.
 
     Where every candidate cuts some, the one that cuts the fewest: too short costs accuracy, too long only time.
-
-    Args:
-        tokenizer: any that gives character offsets.
-        coordinates: (x, y, z) in Angstrom, of molecules as they will be generated.
 
     Raises:
         UsageError: no coordinates, or every candidate merges with its brackets.
@@ -164,9 +151,6 @@ def needs(
 
     For a block that begins with `x,y,z`, these three as the format writes them. For a beginning of that (`1.0,2.`),
     the shortest text that it could become. None for any other block, and for one that was never closed (None).
-
-    Args:
-        blocks: the text between `<` and `>`, junk included.
     """
     texts = [None if text is None else needed_text(text, decimals) for text in blocks]
     counts = iter(needed_tokens(tokenizer, [text for text in texts if text is not None]))

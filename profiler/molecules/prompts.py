@@ -19,39 +19,25 @@ SHORT_ATOMS = 8
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt.
+    """One prompt."""
 
-    Attributes:
-        line: line in the input, from 1.
-        name: the input's second column; empty without one.
-        text: the prompt itself.
-        molecule: None for plain text.
-    """
-
-    line: int
-    name: str
+    line: int  # in the input, from 1
+    name: str  # the input's second column; empty without one
     text: str
-    molecule: Molecule | None
+    molecule: Molecule | None  # None for plain text
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """The first readable prompts of an input, and the lines that gave none.
-
-    Attributes:
-        wanted: number asked for; there may be fewer.
-        unit: what one prompt is, for notes.
-        times: how often `prompts` repeats each, one after the other.
-        there: number in the input; None where it was not read to its end.
-    """
+    """The first readable prompts of an input, and the lines that gave none."""
 
     prompts: tuple[Prompt, ...]
     skipped: tuple[Skipped, ...]
     source: str
-    wanted: int
-    unit: str = "readable molecule"
-    times: int = 1
-    there: int | None = None
+    wanted: int  # there may be fewer
+    unit: str = "readable molecule"  # what one prompt is, for notes
+    times: int = 1  # how often `prompts` repeats each, one after the other
+    there: int | None = None  # number in the input; None where it was not read to its end
 
     def notes(self) -> tuple[str, ...]:
         """Notes on skipped, missing and left-out lines, for the user."""

@@ -32,25 +32,14 @@ Position = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Molecule:
-    """One molecule, cut into its atoms and what stands between them.
+    """One molecule, cut into its atoms and what stands between them."""
 
-    Attributes:
-        smiles: canonical SMILES without hydrogens.
-        atoms: bracketed atoms in the order of `smiles`: heavy ones, and hydrogens that RDKit keeps.
-        pieces: bonds, ring digits, parentheses and dots before each atom and after the last one;
-            `len(pieces) == len(atoms) + 1`.
-    """
-
-    smiles: str
-    atoms: tuple[str, ...]
-    pieces: tuple[str, ...]
+    smiles: str  # canonical, without hydrogens
+    atoms: tuple[str, ...]  # in brackets, in the order of `smiles`: heavy ones, and hydrogens that RDKit keeps
+    pieces: tuple[str, ...]  # bonds, ring digits, parentheses and dots before each atom, and after the last one
 
     def skeleton(self, blocks: str | Sequence[str]) -> str:
-        """The enriched text with a coordinate block after every atom.
-
-        Args:
-            blocks: the text between `<` and `>`, one for all atoms or one per atom.
-        """
+        """The enriched text with a coordinate block after every atom: one text for all, or one per atom."""
         texts = [blocks] * len(self.atoms) if isinstance(blocks, str) else list(blocks)
         if len(texts) != len(self.atoms):
             raise ValueError(f"{len(texts)} coordinate blocks for {len(self.atoms)} atoms")
@@ -74,11 +63,7 @@ def canonical(smiles: str) -> str:
 
 
 def molecule(smiles: str) -> Molecule:
-    """The molecule of a SMILES in canonical form.
-
-    Raises:
-        UsageError: RDKit cannot read `smiles`.
-    """
+    """The molecule of a SMILES in canonical form; errors as for `canonical`."""
     return split_atoms(canonical(smiles))
 
 
@@ -110,10 +95,7 @@ def smiles_of_conformer(text: str) -> str | None:
 def read_positions(text: str, cut: bool = False) -> list[Position | None]:
     """Positions of an enriched text in Angstrom, one per block, junk after them dropped.
 
-    None for a block that does not begin with three decimal numbers.
-
-    Args:
-        cut: also read numbers that end at or before their point.
+    None for a block that does not begin with three decimal numbers; with `cut` they may end at or before their point.
     """
     triple = _CUT_TRIPLE if cut else TRIPLE
     found = (triple.match(block.group(1)) for block in _BLOCK.finditer(text))

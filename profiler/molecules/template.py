@@ -23,19 +23,12 @@ _INSIDE = re.compile(r"<([^<>]*)>")
 
 @dataclass(frozen=True)
 class Template:
-    """The skeleton of one molecule, tokenized.
+    """The skeleton of one molecule, tokenized into L tokens."""
 
-    Attributes:
-        text: `[CONFORMER]`, the skeleton with a placeholder per coordinate, `[/CONFORMER]`.
-        ids: token ids, int64 of length L.
-        free: True where a position is FREE, bool of length L.
-        blocks: coordinate block of each FREE position counted from 0, -1 at COPY positions, int64 of length L.
-    """
-
-    text: str
-    ids: np.ndarray
-    free: np.ndarray
-    blocks: np.ndarray
+    text: str  # `[CONFORMER]`, the skeleton with a placeholder per coordinate, `[/CONFORMER]`
+    ids: np.ndarray  # int64 (L,)
+    free: np.ndarray  # True where a position is FREE, bool (L,)
+    blocks: np.ndarray  # coordinate block of each FREE position from 0, -1 at COPY positions, int64 (L,)
 
     @property
     def free_per_block(self) -> np.ndarray:
@@ -87,17 +80,12 @@ def default_threads() -> int:
 
 @dataclass
 class Templates:
-    """Builds the templates of batches.
-
-    Attributes:
-        threads: number of threads.
-        cache: keep templates until `clear`, so that each molecule is built once.
-    """
+    """Builds the templates of batches."""
 
     tokenizer: PreTrainedTokenizerFast
     placeholder: str
     threads: int = 1
-    cache: bool = False
+    cache: bool = False  # keep templates until `clear`, so that each molecule is built once
     _kept: dict[str, Template] = field(default_factory=dict)
 
     def build(self, molecules: Sequence[Molecule]) -> list[Template]:

@@ -16,23 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """A processor's `package.module:factory`, and what it does."""
+    """Module and factory of a processor in this package, and what it does."""
 
     place: str
     summary: str
 
 
-_HERE = "molprof.profiler.processors"
 _CONTRACT = "a factory takes a Target: see molprof/profiler/processors/base.py"
 PROCESSORS = {
-    "generic": Entry(f"{_HERE}.generic:Generic", "position template; FREE blocks brackets and controls; any tokenizer"),
-    "qwen": Entry(f"{_HERE}.qwen:Qwen", "position template; FREE allows number tokens only; single-digit tokenizers"),
-    "vectorized": Entry(f"{_HERE}.vectorized:Vectorized", "masks of generic or qwen, prepared before the first step"),
-    "placeholder": Entry(f"{_HERE}.placeholder:Placeholder", "vectorized, its placeholder fitted to the tokenizer"),
-    "truncate": Entry(f"{_HERE}.truncate:Truncate", "position template; a coordinate ends where the model closes it"),
-    "grammar": Entry(f"{_HERE}.grammar:Grammar", "three decimal numbers per coordinate, in the tokenizer's own tokens"),
-    "xgrammar": Entry(f"{_HERE}.engines:make_xgrammar", "like grammar, by the package XGrammar (molprof[xgrammar])"),
-    "llguidance": Entry(f"{_HERE}.engines:make_llguidance", "like grammar, by llguidance (molprof[llguidance])"),
+    "generic": Entry("rows:Generic", "position template; FREE blocks brackets and controls; any tokenizer"),
+    "qwen": Entry("rows:Qwen", "position template; FREE allows number tokens only; single-digit tokenizers"),
+    "vectorized": Entry("vectorized:Vectorized", "masks of generic or qwen, prepared before the first step"),
+    "placeholder": Entry("vectorized:Placeholder", "vectorized, its placeholder fitted to the tokenizer"),
+    "truncate": Entry("free_length:Truncate", "position template; a coordinate ends where the model closes it"),
+    "grammar": Entry("free_length:Grammar", "three decimal numbers per coordinate, in the tokenizer's own tokens"),
+    "xgrammar": Entry("engines:XGrammar", "like grammar, by the package XGrammar (molprof[xgrammar])"),
+    "llguidance": Entry("engines:LLGuidance", "like grammar, by llguidance (molprof[llguidance])"),
 }
 
 
@@ -47,8 +46,7 @@ def make_processor(name: str, target: Target) -> Processor:
     factory = find_factory(name)
     if name in PROCESSORS:
         return factory(target)
-    from molprof.profiler.processors.blame import PASSED_ON, RAISED, told
-    from molprof.profiler.processors.checked import UserProcessor
+    from molprof.profiler.processors.checked import PASSED_ON, RAISED, UserProcessor, told
 
     try:
         return UserProcessor(name, factory, target)
@@ -60,7 +58,7 @@ def make_processor(name: str, target: Target) -> Processor:
 
 def find_factory(name: str) -> Factory:
     """The factory of a name or of a `package.module:factory`. Raises UsageError where there is none."""
-    place = PROCESSORS[name].place if name in PROCESSORS else name
+    place = f"{__name__}.{PROCESSORS[name].place}" if name in PROCESSORS else name
     module, colon, attribute = place.partition(":")
     hint = f"use one of {', '.join(PROCESSORS)}, or package.module:factory"
     if not (module and colon and attribute):
@@ -74,7 +72,7 @@ def find_factory(name: str) -> Factory:
     except (ImportError, AttributeError) as problem:
         raise UsageError(f"no processor {name!r}: {problem}", hint=hint) from problem
     except (Exception, SystemExit) as problem:  # a user's module may raise anything
-        from molprof.profiler.processors.blame import told
+        from molprof.profiler.processors.checked import told
 
         raise UsageError(f"the module of {name!r} cannot be imported: {told(problem, place)}") from problem
     return factory
@@ -82,7 +80,7 @@ def find_factory(name: str) -> Factory:
 
 def default_processor(target: Target) -> str:
     """The processor of `--lp` for a tokenizer: `qwen` if every digit is a token of its own, else `generic`."""
-    from molprof.profiler.processors.qwen import ALLOWED
+    from molprof.profiler.processors.rows import ALLOWED
 
     single = len(target.tokenizer("123", add_special_tokens=False)["input_ids"]) == 3
     vocabulary = target.tokenizer.get_vocab()

@@ -25,15 +25,10 @@ _OTHER = 0  # the class of tokens that no branching state allows
 
 @dataclass(frozen=True)
 class Coordinate:
-    """The automaton of the inside of a coordinate block.
+    """The automaton of the inside of a coordinate block, which begins in state 0."""
 
-    Attributes:
-        edges: per state, the next state by token; a coordinate begins in state 0.
-        closing: states in which the text may leave the block.
-    """
-
-    edges: tuple[dict[int, int], ...]
-    closing: frozenset[int]
+    edges: tuple[dict[int, int], ...]  # per state, the next state by token
+    closing: frozenset[int]  # states in which the text may leave the block
 
     @cached_property
     def longest(self) -> int:
@@ -48,11 +43,7 @@ class Coordinate:
 
 @dataclass(frozen=True)
 class Chain:
-    """One row: its gaps, with a coordinate between each two.
-
-    Attributes:
-        gaps: per gap its token paths, all of which lead to the next coordinate or to the end.
-    """
+    """One row: per gap its token paths, all of which lead to the next coordinate or to the end."""
 
     gaps: tuple[tuple[Path, ...], ...]
 
@@ -70,11 +61,7 @@ class Node:
 
 
 def check_vocabulary(name: str, target: Target) -> None:
-    """Check that no token joins a digit with a mark of a coordinate.
-
-    Raises:
-        UsageError: one does, so that the processor `name` cannot work with it.
-    """
+    """Raises UsageError where a token joins a digit with a mark, so that the processor `name` cannot work."""
     joined = re.compile(rb"[0-9][<>,.\-]|[<>,.\-][0-9]")
     for token, piece in enumerate(target.table.pieces):
         if token not in target.table.special and joined.search(piece):
@@ -86,34 +73,24 @@ def check_vocabulary(name: str, target: Target) -> None:
 
 @dataclass(frozen=True)
 class Tables:
-    """The automata of a batch, states numbered over all rows; state 0 is the end of every row.
+    """The automata of a batch, states numbered over all rows; state 0 is the end of every row."""
 
-    Attributes:
-        classes: class of each token id, int64 (logits_width,).
-        moves: next state, and that state's mask, by state and class, int64 (states, classes, 2).
-        first: first state of each row and its mask, int64 (rows, 2).
-        columns: ids that some mask allows, ascending, int64 (k,).
-        bias: 0 where a mask allows a column, -inf elsewhere, float32 (masks, k).
-        counts: ids that a mask allows, int64 (masks,).
-    """
-
-    classes: np.ndarray
-    moves: np.ndarray
-    first: np.ndarray
-    columns: np.ndarray
-    bias: np.ndarray
-    counts: np.ndarray
+    classes: np.ndarray  # of each token id, int64 (logits_width,)
+    moves: np.ndarray  # next state, and that state's mask, by state and class, int64 (states, classes, 2)
+    first: np.ndarray  # first state of each row and its mask, int64 (rows, 2)
+    columns: np.ndarray  # ids that some mask allows, ascending, int64 (k,)
+    bias: np.ndarray  # 0 where a mask allows a column, -inf elsewhere, float32 (masks, k)
+    counts: np.ndarray  # ids that a mask allows, int64 (masks,)
 
 
 def compile_tables(coordinate: Coordinate, chains: Sequence[Chain], target: Target) -> Tables:
     """The tables of a batch."""
     builder = _Builder(coordinate)
-    first = [builder.row(chain) for chain in chains]
+    starts = np.asarray([builder.row(chain) for chain in chains], dtype=np.int64)
     classes, number = builder.classes(target.logits_width)
     following = builder.following(classes, number)
     columns, bias = builder.bias(target.eos)
     masks = np.asarray(builder.masks, dtype=np.int64)
-    starts = np.asarray(first, dtype=np.int64)
     return Tables(
         classes=classes,
         moves=np.stack((following, masks[following]), axis=2),
@@ -135,7 +112,7 @@ class _Builder:
         self._edges: list[tuple[int, int, int]] = []  # state, token, next state
         self._sole: list[tuple[int, int]] = []  # state with one way out, next state
         self._inherits: list[tuple[int, int]] = []  # state that goes on like the coordinate beginning at, that state
-        self._tries: dict[tuple[Path, ...], Node] = {}
+        self._trie = cache(trie)
         self._state(-1, ())  # the end: the end token, again and again
 
     def row(self, chain: Chain) -> int:
@@ -168,15 +145,12 @@ class _Builder:
         state = self._state(0 if node.ends else -1, onward)
         if node.ends and block is not None:
             self._inherits.append((state, block))
-            self._edges.extend((state, token, following) for token, following in onward.items())
-        else:
-            self._connect(state, onward)
+        self._connect(state, onward, sole=not node.ends or block is None)
         return state
 
-    def _connect(self, state: int, onward: dict[int, int]) -> None:
-        if len(onward) == 1:
-            (following,) = onward.values()
-            self._sole.append((state, following))
+    def _connect(self, state: int, onward: dict[int, int], sole: bool = True) -> None:
+        if sole and len(onward) == 1:
+            self._sole.append((state, *onward.values()))
         else:
             self._edges.extend((state, token, following) for token, following in onward.items())
 
@@ -184,11 +158,6 @@ class _Builder:
         key = place, frozenset(tokens)
         self.masks.append(self._keys.setdefault(key, len(self._keys)))
         return len(self.masks) - 1
-
-    def _trie(self, paths: tuple[Path, ...]) -> Node:
-        if paths not in self._tries:
-            self._tries[paths] = trie(paths)
-        return self._tries[paths]
 
     def classes(self, width: int) -> tuple[np.ndarray, int]:
         """Class of each token, and the number of classes; tokens that every state treats alike share one."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,12 +29,9 @@ def fused_step() -> Callable[..., None] | None:
     """The step as one Triton kernel; None where Triton is not installed."""
     if importlib.util.find_spec("triton") is None:
         return None
-    return importlib.import_module(f"{__package__}.fused").step  # type: ignore[no-any-return]
+    from molprof.profiler.processors.fused import step
 
-
-def kernels_per_step(target: Target) -> int:
-    """Kernels that `AutomatonBatch` starts in each step after the first."""
-    return 1 if target.device.type == "cuda" and fused_step() is not None else 6
+    return step
 
 
 class AutomatonBatch(LogitsProcessor):
@@ -43,9 +39,6 @@ class AutomatonBatch(LogitsProcessor):
 
     Allowed scores are copied into a tensor that is -inf everywhere else and is returned at every step. A step touches
     `rows x k` elements, whatever the vocabulary: one kernel on a GPU with Triton, else six.
-
-    Args:
-        prompt_width: columns of the left-padded prompts.
     """
 
     reads_tokens = True  # what is forced depends on the chosen tokens
@@ -53,12 +46,12 @@ class AutomatonBatch(LogitsProcessor):
     def __init__(self, tables: Tables, prompt_width: int, target: Target) -> None:
         device = target.device
         self._tables = tables
-        self._width = target.logits_width
+        self._hidden: np.ndarray = target.logits_width - tables.counts  # by mask
         self._prompt_width = self._read = prompt_width
         copied = (tables.classes, tables.moves, tables.columns, tables.bias)
         self._device = DeviceTables(*(torch.from_numpy(array).to(device) for array in copied))
         self._at = torch.from_numpy(tables.first.copy()).to(device)
-        self._out = torch.full((len(tables.first), self._width), -math.inf, device=device)
+        self._out = torch.full((len(tables.first), target.logits_width), -math.inf, device=device)
         self._step = fused_step() if device.type == "cuda" else None
         self._called: list[int] = []
         self._ids: Tensor | None = None
@@ -83,12 +76,6 @@ class AutomatonBatch(LogitsProcessor):
         kept = scores.index_select(1, self._device.columns)
         kept.add_(self._device.bias.index_select(0, masks))
         return out.index_copy_(1, self._device.columns, kept)
-
-    @cached_property
-    def _hidden(self) -> np.ndarray:
-        """Ids that each mask does not allow, int64 (masks,)."""
-        hidden: np.ndarray = self._width - self._tables.counts
-        return hidden
 
     @property
     def masked_logits(self) -> list[int]:

@@ -31,30 +31,20 @@ class BatchProcessor(Protocol):
 
 @dataclass(frozen=True)
 class Places:
-    """Where the rows of a step stand in molprof's own decoding loop, each at its own position.
+    """Where the rows of a step stand in molprof's own decoding loop, each at its own position."""
 
-    Attributes:
-        rows: rows of the batch, in the order of the scores; finished ones may be missing.
-        positions: answer position of the next token, by row.
-        row_ids, position_ids: the same on the logits' device, int64 (rows,).
-    """
-
-    rows: tuple[int, ...]
-    positions: tuple[int, ...]
-    row_ids: Tensor
+    rows: tuple[int, ...]  # of the batch, in the order of the scores; finished ones may be missing
+    positions: tuple[int, ...]  # answer position of the next token, by row
+    row_ids: Tensor  # the same on the logits' device, int64 (rows,)
     position_ids: Tensor
 
 
 @runtime_checkable
 class ForcedRuns(Protocol):
-    """What a batch processor must also have for `--forced-runs` and `--drop-finished`.
+    """What a batch processor must also have for `--forced-runs` and `--drop-finished`."""
 
-    Attributes:
-        reads_tokens: True if what is forced depends on the chosen tokens, which the host then reads back once per step.
-            False if positions decide it; such a processor forces the end token, and lets no other token end a row.
-        masked_logits: see `BatchProcessor`.
-    """
-
+    # True if what is forced depends on the chosen tokens, which the host then reads back once per step. False if
+    # positions decide it; such a processor forces the end token, and lets no other token end a row.
     reads_tokens: bool
 
     @property
@@ -79,14 +69,7 @@ class Processor(Protocol):
     """A processor for a whole run, with what depends on the vocabulary only.
 
     A user's own (`--processor package.module:factory`) requires `start` alone. Its factory may also return a
-    transformers `LogitsProcessor`, and is then called again for each batch.
-
-    Attributes:
-        name: as given to `--processor`.
-        placeholder: what templates write for a coordinate.
-        parameters: what else decides what it does, for the manifest.
-
-    Optional, looked up by name:
+    transformers `LogitsProcessor`, and is then called again for each batch. Optional, looked up by name:
 
     - `needs_templates`: True if it cannot work with plain-text prompts, which have no templates. Default: False.
     - `fixed_length`: False if an answer need not have its template's length; the manifest then has no template counts.
@@ -94,9 +77,9 @@ class Processor(Protocol):
     - `longest(template)`: most tokens of an answer, end token included. Default: the template's and one more.
     """
 
-    name: str
-    placeholder: str
-    parameters: dict[str, Any]
+    name: str  # as given to `--processor`
+    placeholder: str  # what templates write for a coordinate
+    parameters: dict[str, Any]  # what else decides what it does, for the manifest
 
     def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
         """The processor of one batch.

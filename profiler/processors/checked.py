@@ -8,28 +8,55 @@ from __future__ import annotations
 
 import json
 import operator
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from molprof.common.errors import ProcessorError, UsageError
+from molprof.common.errors import MolprofError, ProcessorError, UsageError
 from molprof.common.text import shortened
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
 from molprof.profiler.processors.base import Places
-from molprof.profiler.processors.blame import PASSED_ON, RAISED, told
+
+_INSTALLED = {"site-packages", "dist-packages"}
+# Errors that already say what to do.
+PASSED_ON = (MolprofError, torch.OutOfMemoryError)
+# `SystemExit` would end the process without a message.
+RAISED = (Exception, SystemExit)
 
 
-@dataclass(frozen=True)
-class _User:
-    """The processor in errors: its name, and the place it comes from as given to `--processor`."""
+class UserProcessor:
+    """What a user's factory makes, as a `Processor`.
 
-    name: str
-    place: str
+    Args:
+        factory: makes a `Processor`, or a transformers `LogitsProcessor` (or any callable like one), which is then made
+            anew for each batch.
+
+    Raises:
+        UsageError: the factory makes neither, or its parameters cannot be written into a trace.
+    """
+
+    def __init__(self, name: str, factory: Callable[[Target], Any], target: Target) -> None:
+        made = factory(target)
+        if not (callable(made) or callable(getattr(made, "start", None))):
+            raise UsageError(
+                f"{name} made a {type(made).__name__}",
+                hint="a factory returns a transformers LogitsProcessor, or an object with start(templates, width)",
+            )
+        self._made, self._factory, self.target = made, factory, target
+        self.name, self.place = str(getattr(made, "name", name)), name
+        self.placeholder = str(getattr(made, "placeholder", PLACEHOLDER))
+        self.parameters = _recordable(name, dict(getattr(made, "parameters", {})))
+        self.needs_templates = bool(getattr(made, "needs_templates", False))
+        self.fixed_length = bool(getattr(made, "fixed_length", True))
+        self.verify = False  # whether batches started from now on check that every row has a token left
 
     def error(self, what: str, step: int | None = None) -> ProcessorError:
         return ProcessorError(f"the processor {self.name!r} {what}", step=step)
@@ -44,72 +71,38 @@ class _User:
         except RAISED as problem:
             raise self.error(f"{what}: {told(problem, self.place)}") from problem
 
-
-class UserProcessor:
-    """What a user's factory makes, as a `Processor`.
-
-    Args:
-        name: as given to `--processor`.
-        factory: makes a `Processor`, or a transformers `LogitsProcessor` (or any callable like one), which is then made
-            anew for each batch.
-
-    Attributes:
-        verify: whether batches started from now on check that every row has a token left.
-
-    Raises:
-        UsageError: the factory makes neither, or its parameters cannot be written into a trace.
-    """
-
-    def __init__(self, name: str, factory: Callable[[Target], Any], target: Target) -> None:
-        made = factory(target)
-        if not (callable(made) or callable(getattr(made, "start", None))):
-            raise UsageError(
-                f"{name} made a {type(made).__name__}",
-                hint="a factory returns a transformers LogitsProcessor, or an object with start(templates, width)",
-            )
-        self._made, self._factory, self._target = made, factory, target
-        self.name = str(getattr(made, "name", name))
-        self._user = _User(self.name, name)
-        self.placeholder = str(getattr(made, "placeholder", PLACEHOLDER))
-        self.parameters = _recordable(name, dict(getattr(made, "parameters", {})))
-        self.needs_templates = bool(getattr(made, "needs_templates", False))
-        self.fixed_length = bool(getattr(made, "fixed_length", True))
-        self.verify = False
-
     def longest(self, template: Template) -> int:
-        """Most tokens of an answer, end token included: what the processor says, else those of the template."""
+        """What the processor says, else the tokens of the template and the end token."""
         own = getattr(self._made, "longest", None)
         if own is None:
             return len(template.ids) + 1
-        with self._user.blamed("failed to give its longest answer"):
+        with self.blamed("failed to give its longest answer"):
             most = int(own(template))
         if most < 1:
-            raise self._user.error(f"says that its longest answer has {most} tokens")
+            raise self.error(f"says that its longest answer has {most} tokens")
         return most
 
     def start(self, templates: Sequence[Template], prompt_width: int) -> CheckedBatch:
-        with self._user.blamed("failed to start"):
+        with self.blamed("failed to start"):
             if callable(getattr(self._made, "start", None)):
                 batch = self._made.start(templates, prompt_width)
             else:
-                batch = self._factory(self._target)
+                batch = self._factory(self.target)
         jumps = callable(getattr(batch, "forced", None)) and callable(getattr(batch, "mask", None))
         if jumps and hasattr(batch, "reads_tokens"):
-            return CheckedRuns(self._user, batch, prompt_width, self.verify, self._target)
+            return CheckedRuns(self, batch, prompt_width)
         if not callable(batch):
             what = f"its start returned a {type(batch).__name__}, which cannot be called with input_ids and scores"
-            raise self._user.error(f"failed: {what}")
-        return CheckedBatch(self._user, batch, prompt_width, self.verify, self._target)
+            raise self.error(f"failed: {what}")
+        return CheckedBatch(self, batch, prompt_width)
 
 
 class CheckedBatch(LogitsProcessor):
     """Calls a user's batch processor and checks what it returns."""
 
-    def __init__(self, user: _User, batch: Any, prompt_width: int, verify: bool, target: Target) -> None:
-        self._target = target
+    def __init__(self, user: UserProcessor, batch: Any, prompt_width: int) -> None:
         self._user, self._batch = user, batch
-        self._prompt_width, self._verify = prompt_width, verify
-        self._ends = {target.eos, target.pad}
+        self._prompt_width, self._verify = prompt_width, user.verify
         self._rows: int | None = None
 
     @property
@@ -154,7 +147,8 @@ class CheckedBatch(LogitsProcessor):
                 raise self._error("returned NaN or +inf among the scores", step, f"row {rows[broken[0]]}")
             empty = out.isneginf().all(-1).nonzero().flatten().tolist()
             if empty:
-                ended = step > 0 and isinstance(about, Tensor) and int(about[empty[0], -1]) in self._ends
+                ends = (self._user.target.eos, self._user.target.pad)
+                ended = step > 0 and isinstance(about, Tensor) and int(about[empty[0], -1]) in ends
                 where = f"row {rows[empty[0]]}" + (", which had ended: leave it the end token" if ended else "")
                 raise self._error(f"masked all {out.shape[1]:,} tokens", step, where)
         return out
@@ -166,8 +160,8 @@ class CheckedBatch(LogitsProcessor):
 class CheckedRuns(CheckedBatch):
     """A user's batch processor with `ForcedRuns`."""
 
-    def __init__(self, user: _User, batch: Any, prompt_width: int, verify: bool, target: Target) -> None:
-        super().__init__(user, batch, prompt_width, verify, target)
+    def __init__(self, user: UserProcessor, batch: Any, prompt_width: int) -> None:
+        super().__init__(user, batch, prompt_width)
         self.reads_tokens = bool(batch.reads_tokens)
         self._step = 0
 
@@ -177,7 +171,7 @@ class CheckedRuns(CheckedBatch):
         with self._user.blamed(f"failed to give what is forced {where}"):
             tokens = [operator.index(token) for token in self._batch.forced(row, position, chosen)]
         for token in tokens:
-            if not 0 <= token < self._target.logits_width:
+            if not 0 <= token < self._user.target.logits_width:
                 raise self._user.error(f"forces {token} {where}, which is no token's id")
         return tokens
 
@@ -198,3 +192,35 @@ def _recordable(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
             hint="finite numbers, texts, lists and dictionaries of them; str() of anything else",
         ) from problem
     return kept
+
+
+def told(problem: BaseException, factory: str) -> str:
+    """Kind, text and, where it is known, place of an error: `ValueError: too few (mine.py line 12)`.
+
+    The place is the innermost frame outside of molprof and installed packages; for an installed processor, the
+    innermost frame of its own package. `factory`: `package.module:factory`.
+    """
+    text = str(problem).strip()
+    what = f"{type(problem).__name__}: {text}" if text else type(problem).__name__
+    place = _place(problem, factory.partition(":")[0])
+    return what if place is None else f"{what} ({place})"
+
+
+def _place(problem: BaseException, module: str) -> str | None:
+    frames = [
+        (str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(problem.__traceback__)
+        if not frame.f_code.co_filename.startswith("<")  # no file: the import system, or generated code
+    ]
+    package = module.partition(".")[0]
+    foreign = [frame for frame in frames if frame[0].partition(".")[0] != "molprof"]
+    own = [frame for frame in foreign if not _installed(frame[1])]
+    own = own or [frame for frame in foreign if frame[0].partition(".")[0] == package]
+    return f"{Path(own[-1][1]).name} line {own[-1][2]}" if own else None
+
+
+def _installed(file: str) -> bool:
+    path = Path(file)
+    if _INSTALLED.intersection(path.parts):
+        return True
+    return any(path.is_relative_to(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))

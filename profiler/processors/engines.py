@@ -1,60 +1,190 @@
-"""`xgrammar` and `llguidance`: the molecule's grammar, enforced by the packages of these names."""
+"""`xgrammar` and `llguidance`: a molecule's grammar as text, enforced by the packages of these names.
+
+The language is that of `grammar`, but an engine allows every cut of a text into tokens. For an engine, special tokens
+are no text: tags that are single tokens are forced here, and the closing one is its end of text.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
 import math
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import LogitsProcessor
 
 from molprof.common.errors import MissingExtraError, RunError
 from molprof.profiler.models.target import Target
-from molprof.profiler.processors.constraint import Constraint, Engine, EngineProcessor, tag_tokens
+from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
+from molprof.profiler.molecules.template import PLACEHOLDER, Template
+from molprof.profiler.processors.base import BatchProcessor
+from molprof.profiler.processors.free_length import BLOCK, WHOLE_DIGITS
+
+_TAGS = "[CONFORMER]", "[/CONFORMER]"
+_WHOLE, _FRACTION = f"[0-9]{{1,{WHOLE_DIGITS}}}", f"[0-9]{{1,{COORDINATE_DECIMALS}}}"
 
 
-def make_xgrammar(target: Target) -> EngineProcessor:
-    """Masks by XGrammar.
+@dataclass(frozen=True)
+class Constraint:
+    """What a row may write."""
+
+    opening: int | None  # token that is forced first; None where the tag is ordinary text
+    texts: tuple[str, ...]  # before, between and after the coordinates
+    closing: int  # token that ends the text: the closing tag's, else the end token
+
+    def ebnf(self) -> str:
+        """The text between opening and closing in GBNF."""
+        return f'root ::= {self._sequence()}\nc ::= n "," n "," n\nn ::= "-"? {_WHOLE} "." {_FRACTION}\n'
+
+    def lark(self) -> str:
+        """The same in Lark."""
+        return f'start: {self._sequence()}\nc: N "," N "," N\nN: /-?{_WHOLE}\\.{_FRACTION}/\n'
+
+    def _sequence(self) -> str:
+        return " c ".join(json.dumps(text) for text in self.texts)
+
+
+def constraint(template: Template, target: Target) -> Constraint:
+    """The constraint of a template's molecule."""
+    opening, closing = tag_tokens(target)
+    text = template.text
+    if opening is not None:
+        text = text.removeprefix(_TAGS[0]).removesuffix(_TAGS[1])
+    return Constraint(opening, tuple(BLOCK.split(text)), closing)
+
+
+def tag_tokens(target: Target) -> tuple[int | None, int]:
+    """Opening and closing token of a `Constraint`."""
+    vocabulary = target.tokenizer.get_vocab()
+    if all(vocabulary.get(tag) in target.table.special for tag in _TAGS):
+        return vocabulary[_TAGS[0]], vocabulary[_TAGS[1]]
+    return None, target.eos
+
+
+class EngineProcessor(ABC):
+    """A processor that asks a package. Compiling is part of the phase `template`; `parameters` has its mean time.
 
     Raises:
         MissingExtraError: the package is not installed.
     """
-    return EngineProcessor("xgrammar", target, _XGrammar(_package("xgrammar"), target))
+
+    name: str
+    modules: tuple[str, ...] = ()  # of the package, besides the one of its name
+    placeholder = PLACEHOLDER
+    needs_templates = True
+    fixed_length = False
+
+    def __init__(self, target: Target) -> None:
+        try:
+            for module in self.modules:
+                importlib.import_module(module)
+            self.package: Any = importlib.import_module(self.name)
+        except ImportError as problem:
+            raise MissingExtraError(self.name, self.name, f"the processor {self.name!r}") from problem
+        self.target = target
+        self._times_ns: list[int] = []
+        self.parameters: dict[str, Any] = {"version": version(self.name)}
+
+    @abstractmethod
+    def compile(self, constraint: Constraint) -> Any:
+        """A matcher, which knows which tokens may follow, at the beginning of the text."""
+
+    @abstractmethod
+    def accept(self, matcher: Any, token: int) -> None:
+        """Move a matcher past a token that its mask allowed."""
+
+    @abstractmethod
+    def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
+        """Write each matcher's bits into its row of `mask`, int32 (rows, ceil(logits_width / 32)), on the host."""
+
+    @abstractmethod
+    def apply(self, scores: Tensor, mask: Tensor) -> None:
+        """Set the scores whose bit is 0 to -inf, in place."""
+
+    def longest(self, template: Template) -> int:
+        """One token per character, in the worst cut."""
+        number = 1 + WHOLE_DIGITS + 1 + COORDINATE_DECIMALS
+        texts = constraint(template, self.target).texts
+        return sum(map(len, texts)) + (len(texts) - 1) * (3 * number + 2) + 3
+
+    def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
+        rows = [constraint(template, self.target) for template in templates]
+        matchers = []
+        for row in rows:
+            began = time.perf_counter_ns()
+            matchers.append(self.compile(row))
+            self._times_ns.append(time.perf_counter_ns() - began)
+        self.parameters |= {
+            "compile_ns_per_molecule": sum(self._times_ns) // len(self._times_ns),
+            "compiled": len(self._times_ns),
+        }
+        return _EngineBatch(self, rows, matchers, prompt_width)
 
 
-def make_llguidance(target: Target) -> EngineProcessor:
-    """Masks by llguidance.
+class _EngineBatch(LogitsProcessor):
+    """A batch's matchers. Each step reads the chosen tokens back, and copies a mask to the device."""
 
-    Raises:
-        MissingExtraError: the package is not installed.
-    """
-    package = _package("llguidance", "llguidance.hf", "llguidance.torch")
-    return EngineProcessor("llguidance", target, _LLGuidance(package, target))
+    masked_logits = None  # counting the bits would cost more than making them
+
+    def __init__(
+        self, engine: EngineProcessor, rows: Sequence[Constraint], matchers: list[Any], prompt_width: int
+    ) -> None:
+        self._engine, self._rows, self._matchers = engine, rows, matchers
+        self._read = prompt_width
+        target = engine.target
+        self._eos = target.eos
+        # The token that each row is forced to write: its opening token first, the end token after its closing one.
+        self._forced: list[int | None] = [row.opening for row in rows]
+        pinned = target.device.type == "cuda"
+        words = -(-target.logits_width // 32)
+        self._mask = torch.zeros((len(rows), words), dtype=torch.int32, pin_memory=pinned)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        for tokens in input_ids[:, self._read :].T.tolist():
+            for row, token in enumerate(tokens):
+                self._advance(row, token)
+        self._read = input_ids.shape[1]
+        free = [row for row, token in enumerate(self._forced) if token is None]
+        bits = self._mask.numpy().view(np.uint32)
+        for row, token in enumerate(self._forced):
+            if token is not None:
+                bits[row] = 0
+                bits[row, token // 32] = 1 << (token % 32)
+        if free:
+            self._engine.fill([self._matchers[row] for row in free], free, self._mask)
+        self._engine.apply(scores, self._mask.to(scores.device, non_blocking=True))
+        return scores
+
+    def _advance(self, row: int, token: int) -> None:
+        if self._forced[row] is not None:
+            self._forced[row] = None if token == self._rows[row].opening else self._eos
+        elif token == self._rows[row].closing:
+            self._forced[row] = self._eos
+        else:
+            self._engine.accept(self._matchers[row], token)
 
 
-def _package(name: str, *modules: str) -> Any:
-    try:
-        for module in modules:
-            importlib.import_module(module)
-        return importlib.import_module(name)
-    except ImportError as problem:
-        raise MissingExtraError(name, name, f"the processor {name!r}") from problem
+class XGrammar(EngineProcessor):
+    name = "xgrammar"
 
-
-class _XGrammar(Engine):
-    def __init__(self, package: Any, target: Target) -> None:
-        self._package = package
-        vocabulary = package.TokenizerInfo.from_huggingface(target.tokenizer, vocab_size=target.logits_width)
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        vocabulary = self.package.TokenizerInfo.from_huggingface(target.tokenizer, vocab_size=target.logits_width)
         # No cache between molecules: it would never hit, and timed passes must pay for what they compile.
-        self._compiler = package.GrammarCompiler(vocabulary, cache_enabled=False)
-        self._filler = package.BatchGrammarMatcher()
+        self._compiler = self.package.GrammarCompiler(vocabulary, cache_enabled=False)
+        self._filler = self.package.BatchGrammarMatcher()
 
     def compile(self, constraint: Constraint) -> Any:
         compiled = self._compiler.compile_grammar(constraint.ebnf())
-        return self._package.GrammarMatcher(compiled, override_stop_tokens=constraint.closing)
+        return self.package.GrammarMatcher(compiled, override_stop_tokens=constraint.closing)
 
     def accept(self, matcher: Any, token: int) -> None:
         matcher.accept_token(token)
@@ -63,18 +193,22 @@ class _XGrammar(Engine):
         self._filler.batch_fill_next_token_bitmask(list(matchers), mask, list(rows))
 
     def apply(self, scores: Tensor, mask: Tensor) -> None:
-        self._package.apply_token_bitmask_inplace(scores, mask)
+        self.package.apply_token_bitmask_inplace(scores, mask)
 
 
-class _LLGuidance(Engine):
-    def __init__(self, package: Any, target: Target) -> None:
-        self._package = package
+class LLGuidance(EngineProcessor):
+    name = "llguidance"
+    modules = ("llguidance.hf", "llguidance.torch")
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
         _, closing = tag_tokens(target)
-        self._tokenizer = package.hf.from_tokenizer(target.tokenizer, n_vocab=target.logits_width, eos_token=closing)
-        self._executor = package.LLExecutor()
+        hf = self.package.hf
+        self._tokenizer = hf.from_tokenizer(target.tokenizer, n_vocab=target.logits_width, eos_token=closing)
+        self._executor = self.package.LLExecutor()
 
     def compile(self, constraint: Constraint) -> Any:
-        matcher = self._package.LLMatcher(self._tokenizer, constraint.lark())
+        matcher = self.package.LLMatcher(self._tokenizer, constraint.lark())
         self._check(matcher)
         return matcher
 
@@ -84,11 +218,11 @@ class _LLGuidance(Engine):
 
     def fill(self, matchers: Sequence[Any], rows: Sequence[int], mask: Tensor) -> None:
         pairs = list(zip(matchers, rows, strict=True))
-        self._package.torch.fill_next_token_bitmask_par(self._executor, pairs, mask)
+        self.package.torch.fill_next_token_bitmask_par(self._executor, pairs, mask)
 
     def apply(self, scores: Tensor, mask: Tensor) -> None:
         if scores.is_cuda:
-            self._package.torch.apply_token_bitmask_inplace(scores, mask)
+            self.package.torch.apply_token_bitmask_inplace(scores, mask)
             return
         # On a CPU the package would compile its own way first, which requires a C++ compiler.
         bits = np.unpackbits(mask.numpy().view(np.uint8), axis=1, count=scores.shape[1], bitorder="little")

@@ -1,19 +1,31 @@
-"""What `grammar` and `truncate` share: coordinates as long as the model writes them, between fixed texts."""
+"""`grammar` and `truncate`: coordinates as long as the model writes them, between a molecule's fixed texts.
+
+Allowed tokens keep the model's probabilities, renormalized.
+"""
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from molprof.profiler.models.target import Target
+from molprof.common.errors import UsageError
+from molprof.profiler.models.target import Target, TokenBytes
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
-from molprof.profiler.processors.automaton import Chain, Coordinate, check_vocabulary, compile_tables
-from molprof.profiler.processors.automaton_batch import AutomatonBatch, kernels_per_step
+from molprof.profiler.processors.automaton import Chain, Coordinate, Node, Path, check_vocabulary, compile_tables, trie
+from molprof.profiler.processors.automaton_batch import AutomatonBatch, fused_step
 from molprof.profiler.processors.base import BatchProcessor
 
 WHOLE_DIGITS = 3
+BLOCK = re.compile(r"(?<=<)[^<>]*(?=>)")
+# Stands for leaving the block while a coordinate's states are numbered.
+_LEAVE = -1
+_DIGITS = b"0123456789"
+# Which number, its part (begin, minus, whole, point, fraction), and digits of that part so far.
+_Place = tuple[int, str, int]
+_BEGIN: _Place = (0, "begin", 0)
 
 
 class FreeLength(ABC):
@@ -38,7 +50,7 @@ class FreeLength(ABC):
             "whole_digits": WHOLE_DIGITS,
             "decimals": COORDINATE_DECIMALS,
             "coordinate_states": len(self._coordinate.edges),
-            "kernels_per_step": kernels_per_step(target),
+            "kernels_per_step": 1 if target.device.type == "cuda" and fused_step() else 6,
         }
 
     @abstractmethod
@@ -50,10 +62,159 @@ class FreeLength(ABC):
         """The token paths before, between and after a molecule's coordinates."""
 
     def longest(self, template: Template) -> int:
-        """Most tokens of an answer, end token included."""
         return self.chain(template).longest(self._coordinate)
 
     def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
-        """See `Processor`."""
         chains = [self.chain(template) for template in templates]
         return AutomatonBatch(compile_tables(self._coordinate, chains, self._target), prompt_width, self._target)
+
+
+class Grammar(FreeLength):
+    """Accepts every conformer text of a molecule, cut as the tokenizer cuts it: merged tokens such as `,-` and `>[`.
+
+    No token joins a digit with a mark (checked once per vocabulary), so every text is cut between them. What lies
+    between two digits is then cut the same way whatever the numbers are: the tokenizer cuts gaps, separators and runs
+    of digits each by themselves.
+    """
+
+    name = "grammar"
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._gaps: dict[tuple[str, str, str], tuple[Path, ...]] = {}
+
+    def chain(self, template: Template) -> Chain:
+        """The molecule's gaps; before a coordinate, one path without and one with its first minus."""
+        first, *between, last = BLOCK.split(template.text)
+        gaps = [self._paths("", first, "0"), *(self._paths("0", text, "0") for text in between)]
+        return Chain((*gaps, self._paths("0", last, "")))
+
+    def _paths(self, before: str, text: str, after: str) -> tuple[Path, ...]:
+        key = before, text, after
+        if key not in self._gaps:
+            signs = ("", "-") if after else ("",)
+            self._gaps[key] = tuple(self._cut([(before, text + sign, after) for sign in signs]))
+        return self._gaps[key]
+
+    def _cut(self, texts: Sequence[tuple[str, str, str]]) -> Iterable[Path]:
+        """The tokens of each middle text between digits: (digits or nothing, text, digits or nothing)."""
+        encoded = self._target.tokenizer(
+            ["".join(parts) for parts in texts], add_special_tokens=False, return_offsets_mapping=True
+        )
+        for (before, text, _), ids, offsets in zip(texts, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            begin, end = len(before), len(before) + len(text)
+            kept = [(token, span) for token, span in zip(ids, offsets, strict=True) if begin <= span[0] < end]
+            if not kept or kept[0][1][0] != begin or kept[-1][1][1] != end:
+                raise UsageError(
+                    f"the processor 'grammar' needs a tokenizer that cuts {text!r} off the digits around it",
+                    hint="--processor generic works with any tokenizer",
+                )
+            yield tuple(token for token, _ in kept)
+
+    def coordinate(self) -> Coordinate:
+        """Number, comma, number, comma, number; states are numbered from the end to the beginning."""
+        whole = trie(self._digit_paths(WHOLE_DIGITS))
+        fraction = trie(self._digit_paths(COORDINATE_DECIMALS))
+        point = trie(tuple(self._cut([("0", ".", "0")])))
+        comma = trie(tuple(self._cut([("0", ",", "0"), ("0", ",-", "0")])))
+        states: list[dict[int, int]] = [{}]  # state 0 is filled in at last
+        edges = {_LEAVE: _LEAVE}
+        for number in range(3):
+            for part in (*((comma,) if number else ()), fraction, point, whole):
+                edges = _link(part, edges, states)
+        states[0] = edges
+        closing = frozenset(place for place, ways in enumerate(states) if ways.pop(_LEAVE, None) is not None)
+        return Coordinate(tuple(states), closing)
+
+    def _digit_paths(self, most: int) -> tuple[Path, ...]:
+        """Every run of one to `most` digits, as cut after a mark."""
+        runs = [f"{value:0{size}}" for size in range(1, most + 1) for value in range(10**size)]
+        return tuple(self._cut([(".", run, ".") for run in runs]))
+
+
+def _link(node: Node, after: dict[int, int], states: list[dict[int, int]]) -> dict[int, int]:
+    """The edges of a trie's root, its other places added to `states`; where the trie ends, `after` goes on.
+
+    Places with the same future are one state: all 1,000 three-digit tokens lead to the same one.
+    """
+    known: dict[tuple[tuple[int, int], ...], int] = {}
+
+    def edges(place: Node) -> dict[int, int]:
+        own = {token: state(child) for token, child in place.edges.items()}
+        return {**own, **after} if place.ends else own
+
+    def state(place: Node) -> int:
+        ways = edges(place)
+        key = tuple(sorted(ways.items()))
+        if key not in known:
+            known[key] = len(states)
+            states.append(ways)
+        return known[key]
+
+    return edges(node)
+
+
+class Truncate(FreeLength):
+    """Forces the template's COPY runs, always those before numbers without a minus.
+
+    Unlike with `Grammar`, a text may be cut in ways that the tokenizer would not choose (`,` and `-` for `,-`).
+    """
+
+    name = "truncate"
+
+    def coordinate(self) -> Coordinate:
+        return number_automaton(self._target.table)
+
+    def chain(self, template: Template) -> Chain:
+        """The template's COPY runs."""
+        runs: list[list[int]] = [[]]
+        open_block = False
+        for token, free in zip(template.ids.tolist(), template.free.tolist(), strict=True):
+            if free:
+                open_block = True
+                continue
+            if open_block:
+                runs.append([])
+                open_block = False
+            runs[-1].append(token)
+        return Chain(tuple((tuple(run),) for run in runs))
+
+
+def number_automaton(table: TokenBytes) -> Coordinate:
+    """Three decimal numbers, in any cut into the vocabulary's tokens."""
+    tokens = [(token, table.of(token)) for token in table.made_of(_DIGITS + b".,-") if token not in table.special]
+    numbers = {_BEGIN: 0}
+    waiting = [_BEGIN]
+    edges: list[dict[int, int]] = []
+    while waiting:
+        place = waiting.pop(0)
+        ways: dict[int, int] = {}
+        for token, piece in tokens:
+            if (after := _read(place, piece)) is not None:
+                if after not in numbers:
+                    numbers[after] = len(numbers)
+                    waiting.append(after)
+                ways[token] = numbers[after]
+        edges.append(ways)
+    closing = frozenset(number for (which, part, _), number in numbers.items() if which == 2 and part == "fraction")
+    return Coordinate(tuple(edges), closing)
+
+
+def _read(place: _Place, piece: bytes) -> _Place | None:
+    """Where `piece` leads; None where it may not stand."""
+    for byte in piece:
+        which, part, count = place
+        if byte in _DIGITS:
+            part = {"begin": "whole", "minus": "whole", "point": "fraction"}.get(part, part)
+            place = which, part, count + 1
+            if place[2] > (WHOLE_DIGITS if part == "whole" else COORDINATE_DECIMALS):
+                return None
+        elif byte == ord("-") and part == "begin":
+            place = which, "minus", 0
+        elif byte == ord(".") and part == "whole":
+            place = which, "point", 0
+        elif byte == ord(",") and part == "fraction" and which < 2:
+            place = which + 1, "begin", 0
+        else:
+            return None
+    return place

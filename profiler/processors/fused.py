@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from molprof.profiler.processors.automaton_batch import DeviceTables
 
 _BLOCK = 256
 
@@ -54,10 +51,10 @@ def _step(
         tl.store(out + row * out_stride + tokens, kept, mask=inside)
 
 
-def step(input_ids: Tensor, first: int, tables: DeviceTables, at: Tensor, scores: Tensor, out: Tensor) -> None:
+def step(input_ids: Tensor, first: int, tables: Any, at: Tensor, scores: Tensor, out: Tensor) -> None:
     """Advance `at` by the columns of `input_ids` from `first` on, and write the allowed scores into `out`.
 
-    `at` is int64 (rows, 2); scores and out are float32 (rows, logits_width).
+    `tables`: `DeviceTables`. `at` is int64 (rows, 2); scores and out are float32 (rows, logits_width).
     """
     _step[(len(at),)](
         input_ids,

@@ -1,4 +1,4 @@
-"""The loop over rows that `generic` and `qwen` share: a Python iteration and a few kernels per row and step.
+"""`generic` and `qwen`: position templates, applied by a Python iteration and a few kernels per row and step.
 
 The processors under study were first written like this, and its cost is what they show: it stays plain on purpose.
 """
@@ -16,9 +16,17 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from molprof.common.errors import UsageError
 from molprof.profiler.models.target import Target
-from molprof.profiler.molecules.template import Template
+from molprof.profiler.models.tokenizers import TAGS
+from molprof.profiler.molecules.template import PLACEHOLDER, Template
 from molprof.profiler.processors.base import BatchProcessor, Places
+
+COMMAS = (",", ",-")
+SEPARATORS = (*COMMAS, "-", "-.")
+ALLOWED = (*"0123456789", ".", *SEPARATORS)
+# The last positions of a block hold decimals, so no separator may stand there.
+TAIL_POSITIONS = 2
 
 
 @dataclass(frozen=True)
@@ -63,8 +71,7 @@ class TemplateProcessor(ABC):
         """What is done at a FREE position.
 
         Args:
-            place: FREE positions before it in its block.
-            left: FREE positions after it in its block.
+            place, left: FREE positions before and after it in its block.
             following: the template's next token.
         """
 
@@ -89,14 +96,71 @@ class TemplateProcessor(ABC):
         return torch.tensor(ids, dtype=torch.int64, device=self._target.device), len(ids)
 
 
-class RowProcessor(LogitsProcessor):
-    """Applies one action per row and answer position; past a row's end it forces the end token.
+class Generic(TemplateProcessor):
+    """FREE blocks every token with `<` or `>`, the tags, BOS, EOS and PAD.
 
-    Args:
-        actions: per row, the action at each answer position.
-        prompt_width: columns of the left-padded prompts.
-        eos: the end token.
+    Right before a COPY token that begins with `>`, tokens of only `,` and `-` are blocked too. Everything else may be
+    written in a coordinate, letters included, and a coordinate takes as many tokens as the placeholder: hence junk.
     """
+
+    name = "generic"
+    placeholder = PLACEHOLDER
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        tokenizer, table = target.tokenizer, target.table
+        vocabulary = tokenizer.get_vocab()
+        blocked = {target.eos, target.pad, *table.special, *table.containing(b"<>"), *target.padding_columns()}
+        blocked.update(index for index in (tokenizer.bos_token_id,) if index is not None)
+        blocked.update(vocabulary[tag] for tag in TAGS if tag in vocabulary)
+        self._closing = {index for index, piece in enumerate(table.pieces) if piece.startswith(b">")}
+        self._free = self._block(blocked)
+        self._last = self._block(blocked.union(table.made_of(b",-")))
+        self.parameters = {
+            "blocked_tokens": self._free.count,
+            "blocked_tokens_before_close": self._last.count,
+        }
+
+    def free(self, place: int, left: int, following: int) -> Action:
+        return self._last if left == 0 and following in self._closing else self._free
+
+    def _block(self, ids: set[int]) -> Block:
+        return Block(*self._on_device(sorted(index for index in ids if index < self._target.logits_width)))
+
+
+class Qwen(TemplateProcessor):
+    """FREE allows digits, `.`, `,`, `-`, `,-` and `-.` only.
+
+    No comma at a block's first position, and neither comma nor minus at its last two. The placeholder has three
+    decimals, so a coordinate gets 17 tokens.
+    """
+
+    name = "qwen"
+    placeholder = "0.000,0.000,0.000"
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        vocabulary = target.tokenizer.get_vocab()
+        missing = [text for text in ALLOWED if text not in vocabulary]
+        if missing:
+            raise UsageError(
+                f"the processor 'qwen' needs single tokens for {', '.join(map(repr, missing))}",
+                hint="--processor generic works with any tokenizer",
+            )
+        self._first, self._middle, self._tail = (
+            Allow(*self._on_device([vocabulary[text] for text in ALLOWED if text not in without]))
+            for without in (COMMAS, (), SEPARATORS)
+        )
+        self.parameters = {"allowed_tokens": list(ALLOWED), "tail_positions": TAIL_POSITIONS}
+
+    def free(self, place: int, left: int, following: int) -> Action:
+        if left < TAIL_POSITIONS:
+            return self._tail
+        return self._middle if place else self._first
+
+
+class RowProcessor(LogitsProcessor):
+    """Applies one action per row and answer position; past a row's end it forces the end token."""
 
     reads_tokens = False  # positions alone decide what is forced
 

@@ -1,4 +1,4 @@
-"""`vectorized`: the masks of `generic` or `qwen` for the whole batch at once, prepared before the first step.
+"""`vectorized` and `placeholder`: masks of `generic` or `qwen` for a whole batch, prepared before the first step.
 
 A template fixes what happens at every position of every row, so `start` makes all index lists and a step only slices
 them by its position: no Python per row, no host sync, and two kernels where FREE allows a few tokens (three where it
@@ -23,12 +23,12 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.profiler.models.target import Target
+from molprof.profiler.molecules.conformers import reference_conformers
+from molprof.profiler.molecules.placeholders import best_placeholder
 from molprof.profiler.molecules.template import Template
 from molprof.profiler.processors import default_processor
 from molprof.profiler.processors.base import BatchProcessor, Places
-from molprof.profiler.processors.generic import Generic
-from molprof.profiler.processors.qwen import Qwen
-from molprof.profiler.processors.rows import Action, Block, Force
+from molprof.profiler.processors.rows import Action, Block, Force, Generic, Qwen
 
 _MASKS: dict[str, type[Generic] | type[Qwen]] = {"generic": Generic, "qwen": Qwen}
 # Of a copied entry (overwritten at each step), of a forced one, and of one that is no longer allowed.
@@ -36,11 +36,7 @@ _CONSTANTS = np.array([math.nan, 0.0, -math.inf], dtype=np.float32)
 
 
 class Vectorized:
-    """The scores that `generic` or `qwen` would return, bit by bit.
-
-    Args:
-        masks: `generic` or `qwen`; None: `qwen` where the tokenizer suits it.
-    """
+    """The scores that `generic` or `qwen` (`masks`; None: what suits the tokenizer) would return, bit by bit."""
 
     name = "vectorized"
     needs_templates = True
@@ -58,24 +54,35 @@ class Vectorized:
         return kind(plan, prompt_width, self._target.device)
 
 
-class _Plan:
-    """Every row's action at every position, as numbers.
+class Placeholder(Vectorized):
+    """`vectorized` with the placeholder that fits the tokenizer: as few tokens as hold every packaged coordinate.
 
-    Attributes:
-        tokens: per kind of action, the ids it names, ascending, int64.
-        force, block: per kind of action, whether it forces its one token, or blocks its tokens; else it allows them.
-        kinds: kind of action by position and row, int64 (length + 2, rows). The last two positions force the end
-            token; the very last stands for all later ones.
-        masked: logits set to -inf by position and row, int64 of the same shape.
-        lengths: answer positions of each row before the end token, `end`.
+    Since real coordinates differ in length, junk gets rarer but does not end.
     """
+
+    name = "placeholder"
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        coordinates = [position for _, positions in reference_conformers() for position in positions]
+        best = best_placeholder(target.tokenizer, coordinates)
+        self.placeholder = best.text
+        self.parameters |= {
+            "placeholder_tokens": best.tokens,
+            "fitted_to_coordinates": best.coordinates,
+            "mean_drift_tokens": round(best.mean_drift_tokens, 3),
+        }
+
+
+class _Plan:
+    """Every row's action at every position, as numbers."""
 
     def __init__(self, rows: Sequence[Sequence[Action]], target: Target) -> None:
         end = Force(target.eos)
         numbers: dict[Any, int] = {}
-        self.tokens: list[np.ndarray] = []
-        self.force: list[bool] = []
-        self.block: list[bool] = []
+        self.tokens: list[np.ndarray] = []  # per kind of action, the ids it names, ascending, int64
+        self.force: list[bool] = []  # per kind of action, whether it forces its one token
+        self.block: list[bool] = []  # per kind of action, whether it blocks its tokens; else it allows them
         counts: list[int] = []
 
         def number(action: Action) -> int:
@@ -90,12 +97,13 @@ class _Plan:
             return numbers[key]
 
         self.end = target.eos
-        self.lengths = list(map(len, rows))
+        self.lengths = list(map(len, rows))  # answer positions before the end token
         length = max(self.lengths, default=0) + 2
+        # By position and row. The last two positions force the end token; the very last stands for all later ones.
         self.kinds = np.full((length, len(rows)), number(end), dtype=np.int64)
         for row, actions in enumerate(rows):
             self.kinds[: len(actions), row] = [number(action) for action in actions]
-        self.masked = np.asarray(counts, dtype=np.int64)[self.kinds]
+        self.masked = np.asarray(counts, dtype=np.int64)[self.kinds]  # logits set to -inf by position and row
         self.width = target.logits_width
 
     def blocked(self) -> np.ndarray:
