@@ -10,8 +10,7 @@ from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.settings import SETTINGS
-from molprof.common.document import Cell, Column, Section, Table
-from molprof.common.values import Range, Value
+from molprof.common.document import Cell, Column, Row, Section, Table
 
 
 def report_figures(label: str, report: Report) -> Section:
@@ -67,12 +66,12 @@ def settings_section(labels: Sequence[str], reports: Sequence[Report]) -> Sectio
     found = [(figure, [figure.value(report) for report in reports]) for figure in SETTINGS]
     found = [(figure, values) for figure, values in found if any(value is not None for value in values)]
     marked = frozenset(
-        place for place, (figure, values) in enumerate(found) if figure.role != "measure" and len(set(values)) > 1
+        place
+        for place, (figure, values) in enumerate(found)
+        if figure.role != "measure" and len(set(values) - {None}) > 1
     )
     columns = (Column("setting"), *map(Column, labels))
-    rows: list[list[Value | Range | Cell]] = [
-        [figure.label, *(Cell(value, figure.unit) for value in values)] for figure, values in found
-    ]
+    rows: list[Row] = [(figure.label, *(Cell(value, figure.unit) for value in values)) for figure, values in found]
     notes: tuple[str, ...] = ("rows that differ are marked",) if marked else ()
     notes += _missing(SETTINGS, [figure for figure, _ in found])
     return Section("Settings", notes, Table(columns, rows, marked))

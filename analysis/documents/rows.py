@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from molprof.analysis.figures import Report
-from molprof.common.document import Cell, Column, Section, Table
-from molprof.common.values import Range, Value
-
-Row = Sequence[Value | Range | Cell]
+from molprof.common.document import Column, Row, Table
 
 
 @dataclass(frozen=True)
@@ -27,19 +24,14 @@ class Reports:
         marked: Callable[[Report], Iterable[bool]] | None = None,
     ) -> Table:
         """The rows of every report in one table."""
-        several = len(self.reports) > 1
+        run = [Column("run")] if len(self.reports) > 1 else []
         found: list[Row] = []
         stand_out: list[bool] = []
         for label, report in zip(self.labels, self.reports, strict=True):
-            found += [(label, *row) if several else row for row in rows(report)]
+            found += [(label, *row) if run else row for row in rows(report)]
             stand_out += [] if marked is None else marked(report)
-        return Table(
-            (*([Column("run")] if several else []), *columns),
-            found,
-            frozenset(place for place, stands_out in enumerate(stand_out) if stands_out),
-            keys=1 + several,
-            missing=missing,
-        )
+        places = frozenset(place for place, stands_out in enumerate(stand_out) if stands_out)
+        return Table((*run, *columns), found, places, keys=1 + len(run), missing=missing)
 
     def notes(self, lines: Callable[[Report], Iterable[str]]) -> tuple[str, ...]:
         """The lines of every report, of several each after its label."""
@@ -48,8 +40,3 @@ class Reports:
             for label, report in zip(self.labels, self.reports, strict=True)
             for line in lines(report)
         )
-
-
-def filled(*sections: Section) -> list[Section]:
-    """The sections that hold anything."""
-    return [item for item in sections if item.notes or item.parts or (item.table is not None and item.table.shown)]
