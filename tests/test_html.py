@@ -180,7 +180,7 @@ def test_a_foreign_trace_has_no_run_and_says_what_is_missing(tmp_path: Path) -> 
     text = Tree(page).text()
     assert "foreign recorded 1 launch, 2 kernels" in text
     assert "Phases of a step: not recorded: unprofiled times of phases" in text
-    assert "Drift: not recorded: coordinate blocks" in text
+    assert "Drift of coordinate blocks: not recorded: coordinate blocks" in text
     assert "none: no rule found evidence" in text
     assert "predictions" not in page
     assert "not recorded: Unprofiled time; Tokens" in text

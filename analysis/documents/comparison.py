@@ -11,9 +11,8 @@ from molprof.analysis.compare import Comparison
 from molprof.analysis.compare.model import Difference, Prediction, TraceDifference
 from molprof.analysis.compare.parts import GROUPS, RECORDED_LABELS, by_group, part_label
 from molprof.analysis.compare.statistics import LEVEL
-from molprof.analysis.documents.figures import compared_figures, settings_section
+from molprof.analysis.documents.figures import Reports, compared_figures, settings_section
 from molprof.analysis.documents.report import findings_section, report_sections, warnings
-from molprof.analysis.documents.rows import Reports
 from molprof.analysis.documents.verdict import comparison_verdict
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.plots import subject_of
@@ -40,7 +39,7 @@ def comparison_document(comparison: Comparison) -> Document:
         (
             plot_sections(subject_of(comparison)),
             replace(findings_section(reports), page_only=True),
-            settings_section(labels, comparison.runs),
+            settings_section(reports),
             compared_figures(comparison),
             *_differences(comparison),
             *_predictions(comparison),

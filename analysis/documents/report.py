@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from molprof.analysis.compare import run_labels
-from molprof.analysis.documents.figures import report_figures, settings_section
-from molprof.analysis.documents.rows import Reports
+from molprof.analysis.documents.figures import Reports, report_figures, settings_section
 from molprof.analysis.documents.run import run_sections
 from molprof.analysis.documents.verdict import report_verdict
 from molprof.analysis.figures import Report
@@ -16,7 +15,9 @@ from molprof.analysis.figures.model import STACK_CATEGORY, Finding
 from molprof.analysis.plots import subject_of
 from molprof.analysis.plots.sections import plot_sections
 from molprof.common.document import Cell, Column, Document, Row, Section, pairs
-from molprof.common.values import column_title, column_unit, count_text, counted, per
+from molprof.common.values import Unit, count_text, counted, per
+
+_TITLES = {"gpu_ns": "GPU time", "own_ns": "self time"}
 
 
 def report_document(report: Report) -> Document:
@@ -28,7 +29,7 @@ def report_document(report: Report) -> Document:
             plot_sections(subject_of(report)),
             findings_section(reports),
             report_figures(reports.labels[0], report),
-            settings_section(reports.labels, reports.reports),
+            settings_section(reports),
             *report_sections(reports),
         ),
         report.to_json,
@@ -142,12 +143,20 @@ def _metrics(reports: Reports) -> Iterator[Section]:
             for report, found in zip(reports.reports, tables, strict=True)
             if name in found and found[name].columns == first.columns
         }
-        columns = []
-        for place, column in enumerate(first.columns):
-            is_text = any(isinstance(row[place], str) for rows in alike.values() for row in rows)
-            columns.append(Column(column_title(column), "name" if is_text else column_unit(column)))
+        columns = [
+            _column(name, any(isinstance(row[place], str) for rows in alike.values() for row in rows))
+            for place, name in enumerate(first.columns)
+        ]
         rows = partial(_rows, alike)
         yield Section(first.title, table=reports.table(columns, rows, missing=""), detail=True)
+
+
+def _column(name: str, text: bool) -> Column:
+    """`mean_delay_ns` as `mean delay`: units stand in the cells."""
+    units: dict[str, Unit] = {"_ns": "ns", "bytes": "bytes", "_ratio": "ratio"}
+    unit = next((unit for suffix, unit in units.items() if name.endswith(suffix)), "number")
+    title = name.removesuffix("_ns").removesuffix("_bytes").replace("_ratio", " share").replace("_", " ")
+    return Column(_TITLES.get(name, title), "name" if text else unit)
 
 
 def _rows(alike: Mapping[int, Sequence[Row]], report: Report) -> Sequence[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from molprof.analysis.documents.rows import Reports
+from molprof.analysis.documents.figures import Reports
 from molprof.analysis.drift.model import Agreement, Disagreement, Drift
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import SequenceFigures
@@ -45,7 +45,7 @@ def _phases(reports: Reports) -> Section:
             )  # fmt: skip
 
     table = reports.table(columns, rows)
-    notes = ("time and share: whole run, unprofiled; other columns: recorded steps, profiled; -: not recorded",)
+    notes = ('time and share: whole run, unprofiled; other columns: recorded steps, profiled; "-": not recorded',)
     return Section("Phases", (*(notes if table.rows else ()), *reports.notes(_outside)), table)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from molprof.common.document import Column, Document, Section, Table
 from molprof.common.text import escaped
@@ -85,15 +86,11 @@ def _pieces(table: Table, rows: Sequence[Sequence[str]]) -> list[_Piece]:
     return [_fitted({place: widths[place] for place in piece}, table) for piece in pieces or [keys]]
 
 
-def _groups(table: Table) -> list[list[int]]:
+def _groups(table: Table) -> Iterator[range]:
     """Columns that stand together, without the keys."""
-    groups: list[list[int]] = []
-    for place in range(table.keys, len(table.columns)):
-        if groups and table.columns[place].joined:
-            groups[-1].append(place)
-        else:
-            groups.append([place])
-    return groups
+    count = len(table.columns)
+    starts = [place for place in range(table.keys, count) if place == table.keys or not table.columns[place].joined]
+    return (range(*ends) for ends in pairwise([*starts, count]))
 
 
 def _least(place: int, table: Table) -> int:

@@ -64,23 +64,6 @@ def counted(value: float | None, noun: str, ending: str = "s") -> str:
     return f"{count_text(value)} {noun}{'' if value == 1 else ending}"
 
 
-def column_unit(column: str) -> Unit:
-    """The unit of a table's numbers, by the suffix of their column."""
-    if column == "bytes":
-        return "bytes"
-    suffixes: dict[str, Unit] = {"_ns": "ns", "_bytes": "bytes", "_ratio": "ratio"}
-    return next((unit for suffix, unit in suffixes.items() if column.endswith(suffix)), "number")
-
-
-def column_title(column: str) -> str:
-    """`mean_delay_ns` as `mean delay`: units stand in the cells."""
-    if column == "gpu_ns":
-        return "GPU time"
-    for suffix in ("_ns", "_bytes"):
-        column = column.removesuffix(suffix)
-    return column.replace("_ratio", " share").replace("_", " ")
-
-
 def short_name(name: str) -> str:
     """A kernel's name without what all of its kind have in common, arguments left out."""
     if not any(noise in name for noise in _KERNEL_NOISE):
