@@ -79,7 +79,7 @@ def test_the_page_of_a_comparison_in_order(tmp_path: Path) -> None:
     sections = [attributes["id"] for tag, attributes in tree.found if tag == "section" and "id" in attributes]
     assert sections == [
         "where-the-difference-lies", "a-typical-step", "phases-of-a-step", "kernel-classes",
-        "step-latency-over-sequence-position", "drift", "findings", "settings", "figures",
+        "step-latency-over-sequence-position", "drift-of-coordinate-blocks", "findings", "settings", "figures",
         "difference-in-unprofiled-time-from-llama-lp-generic",
         "predictions-llama-lp-generic-against-qwen-lp-generic", "confidence-and-notes", "phases",
         "junk-blocks-by-counting-rule", "junk-in-coordinate-blocks", "memory-operations", "devices", "checks",
@@ -180,7 +180,7 @@ def test_a_foreign_trace_has_no_run_and_says_what_is_missing(tmp_path: Path) -> 
     text = Tree(page).text()
     assert "foreign recorded 1 launch, 2 kernels" in text
     assert "Phases of a step: not recorded: unprofiled times of phases" in text
-    assert "Drift: not recorded: coordinate blocks" in text
+    assert "Drift of coordinate blocks: not recorded: coordinate blocks" in text
     assert "none: no rule found evidence" in text
     assert "predictions" not in page
     assert "not recorded: Unprofiled time; Tokens" in text

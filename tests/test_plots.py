@@ -17,11 +17,11 @@ from conftest import Cli
 from page_data import HOSTILE, PARTS, foreign, hostile_document, report_of, timed, two_runs
 
 from molprof.analysis.compare import Comparison
+from molprof.analysis.compare.parts import RECORDED_LABELS
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.timeline import Interval
 from molprof.analysis.plots import PLOTS, NotRecordedError, draw, plot_file, plot_svg, style, subject_of
 from molprof.analysis.plots.style import house_style
-from molprof.analysis.plots.waterfall import RECORDED_LABELS
 from molprof.commands import plot as plot_command
 from molprof.queries import modules
 

@@ -112,7 +112,7 @@ def test_the_command_says_it_in_100_columns_and_in_json(molprof: Cli, tmp_path: 
     lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
     assert "4 sdpa, static cache 200 99.8 2.00x 1.96x to 2.04x at 97 %" in lines
     assert "rejected: eager, dynamic cache: failed: no \\x1b[31m" in lines
-    assert "kv cache static 2.00x yes" in lines
+    assert "KV cache static 2.00x yes" in lines
     raw = json.loads(molprof("recommend", str(file), "--format", "json").stdout)
     (advice,) = raw["advice"]
     assert advice["gain_ratio"] == pytest.approx(1 - 501 / 1002.5)

@@ -126,13 +126,12 @@ def test_traces_of_other_origin_show_the_recorded_span(tmp_path: Path) -> None:
         "Difference in unprofiled time from a\n"
         "  b: not recorded\n\n"
         "Difference in recorded (profiled) span from a\n"
-        "  recorded, so the profiler's cost is included; from each device's first work to the end of its\n"
-        "    last, summed over devices: 1 and 1\n"
+        "  recorded, so the profiler's cost is included; from each GPU's first work to the end of its last\n"
         "  share: of the whole difference; a part below 0 % works against it\n"
-        "  part                       b share\n"
-        "  ------------------  -------- -----\n"
-        "  idle: not_recorded  +14.0 µs 100 %\n"
-        "  total               +14.0 µs 100 %\n"
+        "  part                            b share\n"
+        "  -----------------------  -------- -----\n"
+        "  idle: call not recorded  +14.0 µs 100 %\n"
+        "  total                    +14.0 µs 100 %\n"
     )
 
 

@@ -50,6 +50,17 @@ PART_LABELS = {
     "text": "decoding text",
 }
 
+# Parts of recorded time; the causes are those of queries/idle_causes.sql.
+RECORDED_LABELS = {
+    "busy": "GPU busy",
+    "idle.cpu_waited": "idle: CPU in a host sync",
+    "idle.cpu_busy": "idle: CPU queued nothing",
+    "idle.short": "idle: pauses below 5 µs",
+    "idle.not_recorded": "idle: call not recorded",
+    "idle.other_stream": "idle: waiting for other stream",
+    "idle.other": "idle: queued work not started",
+}
+
 
 def group_of(part: str) -> str:
     """The group of a part: a key of `GROUPS`."""

@@ -11,7 +11,7 @@ from molprof.analysis.bench.recommend import DEFAULTS, Advice, Ratio
 from molprof.analysis.bench.summary import environment_text
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS
 from molprof.common.bench_records import SCHEMA, Results
-from molprof.common.document import Column, Document, Section, Table
+from molprof.common.document import Column, Document, Row, Section, Table
 from molprof.common.values import Value, counted, factor_text
 
 _ALIKE_SHOWN = 4
@@ -49,11 +49,11 @@ def _data(advice: Sequence[Advice], results: Results, bounds: Bounds | None) -> 
 
 
 def _title(item: Advice) -> str:
-    processor = item.shared.get("processor")
-    prompts = item.shared.get("prompts") or item.shared.get("smiles")
-    return (
-        f"{item.shared.get('model')}, {'no LP' if processor is None else f'processor {processor}'}, "
-        f"{item.shared.get('dtype')}{f', {prompts}' if prompts else ''}"
+    shared = item.shared
+    processor = "no LP" if shared.get("processor") is None else f"processor {shared['processor']}"
+    prompts = shared.get("prompts") or shared.get("smiles")
+    return ", ".join(
+        [str(shared.get("model")), processor, f"dtype {shared.get('dtype')}", *([str(prompts)] if prompts else [])]
     )
 
 
@@ -64,20 +64,14 @@ def _fastest(title: str, group: Sequence[Advice]) -> Section:
     )  # fmt: skip
     rows = [
         (
-            item.batch_size,
-            settings_text(item.best),
-            item.tokens_per_s,
-            item.default_tokens_per_s,
-            None if item.over_default is None else 1 / item.over_default.value,
-            _confidence(item),
+            item.batch_size, settings_text(item.best), item.tokens_per_s, item.default_tokens_per_s,
+            None if item.over_default is None else 1 / item.over_default.value, _confidence(item),
         )
         for item in group
-    ]
-    notes = []
-    if len(group) > 1:
-        most = max(group, key=lambda item: item.tokens_per_s)
-        notes.append(f"most tokens/s: batch {most.batch_size}, {settings_text(most.best)}")
-    return Section(title, tuple(notes), Table(columns, rows, missing="-"))
+    ]  # fmt: skip
+    most = max(group, key=lambda item: item.tokens_per_s)
+    notes = (f"most tokens/s: batch {most.batch_size}, {settings_text(most.best)}",) if len(group) > 1 else ()
+    return Section(title, notes, Table(columns, rows, missing="-"))
 
 
 def _confidence(item: Advice) -> str:
@@ -107,26 +101,29 @@ def _details(item: Advice, bounds: Bounds | None) -> list[Section]:
     for entry in item.rejected:
         why.setdefault(entry.reason, []).append(settings_text(entry.settings))
     notes += [f"rejected: {'; '.join(names)}: {reason}" for reason, names in why.items()]
-    columns = (
-        Column("change"), Column("to"), Column("speed", "factor"), Column("certain"),
-        *([Column("at most, by the trace", "factor")] if bounds else []),
-    )  # fmt: skip
-    rows: list[tuple[Value, ...]] = []
-    for lever in item.levers:
-        cells = (lever.name.replace("_", " "), str(lever.value), 1 / lever.ratio.value, _sure(lever.ratio))
-        rows.append((*cells, *([_most(bounds.of(lever.name))] if bounds else [])))
+    columns = [Column("change"), Column("to"), Column("speed", "factor"), Column("certain")]
+    rows: list[Row] = [
+        (_name(lever.name), str(lever.value), 1 / lever.ratio.value, _sure(lever.ratio)) for lever in item.levers
+    ]
+    if bounds is not None:
+        columns.append(Column("at most, by the trace", "factor"))
+        rows = [(*row, _most(bounds.of(lever.name))) for row, lever in zip(rows, item.levers, strict=True)]
     if not rows and not notes:
         return []
-    return [Section(f"Batch {item.batch_size}: each change alone", tuple(notes), Table(columns, rows))]
+    return [Section(f"Batch {item.batch_size}: each change alone", tuple(notes), Table(tuple(columns), rows))]
+
+
+def _name(setting: str) -> str:
+    return setting.replace("_", " ").replace("kv ", "KV ")
 
 
 def _bounds(bounds: Bounds) -> Section:
-    columns = (Column("lever"), Column("speed at most", "factor"), Column("share", "ratio"), Column("because of"))
-    rows = [(item.lever.replace("_", " "), _most(item), item.gain_ratio, item.why) for item in bounds.bounds]
-    of = ", ".join(f"{name.replace('_', ' ')} {value or 'none'}" for name, value in bounds.settings.items())
+    columns = (Column("change"), Column("speed at most", "factor"), Column("share", "ratio"), Column("because of"))
+    rows = [(_name(item.lever), _most(item), item.gain_ratio, item.why) for item in bounds.bounds]
+    of = ", ".join(f"{_name(name)} {value or 'none'}" for name, value in bounds.settings.items())
     notes = (
         f"{bounds.trace}: {of or 'a foreign trace'}",
-        "removing a share s of the time gives a speed of 1 / (1 - s) (Amdahl)",
+        "a change that saves a share s of the time gives at most a speed of 1 / (1 - s) (Amdahl)",
     )
     return Section("Bounds from the trace", notes, Table(columns, rows))
 

@@ -9,9 +9,9 @@ from typing import Any
 from molprof.analysis.bench.summary import Measured, environment_text, sdpa_key, short, short_message, summed, varying
 from molprof.analysis.plots.benchmark import plot_sections
 from molprof.common.bench_records import GENERATE, OK, SCHEMA, SDPA, Results
-from molprof.common.document import Column, Document, Section, Table
+from molprof.common.document import Column, Document, Row, Section, Table
 from molprof.common.phases import STEP_PHASES
-from molprof.common.values import Range, Unit, Value, per
+from molprof.common.values import Unit, counted, per
 
 _BATCH = "batch_size"
 _PHASES = ("prefill", *STEP_PHASES)
@@ -111,7 +111,8 @@ def _telling(items: Sequence[Measured]) -> list[str]:
 def _counts(items: Sequence[Measured]) -> str:
     found = Counter(item.status for item in items)
     levels = sorted({interval.level for item in items if (interval := item.interval) is not None})
-    text = f"{len(items)} cases: " + ", ".join(f"{count} {status}" for status, count in found.most_common())
+    states = ", ".join(f"{count} {status}" for status, count in found.most_common())
+    text = f"{counted(len(items), 'case')}: {states}"
     repeats = sorted({len(item.times_ns) for item in items if item.times_ns})
     if repeats:
         text += f"; processes per case: {' or '.join(map(str, repeats))}"
@@ -129,7 +130,7 @@ def _generation(items: Sequence[Measured], gpu: bool) -> Iterator[Section]:
     memory = dict.fromkeys(figures.peak_memory_of for item in done for figures in item.generation)
     notes = tuple(f"peak memory: {text}" for text in memory if text)
 
-    def table(columns: dict[str, Unit], cells: Callable[[Measured], Sequence[Value | Range]]) -> Table:
+    def table(columns: dict[str, Unit], cells: Callable[[Measured], Row]) -> Table:
         heads = (Column("case"), *(Column(title, unit) for title, unit in columns.items()))
         return Table(heads, [(short(item, names), *cells(item)) for item in ordered], missing="-")
 
@@ -139,16 +140,17 @@ def _generation(items: Sequence[Measured], gpu: bool) -> Iterator[Section]:
     }  # fmt: skip
     yield Section("Whole generation", notes, table(speeds, _speeds))
     starts: dict[str, Unit] = {
-        "loading": "ns", "first pass minus a timed pass": "ns", "compiling in it": "ns", "frames compiled": "count",
-        "compiled again in timed passes": "count", "graph breaks": "count",
+        "loading": "ns", "first pass, extra": "ns", "compiling in it": "ns", "frames compiled": "count",
+        "recompiled later": "count", "graph breaks": "count",
     }  # fmt: skip
-    yield Section("Start-up", table=table(starts, _start), detail=True)
+    note = "first pass, extra: first pass minus a timed pass; recompiled later: frames compiled in timed passes"
+    yield Section("Start-up", (note,), table(starts, _start), detail=True)
     note = "host time; in bookkeeping the host waits for the GPU" if gpu else "host time"
     shares: dict[str, Unit] = dict.fromkeys((*_PHASES, "other"), "ratio")
     yield Section("Shares of a pass by phase", (note,), table(shares, _shares), detail=True)
 
 
-def _speeds(item: Measured) -> Sequence[Value | Range]:
+def _speeds(item: Measured) -> Row:
     interval, valid, of = item.interval, item.median("valid_molecules"), item.median("molecules")
     return (
         item.tokens_per_s,
@@ -160,12 +162,12 @@ def _speeds(item: Measured) -> Sequence[Value | Range]:
     )
 
 
-def _start(item: Measured) -> Sequence[Value]:
+def _start(item: Measured) -> Row:
     compiled = (item.compile_ns(), item.first_compiles(), item.recompiles(), item.median("graph_breaks"))
     return item.median("load_ns"), item.first_extra_ns(), *compiled
 
 
-def _shares(item: Measured) -> Sequence[Value]:
+def _shares(item: Measured) -> Row:
     shares = item.phase_ratios()
     return *(shares.get(name) for name in _PHASES), sum(shares[name] for name in shares if name not in _PHASES)
 

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from math import prod
 
 from molprof.analysis.compare import Comparison
-from molprof.analysis.compare.model import Prediction
+from molprof.analysis.compare.model import Difference, Prediction, TraceDifference
+from molprof.analysis.compare.parts import GROUPS, RECORDED_LABELS, by_group, part_label
 from molprof.analysis.compare.statistics import LEVEL
-from molprof.analysis.documents.difference import difference_sections
-from molprof.analysis.documents.figures import compared_figures, settings_section
-from molprof.analysis.documents.findings import findings_section
-from molprof.analysis.documents.report import report_sections, warnings
-from molprof.analysis.documents.rows import Reports
+from molprof.analysis.documents.figures import Reports, compared_figures, settings_section
+from molprof.analysis.documents.report import findings_section, report_sections, warnings
 from molprof.analysis.documents.verdict import comparison_verdict
+from molprof.analysis.figures.run_model import Run
 from molprof.analysis.plots import subject_of
 from molprof.analysis.plots.sections import plot_sections
 from molprof.common.document import Cell, Column, Document, Section, Table
+from molprof.common.values import NOT_RECORDED, factor_text, per, signed_time_text, time_text
+
+_LARGEST = 3
+# A larger part of the difference that is unexplained is worth a note.
+_RESIDUAL_RATIO = 0.01
+_SHARES = "share: of the whole difference; a part below 0 % works against it"
+_FACTOR_LABELS = {"tokens": "tokens", "steps_per_token": "steps per token", "time_per_step": "time per step"}
+
+# A name and its time in every run, ns.
+_Part = tuple[str, Sequence[int | None]]
 
 
 def comparison_document(comparison: Comparison) -> Document:
@@ -29,9 +39,9 @@ def comparison_document(comparison: Comparison) -> Document:
         (
             plot_sections(subject_of(comparison)),
             replace(findings_section(reports), page_only=True),
-            settings_section(labels, comparison.runs),
+            settings_section(reports),
             compared_figures(comparison),
-            *difference_sections(comparison),
+            *_differences(comparison),
             *_predictions(comparison),
             *_confidence(comparison),
             *(replace(section, page_only=True) for section in report_sections(reports)),
@@ -49,6 +59,105 @@ def _records(comparison: Comparison) -> Table:
     titles = ("id", "unit", *labels, *(f"{label} ratio" for label in labels[1:]))
     rows = [(row.figure.id, row.figure.unit, *row.values, *row.ratios[1:]) for row in comparison.rows]
     return Table(tuple(map(Column, titles)), rows)
+
+
+def _differences(comparison: Comparison) -> Iterator[Section]:
+    """The unprofiled difference of every run that has one, then the recorded one of those that have only that."""
+    first, others = comparison.labels[0], comparison.labels[1:]
+    known = {label: item for label, item in zip(others, comparison.differences, strict=True) if item is not None}
+    missing = [f"{label}: {NOT_RECORDED}" for label in others if label not in known]
+    title = f"Difference in unprofiled time from {first}"
+    if known:
+        yield Section(title, (*missing, *_notes(comparison, known)), _parts(known))
+    else:
+        yield Section(title, tuple(missing))
+    recorded = {label: item for label, item in zip(others, comparison.trace_differences, strict=True) if item}
+    if recorded:
+        yield _recorded(first, recorded)
+
+
+def _parts(known: Mapping[str, Difference]) -> Table:
+    """One row per group and per part of a group; what is 0 in every run is left out."""
+    items = known.values()
+    rows: list[_Part] = []
+    for group, parts in by_group(part for item in items for part in item.parts if item.parts[part]).items():
+        indent = ""
+        if len(parts) > 1:
+            rows.append((GROUPS[group], [sum(item.parts.get(part, 0) for part in parts) for item in items]))
+            indent = "  "
+        for part in parts:
+            label = part_label(part).removeprefix(f"{group}: ") if indent else part_label(part)
+            # One run may have its phases divided by what bounded them and another not.
+            rows.append((indent + label, [item.parts.get(part) for item in items]))
+    rows.append(("unexplained", [item.residual_ns for item in items]))
+    return _part_table(known, [*rows, ("total", [item.wall_ns for item in items])])
+
+
+def _part_table(labels: Iterable[str], rows: Sequence[_Part]) -> Table:
+    """The time of every part and its share of the last row, the total."""
+    columns = [Column("part")]
+    for label in labels:
+        columns += [Column(label, "change_ns"), Column("share", "ratio", joined=True)]
+    totals_ns = rows[-1][1]
+    cells = []
+    for part, times_ns in rows:
+        times = zip(times_ns, totals_ns, strict=True)
+        cells.append((part, *(value for time_ns, total_ns in times for value in (time_ns, per(time_ns, total_ns)))))
+    return Table(tuple(columns), cells, missing="")
+
+
+def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[str]:
+    """The largest parts, the ratios, and what one must know to read the table."""
+    for label, item in known.items():
+        parts = sorted((part for part in item.parts if item.parts[part]), key=lambda part: -abs(item.parts[part]))
+        if parts:
+            text = ", ".join(f"{part_label(part)} {signed_time_text(item.parts[part])}" for part in parts[:_LARGEST])
+            yield f"{label}: largest parts: {text}"
+        if item.factors:
+            yield f"{label}: {_factors(item)}"
+        if item.residual_ratio is not None and abs(item.residual_ratio) > _RESIDUAL_RATIO:
+            yield f"{label}: more than 1 % of the difference is unexplained"
+        if item.gpu_beyond_ns is not None and any(item.gpu_beyond_ns):
+            first, this = map(time_text, item.gpu_beyond_ns)
+            yield f"{label}: recorded GPU time beyond the unprofiled steps: {first} (first run), {this} (this run)"
+    if any(basis == "window" for item in known.values() for basis in item.basis.values()):
+        yield "GPU busy, launch-bound and host sync: unprofiled time of the phase, divided as in the recorded steps"
+    if any(item.wall_ns for item in known.values()):
+        yield _SHARES
+    runs = zip(comparison.labels, comparison.runs, strict=True)
+    if extra := [f"{label} {text}" for label, report in runs if (text := _first_pass(report.run))]:
+        noise = " (~: no slower than the slowest timed pass)" if any(text.endswith(" ~") for text in extra) else ""
+        yield f"not in the table: first pass (compiling, first use) minus the median: {', '.join(extra)}{noise}"
+
+
+def _factors(item: Difference) -> str:
+    """The ratio of the times as a product."""
+    product = " × ".join(f"{_FACTOR_LABELS[name]} {factor_text(ratio)}" for name, ratio in item.factors.items())
+    return f"time {factor_text(prod(item.factors.values()))} = {product}"
+
+
+def _first_pass(run: Run | None) -> str:
+    if run is None or run.first_pass_extra_ns is None:
+        return ""
+    wall = run.wall_ns
+    noise = wall.median is not None and wall.high is not None and wall.median + run.first_pass_extra_ns <= wall.high
+    return "~" if noise else signed_time_text(run.first_pass_extra_ns)
+
+
+def _recorded(first: str, known: Mapping[str, TraceDifference]) -> Section:
+    """The difference of recorded spans: profiled, so never beside unprofiled times."""
+    items = known.values()
+    parts = dict.fromkeys(part for item in items for part in item.parts if item.parts[part])
+    rows: list[_Part] = [(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
+    if any(item.residual_ns for item in items):
+        rows.append(("unexplained", [item.residual_ns for item in items]))
+    rows.append(("total", [item.span_ns for item in items]))
+    notes = ["recorded, so the profiler's cost is included; from each GPU's first work to the end of its last"]
+    if any(max(item.devices) > 1 for item in items):
+        counts = ((first, next(iter(items)).devices[0]), *((label, item.devices[1]) for label, item in known.items()))
+        notes.append(f"summed over GPUs: {', '.join(f'{count} of {label}' for label, count in counts)}")
+    notes += [_SHARES] if any(item.span_ns for item in items) else []
+    return Section(f"Difference in recorded (profiled) span from {first}", tuple(notes), _part_table(known, rows))
 
 
 def _predictions(comparison: Comparison) -> Iterator[Section]:

@@ -1,8 +1,9 @@
-"""Figures and settings of one report or several, side by side."""
+"""One report or several side by side: their figures and settings, and tables whose first column names the run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from molprof.analysis.compare import Comparison
@@ -10,8 +11,40 @@ from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.settings import SETTINGS
-from molprof.common.document import Cell, Column, Section, Table
-from molprof.common.values import Range, Value
+from molprof.common.document import Cell, Column, Row, Section, Table
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Reports, each with its label."""
+
+    labels: tuple[str, ...]
+    reports: tuple[Report, ...]
+
+    def table(
+        self,
+        columns: Iterable[Column],
+        rows: Callable[[Report], Iterable[Row]],
+        missing: str = "-",
+        marked: Callable[[Report], Iterable[bool]] | None = None,
+    ) -> Table:
+        """The rows of every report in one table."""
+        run = [Column("run")] if len(self.reports) > 1 else []
+        found: list[Row] = []
+        stand_out: list[bool] = []
+        for label, report in zip(self.labels, self.reports, strict=True):
+            found += [(label, *row) if run else row for row in rows(report)]
+            stand_out += [] if marked is None else marked(report)
+        places = frozenset(place for place, stands_out in enumerate(stand_out) if stands_out)
+        return Table((*run, *columns), found, places, keys=1 + len(run), missing=missing)
+
+    def notes(self, lines: Callable[[Report], Iterable[str]]) -> tuple[str, ...]:
+        """The lines of every report, of several each after its label."""
+        return tuple(
+            f"{label}: {line}" if len(self.reports) > 1 else line
+            for label, report in zip(self.labels, self.reports, strict=True)
+            for line in lines(report)
+        )
 
 
 def report_figures(label: str, report: Report) -> Section:
@@ -32,7 +65,7 @@ def compared_figures(comparison: Comparison) -> Section:
             cells.append(Cell(value, row.figure.unit))
             cells.append(Cell("" if ratio is None else ratio, "factor", noise=row.within_noise(place)))
         rows.append((row.figure, cells))
-    return _section(tuple(columns), rows, ("-: not recorded",))
+    return _section(tuple(columns), rows, ('"-": not recorded',))
 
 
 def _section(
@@ -62,17 +95,17 @@ def _missing(figures: Sequence[Figure], known: Sequence[Figure]) -> tuple[str, .
     return (f"not recorded: {'; '.join(texts)}",) if texts else ()
 
 
-def settings_section(labels: Sequence[str], reports: Sequence[Report]) -> Section:
+def settings_section(reports: Reports) -> Section:
     """One row for each setting that any report has, one column for each report; what differs is marked."""
-    found = [(figure, [figure.value(report) for report in reports]) for figure in SETTINGS]
+    found = [(figure, [figure.value(report) for report in reports.reports]) for figure in SETTINGS]
     found = [(figure, values) for figure, values in found if any(value is not None for value in values)]
     marked = frozenset(
-        place for place, (figure, values) in enumerate(found) if figure.role != "measure" and len(set(values)) > 1
+        place
+        for place, (figure, values) in enumerate(found)
+        if figure.role != "measure" and len(set(values) - {None}) > 1
     )
-    columns = (Column("setting"), *map(Column, labels))
-    rows: list[list[Value | Range | Cell]] = [
-        [figure.label, *(Cell(value, figure.unit) for value in values)] for figure, values in found
-    ]
+    columns = (Column("setting"), *map(Column, reports.labels))
+    rows: list[Row] = [(figure.label, *(Cell(value, figure.unit) for value in values)) for figure, values in found]
     notes: tuple[str, ...] = ("rows that differ are marked",) if marked else ()
     notes += _missing(SETTINGS, [figure for figure, _ in found])
     return Section("Settings", notes, Table(columns, rows, marked))

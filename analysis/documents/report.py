@@ -6,19 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from molprof.analysis.compare import run_labels
-from molprof.analysis.documents.drift import drift_sections
-from molprof.analysis.documents.figures import report_figures, settings_section
-from molprof.analysis.documents.findings import findings_section
-from molprof.analysis.documents.rows import Reports, Row, filled
+from molprof.analysis.documents.figures import Reports, report_figures, settings_section
 from molprof.analysis.documents.run import run_sections
 from molprof.analysis.documents.verdict import report_verdict
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import shown_tables
-from molprof.analysis.figures.model import STACK_CATEGORY
+from molprof.analysis.figures.model import STACK_CATEGORY, Finding
 from molprof.analysis.plots import subject_of
 from molprof.analysis.plots.sections import plot_sections
-from molprof.common.document import Cell, Column, Document, Section
-from molprof.common.values import column_title, column_unit, count_text, counted, per
+from molprof.common.document import Cell, Column, Document, Row, Section, pairs
+from molprof.common.values import Unit, count_text, counted, per
+
+_TITLES = {"gpu_ns": "GPU time", "own_ns": "self time"}
 
 
 def report_document(report: Report) -> Document:
@@ -30,7 +29,7 @@ def report_document(report: Report) -> Document:
             plot_sections(subject_of(report)),
             findings_section(reports),
             report_figures(reports.labels[0], report),
-            settings_section(reports.labels, reports.reports),
+            settings_section(reports),
             *report_sections(reports),
         ),
         report.to_json,
@@ -54,16 +53,47 @@ def _warnings(report: Report) -> Iterator[str]:
 
 
 def report_sections(reports: Reports) -> list[Section]:
-    """Tables of every report but its figures; those without rows are left out."""
-    return filled(
+    """Tables of every report but its figures; those that hold nothing are left out."""
+    sections = (
         *run_sections(reports),
-        *drift_sections(reports),
         _memory_operations(reports),
         _devices(reports),
         _checks(reports),
         _events(reports),
         *_metrics(reports),
     )
+    return [item for item in sections if item.notes or (item.table is not None and item.table.rows)]
+
+
+def findings_section(reports: Reports) -> Section:
+    """All findings in a table, the largest possible gain first, then each with evidence, fix and query."""
+    columns = (Column("#", "index"), Column("finding"), Column("gain at most", "ratio"), Column("id"))
+
+    def rows(report: Report) -> Iterator[Row]:
+        for number, item in enumerate(report.findings, 1):
+            yield number, item.title, item.gain_ratio, item.id
+
+    table = reports.table(columns, rows)
+    if not table.rows:
+        return Section("Findings", ("none: no rule found evidence",))
+    details = [
+        _detail(f"{label}: {number}" if len(reports.labels) > 1 else str(number), item)
+        for label, report in zip(reports.labels, reports.reports, strict=True)
+        for number, item in enumerate(report.findings, 1)
+    ]
+    notes = ("largest possible gain first; gains overlap and do not add up",)
+    return Section("Findings", notes, table, parts=tuple(details))
+
+
+def _detail(number: str, item: Finding) -> Section:
+    query = f'"{item.query}"' if " " in item.query else item.query
+    rows = (
+        ("evidence", item.evidence),
+        ("why", item.explanation),
+        ("fix", item.fix),
+        ("query", f"molprof query {query} TRACE"),
+    )
+    return Section(f"{number}. {item.title}", table=pairs(rows))
 
 
 def _memory_operations(reports: Reports) -> Section:
@@ -113,12 +143,20 @@ def _metrics(reports: Reports) -> Iterator[Section]:
             for report, found in zip(reports.reports, tables, strict=True)
             if name in found and found[name].columns == first.columns
         }
-        columns = []
-        for place, column in enumerate(first.columns):
-            is_text = any(isinstance(row[place], str) for rows in alike.values() for row in rows)
-            columns.append(Column(column_title(column), "name" if is_text else column_unit(column)))
+        columns = [
+            _column(name, any(isinstance(row[place], str) for rows in alike.values() for row in rows))
+            for place, name in enumerate(first.columns)
+        ]
         rows = partial(_rows, alike)
         yield Section(first.title, table=reports.table(columns, rows, missing=""), detail=True)
+
+
+def _column(name: str, text: bool) -> Column:
+    """`mean_delay_ns` as `mean delay`: units stand in the cells."""
+    units: dict[str, Unit] = {"_ns": "ns", "bytes": "bytes", "_ratio": "ratio"}
+    unit = next((unit for suffix, unit in units.items() if name.endswith(suffix)), "number")
+    title = name.removesuffix("_ns").removesuffix("_bytes").replace("_ratio", " share").replace("_", " ")
+    return Column(_TITLES.get(name, title), "name" if text else unit)
 
 
 def _rows(alike: Mapping[int, Sequence[Row]], report: Report) -> Sequence[Row]:

@@ -1,24 +1,36 @@
-"""Tables of captured runs: phases, tokens and molecules."""
+"""Tables of captured runs: phases, molecules, drift and disagreement."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from molprof.analysis.documents.rows import Reports, Row
+from molprof.analysis.documents.figures import Reports
+from molprof.analysis.drift.model import Agreement, Disagreement, Drift
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import SequenceFigures
-from molprof.common.document import Column, Section, Table
+from molprof.common.document import Column, Row, Section
 from molprof.common.values import count_text, counted, number_text, per, percent_text, time_text
+
+_AGREEMENT = (
+    Column("tokens", "count"), Column("mean p", "probability"), Column("median p", "probability"),
+    Column("first choice", "ratio"), Column("forbidden", "ratio"), Column("surprisal", "number"),
+)  # fmt: skip
 
 
 def run_sections(reports: Reports) -> Iterator[Section]:
-    """Phases, signed drift, and the molecules."""
-    yield Section("Phases", (*_phase_notes(reports), *reports.notes(_outside)), _phases(reports))
+    """Phases, drift, molecules, junk by counting rule with examples, and disagreement."""
+    yield _phases(reports)
     yield Section("Drift", reports.notes(_drift))
-    yield Section("Molecules", table=_molecules(reports), detail=True)
+    yield _invalid(reports)
+    yield _molecules(reports)
+    yield _rules(reports)
+    yield _examples(reports)
+    yield _groups(reports)
+    yield _bins(reports)
+    yield _worst(reports)
 
 
-def _phases(reports: Reports) -> Table:
+def _phases(reports: Reports) -> Section:
     counts = ("launches", "kernels", "syncs", "leaf operators")
     columns = (
         Column("phase"), Column("time", "ns"), Column("share", "ratio"), Column("profiled", "ns"),
@@ -26,21 +38,15 @@ def _phases(reports: Reports) -> Table:
     )  # fmt: skip
 
     def rows(report: Report) -> Iterator[Row]:
-        run = report.run
-        for name, phase in run.phases.items() if run is not None else ():
-            share = None if run is None else per(phase.wall_ns, run.wall_ns.median)
+        for name, phase in run.phases.items() if (run := report.run) is not None else ():
             yield (
-                name, phase.wall_ns, share, phase.host_ns, phase.gpu_ns, phase.launches, phase.kernels, phase.syncs,
-                phase.leaf_operators, phase.sync_ns,
+                name, phase.wall_ns, per(phase.wall_ns, run.wall_ns.median), phase.host_ns, phase.gpu_ns,
+                phase.launches, phase.kernels, phase.syncs, phase.leaf_operators, phase.sync_ns,
             )  # fmt: skip
 
-    return reports.table(columns, rows)
-
-
-def _phase_notes(reports: Reports) -> tuple[str, ...]:
-    if all(report.run is None for report in reports.reports):
-        return ()
-    return ("time and share: whole run, unprofiled; other columns: recorded steps, profiled; -: not recorded",)
+    table = reports.table(columns, rows)
+    notes = ('time and share: whole run, unprofiled; other columns: recorded steps, profiled; "-": not recorded',)
+    return Section("Phases", (*(notes if table.rows else ()), *reports.notes(_outside)), table)
 
 
 def _outside(report: Report) -> Iterator[str]:
@@ -52,9 +58,8 @@ def _outside(report: Report) -> Iterator[str]:
     yield f"outside any phase: {percent_text(run.residual_ratio)} of the time{gpu}"
     marks = run.marks
     cost = f"{time_text(marks.mark_ns)} each, {marks.per_step} per step, {percent_text(marks.time_ratio)} of the time"
-    without = (
-        "" if marks.unmarked_wall_ns is None else f"; a pass without any takes {time_text(marks.unmarked_wall_ns)}"
-    )
+    unmarked_ns = marks.unmarked_wall_ns
+    without = "" if unmarked_ns is None else f"; a pass without any takes {time_text(unmarked_ns)}"
     yield f"phase timestamps: {cost}{without}"
 
 
@@ -75,22 +80,112 @@ def _drift(report: Report) -> Iterator[str]:
         )
 
 
-def _molecules(reports: Reports) -> Table:
-    """Those that are not valid or that drift stand first."""
+def _invalid(reports: Reports) -> Section:
+    def rows(report: Report) -> Iterator[Row]:
+        for item in report.run.sequences if report.run is not None else ():
+            if item.valid is False:
+                yield item.sequence, item.smiles, item.problem or "unknown"
+
+    columns = (Column("#", "index"), Column("molecule"), Column("why"))
+    return Section("Molecules that are not valid", table=reports.table(columns, rows), detail=True)
+
+
+def _molecules(reports: Reports) -> Section:
+    """Those that drift most stand first."""
     counts = (
         "tokens", "free", "copy", "junk", "filler", "blocks", "junk_blocks", "malformed_blocks", "masked_logits",
     )  # fmt: skip
     columns = (
         Column("#", "index"), Column("molecule"), *(Column(name.replace("_", " "), "count") for name in counts),
-        Column("valid"),
     )  # fmt: skip
 
     def order(item: SequenceFigures) -> tuple[int, ...]:
-        return item.valid is not False, -item.junk, -item.filler, -item.malformed_blocks, item.sequence
+        return -item.junk, -item.filler, -item.malformed_blocks, item.sequence
 
     def rows(report: Report) -> Iterator[Row]:
         for item in sorted(report.run.sequences, key=order) if report.run is not None else ():
-            valid = f"no: {item.problem or 'unknown'}" if item.valid is False else item.valid
-            yield item.sequence, item.smiles, *(getattr(item, name) for name in counts), valid
+            yield item.sequence, item.smiles, *(getattr(item, name) for name in counts)
 
-    return reports.table(columns, rows)
+    return Section("Molecules", table=reports.table(columns, rows), detail=True)
+
+
+def _known_drift(report: Report) -> Drift | None:
+    return run.drift if (run := report.run) is not None and not run.setup.random else None
+
+
+def _disagreement(report: Report) -> Disagreement | None:
+    return run.disagreement if (run := report.run) is not None and not run.setup.random else None
+
+
+def _rules(reports: Reports) -> Section:
+    columns = (
+        Column("rule"), Column("blocks", "count"), Column("share", "ratio"), Column("molecules", "count"),
+        Column("share", "ratio"), Column("counts"),
+    )  # fmt: skip
+
+    def rows(report: Report) -> Iterator[Row]:
+        for rule in drift.junk_rules if (drift := _known_drift(report)) is not None else ():
+            yield rule.rule, rule.blocks, rule.block_ratio, rule.molecules, rule.molecule_ratio, rule.meaning
+
+    return Section("Junk blocks by counting rule", table=reports.table(columns, rows))
+
+
+def _examples(reports: Reports) -> Section:
+    titles = ("#", "block", "token", "blocks")
+    columns = (*(Column(title, "index") for title in titles), Column("junk"), Column("text"))
+
+    def rows(report: Report) -> Iterator[Row]:
+        for item in drift.junk_examples if (drift := _known_drift(report)) is not None else ():
+            yield item.sequence, item.block, item.position, item.blocks, item.surplus, item.text
+
+    notes = ("most frequent first; in the text, bars enclose junk and filler; blocks: number with the same junk",)
+    table = reports.table(columns, rows)
+    return Section("Junk in coordinate blocks", notes if table.rows else (), table)
+
+
+def _groups(reports: Reports) -> Section:
+    def rows(report: Report) -> Iterator[Row]:
+        if (found := _disagreement(report)) is not None:
+            yield "all", "all", *_agreement(found.all)
+            for item in found.groups:
+                yield item.choice, item.text or "all", *_agreement(item.agreement)
+
+    table = reports.table((Column("choice"), Column("text"), *_AGREEMENT), rows)
+    notes = (
+        "p: probability that the model gave to the token that was written, before any token was forbidden",
+        "first choice: the written token was the model's own; forbidden: the model's first choice was not allowed",
+        "copy: one token was allowed; free: some were; open: all were; surprisal: mean of -log2 p, in bits",
+    )
+    return Section("Disagreement between model and constraint", notes if table.rows else (), table)
+
+
+def _bins(reports: Reports) -> Section:
+    columns = (Column("from", "ratio"), Column("to", "ratio"), *_AGREEMENT)
+
+    def rows(report: Report) -> Iterator[Row]:
+        for item in found.bins if (found := _disagreement(report)) is not None else ():
+            yield item.from_ratio, item.to_ratio, *_agreement(item.agreement)
+
+    return Section("Disagreement along the sequence", table=reports.table(columns, rows))
+
+
+def _worst(reports: Reports) -> Section:
+    columns = (
+        Column("#", "index"), Column("token", "index"), Column("choice"), Column("p", "probability"),
+        Column("rank", "count"), Column("forbidden"), Column("text"),
+    )  # fmt: skip
+
+    def rows(report: Report) -> Iterator[Row]:
+        for item in found.worst if (found := _disagreement(report)) is not None else ():
+            text = f"{item.before}|{item.text}|{item.after}"
+            yield item.sequence, item.position, item.choice, item.probability, item.rank, item.forbidden, text
+
+    table = reports.table(columns, rows)
+    return Section("Largest disagreement", ("bars enclose the token",) if table.rows else (), table)
+
+
+def _agreement(item: Agreement) -> Row:
+    return (
+        item.tokens, item.mean_probability, item.median_probability, item.first_choice_ratio, item.forbidden_ratio,
+        item.mean_surprisal_bits,
+    )  # fmt: skip

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from molprof.analysis.compare import Comparison, report_label
 from molprof.analysis.compare.model import Difference, TraceDifference
-from molprof.analysis.compare.parts import PART_LABELS
+from molprof.analysis.compare.parts import PART_LABELS, RECORDED_LABELS
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import Run, Spread
 from molprof.common.values import (
     count_text,
+    counted,
     factor_text,
     per,
     percent_text,
-    signed_percent_text,
     signed_time_text,
     time_text,
 )
@@ -27,37 +29,29 @@ _LEAST_IDLE_RATIO = 0.001
 _VALID_RATIO = 0.25
 # If less than this share is valid in both runs, neither did its work.
 _LOW_VALID_RATIO = 0.5
-# As queries/idle_causes.sql defines them.
-_CAUSES = {
-    "cpu_waited": "the CPU waited for the GPU and had queued nothing",
-    "cpu_busy": "the CPU had queued nothing (launch-bound)",
-    "short": "pauses below 5 µs between pieces of work",
-    "not_recorded": "the call of the next work is not recorded",
-    "other_stream": "work waited for another stream",
-    "other": "the device did not start queued work",
-}
 
 
 def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
     """One statement for each run after the first."""
     first_label, first = comparison.labels[0], comparison.runs[0]
     wall = next(row for row in comparison.rows if row.figure.id == "wall_ns")
-    return tuple(
-        _recorded(label, recorded, first_label)
-        if recorded is not None
-        else _against(label, report, difference, first_label, first, wall.within_noise(index))
-        + _validity(label, report.run, first_label, first.run)
-        for index, (label, report, difference, recorded) in enumerate(
-            zip(
-                comparison.labels[1:],
-                comparison.runs[1:],
-                comparison.differences,
-                comparison.trace_differences,
-                strict=True,
-            ),
-            1,
-        )
-    )
+    statements = []
+    for place, (label, report) in enumerate(zip(comparison.labels[1:], comparison.runs[1:], strict=True)):
+        recorded, difference = comparison.trace_differences[place], comparison.differences[place]
+        if recorded is not None:
+            statements.append(_recorded(label, recorded, first_label))
+        elif difference is None or report.run is None or first.run is None:
+            statements.append(
+                f"{label} against {first_label}: which is faster is not recorded: that requires unprofiled "
+                "times of both; the tables compare what the traces recorded."
+            )
+        else:
+            noise = wall.within_noise(place + 1)
+            statements.append(
+                _against(label, report.run, difference, first_label, first.run, noise)
+                + _validity(label, report.run, first_label, first.run)
+            )
+    return tuple(statements)
 
 
 def report_verdict(report: Report) -> tuple[str, ...]:
@@ -67,15 +61,8 @@ def report_verdict(report: Report) -> tuple[str, ...]:
     return (_run(report.run), _trace(report)) if report.trace.gpu_recorded else (_run(report.run),)
 
 
-def _against(
-    label: str, report: Report, difference: Difference | None, first_label: str, first: Report, noise: bool
-) -> str:
-    if difference is None or report.run is None or first.run is None:
-        return (
-            f"{label} against {first_label}: which is faster is not recorded, "
-            "because one of them holds no unprofiled times; the tables compare what the traces recorded."
-        )
-    here, there = report.run.wall_ns, first.run.wall_ns
+def _against(label: str, run: Run, difference: Difference, first_label: str, first_run: Run, noise: bool) -> str:
+    here, there = run.wall_ns, first_run.wall_ns
     times = f"{time_text(here.median)} against {time_text(there.median)}"
     if noise:
         return (
@@ -91,58 +78,51 @@ def _against(
 
 def _recorded(label: str, difference: TraceDifference, first_label: str) -> str:
     """Of traces without unprofiled times only what was recorded can be told."""
-    longer = "longer" if difference.span_ns >= 0 else "shorter"
     several = max(difference.devices) > 1
     span = "GPU spans, first work to last, are together" if several else "GPU span, first work to last, is"
+    longer = f"{'longer' if difference.span_ns >= 0 else 'shorter'} than {'those' if several else 'that'}"
     busy_ns = difference.parts.get("busy", 0)
     idle_ns = sum(ns for name, ns in difference.parts.items() if name.startswith("idle."))
     return (
-        f"{label}: the recorded {span} {time_text(abs(difference.span_ns))} {longer} than of {first_label} (busy "
-        f"{signed_time_text(busy_ns)}, idle {signed_time_text(idle_ns)}); which is faster is not recorded, because one "
-        "of them holds no unprofiled times."
+        f"{label}: the recorded {span} {time_text(abs(difference.span_ns))} {longer} of {first_label} (busy "
+        f"{signed_time_text(busy_ns)}, idle {signed_time_text(idle_ns)}); which is faster is not recorded: that "
+        "requires unprofiled times of both."
     )
 
 
-def _validity(label: str, run: Run | None, first_label: str, first: Run | None) -> str:
+def _validity(label: str, run: Run, first_label: str, first: Run) -> str:
     """Valid molecules where a run has few, or far fewer: a time says little about unusable answers."""
-    if run is None or first is None:
-        return ""
     ratios = [per(item.valid_molecules, item.molecules) for item in (run, first)]
     known = [ratio for ratio in ratios if ratio is not None]
     if len(known) < len(ratios) or (max(known) - min(known) < _VALID_RATIO and max(known) >= _LOW_VALID_RATIO):
         return ""
     here, there = (
-        f"{count_text(item.valid_molecules)} of {_counted(item.molecules, 'molecule')}" for item in (run, first)
+        f"{count_text(item.valid_molecules)} of {counted(item.molecules, 'molecule')}" for item in (run, first)
     )
     return f" Valid: {here} of {label}, {there} of {first_label}."
 
 
 def _parts(difference: Difference) -> str:
     """What most of the difference is, and what works against it."""
+
+    def named(part: str) -> str:
+        share = percent_text(difference.parts[part] / difference.wall_ns)
+        return f"{PART_LABELS.get(part, part)} ({signed_time_text(difference.parts[part])}, {share})"
+
     if not difference.wall_ns:
         return ""
-    ordered = sorted(difference.parts.items(), key=lambda item: -abs(item[1]))
-    along = [(name, ns) for name, ns in ordered if ns * difference.wall_ns > 0]
-    named = []
-    reached = 0
-    for name, ns in along[:_MOST_PARTS]:
-        named.append((name, ns))
-        reached += ns
-        if reached / difference.wall_ns >= _ENOUGH_RATIO:
-            break
-    if not named:
+    shares = {part: ns / difference.wall_ns for part, ns in difference.parts.items()}
+    ordered = sorted(shares, key=lambda part: -abs(shares[part]))
+    along: list[str] = []
+    for part in ordered:
+        if shares[part] > 0 and len(along) < _MOST_PARTS and sum(map(shares.__getitem__, along)) < _ENOUGH_RATIO:
+            along.append(part)
+    if not along:
         return ""
-    head = "most of it is" if reached / difference.wall_ns > 0.5 else "the largest parts are"
-    text = f": {head} {', '.join(_part(name, ns, difference) for name, ns in named)}"
-    counter = next(((name, ns) for name, ns in ordered if ns * difference.wall_ns < 0), None)
-    if counter and abs(counter[1]) > 0.1 * abs(difference.wall_ns):
-        text += f"; in the other direction: {_part(*counter, difference)}"
-    return text
-
-
-def _part(name: str, ns: int, difference: Difference) -> str:
-    share = signed_percent_text(ns / difference.wall_ns).removeprefix("+")
-    return f"{PART_LABELS.get(name, name)} ({signed_time_text(ns)}, {share})"
+    head = "most of it is" if sum(map(shares.__getitem__, along)) > 0.5 else "the largest parts are"
+    text = f": {head} {', '.join(map(named, along))}"
+    counter = next((part for part in ordered if shares[part] < 0), None)
+    return f"{text}; in the other direction: {named(counter)}" if counter and shares[counter] < -0.1 else text
 
 
 def _repeats(here: Spread, there: Spread) -> str:
@@ -159,42 +139,33 @@ def _range(spread: Spread) -> str:
 
 def _run(run: Run) -> str:
     wall = run.wall_ns
-    made = f"{_counted(run.molecules, 'molecule')}, {_counted(run.generated_tokens, 'token')}"
+    made = f"{counted(run.molecules, 'molecule')}, {counted(run.generated_tokens, 'token')}"
     if wall.median is None:
         return f"{run.setup.label}: {made}; no unprofiled times are recorded."
     shares = sorted(((phase.wall_ns or 0, name) for name, phase in run.phases.items()), reverse=True)
-    largest = [f"{name} takes {percent_text(per(ns, wall.median))}" for ns, name in shares[:2] if ns]
+    largest = "".join(f", {name} takes {percent_text(per(ns, wall.median))}" for ns, name in shares[:2] if ns)
     times = "the only timed pass" if wall.repeats == 1 else f"median of {wall.repeats} timed passes"
     each = time_text(per(wall.median, run.generated_tokens))
-    tail = f"; {', '.join(largest)}" if largest else ""
-    return f"{run.setup.label}: {made} in {time_text(wall.median)} ({times}), {each} for each token{tail}."
+    tail = f"; {largest.removeprefix(', ')}" if largest else ""
+    return f"{run.setup.label}: {made} in {time_text(wall.median)} ({times}), {each} per token{tail}."
 
 
 def _trace(report: Report) -> str:
-    counts = report.counts
-    span_ns = sum(device.span_ns for device in report.devices.values())
-    busy_ns = sum(device.busy_ns for device in report.devices.values())
+    counts, devices, label = report.counts, report.devices.values(), report_label(report)
+    span_ns = sum(device.span_ns for device in devices)
+    busy_ns = sum(device.busy_ns for device in devices)
     if not report.trace.gpu_recorded:
-        return f"{report_label(report)} holds no GPU calls and no GPU work."
-    launches = f"{_counted(counts.launches, 'launch', 'es')}, {_counted(counts.kernels, 'kernel')}"
+        return f"{label} holds no GPU calls and no GPU work."
+    launches = f"{counted(counts.launches, 'launch', 'es')}, {counted(counts.kernels, 'kernel')}"
     if counts.graph_launches:
-        launches = f"{_counted(counts.graph_launches, 'graph launch', 'es')}, {launches}"
-    if not report.devices:
-        return f"{report_label(report)} recorded {launches}, but no GPU work."
-    devices = f"{len(report.devices)} GPUs together were" if len(report.devices) > 1 else "the GPU was"
+        launches = f"{counted(counts.graph_launches, 'graph launch', 'es')}, {launches}"
+    if not devices:
+        return f"{label} recorded {launches}, but no GPU work."
     if not busy_ns:
-        return f"{report_label(report)} recorded {launches}; how long the GPU's work took is not recorded."
-    text = f"{report_label(report)} recorded {launches}; {devices} busy for {percent_text(per(busy_ns, span_ns))}"
-    text += f" of {time_text(span_ns)}, first work to last"
-    if largest := _largest_class(report):
-        text += f"; {largest}"
-    if cause := _largest_cause(report):
-        text += f"; main cause of its idle time: {cause}"
-    return text + "."
-
-
-def _counted(count: int, name: str, plural: str = "s") -> str:
-    return f"{count_text(count)} {name}{plural if count != 1 else ''}"
+        return f"{label} recorded {launches}; how long the GPU's work took is not recorded."
+    gpus = f"{len(devices)} GPUs together were" if len(devices) > 1 else "the GPU was"
+    busy = f"busy for {percent_text(per(busy_ns, span_ns))} of {time_text(span_ns)}, first work to last"
+    return f"{label} recorded {launches}; {gpus} {busy}{_largest_class(report)}{_largest_cause(report)}."
 
 
 def _largest_class(report: Report) -> str:
@@ -204,20 +175,21 @@ def _largest_class(report: Report) -> str:
     row = dict(zip(table.columns, table.rows[0], strict=True))
     ratio = row["time_ratio"]
     if not isinstance(ratio, float):
-        return f"largest kernel class: {row['class']}"
-    return f"{percent_text(ratio)} of GPU time is {row['class']}"
+        return f"; largest kernel class: {row['class']}"
+    return f"; {percent_text(ratio)} of GPU time is {row['class']}"
 
 
 def _largest_cause(report: Report) -> str:
-    table = report.table("idle_causes")
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     idle_ns = sum(device.idle_ns for device in report.devices.values())
-    times: dict[str, int] = {}
-    for row in rows:
-        if isinstance(row["time_ns"], int):
-            times[str(row["cause"])] = times.get(str(row["cause"]), 0) + row["time_ns"]
     span_ns = sum(device.span_ns for device in report.devices.values())
+    table = report.table("idle_causes")
+    times: Counter[str] = Counter()
+    for row in table.rows:
+        cells = dict(zip(table.columns, row, strict=True))
+        if isinstance(cells["time_ns"], int):
+            times[str(cells["cause"])] += cells["time_ns"]
     if not times or idle_ns < _LEAST_IDLE_RATIO * span_ns:
         return ""
     cause = max(times, key=lambda name: (times[name], name))
-    return f"{_CAUSES.get(cause, cause)} ({percent_text(times[cause] / idle_ns)})"
+    label = RECORDED_LABELS.get(f"idle.{cause}", cause).removeprefix("idle: ")
+    return f"; main cause of idle time: {label} ({percent_text(times[cause] / idle_ns)})"

@@ -14,7 +14,7 @@ from molprof.common.values import Unit, Value, count_text, number_text
 def _of_run(
     name: str, label: str, role: Role, value: Callable[[Run], Value], unit: Unit = "text", compared: bool = False
 ) -> Figure:
-    return Figure(name, "Setup", label, unit, of_run(value), role=role, compared=compared)
+    return Figure(name, "Settings of the run", label, unit, of_run(value), role=role, compared=compared)
 
 
 def _of_setup(name: str, label: str, role: Role, value: Callable[[Setup], Value], unit: Unit = "text") -> Figure:

@@ -27,7 +27,7 @@ _PLOTS = {
         "Rising lines show what a longer cache costs.",
     ),
     "drift": (
-        "Drift",
+        "Drift of coordinate blocks",
         "Above, for runs with a template: FREE positions of a block that its numbers did not need (left of 0: they "
         "needed more). Below: junk and filler tokens written. Numbers over the bars count blocks.",
     ),

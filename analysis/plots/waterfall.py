@@ -9,21 +9,11 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from molprof.analysis.compare.parts import PART_LABELS
+from molprof.analysis.compare.parts import PART_LABELS, RECORDED_LABELS
 from molprof.analysis.plots.style import BLUE, MUTED, ORANGE, caption, name_rows, new_figure, time_unit, write_behind
 from molprof.analysis.plots.subject import NotRecordedError, Subject
 from molprof.common.values import signed_percent_text, signed_time_text, time_text
 
-# Parts of recorded time; the causes are those of queries/idle_causes.sql.
-RECORDED_LABELS = {
-    "busy": "GPU busy",
-    "idle.cpu_waited": "idle: CPU in a host sync",
-    "idle.cpu_busy": "idle: CPU queued nothing",
-    "idle.short": "idle: pauses below 5 µs",
-    "idle.not_recorded": "idle: call not recorded",
-    "idle.other_stream": "idle: other stream",
-    "idle.other": "idle: other",
-}
 # Parts below this share of the largest are added up: their bars would be lines.
 _SMALL_RATIO = 0.01
 _BAR = 0.62

@@ -20,7 +20,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from molprof import __version__
-from molprof.common.document import Cell, Document, Plot, Section, Table
+from molprof.common.document import Cell, Document, Section, Table
 from molprof.common.errors import TraceError
 from molprof.common.text import escaped
 
@@ -30,13 +30,13 @@ ROWS = 500
 
 @dataclass(frozen=True)
 class _View:
-    """A section as the template shows it: `svg` a drawn plot, `problem` why it could not be drawn."""
+    """A section as the template shows it."""
 
     id: str
     section: Section
     notes: tuple[str, ...]
-    svg: Markup | None
-    problem: str | None
+    svg: Markup | None  # a drawn plot
+    problem: str | None  # why the plot could not be drawn
     parts: tuple[_View, ...]
 
 
@@ -69,28 +69,19 @@ def _views(sections: Sequence[Section], used: set[str]) -> tuple[_View, ...]:
     views = []
     for section in sections:
         name = re.sub(r"\W+", "-", section.title.lower(), flags=re.ASCII).strip("-") or "section"
-        name = next(found for found in _numbered(name) if found not in used)
+        while name in used:
+            name += "-more"
         used.add(name)
         more = len(section.table.rows) - ROWS if section.table is not None else 0
         notes = (*section.notes, f"first {ROWS} rows; --format json has {more:,} more") if more > 0 else section.notes
-        svg, problem = (None, None) if section.plot is None else _drawn(section.plot)
+        svg, problem = None, None
+        if section.plot is not None:
+            try:
+                svg = Markup(section.plot.svg())
+            except TraceError as error:
+                problem = str(error)
         views.append(_View(name, section, notes, svg, problem, _views(section.parts, used)))
     return tuple(views)
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    number = 2
-    while True:
-        yield f"{name}-{number}"
-        number += 1
-
-
-def _drawn(plot: Plot) -> tuple[Markup | None, str | None]:
-    try:
-        return Markup(plot.svg()), None
-    except TraceError as error:
-        return None, str(error)
 
 
 def _rows(table: Table) -> Iterator[list[dict[str, Any]]]:

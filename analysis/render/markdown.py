@@ -12,7 +12,7 @@ from molprof.common.text import escaped
 
 # All that could start markup inside a line; `<` and `&` would be read as HTML, `$` as a formula.
 _SPECIAL = re.compile(r"([\\`*_\[\]<>&|~#$])")
-# Nobody reads more of a kernel's name, and a table of whole names is wider than a page.
+# Nobody reads more of a kernel's name, and a table of whole names is wider than a page. Results of queries are whole.
 _LONGEST_CELL = 80
 
 
@@ -56,20 +56,20 @@ def _section(section: Section, level: int) -> list[str]:
 def _table(table: Table, rows: Sequence[Sequence[str]]) -> str:
     header = [column.title for column in table.columns]
     rule = " | ".join("---:" if column.numeric else "---" for column in table.columns)
-    lines = [_row(header, table.columns), f"| {rule} |"]
-    lines += [_row(row, table.columns, number in table.marked) for number, row in enumerate(rows)]
+    lines = [_row(header, table), f"| {rule} |"]
+    lines += [_row(row, table, number in table.marked) for number, row in enumerate(rows)]
     return "\n".join(lines)
 
 
-def _row(cells: Sequence[str], columns: Sequence[Column], marked: bool = False) -> str:
-    texts = [_cell(cell, column) for cell, column in zip(cells, columns, strict=True)]
+def _row(cells: Sequence[str], table: Table, marked: bool = False) -> str:
+    texts = [_cell(cell, column, table.wide) for cell, column in zip(cells, table.columns, strict=True)]
     if marked:
         texts[0] = f"**{texts[0]}**"
     return f"| {' | '.join(texts)} |"
 
 
-def _cell(cell: str, column: Column) -> str:
+def _cell(cell: str, column: Column, whole: bool) -> str:
     """Spaces before a name say that it belongs to the one above."""
     text = cell.strip()
     indent = "" if column.numeric or not text else "&nbsp;" * (len(cell) - len(cell.lstrip(" ")))
-    return indent + _literal(text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…")
+    return indent + _literal(text if whole or len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from molprof.common.document import Column, Document, Section, Table
 from molprof.common.text import escaped
@@ -13,17 +14,16 @@ WIDTH = 100
 # Rows of a detail.
 ROWS = 12
 _INDENT, _MARK = "  ", "* "
-_SHORTEST = 12
-# So much of a key column is kept before a table is split.
-_SHORTEST_KEY = 32
+# So much of a text, and of a text in a key column, is kept before a table is split; so much of a column at all.
+_SHORTEST, _SHORTEST_KEY, _LAST = 20, 32, 12
 # Kernel names reach a thousand characters; JSON has them whole.
 _LONGEST = 60
 
 # The space between a number and its unit: lines do not break there.
 _NUMBER = re.compile(r"(?<=\d) (?=(?:[nµm]?s|%|[kMG]?B)(?:\W|$))")
 
-# Pieces of a table: the columns of each, and their sizes.
-_Layout = list[tuple[list[int], list[int]]]
+# One piece of a split table: its columns, and the width of each.
+_Piece = dict[int, int]
 
 
 def render(document: Document) -> str:
@@ -34,8 +34,12 @@ def render(document: Document) -> str:
     if document.summary:
         blocks.append("\n".join(_notes(document.summary)))
     sections = list(_flat(document.sections))
-    layouts = _layouts(sections)
-    blocks.extend(block for section in sections if (block := _section(section, layouts)))
+    # Tables of the same columns share their widths, so that they stand under each other.
+    rows: dict[tuple[Column, ...], list[list[str]]] = {}
+    for section in sections:
+        if section.table is not None:
+            rows.setdefault(section.table.columns, []).extend(shown_rows(section)[0])
+    blocks.extend(block for section in sections if (block := _section(section, rows)))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -60,62 +64,43 @@ def _flat(sections: Iterable[Section]) -> Iterator[Section]:
         yield from _flat(section.parts)
 
 
-def _layouts(sections: Sequence[Section]) -> dict[tuple[Column, ...], _Layout]:
-    """Tables of the same columns share their sizes, so that they stand under each other."""
-    tables: dict[tuple[Column, ...], list[Section]] = {}
-    for section in sections:
-        if section.table is not None:
-            tables.setdefault(section.table.columns, []).append(section)
-    return {columns: _layout(same) for columns, same in tables.items()}
-
-
-def _layout(sections: Sequence[Section]) -> _Layout:
-    table = sections[0].table
-    assert table is not None
-    rows = [row for section in sections for row in shown_rows(section)[0]]
+def _pieces(table: Table, rows: Sequence[Sequence[str]]) -> list[_Piece]:
+    """The pieces of a table that holds `rows`: the keys, then as many other columns as fit when text is cut."""
     titles = [escaped(column.title) for column in table.columns]
-    widest = [max((width(escaped(row[place])) for row in rows), default=0) for place in range(len(titles))]
-    sizes = [max(size, width(title)) for size, title in zip(widest, titles, strict=True)]
+    cells = [max((width(escaped(row[place])) for row in rows), default=0) for place in range(len(titles))]
+    widths = {place: max(cells[place], width(title)) for place, title in enumerate(titles)}
     if table.wide:
-        return [(list(range(len(sizes))), [min(size, _LONGEST) for size in sizes])]
-    if _surplus(sizes, table.columns) > 0:
+        return [{place: min(size, _LONGEST) for place, size in widths.items()}]
+    if _surplus(widths, table) > 0:
         # Titles go over several lines before cells are cut.
-        words = [max((width(word) for word in title.split()), default=0) for title in titles]
-        sizes = [max(size, word) for size, word in zip(widest, words, strict=True)]
-    return [(places, _fitted(places, sizes, table)) for places in _pieces(sizes, table)]
-
-
-def _pieces(sizes: Sequence[int], table: Table) -> list[list[int]]:
-    """The columns of each piece: the keys, then as many others as fit when text is cut."""
+        for place, title in enumerate(titles):
+            widths[place] = max(cells[place], *map(width, title.split(" ")))
     keys = list(range(table.keys))
-    least = [
-        size if column.numeric else min(size, _SHORTEST_KEY if place < table.keys else _SHORTEST)
-        for place, (size, column) in enumerate(zip(sizes, table.columns, strict=True))
-    ]
     pieces: list[list[int]] = []
     for group in _groups(table):
         wider = [*pieces[-1], *group] if pieces else []
-        if pieces and _surplus([least[place] for place in wider], [table.columns[place] for place in wider]) <= 0:
+        if pieces and _surplus({place: min(widths[place], _least(place, table)) for place in wider}, table) <= 0:
             pieces[-1] = wider
         else:
             pieces.append([*keys, *group])
-    return pieces or [keys]
+    return [_fitted({place: widths[place] for place in piece}, table) for piece in pieces or [keys]]
 
 
-def _groups(table: Table) -> list[list[int]]:
+def _groups(table: Table) -> Iterator[range]:
     """Columns that stand together, without the keys."""
-    groups: list[list[int]] = []
-    for place in range(table.keys, len(table.columns)):
-        if groups and table.columns[place].joined:
-            groups[-1].append(place)
-        else:
-            groups.append([place])
-    return groups
+    count = len(table.columns)
+    starts = [place for place in range(table.keys, count) if place == table.keys or not table.columns[place].joined]
+    return (range(*ends) for ends in pairwise([*starts, count]))
 
 
-def _surplus(sizes: Sequence[int], columns: Sequence[Column]) -> int:
-    """By how much a line of these columns is too wide."""
-    return len(_INDENT) + sum(sizes) + sum(map(_gap, columns[1:])) - WIDTH
+def _least(place: int, table: Table) -> int:
+    """To what width a column is cut before a table is split; numbers are not."""
+    return WIDTH if table.columns[place].numeric else _SHORTEST_KEY if place < table.keys else _SHORTEST
+
+
+def _surplus(piece: _Piece, table: Table) -> int:
+    """By how much a line is too wide."""
+    return len(_INDENT) + sum(size + _gap(table.columns[place]) for place, size in piece.items()) - 2 - WIDTH
 
 
 def _gap(column: Column) -> int:
@@ -123,56 +108,48 @@ def _gap(column: Column) -> int:
     return 1 if column.joined else 2
 
 
-def _fitted(places: Sequence[int], sizes: Sequence[int], table: Table) -> list[int]:
-    """Sizes, cut so that a line fits: the widest text first, then keys further, numbers as the last resort."""
-    fitted = [sizes[place] for place in places]
-    columns = [table.columns[place] for place in places]
-    surplus = _surplus(fitted, columns)
-    for keys, numeric in ((_SHORTEST_KEY, False), (_SHORTEST, False), (_SHORTEST, True)):
-        least = [keys if place < table.keys else _SHORTEST for place in places]
-        candidates = [index for index, column in enumerate(columns) if column.numeric == numeric]
-        while surplus > 0 and (wide := [index for index in candidates if fitted[index] > least[index]]):
-            fitted[max(wide, key=lambda index: fitted[index])] -= 1
-            surplus -= 1
-    return fitted
+def _fitted(piece: _Piece, table: Table) -> _Piece:
+    """The piece, cut so that a line fits: the widest text first, then text further, numbers as the last resort."""
+    limits = {place: _least(place, table) for place in piece}
+    texts = {place: _LAST for place in piece if not table.columns[place].numeric}
+    for least in (limits, limits | texts, dict.fromkeys(piece, _LAST)):
+        while _surplus(piece, table) > 0 and (wide := [place for place in piece if piece[place] > least[place]]):
+            piece[max(wide, key=piece.__getitem__)] -= 1
+    return piece
 
 
-def _section(section: Section, layouts: dict[tuple[Column, ...], _Layout]) -> str:
+def _section(section: Section, all_rows: Mapping[tuple[Column, ...], Sequence[Sequence[str]]]) -> str:
     rows, more = shown_rows(section)
     lines = [_cut(escaped(section.title), WIDTH)] if section.title else []
     lines += _notes((*section.notes, *more))
-    if section.table is not None and section.table.shown:
-        pieces = [_piece(section.table, rows, *piece) for piece in layouts[section.table.columns]]
-        lines.append("\n\n".join(pieces))
+    if (table := section.table) is not None and table.shown:
+        pieces = _pieces(table, all_rows[table.columns])
+        lines.append("\n\n".join(_text(table, rows, piece) for piece in pieces))
     return "\n".join(lines)
 
 
-def _piece(table: Table, rows: Sequence[Sequence[str]], places: Sequence[int], sizes: Sequence[int]) -> str:
-    columns = [table.columns[place] for place in places]
+def _text(table: Table, rows: Sequence[Sequence[str]], piece: _Piece) -> str:
     if not table.titled:
-        return "\n".join(line for row in rows for line in _pair(row, columns, sizes))
-    lines = [*_titles(columns, sizes), _line(["-" * size for size in sizes], columns, sizes)]
+        return "\n".join(line for row in rows for line in _pair(row, table, piece))
+    # Titles word by word, the last words next to the cells.
+    wrapped = {place: _words(escaped(table.columns[place].title), size) for place, size in piece.items()}
+    height = max(map(len, wrapped.values()))
+    titles = [[""] * (height - len(words)) + words for words in wrapped.values()]
+    lines = [_line(cells, table, piece) for cells in zip(*titles, strict=True)]
+    lines.append(_line(["-" * size for size in piece.values()], table, piece))
     for number, row in enumerate(rows):
         indent = _MARK if number in table.marked else _INDENT
-        lines.append(_line([row[place] for place in places], columns, sizes, indent))
+        lines.append(_line([row[place] for place in piece], table, piece, indent))
     return "\n".join(lines)
 
 
-def _pair(row: Sequence[str], columns: Sequence[Column], sizes: Sequence[int]) -> Iterator[str]:
+def _pair(row: Sequence[str], table: Table, piece: _Piece) -> Iterator[str]:
     """A name and what there is to say about it, over as many lines as that needs."""
-    head = _line(row[:-1], columns[:-1], sizes[:-1])
-    indent = len(_INDENT) + sum(sizes[:-1]) + sum(map(_gap, columns[1:]))
-    for line in _words(escaped(row[-1]), WIDTH - indent):
+    head = _line(row[:1], table, {0: piece[0]})
+    indent = len(_INDENT) + piece[0] + _gap(table.columns[1])
+    for line in _words(escaped(row[1]), WIDTH - indent):
         yield f"{head:{indent}}{line}".rstrip()
         head = ""
-
-
-def _titles(columns: Sequence[Column], sizes: Sequence[int]) -> list[str]:
-    """The titles, word by word over as many lines as they need, the last words next to the cells."""
-    wrapped = [_words(escaped(column.title), size) for column, size in zip(columns, sizes, strict=True)]
-    height = max(map(len, wrapped))
-    full = [[""] * (height - len(lines)) + lines for lines in wrapped]
-    return [_line(line, columns, sizes) for line in zip(*full, strict=True)]
 
 
 def _notes(notes: Iterable[str]) -> list[str]:
@@ -192,9 +169,10 @@ def _words(value: str, size: int, indent: str = "") -> list[str]:
     return [_cut(item.replace("\xa0", " "), size) for item in [*lines, line]]
 
 
-def _line(cells: Sequence[str], columns: Sequence[Column], sizes: Sequence[int], indent: str = _INDENT) -> str:
+def _line(cells: Sequence[str], table: Table, piece: _Piece, indent: str = _INDENT) -> str:
     line = ""
-    for cell, column, size in zip(cells, columns, sizes, strict=True):
+    for cell, (place, size) in zip(cells, piece.items(), strict=True):
+        column = table.columns[place]
         text = _cut(escaped(cell), size)
         space = " " * (size - width(text))
         line += " " * _gap(column) if line else indent

@@ -15,9 +15,9 @@ from molprof.commands.submission import config_option, follow, project_jobs, set
 @click.option("--wait", is_flag=True, help="Wait until the job has ended.")
 @config_option
 def command(name: str, wait: bool, config: Path | None) -> None:
-    """Lists how each task of the job ID ended, and where its results are.
+    """List how each task of the job ID ended, and where its results are.
 
-    Tasks write their results by themselves; of a benchmark or sweep, this puts them together. Exit codes: 0 every task
+    Tasks write their own results. Of a benchmark or sweep, this command puts them together. Exit codes: 0 every task
     ended well; 3 a task failed, timed out, was preempted, cancelled or lost, or has not ended.
 
     \b

@@ -29,7 +29,7 @@ from molprof.commands.options import (
     type=click.Path(path_type=Path),
     help="TOML file of expectations to test besides the built-in ones.",
 )
-@click.option("--anyway", is_flag=True, help="Compare runs of different molecules or sampling too.")
+@click.option("--anyway", is_flag=True, help="Compare runs of different molecules or sampling anyway.")
 @reading_options
 @result_options()
 def command(
@@ -44,12 +44,12 @@ def command(
     output: Path | None,
     force: bool,
 ) -> int:
-    """Compares TRACES side by side; ratios and differences are against the first.
+    """Compare TRACES side by side; ratios and differences are against the first.
 
     A trace may be a stored report (molprof report TRACE --format json -o baseline.json) or the folder of a molprof
-    sweep, which stands for its traces. Ratios of times that noise explains are printed as ~. A threshold is a change
-    against the first (a sign and %) or a value (wall_ns>2s). A threshold on a time fails only if its whole confidence
-    interval is beyond the limit. Exit codes: 1 a threshold is broken, 3 one is undecided.
+    sweep, which stands for its traces. ~ stands for a ratio of times that noise explains. A threshold is a change
+    against the first trace (a sign and %) or a value (wall_ns>2s). A threshold on a time fails only if its whole
+    confidence interval is beyond the limit. Exit codes: 1 a threshold failed, 3 one is undecided.
 
     \b
     Examples:
@@ -60,8 +60,6 @@ def command(
       molprof compare llama.json.gz qwen.json.gz --predictions mine.toml
       molprof compare my-sweep
     """
-    if sum(str(trace) == "-" for trace in traces) > 1:
-        raise click.UsageError("standard input (-) can be read once only")
     traces = sweeps_expanded(traces)
     if len(traces) < 2:
         raise click.UsageError("compare needs at least two traces; for one: molprof report TRACE")

@@ -29,8 +29,8 @@ def command(limit_s: float, config: Path | None, style: str, output: Path | None
     """Check what molprof requires and what it can use, and print a fix for what does not work.
 
     Imports and kernels run in separate processes, each with a time limit. Works without torch. States: ok; missing
-    (required, not installed); broken (installed, does not work); absent (optional, not installed). Exit codes: 0 traces
-    can be captured or analysed, 3 neither.
+    (required, not installed); broken (installed, does not work); absent (optional, not installed). Exit codes: 0 if
+    traces can be captured or analysed, 3 if neither.
 
     \b
     Examples:

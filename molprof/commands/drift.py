@@ -17,7 +17,7 @@ from molprof.common.errors import MissingExtraError
     "tokenizers",
     multiple=True,
     default=("qwen", "llama"),
-    show_default="qwen and llama",
+    show_default="qwen, llama",
     metavar="NAME",
     help="Preset, folder with a tokenizer.json, hub id, or model of molprof.toml. Repeatable.",
 )
@@ -52,10 +52,10 @@ def command(
     output: Path | None,
     force: bool,
 ) -> None:
-    """Counts the tokens that real coordinates need and the FREE positions that placeholders give them.
+    """Compare the tokens that real coordinates need with the FREE positions that placeholders give them.
 
-    Drift is the difference: FREE positions of a placeholder minus tokens of a coordinate. Above 0, junk fills the
-    positions left over. Below 0, the coordinate is cut. Requires no model.
+    Drift is the difference: FREE positions of a placeholder minus tokens of a coordinate block. Above 0, junk fills
+    the positions left over. Below 0, the block is cut. Requires no model.
 
     \b
     Examples:

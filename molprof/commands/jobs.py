@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @click.command("jobs")
 @click.argument("name", metavar="[ID]", required=False)
-@click.option("--requeue", "again", is_flag=True, help="Submit the tasks of ID again that did not end well.")
-@click.option("--cancel", "stop", is_flag=True, help="Cancel the tasks of ID that wait or run.")
+@click.option("--requeue", "again", is_flag=True, help="Submit the failed tasks of ID again.")
+@click.option("--cancel", "stop", is_flag=True, help="Cancel the waiting and running tasks of ID.")
 @result_options()
 @config_option
 def command(
@@ -26,7 +26,7 @@ def command(
 ) -> None:
     """List the jobs of this project, or the tasks of the job ID: capture-3, or 3 for short.
 
-    If Slurm does not answer, the states are those that the tasks wrote.
+    If Slurm does not answer, the states are the last that the tasks wrote.
 
     \b
     Examples:

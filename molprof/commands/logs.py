@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("task", metavar="[TASK]", required=False)
 @config_option
 def command(name: str, task: str | None, config: Path | None) -> None:
-    """Prints the output so far of all tasks of the job ID, or of one TASK, by number or name.
+    """Print the output so far of all tasks of the job ID, or of one TASK, by number or name.
 
     \b
     Examples:

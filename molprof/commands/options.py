@@ -31,11 +31,7 @@ _ELSEWHERE = "send it to a file: > FILE, or -o OUT where the command has it"
 
 
 class PlotCommand(click.Command):
-    """A command whose help lists the kinds of plots that it draws.
-
-    Args:
-        kinds: names, and a line about each.
-    """
+    """A command whose help lists the kinds of plots that it draws, each with a line about it."""
 
     def __init__(self, *arguments: Any, kinds: Mapping[str, str], **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -85,49 +81,35 @@ class Pair(click.ParamType):  # type: ignore[type-arg]  # generic in click's stu
         return first, last
 
 
-def engine_options(command: _F) -> _F:
-    """`--trace-processor`: a native binary instead of the embedded engine."""
-    return click.option(
-        "--trace-processor",
-        metavar="PATH",
-        envvar="MOLPROF_TRACE_PROCESSOR",
-        show_envvar=True,
-        help="Native trace_processor_shell to use instead of the embedded one.",
-    )(command)
-
-
-def partial_option(command: _F) -> _F:
-    """`--partial`: read a damaged trace as far as it goes."""
-    return click.option("--partial", is_flag=True, help="Read the intact part of a damaged trace.")(command)
+engine_options = click.option(
+    "--trace-processor",
+    metavar="PATH",
+    envvar="MOLPROF_TRACE_PROCESSOR",
+    show_envvar=True,
+    help="Native trace_processor_shell to use instead of the embedded one.",
+)
+partial_option = click.option("--partial", is_flag=True, help="Read the intact part of a damaged trace.")
+_force_option = click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 
 
 def reading_options(command: _F) -> _F:
     """`--partial`, `--no-cache` and `--trace-processor`: how traces are read for reports."""
-    command = engine_options(command)
-    command = click.option(
+    cached = click.option(
         "--no-cache", "cached", flag_value=False, default=True, help="Do not use or fill the cache of reports."
-    )(command)
-    return partial_option(command)
+    )
+    return partial_option(cached(engine_options(command)))
+
+
+def _output_option(**settings: Any) -> Callable[[_F], _F]:
+    return click.option("-o", "--output", metavar="OUT", type=click.Path(path_type=Path), **settings)
 
 
 def result_options(*more: str) -> Callable[[_F], _F]:
     """`--format`, `-o` and `--force` of a command whose result is a document; `more` formats than documents have."""
     formats = (*FORMATS, *more)
-
-    def decorate(command: _F) -> _F:
-        command = click.option("--force", is_flag=True, help="Replace OUT if it exists.")(command)
-        command = click.option(
-            "-o",
-            "--output",
-            metavar="OUT",
-            type=click.Path(path_type=Path),
-            help="Write to OUT, not to stdout.",
-        )(command)
-        return click.option("--format", "style", type=click.Choice(formats), default=formats[0], show_default=True)(
-            command
-        )
-
-    return decorate
+    style = click.option("--format", "style", type=click.Choice(formats), default=formats[0], show_default=True)
+    output = _output_option(help="Write to OUT, not to stdout.")
+    return lambda command: style(output(_force_option(command)))
 
 
 def file_option(*endings: str) -> Callable[[_F], _F]:
@@ -139,19 +121,8 @@ def file_option(*endings: str) -> Callable[[_F], _F]:
             raise click.BadParameter(f"{output} does not end in {shown}")
         return output
 
-    def decorate(command: _F) -> _F:
-        command = click.option("--force", is_flag=True, help="Replace OUT if it exists.")(command)
-        return click.option(
-            "-o",
-            "--output",
-            metavar="OUT",
-            type=click.Path(path_type=Path),
-            required=True,
-            callback=check,
-            help=f"File to write, {shown}.",
-        )(command)
-
-    return decorate
+    output = _output_option(required=True, callback=check, help=f"File to write, {shown}.")
+    return lambda command: output(_force_option(command))
 
 
 def fail_if_option(example: str) -> Callable[[_F], _F]:
@@ -168,12 +139,10 @@ def fail_if_option(example: str) -> Callable[[_F], _F]:
 
 def judged(outcome: Outcome) -> int:
     """Print the outcome of thresholds, one line each; the exit code: 1 for a broken one, 3 for an undecided one."""
-    for line in outcome.notes:
-        note(f"not failed: {escaped(line)}")
-    for line in outcome.untold:
-        note(f"undecided: {escaped(line)}")
-    for line in outcome.broken:
-        note(f"failed: {escaped(line)}")
+    kinds = {"not failed": outcome.notes, "undecided": outcome.untold, "failed": outcome.broken}
+    for kind, lines in kinds.items():
+        for line in lines:
+            note(f"{kind}: {line}")
     return 1 if outcome.broken else 3 if outcome.untold else 0
 
 
@@ -183,13 +152,15 @@ def note(text: str) -> None:
 
 
 def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
-    """The paths, with the folder or index of a sweep replaced by its traces; a remark for each trace that is not there.
+    """The paths, with the folder or index of a sweep replaced by its traces; a remark for each trace that is missing.
 
     Raises:
-        UsageError, TraceError: a sweep without traces, or whose index is damaged.
+        UsageError, TraceError: a sweep without traces, or whose index is damaged; standard input twice.
     """
     from molprof.profiler.sweep.index import expanded
 
+    if sum(str(path) == "-" for path in paths) > 1:
+        raise click.UsageError("standard input (-) can be read once only")
     found, remarks = expanded(paths)
     for remark in remarks:
         note(remark)
@@ -197,7 +168,7 @@ def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
 
 
 def check_result(output: Path | None, force: bool) -> None:
-    """Refuses an unusable OUT, or without one an unusable stdout, before any work is done."""
+    """Refuse an unusable OUT, or without one an unusable stdout, before any work is done."""
     if output is None:
         _check_stdout()
     else:
@@ -210,12 +181,12 @@ def _check_stdout() -> None:
 
 
 def deliver(document: Document, style: str = "table", output: Path | None = None) -> None:
-    """Writes the document in one of `FORMATS` to OUT, or to stdout."""
+    """Write the document in one of `FORMATS` to OUT, or to stdout."""
     write(render(document, style), output)
 
 
 def write(result: str | bytes, output: Path | None = None) -> None:
-    """Writes the finished text or file to OUT, or to stdout."""
+    """Write the finished text or file to OUT, or to stdout."""
     if output is None:
         _check_stdout()
         try:
@@ -229,8 +200,6 @@ def write(result: str | bytes, output: Path | None = None) -> None:
                 raise MolprofError(f"cannot write to stdout: {reason}", hint=_ELSEWHERE) from problem
         return
     with replacing(output) as part:
-        if isinstance(result, bytes):
-            part.write_bytes(result)
-        else:
-            part.write_text(result if result.endswith("\n") else result + "\n", encoding="utf-8")
+        text = result if isinstance(result, bytes) else (result.rstrip("\n") + "\n").encode()
+        part.write_bytes(text)
     note(f"wrote {output}")

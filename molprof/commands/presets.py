@@ -14,7 +14,7 @@ from molprof.commands.submission import config_option
 @config_option
 @result_options()
 def command(config: Path | None, style: str, output: Path | None, force: bool) -> None:
-    """Lists the models, logits processors and molecules that come with molprof, and those of molprof.toml."""
+    """List the models, logits processors and molecules that come with molprof, and those of molprof.toml."""
     check_result(output, force)
     from molprof.profiler.presets import presets_document
     from molprof.profiler.project import find_project

@@ -17,11 +17,11 @@ from molprof.commands.options import TRACE, check_result, deliver, engine_option
 def command(
     file: Path, trace: Path | None, style: str, output: Path | None, force: bool, trace_processor: str | None
 ) -> None:
-    """Prints the fastest valid configuration in FILE for each machine, model, processor and batch size.
+    """Recommend the fastest valid configuration in FILE for each machine, model, processor and batch size.
 
-    With it: the confidence, its speed over the default (sdpa, dynamic cache, not compiled), the gain of each single
-    change, and why other configurations were rejected. Valid: every process succeeded, and as many molecules are
-    valid as by default.
+    Also prints its speed over the default (sdpa, dynamic cache, not compiled) with the confidence, the speed of each
+    single change, and why other configurations were rejected. A configuration is valid if every process succeeded, and
+    as many molecules are valid as with the default.
 
     \b
     Examples:

@@ -52,11 +52,11 @@ def command(
     force: bool,
     submission: Submission,
 ) -> int:
-    """Reports launches, kernels, copies, syncs, phases and tokens of TRACE.
+    """Report launches, kernels, copies, host syncs, phases and tokens of TRACE.
 
-    TRACE is a trace of torch.profiler, captured by molprof or foreign, or one in Perfetto's own format; plain, gzip or
-    zstd, detected by its content; - for standard input. The folder of a molprof sweep stands for its traces. For
-    several traces, OUT is a folder that gets one file for each, and JSON on stdout is a list.
+    TRACE is a trace of torch.profiler, captured by molprof or foreign, or one in Perfetto's own format. It may be
+    plain, gzip or zstd. Use - for standard input. The folder of a molprof sweep stands for its traces. With several
+    traces, OUT is a folder that gets one file for each, and JSON on stdout is a list.
 
     \b
     Examples:
@@ -72,20 +72,17 @@ def command(
     """
     several = len(traces) > 1 or traces[0].is_dir()
     traces = sweeps_expanded(traces)
-    if sum(str(trace) == "-" for trace in traces) > 1:
-        raise click.UsageError("standard input (-) can be read once only")
     outputs: list[Path | None] = [output]
     if several:
         outputs = _outputs(traces, output, style, force)
     else:
         check_result(output, force)
-    from molprof.analysis.compare.thresholds import parse_threshold
+    from molprof.analysis.compare.thresholds import judge_report, parse_threshold
 
     bounds = [parse_threshold(text, relative=False) for text in thresholds]
     if submission.cluster is not None:
         submit_command(submission, "report", _tasks(traces, outputs, own_arguments(context, "output", "config")))
         return 0
-    from molprof.analysis.compare.thresholds import judge_report
     from molprof.analysis.reports.load import ReportOptions, load_reports
 
     reports = load_reports(traces, ReportOptions(trace_processor, stacks, partial, cached))
@@ -112,7 +109,7 @@ def _outputs(traces: Sequence[Path], output: Path | None, style: str, force: boo
             raise UsageError(f"several reports as {style} need a folder", hint="-o DIR")
         return [None] * len(traces)
     if output.exists() and not output.is_dir():
-        raise UsageError(f"{output} is not a folder", hint="of several traces, OUT is a folder that gets a file each")
+        raise UsageError(f"{output} is not a folder", hint="with several traces, OUT is a folder")
     output.mkdir(parents=True, exist_ok=True)
     places: dict[Path, Path] = {}
     for trace in traces:

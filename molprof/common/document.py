@@ -8,57 +8,43 @@ from typing import Any
 
 from molprof.common.values import NOT_RECORDED, Range, Unit, Value, by_unit
 
-_LEFT: tuple[Unit, ...] = ("text", "name")
-
 
 @dataclass(frozen=True)
 class Cell:
-    """A value whose unit is not that of its column.
-
-    Attributes:
-        noise: noise explains the value, a ratio of times. Formats show ~ in its place.
-    """
+    """A value whose unit is not that of its column."""
 
     value: Value | Range
     unit: Unit
-    noise: bool = False
+    noise: bool = False  # noise explains the value, a ratio of times: formats show ~ in its place
+
+
+Row = Sequence[Value | Range | Cell]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A heading and the unit of the cells below it.
-
-    Attributes:
-        joined: a wide table is not split between this column and the one before it.
-    """
+    """A heading and the unit of the cells below it."""
 
     title: str = ""
     unit: Unit = "text"
-    joined: bool = False
+    joined: bool = False  # a wide table is not split between this column and the one before it
 
     @property
     def numeric(self) -> bool:
         """Whether it holds numbers, which stand right."""
-        return self.unit not in _LEFT
+        return self.unit not in ("text", "name")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of raw values. Text may come from traces: each format escapes it. Leading spaces indent a row's first cell.
-
-    Attributes:
-        marked: numbers of the rows that stand out.
-        keys: how many columns each piece of a wide table repeats.
-        missing: what stands for None.
-        wide: the result of a query: lines may have any length.
-    """
+    """Rows of raw values. Texts may come from traces: formats escape them. Leading spaces indent a first cell."""
 
     columns: tuple[Column, ...]
-    rows: Sequence[Sequence[Value | Range | Cell]]
-    marked: frozenset[int] = frozenset()
-    keys: int = 1
-    missing: str = NOT_RECORDED
-    wide: bool = False
+    rows: Sequence[Row]
+    marked: frozenset[int] = frozenset()  # numbers of the rows that stand out
+    keys: int = 1  # first columns, which each piece of a wide table repeats
+    missing: str = NOT_RECORDED  # what stands for None
+    wide: bool = False  # the result of a query: lines may have any length
 
     @property
     def titled(self) -> bool:
@@ -87,53 +73,37 @@ class Table:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot for formats that show pictures.
-
-    Attributes:
-        svg: draws it as an element without background. Raises TraceError where its data is not recorded.
-    """
+    """A plot for formats that show pictures."""
 
     caption: str
-    svg: Callable[[], str]
+    svg: Callable[[], str]  # draws an element without background; raises TraceError where its data is not recorded
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, then notes, a table, a plot and further sections; any of them may be empty.
-
-    Attributes:
-        detail: not every reader needs it: formats fold it, or show its first rows alone.
-        page_only: too long for a terminal: only a page shows it.
-    """
+    """A heading, then notes, a table, a plot and further sections; any of them may be empty."""
 
     title: str
     notes: tuple[str, ...] = ()
     table: Table | None = None
     plot: Plot | None = None
     parts: tuple[Section, ...] = ()
-    detail: bool = False
-    page_only: bool = False
+    detail: bool = False  # not every reader needs it: formats fold it, or show its first rows alone
+    page_only: bool = False  # too long for a terminal
 
 
 @dataclass(frozen=True)
 class Document:
-    """A subject as every format renders it.
-
-    Attributes:
-        data: the documented JSON of the subject.
-        records: rows for CSV; None: one row for each path and leaf of `data`.
-        warnings: what a reader must know before any figure.
-        summary: the answer in a few sentences.
-    """
+    """A subject as every format renders it."""
 
     title: str
     sections: tuple[Section, ...]
-    data: Callable[[], Any]
-    records: Callable[[], Table] | None = None
-    warnings: tuple[str, ...] = ()
-    summary: tuple[str, ...] = ()
+    data: Callable[[], Any]  # the documented JSON of the subject
+    records: Callable[[], Table] | None = None  # rows for CSV; None: a row for each path and leaf of `data`
+    warnings: tuple[str, ...] = ()  # what a reader must know before any figure
+    summary: tuple[str, ...] = ()  # the answer in a few sentences
 
 
-def pairs(rows: Sequence[Sequence[Value | Range | Cell]]) -> Table:
+def pairs(rows: Sequence[Row]) -> Table:
     """Names and what there is to say about each, without headings."""
     return Table((Column(), Column()), rows)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import math
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 NOT_RECORDED = "not recorded"
@@ -15,14 +16,13 @@ Value = str | int | float | None
 # Its lowest and highest.
 Range = tuple[float, float]
 # name: of a kernel or operator, which may be shortened. ratio: of a whole, so percent; factor: of two values.
-# index: a number of something, not an amount. change_ns: a difference of times. raw: as SQL gave it.
+# index: a number of something, not an amount. change_*: a difference, with its sign. bytes: in powers of 1000.
+# raw: as SQL gave it.
 Unit = Literal[
-    "text", "name", "ns", "change_ns", "bytes", "ratio", "factor", "count", "number", "index", "speed", "probability",
-    "raw",
+    "text", "name", "ns", "change_ns", "bytes", "ratio", "change_ratio", "factor", "count", "number", "index", "speed",
+    "probability", "raw",
 ]  # fmt: skip
 
-_NS_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
-_BYTE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 # What C++ kernel names repeat without telling kernels apart.
 _KERNEL_NOISE = (
     "void ",
@@ -35,77 +35,8 @@ _KERNEL_NOISE = (
 )
 
 
-def time_text(value_ns: float | None) -> str:
-    """Nanoseconds with three significant digits, in the largest unit that leaves one before the point."""
-    if value_ns is None:
-        return NOT_RECORDED
-    for size, unit in _NS_UNITS:
-        if abs(value_ns) >= 0.9995 * size:
-            return f"{_digits(value_ns / size)} {unit}"
-    return f"{value_ns:.0f} ns"
-
-
-def signed_time_text(value_ns: float | None) -> str:
-    """A difference in time, with its sign."""
-    return f"+{time_text(value_ns)}" if value_ns is not None and value_ns > 0 else time_text(value_ns)
-
-
-def signed_percent_text(value_ratio: float | None) -> str:
-    """A part of a difference, in percent of it, with its sign."""
-    text = percent_text(value_ratio)
-    return f"+{text}" if value_ratio is not None and value_ratio > 0 else text
-
-
-def bytes_text(value_bytes: float | None) -> str:
-    """Bytes in powers of 1000."""
-    if value_bytes is None:
-        return NOT_RECORDED
-    for size, unit in _BYTE_UNITS:
-        if abs(value_bytes) >= 0.9995 * size:
-            return f"{_digits(value_bytes / size)} {unit}"
-    return f"{value_bytes:.0f} B"
-
-
-def count_text(value: float | None) -> str:
-    """An integer with thousands separators."""
-    return NOT_RECORDED if value is None else f"{value:,.0f}"
-
-
-def counted(value: float | None, noun: str) -> str:
-    """A count with its noun, in the singular for one: `1 block`, `1,234 blocks`."""
-    return f"{count_text(value)} {noun}{'' if value == 1 else 's'}"
-
-
-def number_text(value: float | None) -> str:
-    """A number with three significant digits; whole where it is whole."""
-    if value is None:
-        return NOT_RECORDED
-    return f"{value:,.0f}" if float(value).is_integer() else _digits(value)
-
-
-def speed_text(value: float | None) -> str:
-    """A measured speed with three significant digits."""
-    return NOT_RECORDED if value is None else _digits(value)
-
-
-def percent_text(value_ratio: float | None) -> str:
-    """A ratio as a percentage with three significant digits, at most two decimals."""
-    if value_ratio is None:
-        return NOT_RECORDED
-    percent = 100 * value_ratio
-    if 0 < percent < 0.005:
-        return "< 0.01 %"
-    decimals = 0 if abs(percent) >= 99.95 or abs(percent) < 0.005 else 1 if abs(percent) >= 9.995 else 2
-    return f"{percent + 0.0:,.{decimals}f} %".replace("-0 %", "0 %")
-
-
-def factor_text(value: float | None) -> str:
-    """A ratio of two values as a factor."""
-    return NOT_RECORDED if value is None else f"{_digits(value)}x"
-
-
 def by_unit(unit: Unit, value: Value | Range) -> str:
-    """A value as people read it."""
+    """A value as people read it: numbers with three significant digits, counts whole."""
     if isinstance(value, tuple):
         return " to ".join(by_unit(unit, end) for end in value)
     if value is None:
@@ -117,21 +48,20 @@ def by_unit(unit: Unit, value: Value | Range) -> str:
     return _FORMATS[unit](value)
 
 
-def column_unit(column: str) -> Unit:
-    """The unit of a table's numbers, by the suffix of their column."""
-    if column == "bytes":
-        return "bytes"
-    suffixes: dict[str, Unit] = {"_ns": "ns", "_bytes": "bytes", "_ratio": "ratio"}
-    return next((unit for suffix, unit in suffixes.items() if column.endswith(suffix)), "number")
+time_text = partial(by_unit, "ns")
+signed_time_text = partial(by_unit, "change_ns")
+bytes_text = partial(by_unit, "bytes")
+count_text = partial(by_unit, "count")
+number_text = partial(by_unit, "number")
+speed_text = partial(by_unit, "speed")
+percent_text = partial(by_unit, "ratio")
+signed_percent_text = partial(by_unit, "change_ratio")
+factor_text = partial(by_unit, "factor")
 
 
-def column_title(column: str) -> str:
-    """`mean_delay_ns` as `mean delay`: units stand in the cells."""
-    if column == "gpu_ns":
-        return "GPU time"
-    for suffix in ("_ns", "_bytes"):
-        column = column.removesuffix(suffix)
-    return column.replace("_ratio", " share").replace("_", " ")
+def counted(value: float | None, noun: str, ending: str = "s") -> str:
+    """A count with its noun, in the singular for one: `1 block`, `1,234 blocks`."""
+    return f"{count_text(value)} {noun}{'' if value == 1 else ending}"
 
 
 def short_name(name: str) -> str:
@@ -163,13 +93,15 @@ def width(value: str) -> int:
     """Columns that `value` takes on a terminal: wide East Asian characters two, combining ones none."""
     if value.isascii():
         return len(value)
-    return sum(_character_width(character) for character in value)
+    return sum(
+        0 if unicodedata.combining(character) else 1 + (unicodedata.east_asian_width(character) in "WF")
+        for character in value
+    )
 
 
-def _character_width(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+def now() -> str:
+    """The time in ISO format and UTC."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
 def _digits(value: float) -> str:
@@ -181,9 +113,29 @@ def _digits(value: float) -> str:
     return f"{value:,.{decimals}f}"
 
 
-def now() -> str:
-    """The time in ISO format and UTC."""
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+def _scaled(units: Sequence[str], value: float) -> str:
+    """In the largest of `units`, each 1000 times the one before, that leaves a digit before the point."""
+    for power in range(len(units) - 1, 0, -1):
+        if abs(value) >= 0.9995 * 1000**power:
+            return f"{_digits(value / 1000**power)} {units[power]}"
+    return f"{value:.0f} {units[0]}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() else _digits(value)
+
+
+def _percent(ratio: float) -> str:
+    """At most two decimals."""
+    percent = 100 * ratio
+    if 0 < percent < 0.005:
+        return "< 0.01 %"
+    decimals = 0 if abs(percent) >= 99.95 or abs(percent) < 0.005 else 1 if abs(percent) >= 9.995 else 2
+    return f"{percent + 0.0:,.{decimals}f} %".replace("-0 %", "0 %")
+
+
+def _signed(text: Callable[[float], str], value: float) -> str:
+    return f"+{text(value)}" if value > 0 else text(value)
 
 
 def _raw(value: float) -> str:
@@ -195,18 +147,20 @@ def _raw(value: float) -> str:
     return f"{value:.3g}"
 
 
+_time = partial(_scaled, ("ns", "µs", "ms", "s"))
 _FORMATS: dict[Unit, Callable[[float], str]] = {
-    "text": number_text,
-    "name": number_text,
-    "ns": time_text,
-    "change_ns": signed_time_text,
-    "bytes": bytes_text,
-    "ratio": percent_text,
-    "factor": factor_text,
-    "count": count_text,
-    "number": number_text,
+    "text": _number,
+    "name": _number,
+    "ns": _time,
+    "change_ns": partial(_signed, _time),
+    "bytes": partial(_scaled, ("B", "kB", "MB", "GB")),
+    "ratio": _percent,
+    "change_ratio": partial(_signed, _percent),
+    "factor": lambda value: f"{_digits(value)}x",
+    "count": "{:,.0f}".format,
+    "number": _number,
     "index": str,
-    "speed": speed_text,
+    "speed": _digits,
     "probability": "{:.3f}".format,
     "raw": _raw,
 }

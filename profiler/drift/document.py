@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from molprof.common.document import Cell, Column, Document, Section, Table, pairs
-from molprof.common.values import Range, Value, number_text
-from molprof.profiler.drift.survey import Distribution, PlaceholderDrift, Survey, TokenizerDrift
+from molprof.common.document import Cell, Column, Document, Row, Section, Table, pairs
+from molprof.common.values import number_text
+from molprof.profiler.drift.survey import Distribution, Survey, TokenizerDrift
 
 _TOKENIZER = Column("tokenizer")
 _PLACEHOLDER = Column("placeholder")
 _RANGE = (*(Column(title, "count") for title in ("min", "p25", "median", "p75", "max")), Column("mean", "number"))
-_Row = Sequence[Value | Range | Cell]
 _Tokenizers = tuple[TokenizerDrift, ...]
 
 
 def drift_document(survey: Survey) -> Document:
     """Everything that the survey found."""
     tokenizers = survey.tokenizers
-    sections = [
+    needed = [(item.name, *_range(item.needed_tokens)) for item in tokenizers]
+    sections = (
         _coordinates(survey),
         _placeholders(tokenizers),
         _best(tokenizers),
         *_histograms(tokenizers),
-        Section(
-            "Tokens that the coordinates of a block need",
-            table=Table((_TOKENIZER, *_RANGE), [(item.name, *_range(item.needed_tokens)) for item in tokenizers]),
-        ),
+        Section("Tokens that the coordinates of a block need", table=Table((_TOKENIZER, *_RANGE), needed)),
         _molecules(tokenizers),
         _examples(tokenizers),
         _vocabularies(tokenizers),
-    ]
-    return Document("molprof drift", tuple(sections), survey.to_json)
+    )
+    return Document("molprof drift", sections, survey.to_json)
 
 
 def _coordinates(survey: Survey) -> Section:
-    rows: list[_Row] = [
+    rows: list[Row] = [
         ("source", survey.source),
         ("molecules", Cell(survey.molecules, "count")),
         ("blocks", Cell(survey.blocks, "count")),
@@ -46,27 +43,25 @@ def _coordinates(survey: Survey) -> Section:
 
 
 def _placeholders(tokenizers: _Tokenizers) -> Section:
-    shares = (Column(title, "ratio") for title in ("too short", "exact", "too long"))
-    rows = [
-        (item.name, placeholder.text, *_placeholder(placeholder))
-        for item in tokenizers
-        for placeholder in item.placeholders
-    ]
+    rows: list[Row] = []
+    for item in tokenizers:
+        for placeholder in item.placeholders:
+            drift = placeholder.drift_tokens
+            found: Row = ("merges with its brackets", *[""] * 9)
+            if placeholder.tokens is not None and drift is not None:
+                shares = (placeholder.too_short_ratio, placeholder.exact_ratio, placeholder.too_long_ratio)
+                found = (placeholder.tokens, *_range(drift), *shares)
+            rows.append((item.name, placeholder.text, *found))
     notes = (
         "FREE: positions that the placeholder gives a block; drift: those minus the tokens that its coordinates need",
-        "too short: coordinates that a template with this placeholder cuts; too long: those that it fills up",
+        "too short: blocks that a template with this placeholder cuts; too long: blocks that it leaves room in",
     )
-    columns = (_TOKENIZER, _PLACEHOLDER, Column("FREE", "count"), *_RANGE, *shares)
+    heads = (Column(title, "ratio") for title in ("too short", "exact", "too long"))
+    columns = (_TOKENIZER, _PLACEHOLDER, Column("FREE", "count"), *_RANGE, *heads)
     return Section("Drift of placeholders", notes, Table(columns, rows, keys=2))
 
 
-def _placeholder(item: PlaceholderDrift) -> _Row:
-    if item.tokens is None or item.drift_tokens is None:
-        return ("merges with its brackets", *[""] * 9)
-    return item.tokens, *_range(item.drift_tokens), item.too_short_ratio, item.exact_ratio, item.too_long_ratio
-
-
-def _range(item: Distribution) -> _Row:
+def _range(item: Distribution) -> Row:
     return item.minimum, item.quartile_1, item.median, item.quartile_3, item.maximum, item.mean
 
 
@@ -103,7 +98,7 @@ def _histograms(tokenizers: _Tokenizers) -> Iterator[Section]:
 def _molecules(tokenizers: _Tokenizers) -> Section:
     title = "Tokens per molecule"
     notes: list[str] = []
-    rows: list[_Row] = []
+    rows: list[Row] = []
     for item in tokenizers:
         answers = item.answers
         if answers is None:
@@ -129,7 +124,7 @@ def _examples(tokenizers: _Tokenizers) -> Section:
     rows = []
     for same in zip(*(item.examples for item in tokenizers), strict=True):
         rows.append((same[0].text, *(value for example in same for value in (example.tokens, example.free))))
-    return Section("Tokens of texts", table=Table(tuple(columns), rows))
+    return Section("Tokens of example texts", table=Table(tuple(columns), rows))
 
 
 def _vocabularies(tokenizers: _Tokenizers) -> Section:
