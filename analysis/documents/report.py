@@ -154,7 +154,7 @@ def _metrics(reports: Reports) -> Iterator[Section]:
 def _column(name: str, text: bool) -> Column:
     """`mean_delay_ns` as `mean delay`: units stand in the cells."""
     units: dict[str, Unit] = {"_ns": "ns", "bytes": "bytes", "_ratio": "ratio"}
-    unit = next((unit for suffix, unit in units.items() if name.endswith(suffix)), "number")
+    unit: Unit = next((unit for suffix, unit in units.items() if name.endswith(suffix)), "number")
     title = name.removesuffix("_ns").removesuffix("_bytes").replace("_ratio", " share").replace("_", " ")
     return Column(_TITLES.get(name, title), "name" if text else unit)
 

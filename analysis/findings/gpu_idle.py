@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row
@@ -42,7 +42,8 @@ ORDER BY gap.ts
 )
 
 
-class LaunchGaps(NamedTuple):
+@dataclass(frozen=True)
+class LaunchGaps:
     """Gaps of the recorded time in which the GPU waited for a launch: no host sync, and no graph ended them."""
 
     count: int

@@ -150,7 +150,7 @@ class _Builder:
 
     def _connect(self, state: int, onward: dict[int, int], sole: bool = True) -> None:
         if sole and len(onward) == 1:
-            self._sole.append((state, *onward.values()))
+            self._sole.append((state, next(iter(onward.values()))))
         else:
             self._edges.extend((state, token, following) for token, following in onward.items())
 
