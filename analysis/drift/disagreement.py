@@ -16,7 +16,6 @@ BINS = 20
 WORST = 10
 CHOICES = ("copy", "free", "open")
 
-_BEFORE_CHARACTERS, _AFTER_CHARACTERS = 24, 8
 # The smallest float64 above 0: the most that a recorded 0 can have been.
 _LEAST = math.ulp(0.0)
 # A token of several characters is of the first kind here that it holds: `=[` is a bond, `>=[` is `close`, for it ends a
@@ -25,7 +24,7 @@ TEXTS = ("tag", "close", "element", "bond", "ring", "digit", "mark", "other", "b
 
 _TAG = re.compile(r"\[/?(?:SMILES|CONFORMER)\]")
 _SPECIAL = re.compile(r"<\|[^<>]*\|>|</?s>")
-# Characters between brackets, and in a coordinate.
+# Characters outside brackets, and inside a coordinate.
 _OUTSIDE = dict.fromkeys("-=#:$/\\.~", "bond") | dict.fromkeys("0123456789%()", "ring")
 _COORDINATE = dict.fromkeys("0123456789", "digit") | dict.fromkeys(",.-", "mark")
 
@@ -92,8 +91,8 @@ def _worst(tokens: Sequence[Token], sequences: Sequence[Sequence[Token]]) -> Ite
     for token in sorted(tokens, key=lambda token: (token.probability, token.sequence, token.position))[:WORST]:
         first, texts = words[token.sequence]
         place = token.position - first
-        before = "".join(texts[:place])[-_BEFORE_CHARACTERS:]
-        after = "".join(texts[place + 1 :])[:_AFTER_CHARACTERS]
+        before = "".join(texts[:place])[-24:]
+        after = "".join(texts[place + 1 :])[:8]
         yield WorstPlace(
             token.sequence, token.position, token.choice, before, token.text, after, token.probability, token.rank,
             bool(token.forbidden),

@@ -141,10 +141,9 @@ def draw_sdpa(results: Results) -> Figure:
     backends = list(dict.fromkeys(str(item.settings.get("backend")) for item in done))
     names = [name for name in varying(done) if name != "backend"]
     figure, (axis,) = style.new_figure(0.9 + _ROW_INCHES * len(ordered))
-    rows = range(len(ordered))
     values = [(item.median_ns or 0.0) / scale for item in ordered]
     colours = [style.colour(backends.index(str(item.settings.get("backend")))) for item in ordered]
-    axis.barh(rows, values, 0.68, color=colours)
+    axis.barh(range(len(ordered)), values, 0.68, color=colours)
     for row, item in enumerate(ordered):
         style.write_behind(axis, values[row], row, time_text(item.median_ns))
     labels = [f"{item.settings.get('backend')} {short(item, names) if names else ''}".strip() for item in ordered]
