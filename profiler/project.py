@@ -94,6 +94,9 @@ def _tables(file: TomlFile, kind: str) -> dict[str, Any]:
     tables = file.content.get(kind, {})
     if not isinstance(tables, dict):
         file.refuse(f"{kind} is {tables!r}, expected tables [{kind}.NAME]", [kind])
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            file.refuse(f"{kind}.{name} is {table!r}, expected a table [{kind}.NAME]", [kind, name])
     return tables
 
 

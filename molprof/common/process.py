@@ -106,11 +106,7 @@ def members(root: int, cookie: str = "") -> set[int]:
             if state in "ZX":
                 continue
             parents[pid] = int(parent)
-            if (
-                int(session) == root
-                or pid == root
-                or (cookie and mark in (entry / "environ").read_bytes().split(b"\0"))
-            ):
+            if root in (pid, int(session)) or (cookie and mark in (entry / "environ").read_bytes().split(b"\0")):
                 found.add(pid)
     grown = True
     while grown:
