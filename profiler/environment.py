@@ -59,8 +59,7 @@ def driver_version() -> str | None:
     module = Path("/proc/driver/nvidia/version")
     if module.is_file() and (match := re.search(r"\s(\d{3,}\.\d+(?:\.\d+)?)\s", module.read_text())):
         return match.group(1)
-    found = nvidia_smi("driver_version")
-    return found[0] if found else None
+    return next(iter(nvidia_smi("driver_version")), None)
 
 
 def nvidia_smi(field: str) -> list[str]:

@@ -24,7 +24,6 @@ time = "2:00:00"
 path = "checkpoints/mine"
 tokenizer = "qwen"
 processor = "generic\""""
-_MODEL_KEYS = ("path", "tokenizer", "processor")
 # `--submit slurm` requires no table: without one, the cluster's own defaults.
 DEFAULT_CLUSTER = "slurm"
 
@@ -94,12 +93,15 @@ def _tables(file: TomlFile, kind: str) -> dict[str, Any]:
     tables = file.content.get(kind, {})
     if not isinstance(tables, dict):
         file.refuse(f"{kind} is {tables!r}, expected tables [{kind}.NAME]", [kind])
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            file.refuse(f"{kind}.{name} is {table!r}, expected a table [{kind}.NAME]", [kind, name])
     return tables
 
 
 def _model(file: TomlFile, name: str) -> ModelAlias:
     where = ["models", name]
-    table = file.check_keys(file.content["models"][name], where, _MODEL_KEYS)
+    table = file.check_keys(file.content["models"][name], where, ("path", "tokenizer", "processor"))
     if name in ARCHITECTURES:
         file.refuse(f"the name {name!r} is taken by a preset", where)
     if "path" not in table:

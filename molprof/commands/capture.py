@@ -105,14 +105,7 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @file_option(".json", ".json.gz")
 @submit_options
 @click.pass_context
-def command(
-    context: click.Context,
-    /,
-    output: Path,
-    force: bool,
-    submission: Submission,
-    **options: Any,
-) -> None:
+def command(context: click.Context, /, output: Path, force: bool, submission: Submission, **options: Any) -> None:
     """Generates molecules, measures the time without the profiler, then records some of the steps.
 
     Warm-up and timed passes run first, without the profiler. One more pass is recorded, by default 20 decode steps of

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from molprof.commands.options import note
 from molprof.common.errors import RunError
+from molprof.common.values import counted
 
 if TYPE_CHECKING:
     from molprof.profiler.cluster.job import Job, Task
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from molprof.profiler.project import Project
 
 _Command = Callable[..., Any]
+_SUBMIT = "Run on a cluster: slurm, or a table [slurm.NAME] of molprof.toml."
 # Results to list one by one.
 _SHOWN = 10
 _GIVEN = "molprof.given"
@@ -69,14 +71,12 @@ def words(option: click.Option, value: Any) -> list[str]:
     return [word for item in (value if option.multiple else [value]) for word in (option.opts[0], str(item))]
 
 
-def config_option(command: _Command) -> _Command:
-    """Add `--config`: another molprof.toml than the nearest."""
-    return click.option(
-        "--config",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="File of models and clusters.  [default: molprof.toml here or in the nearest folder above]",
-    )(command)
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File of models and clusters.  [default: molprof.toml here or in the nearest folder above]",
+)
 
 
 def submit_options(command: _Command) -> _Command:
@@ -89,23 +89,21 @@ def submit_options(command: _Command) -> _Command:
             raise click.UsageError(f"{'--detach' if found.detach else '--slurm'} requires --submit NAME")
         return command(*arguments, submission=found, **options)
 
-    made = click.option("--detach", is_flag=True, help="With --submit: print the job's id and leave it.")(
-        with_submission
-    )
-    made = click.option(
-        "--slurm",
-        "overrides",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="With --submit: replace a value of the table, such as time=2:00:00. May be given several times.",
-    )(made)
-    made = click.option(
-        "--submit",
-        "cluster",
-        metavar="NAME",
-        help="Run on a cluster: slurm, or a table [slurm.NAME] of molprof.toml.",
-    )(made)
-    return config_option(made)
+    made: _Command = with_submission
+    for option in (
+        click.option("--detach", is_flag=True, help="With --submit: print the job's id and leave it."),
+        click.option(
+            "--slurm",
+            "overrides",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="With --submit: replace a value of the table, such as time=2:00:00. May be given several times.",
+        ),
+        click.option("--submit", "cluster", metavar="NAME", help=_SUBMIT),
+        config_option,
+    ):
+        made = option(made)
+    return made
 
 
 def submit_command(
@@ -124,8 +122,8 @@ def submit_command(
     project, cluster = submission.project, submission.cluster or DEFAULT_CLUSTER
     settings = overridden(project.cluster(cluster), submission.overrides)
     job = submit(jobs_folder(project.folder), kind, tasks, cluster, settings, data)
-    count = f"{len(tasks)} tasks" if len(tasks) > 1 else "1 task"
-    note(f"submitted {job.id}: Slurm job {job.attempts[-1].slurm_id}, {count}; its files: {job.folder}")
+    number = job.attempts[-1].slurm_id
+    note(f"submitted {job.id}: Slurm job {number}, {counted(len(tasks), 'task')}; its files: {job.folder}")
     submitted(job)
     if submission.detach:
         note(f"next: molprof collect {job.id}")

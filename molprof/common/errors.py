@@ -59,6 +59,5 @@ class MissingExtraError(UsageError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
-            f"{purpose} needs the package {package!r}, which is not installed",
-            hint=f"pip install 'molprof[{extra}]'",
+            f"{purpose} needs the package {package!r}, which is not installed", hint=f"pip install 'molprof[{extra}]'"
         )

@@ -38,8 +38,7 @@ _PROC = Path("/proc")
 def call_line(target: str, *arguments: str, bound: bool = True) -> list[str]:
     """Return the command that calls `target` (`module:function`), which finds `arguments` in sys.argv[1:].
 
-    Args:
-        bound: the other process is killed when the thread that starts it ends, however suddenly; on Linux only.
+    If `bound`, the other process is killed when the thread that starts it ends, however suddenly; on Linux only.
     """
     parent = str(os.getpid()) if bound else ""
     return [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), parent, target, *arguments]
@@ -106,11 +105,7 @@ def members(root: int, cookie: str = "") -> set[int]:
             if state in "ZX":
                 continue
             parents[pid] = int(parent)
-            if (
-                int(session) == root
-                or pid == root
-                or (cookie and mark in (entry / "environ").read_bytes().split(b"\0"))
-            ):
+            if root in (pid, int(session)) or (cookie and mark in (entry / "environ").read_bytes().split(b"\0")):
                 found.add(pid)
     grown = True
     while grown:

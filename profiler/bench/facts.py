@@ -53,10 +53,7 @@ class Facts:
 
 
 def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
-    """Return `Facts` as a JSON object. Imports torch, so it runs in a process of its own.
-
-    Each of `names` (`model` or `tokenizer`, and the name) must exist.
-    """
+    """Return `Facts` as JSON; UsageError if one of `names` (`model` or `tokenizer`, and its name) does not exist."""
     import torch
 
     from molprof.profiler.environment import environment

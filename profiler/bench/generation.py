@@ -188,10 +188,8 @@ class CacheSize:
 
     @contextlib.contextmanager
     def watch(self, model: PreTrainedModel) -> Iterator[None]:
-        """Measure the cache of each forward inside the block; not for timed passes.
-
-        It shadows `prepare_inputs_for_generation` on the instance, as `marks.marked` does.
-        """
+        """Measure the cache of each forward inside the block; not for timed passes."""
+        # Shadows the method on the instance, as `marks.marked` does.
         original: Callable[..., Any] = model.prepare_inputs_for_generation  # type: ignore[assignment]
 
         @functools.wraps(original)

@@ -26,7 +26,6 @@ _POLL_S = 0.1
 _LOOK_S, _STARTING_S = 1.0, 3.0
 _STACK_S = 3.0
 _STACK_LINES = 200
-_GB = 1e9
 _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+)(?:,)? in (?P<name>.+)')
 
 
@@ -101,7 +100,7 @@ def _watch(process: subprocess.Popen[bytes], limits: Limits, stacks: Path, began
                 found = members(process.pid)
                 used = proportional_bytes(found)
                 if used > limits.memory_bytes:
-                    text = f"killed at {used / _GB:.1f} GB resident, the limit is {limits.memory_bytes / _GB:.1f} GB"
+                    text = f"killed at {used / 1e9:.1f} GB resident, the limit is {limits.memory_bytes / 1e9:.1f} GB"
                     return NO_MEMORY, text
         time.sleep(min(_POLL_S, max(0.0, began + limits.seconds - now) + 0.001))
     return None

@@ -55,10 +55,7 @@ class Step:
 
 
 def read_machine(device: str, threads: int | None, cases: Sequence[Case] = (), worker: str = WORKER) -> Facts:
-    """Return what the machine can run. A process of its own finds out, so that this one needs no torch.
-
-    UsageError if there is no such device, or no model or tokenizer of the cases.
-    """
+    """Return what the machine can run; UsageError if there is no such device, or no model or tokenizer of the cases."""
     ended = run_isolated(
         {"kind": FACTS, "device": device, "threads": threads, "names": named(cases)}, Limits(_FACTS_S), worker
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -120,13 +121,11 @@ def new_job_folder(jobs: Path, kind: str) -> Path:
         number = max((_number(path.name) for path in jobs.iterdir()), default=0) + 1
         while True:
             folder = jobs / f"{kind}-{number}"
-            try:
+            with contextlib.suppress(FileExistsError):
                 folder.mkdir()
-            except FileExistsError:
-                number += 1
-                continue
-            (folder / "tasks").mkdir()
-            return folder
+                (folder / "tasks").mkdir()
+                return folder
+            number += 1
     except OSError as error:
         raise UsageError(
             f"cannot keep jobs in {jobs}: {error.strerror}",

@@ -198,17 +198,15 @@ class LogTail:
     def __init__(self) -> None:
         self._path: Path | None = None
         self._offset = 0
-        self._begun = b""
 
     def new_lines(self, path: Path | None) -> list[str]:
         """Return the new whole lines; from the beginning if it is another file than last time."""
         if path is None:
             return []
         if path != self._path:
-            self._path, self._offset, self._begun = path, 0, b""
+            self._path, self._offset = path, 0
         with path.open("rb") as file:
             file.seek(self._offset)
-            block = file.read()
-        self._offset += len(block)
-        *lines, self._begun = (self._begun + block).split(b"\n")
+            *lines, begun = file.read().split(b"\n")
+            self._offset = file.tell() - len(begun)
         return [line.decode("utf-8", "replace") for line in lines]

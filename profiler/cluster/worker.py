@@ -15,9 +15,6 @@ from molprof.common.values import now
 from molprof.profiler.cluster.job import TaskRecord, read_job, write_json
 from molprof.profiler.cluster.scheduler import job_fields
 
-# The exit code of shells after SIGTERM; Slurm's accounting shows the task as failed.
-_STOPPED_CODE = 128 + signal.SIGTERM
-
 
 class _StoppedError(BaseException):
     """Slurm ends the task: its time is up, it was cancelled or preempted."""
@@ -50,7 +47,7 @@ def run_task(folder: str, number: int) -> NoReturn:
         state, code, message = ending.state, ending.exit_code, ending.message
     except _StoppedError:
         state, message = _why_stopped()
-        code = _STOPPED_CODE
+        code = 128 + signal.SIGTERM  # as of shells; Slurm's accounting shows the task as failed
     write_json(path, asdict(replace(record, state=state, ended=now(), exit_code=code, message=message)))
     sys.exit(code if code >= 0 else 128 - code)
 

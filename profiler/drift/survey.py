@@ -181,11 +181,7 @@ def distribution(values: Sequence[int]) -> Distribution:
 
 
 def _tokenizer(
-    name: str,
-    tokenizer: Tokenizer,
-    conformers: Sequence[Conformer],
-    placeholders: Sequence[str],
-    decimals: int,
+    name: str, tokenizer: Tokenizer, conformers: Sequence[Conformer], placeholders: Sequence[str], decimals: int
 ) -> TokenizerDrift:
     positions = [position for item in conformers for position in item.positions]
     needed = needed_tokens(tokenizer, [block(position, decimals) for position in positions])
