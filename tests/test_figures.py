@@ -10,7 +10,6 @@ import tiny_trace
 
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.thresholds import judge_report, parse_threshold
-from molprof.analysis.engine.package import Query
 from molprof.analysis.figures import catalog
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report
@@ -23,7 +22,8 @@ from molprof.common.values import Cell
 LONGEST = TableQuery(
     "longest_kernel",
     "Longest kernel",
-    Query("launches", "SELECT MAX(dur) AS dur_ns FROM slice WHERE category = 'kernel'"),
+    "SELECT MAX(dur) AS dur_ns FROM slice WHERE category = 'kernel'",
+    "launches",
     shown=False,
 )
 

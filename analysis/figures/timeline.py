@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
@@ -104,6 +104,6 @@ def read_typical_step(engine: Engine) -> TypicalStep | None:
         return None
     totals = tuple(IntervalTotal(*row) for row in query_rows(engine, _TOTALS)[1])
     # SQL has 0 and 1 for `own`.
-    intervals = tuple(Interval(*row[:-1], bool(row[-1])) for row in query_rows(engine, _INTERVALS)[1])
+    intervals = tuple(replace(Interval(*row), own=bool(row[-1])) for row in query_rows(engine, _INTERVALS)[1])
     name, source, kind, count, dur_ns = steps[0]
     return TypicalStep(name, source, kind, count, dur_ns, totals, intervals)
