@@ -16,8 +16,8 @@ from typing import Any
 import jinja2
 
 from molprof.analysis.compare import Comparison, compare
+from molprof.analysis.compare.model import compared_rows
 from molprof.analysis.compare.parts import PART_LABELS
-from molprof.analysis.compare.rows import compared_rows
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.figures import Report
 from molprof.analysis.render.table import to_table

@@ -42,7 +42,7 @@ BREAKS = {
     "analysis/render/html/figures.py imports molprof.analysis.plots",
     "analysis/render/html/figures.py imports molprof.analysis.plots.latency",
     "analysis/render/html/page.py imports molprof.analysis.compare",
-    "analysis/render/html/page.py imports molprof.analysis.compare.rows",
+    "analysis/render/html/page.py imports molprof.analysis.compare.model",
     "analysis/render/html/page.py imports molprof.analysis.documents.verdict",
     "analysis/render/html/page.py imports molprof.analysis.figures",
     "analysis/render/html/page.py imports molprof.analysis.figures.model",
@@ -64,7 +64,6 @@ HIDDEN_CIRCLES = [
     ["molprof.analysis.bench", "molprof.analysis.documents", "molprof.analysis.plots", "molprof.analysis.render"],
 ]
 LONG_FILES = {
-    "analysis/compare/rows.py",
     "analysis/figures/run.py",
     "tests/test_findings.py",
 }

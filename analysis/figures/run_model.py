@@ -31,14 +31,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class PhaseBound:
-    """What bounded the `count` recorded phases of a name: three parts that add up to their `host_ns`.
-
-    A device was busy, whoever launched its work; or the CPU was in a host sync and no device busy; or neither.
-    """
+    """What bounded the `count` recorded phases of a name; the three parts add up to their `host_ns`."""
 
     count: int
-    gpu_busy_ns: int
-    sync_idle_ns: int
+    gpu_busy_ns: int  # a device was busy, whoever launched its work
+    sync_idle_ns: int  # the CPU was in a host sync, and no device busy
     launch_ns: int
 
 

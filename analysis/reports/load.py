@@ -49,9 +49,7 @@ class ReportOptions:
 def load_report(path: str | os.PathLike[str], options: ReportOptions | None = None) -> Report:
     """The report of the trace at `path`, in Chrome or Perfetto format, compressed or not; `-` for standard input.
 
-    Raises:
-        TraceError: the file cannot be read or trusted.
-        EngineError: the trace processor failed, or was not found.
+    Raises TraceError if the file cannot be read or trusted, EngineError if the trace processor failed.
     """
     options = options or ReportOptions()
     if kept := _kept_report(path, options):

@@ -16,7 +16,7 @@ from typing import Any
 
 from molprof import __version__
 from molprof.analysis.compare import Comparison, run_labels
-from molprof.analysis.compare.rows import compared_rows
+from molprof.analysis.compare.model import compared_rows
 from molprof.analysis.documents.verdict import comparison_verdict, report_verdict
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import Finding
