@@ -92,14 +92,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class TraceDifference:
-    """Recorded, so profiled, device time of a trace minus the first's: for traces without unprofiled time.
-
-    Parts are `busy`, and `idle.` with a cause of molprof_idle_cause, ns; `residual_ns` is unexplained.
-    """
+    """Recorded, so profiled, device time of a trace minus the first's: for traces without unprofiled time."""
 
     span_ns: int
-    parts: dict[str, int]
-    residual_ns: int
+    parts: dict[str, int]  # `busy`, and `idle.` with a cause of molprof_idle_cause, ns
+    residual_ns: int  # unexplained time
     devices: tuple[int, int]
 
 

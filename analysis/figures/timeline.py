@@ -58,14 +58,11 @@ ORDER BY start_ns, id
 
 @dataclass(frozen=True)
 class Interval:
-    """A phase, call, operator or piece of GPU work of the step, or several short ones next to each other.
-
-    Several have the name and class that take most of their time.
-    """
+    """A phase, call, operator or piece of GPU work of the step, or several short ones next to each other."""
 
     kind: str  # phase, launch, wait, operator (outermost; where no GPU calls are recorded) or gpu
     lane: str | None  # device/stream of GPU work, else None
-    name: str
+    name: str  # of several, that of the class that takes most of their time
     work_class: str | None  # of GPU work, or the name of an operator; None for all else
     start_ns: int  # from the start of the step; below 0 for work that an earlier step had started
     dur_ns: int

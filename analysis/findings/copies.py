@@ -90,7 +90,7 @@ def _from_host(engine: Engine, report: Report, scope: Scope | None) -> Iterator[
 
 
 def _of_logits(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    """Sizes are not recorded, but nothing else in these phases takes as long as copying all logits in the fastest memory.
+    """Sizes are not recorded, but nothing else in these phases takes as long as a copy of all logits in fast memory.
 
     Gain: the time of those copies on the GPU, and of copying operators on the host.
     """

@@ -118,14 +118,11 @@ class Scope:
 
 @dataclass(frozen=True)
 class Rule:
-    """What a rule can find, and what it asks of a trace for it, except queries that depend on the trace.
-
-    `find` yields findings that have evidence. The scope is None where no time is recorded.
-    """
+    """What a rule can find, and how: `find` yields findings that have evidence."""
 
     ids: tuple[str, ...]
-    find: Callable[[Engine, Report, Scope | None], Iterator[Finding]]
-    queries: tuple[Query, ...] = ()
+    find: Callable[[Engine, Report, Scope | None], Iterator[Finding]]  # scope: None where no time is recorded
+    queries: tuple[Query, ...] = ()  # except those that depend on the trace
 
 
 def read_scope(engine: Engine, report: Report) -> Scope | None:
