@@ -221,10 +221,7 @@ def _mean_product(factors: tuple[Factor, ...]) -> Fraction:
 
 
 def rounded(shares: Mapping[str, Fraction]) -> dict[str, int]:
-    """Whole numbers, each less than 1 from its share, that add up to the rounded sum of the shares.
-
-    Largest remainder, from zero both ways: shares of the opposite sign round to the opposite numbers.
-    """
+    """Whole numbers that add up to the rounded sum of the shares: largest remainder, from zero both ways."""
     whole = {part: floor(share) if share >= 0 else -floor(-share) for part, share in shares.items()}
     missing = round(sum(shares.values(), Fraction(0))) - sum(whole.values())
     sign = 1 if missing > 0 else -1

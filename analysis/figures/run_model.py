@@ -51,13 +51,11 @@ class RepeatFigures:
 
 @dataclass(frozen=True)
 class PhaseFigures:
-    """One phase. `wall_ns` is of the whole run, unprofiled: of the timed pass with the median wall time. All else is
-    of the recorded steps, profiled. `gpu_ns` is the time of the GPU work that the phase launched.
-    """
+    """One phase: unprofiled time in the timed pass with the median wall time; all else in the recorded steps."""
 
     wall_ns: int | None
     host_ns: int | None
-    gpu_ns: int | None
+    gpu_ns: int | None  # of the GPU work that the phase launched
     launches: int | None
     kernels: int | None
     syncs: int | None

@@ -96,8 +96,7 @@ class TypicalStep:
 
 def read_typical_step(engine: Engine) -> TypicalStep | None:
     """The step of median duration; None in a trace without annotated steps."""
-    _, steps = query_rows(engine, _STEP)
-    if not steps:
+    if not (steps := query_rows(engine, _STEP)[1]):
         return None
     totals = tuple(IntervalTotal(*row) for row in query_rows(engine, _TOTALS)[1])
     # SQL has 0 and 1 for `own`.

@@ -167,10 +167,7 @@ def _idle(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Findi
 
 
 def _graphs(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    """Gain: as of `launch_bound`, of gaps that end with a launch of the forward phase, which alone a graph can hold.
-
-    A foreign trace has no phases: there all gaps count.
-    """
+    """Gain: as of `launch_bound`, of gaps that a launch of the forward phase ends (all, in a foreign trace)."""
     if scope is None or not scope.devices:
         return
     run = report.run is not None

@@ -153,11 +153,8 @@ def read_scope(engine: Engine, report: Report) -> Scope | None:
 def _busy_ns(engine: Engine, stretches: Stretches) -> int:
     """Time of the stretches in which each device worked, summed over devices."""
     columns = engine.query(_WORK.text)
-    busy_ns = 0
-    for device in sorted(set(columns["device"].tolist())):
-        mine = columns["device"] == device
-        busy_ns += union_inside_ns(columns["ts"][mine], columns["ts_end"][mine], stretches)
-    return busy_ns
+    masks = [columns["device"] == device for device in set(columns["device"].tolist())]
+    return sum(union_inside_ns(columns["ts"][mine], columns["ts_end"][mine], stretches) for mine in masks)
 
 
 def _wall_ratio(run: Run) -> float:

@@ -20,7 +20,6 @@ from molprof.common.files import cache_dir, replacing
 
 # About a thousand reports.
 MAX_BYTES = 64 << 20
-_READ_BYTES = 1 << 20
 _DIGEST_BYTES = 32
 # A file changed this recently may change again within the resolution of its time stamps, so its hash is not stored.
 _SETTLED_NS = 2_000_000_000
@@ -103,7 +102,7 @@ def _content_digest(path: Path) -> str:
             return known
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     with path.open("rb") as file:
-        while block := file.read(_READ_BYTES):
+        while block := file.read(1 << 20):
             digest.update(block)
     result = digest.hexdigest()
     if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS and path.stat() == status:

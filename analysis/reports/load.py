@@ -99,10 +99,7 @@ def _key(path: str | os.PathLike[str], options: ReportOptions) -> str | None:
 
 
 def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
-    """Return the reports of `paths` in their order; as many at a time as there are processors.
-
-    A path given twice is read once. Raises what `load_report` raises, for the first path that fails.
-    """
+    """The reports of `paths` in order, each read once. Raises what `load_report` raises, for the first that fails."""
     reports = {path: _kept_report(path, options) for path in paths}
     missing = [path for path, report in reports.items() if report is None]
     workers = min(len(missing), processors())
