@@ -17,9 +17,8 @@ from typing import Any
 import jinja2
 
 from molprof.analysis.compare import Comparison, compare
-from molprof.analysis.compare.model import Difference
+from molprof.analysis.compare.model import Difference, compared_rows
 from molprof.analysis.compare.parts import PART_LABELS
-from molprof.analysis.compare.rows import compared_rows
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.figures import Report
 from molprof.analysis.render import render

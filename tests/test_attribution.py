@@ -9,7 +9,7 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molprof.analysis.compare.attribution import Factor, attribute, rounded
+from molprof.analysis.compare.difference import Factor, attribute, rounded
 
 NUMBERS = st.fractions(min_value=-1000, max_value=1000, max_denominator=50)
 TERMS = st.lists(

@@ -12,7 +12,6 @@ from page_data import render
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.thresholds import judge_report, parse_threshold
 from molprof.analysis.documents import figures as documents
-from molprof.analysis.engine.package import Query
 from molprof.analysis.figures import catalog
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report
@@ -24,7 +23,8 @@ from molprof.common.values import Value
 LONGEST = TableQuery(
     "longest_kernel",
     "Longest kernel",
-    Query("launches", "SELECT MAX(dur) AS dur_ns FROM slice WHERE category = 'kernel'"),
+    "SELECT MAX(dur) AS dur_ns FROM slice WHERE category = 'kernel'",
+    "launches",
     shown=False,
 )
 

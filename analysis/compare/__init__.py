@@ -7,9 +7,8 @@ from pathlib import PurePath
 
 from molprof.analysis.compare.comparable import check_comparable
 from molprof.analysis.compare.difference import difference, trace_difference
-from molprof.analysis.compare.model import SCHEMA, Comparison
+from molprof.analysis.compare.model import SCHEMA, Comparison, compared_rows
 from molprof.analysis.compare.predictions import Expectation, predictions
-from molprof.analysis.compare.rows import compared_rows
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.figures.model import Report
 from molprof.common.errors import UsageError
@@ -18,12 +17,7 @@ __all__ = ["Comparison", "Expectation", "compare"]
 
 
 def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Sequence[Expectation] = ()) -> Comparison:
-    """Each report against the first; with `anyway`, runs of other work too, with a note.
-
-    Raises:
-        UsageError: fewer than two reports.
-        NotComparableError: runs of other molecules or other sampling, and not `anyway`.
-    """
+    """Each report against the first. Raises NotComparableError for runs of other work, unless `anyway`: then a note."""
     if len(reports) < 2:
         raise UsageError(f"compare needs at least two traces, got {len(reports)}")
     labels = run_labels(reports)

@@ -1,4 +1,4 @@
-"""What a comparison holds, and its JSON: `compare --format json` is `Comparison.to_json()`."""
+"""What a comparison holds, its figures side by side, and its JSON: `Comparison.to_json()`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from molprof.analysis.compare.statistics import Interval
+from molprof.analysis.compare.statistics import Interval, median_interval, ratio_interval, significant
+from molprof.analysis.figures.catalog import COMPARED
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report, plain
-from molprof.common.values import Unit, Value
+from molprof.common.values import Unit, Value, per
 
 SCHEMA = 1
 
@@ -21,17 +22,14 @@ Basis = Literal["measured", "window"]
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """One figure of every run, and against the first: ratios, and whether a difference is beyond noise (None: unknown).
-
-    Intervals are of medians and of ratios, for times of enough passes; None else.
-    """
+    """One figure of every run, and against the first; intervals for times of enough passes."""
 
     figure: Figure
     values: tuple[Value, ...]
     ratios: tuple[float | None, ...]
     intervals: tuple[Interval | None, ...]
     ratio_intervals: tuple[Interval | None, ...]
-    significant: tuple[bool | None, ...]
+    significant: tuple[bool | None, ...]  # differs from the first, beyond noise if there is any; None: unknown
 
     def within_noise(self, index: int) -> bool:
         """Noise explains the difference between the run at `index` and the first."""
@@ -48,6 +46,29 @@ class ComparedRow:
             "ratio_intervals": [item and asdict(item) for item in self.ratio_intervals],
             "significant": list(self.significant),
         }
+
+
+def compared_rows(reports: Sequence[Report]) -> tuple[ComparedRow, ...]:
+    """Every compared figure of every report, with ratios to the first."""
+    return tuple(_compared(figure, reports) for figure in COMPARED.values())
+
+
+def _compared(figure: Figure, reports: Sequence[Report]) -> ComparedRow:
+    values = tuple(figure.value(report) for report in reports)
+    numbers = [None if isinstance(value, str) else value for value in values]
+    samples = [figure.samples(report) for report in reports]
+    intervals = (None, *(ratio_interval(mine, samples[0]) for mine in samples[1:]))
+    differs = [significant(interval) for interval in intervals]
+    if figure.noise == "exact":
+        differs[1:] = [None if None in (number, numbers[0]) else number != numbers[0] for number in numbers[1:]]
+    return ComparedRow(
+        figure=figure,
+        values=values,
+        ratios=tuple(per(number, numbers[0]) for number in numbers),
+        intervals=tuple(median_interval(mine) for mine in samples),
+        ratio_intervals=intervals,
+        significant=tuple(differs),
+    )
 
 
 @dataclass(frozen=True)
@@ -71,50 +92,41 @@ class Difference:
 
 @dataclass(frozen=True)
 class TraceDifference:
-    """Recorded, so profiled, device time of a trace minus the first's: for traces without unprofiled time.
-
-    Parts are `busy`, and `idle.` with a cause of molprof_idle_cause, ns; `residual_ns` is unexplained.
-    """
+    """Recorded, so profiled, device time of a trace minus the first's: for traces without unprofiled time."""
 
     span_ns: int
-    parts: dict[str, int]
-    residual_ns: int
+    parts: dict[str, int]  # `busy`, and `idle.` with a cause of molprof_idle_cause, ns
+    residual_ns: int  # unexplained time
     devices: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """An expectation, the metric by label of run (empty without two runs to compare), and the verdict on their ratio.
-
-    `reason` is why there is no verdict.
-    """
+    """An expectation, and the verdict on the ratio of its metric."""
 
     id: str
     text: str
     verdict: Verdict
     unit: Unit
-    figures: dict[str, float | None]
+    figures: dict[str, float | None]  # by label of run; empty without two runs to compare
     metric: str
     direction: Direction
     bound: float
     ratio: float | None
     interval: Interval | None
-    reason: str | None
+    reason: str | None  # why there is no verdict
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two or more runs, each against the first.
-
-    Of runs without unprofiled time, `trace_differences` has the recorded difference, if any.
-    """
+    """Two or more runs, each against the first."""
 
     schema: int
     labels: tuple[str, ...]
     runs: tuple[Report, ...]
     rows: tuple[ComparedRow, ...]
     differences: tuple[Difference | None, ...]
-    trace_differences: tuple[TraceDifference | None, ...]
+    trace_differences: tuple[TraceDifference | None, ...]  # where a run has no unprofiled time
     predictions: tuple[Prediction, ...]
     notes: tuple[str, ...]
 

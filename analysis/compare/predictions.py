@@ -15,6 +15,7 @@ from molprof.analysis.compare.thresholds import near_metrics
 from molprof.analysis.figures.catalog import METRICS
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report
+from molprof.analysis.figures.run_model import filled
 from molprof.common.errors import UsageError
 from molprof.common.toml_file import TomlFile, read_toml
 from molprof.common.values import per
@@ -59,11 +60,7 @@ BUILT_IN = (
 
 
 def read_expectations(path: Path) -> tuple[Expectation, ...]:
-    """The expectations of a file.
-
-    Raises:
-        UsageError: it cannot be read, is not TOML, or an entry is not one; names the line.
-    """
+    """The expectations of a file. Raises UsageError with the line of what is wrong."""
     file = read_toml(path, _EXAMPLE)
     entries = file.check_keys(file.content, [], ("prediction",)).get("prediction")
     if not isinstance(entries, list) or not entries:
@@ -159,15 +156,12 @@ def _judge(item: Expectation, pair: tuple[Run, Run] | None, missing: str) -> Pre
         if one is not None and other is not None:
             ratio = per(one, other)
             verdict, interval, reason = _verdict(item, metric, pair, one, other)
-    return Prediction(
-        id=item.id,
-        text=item.text,
+    return filled(
+        Prediction,
+        item,
         verdict=verdict,
         unit=metric.unit,
         figures=figures,
-        metric=item.metric,
-        direction=item.direction,
-        bound=item.bound,
         ratio=ratio,
         interval=interval,
         reason=reason or None,

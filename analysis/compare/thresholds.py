@@ -31,15 +31,12 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Threshold:
-    """A bound that fails the command where `operator` holds.
-
-    It is a factor on the first run's figure where `relative`, else a value in the metric's unit.
-    """
+    """A bound that fails the command where `operator` holds."""
 
     text: str
     metric: Figure
     operator: str
-    bound: float
+    bound: float  # a factor on the first run's figure where `relative`, else a value in the metric's unit
     relative: bool
 
 
@@ -52,11 +49,7 @@ class Outcome(NamedTuple):
 
 
 def parse_threshold(text: str, relative: bool = True) -> Threshold:
-    """A threshold as the command line gives it; a change only where `relative`, for it needs another run.
-
-    Raises:
-        UsageError: wrong form, unknown metric, or a unit that does not fit.
-    """
+    """A threshold as the command line gives it; a change only where `relative`. Raises UsageError if it is none."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} is not a threshold", hint=_FORMS)

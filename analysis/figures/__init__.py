@@ -22,9 +22,7 @@ __all__ = ["Report", "build_report"]
 def build_report(engine: Engine, info: TraceInfo) -> Report:
     """All figures of the trace that `load_trace(path, engine)` described by `info`.
 
-    Raises:
-        TraceError: the trace's manifest is not one, or newer than this molprof.
-        EngineError, QueryError: the trace processor refused something.
+    Raises TraceError if its manifest is not one or too new; EngineError or QueryError of the trace processor.
     """
     try:
         manifest = None if info.manifest is None else from_json(info.manifest)

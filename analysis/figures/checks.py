@@ -8,8 +8,6 @@ from molprof.analysis.figures.model import STACK_CATEGORY, Check, Counts, Device
 from molprof.analysis.figures.run_model import Run
 from molprof.common.manifest import Manifest
 
-_WALL_TOLERANCE_RATIO = 0.01
-
 DEVICES = Query("devices", "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device ORDER BY device", "any")
 _LAUNCHES = Query(
     "launches",
@@ -102,7 +100,7 @@ def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...
     if run.wall_ns.median is not None:
         phases_ns = sum(phase.wall_ns or 0 for phase in run.phases.values())
         text = "unprofiled wall time = sum of its phases, ns"
-        checks.append(_check("wall_time", text, run.wall_ns.median, phases_ns, _WALL_TOLERANCE_RATIO))
+        checks.append(_check("wall_time", text, run.wall_ns.median, phases_ns, tolerance_ratio=0.01))
     return tuple(checks)
 
 

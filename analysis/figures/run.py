@@ -38,22 +38,15 @@ _TOKENS = Query(
 
 
 def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
-    """All figures of the run that `manifest` describes.
-
-    Raises:
-        TraceError: the manifest contradicts itself.
-    """
+    """All figures of the run that `manifest` describes. Raises TraceError if it contradicts itself."""
     batches = len(manifest.steps_per_batch)
     for molecule in manifest.molecules:
+        name = f"manifest: sequence {molecule.sequence}"
         if not 0 <= molecule.batch < batches:
-            raise TraceError(
-                f"manifest: sequence {molecule.sequence} ran in batch {molecule.batch}, of {batches} batches"
-            )
-        if molecule.step_tokens is not None and len(molecule.step_tokens) > manifest.steps_per_batch[molecule.batch]:
-            raise TraceError(
-                f"manifest: sequence {molecule.sequence} got tokens in {len(molecule.step_tokens)} steps,"
-                f" of {manifest.steps_per_batch[molecule.batch]} steps of its batch"
-            )
+            raise TraceError(f"{name} ran in batch {molecule.batch}, of {batches} batches")
+        got, most = len(molecule.step_tokens or ()), manifest.steps_per_batch[molecule.batch]
+        if got > most:
+            raise TraceError(f"{name} got tokens in {got} steps, of {most} steps of its batch")
     window, phases = read_window(engine, manifest, trace.gpu_recorded)
     sequences = _read_sequences(engine, manifest)
     timings, molecules = manifest.timings, manifest.molecules

@@ -31,14 +31,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class PhaseBound:
-    """What bounded the `count` recorded phases of a name: three parts that add up to their `host_ns`.
-
-    A device was busy, whoever launched its work; or the CPU was in a host sync and no device busy; or neither.
-    """
+    """What bounded the `count` recorded phases of a name; the three parts add up to their `host_ns`."""
 
     count: int
-    gpu_busy_ns: int
-    sync_idle_ns: int
+    gpu_busy_ns: int  # a device was busy, whoever launched its work
+    sync_idle_ns: int  # the CPU was in a host sync, and no device busy
     launch_ns: int
 
 
@@ -54,13 +51,11 @@ class RepeatFigures:
 
 @dataclass(frozen=True)
 class PhaseFigures:
-    """One phase. `wall_ns` is of the whole run, unprofiled: of the timed pass with the median wall time. All else is
-    of the recorded steps, profiled. `gpu_ns` is the time of the GPU work that the phase launched.
-    """
+    """One phase: unprofiled time in the timed pass with the median wall time; all else in the recorded steps."""
 
     wall_ns: int | None
     host_ns: int | None
-    gpu_ns: int | None
+    gpu_ns: int | None  # of the GPU work that the phase launched
     launches: int | None
     kernels: int | None
     syncs: int | None

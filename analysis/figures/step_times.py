@@ -13,17 +13,14 @@ MAX_POINTS = 240
 
 @dataclass(frozen=True)
 class StepTime:
-    """Steps at neighbouring positions (0: prefill) of all batches, each as its median over the timed passes.
-
-    Times are the median, 10th and 90th percentile over all `steps` of them.
-    """
+    """Steps at neighbouring positions (0: prefill) of all batches, each as its median over the timed passes."""
 
     first_step: int
     last_step: int
     steps: int
     median_ns: int
-    low_ns: int
-    high_ns: int
+    low_ns: int  # 10th percentile
+    high_ns: int  # 90th percentile
 
 
 def step_times(repeats: list[Repeat]) -> tuple[StepTime, ...]:

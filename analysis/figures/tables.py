@@ -16,9 +16,15 @@ class TableQuery:
 
     name: str  # key in the JSON's `tables`
     title: str  # heading of the rendered table
-    query: Query
+    sql: str
+    module: str | None = None  # that the SQL uses, if not called as the table
     needs_run: bool = False  # only for a run that molprof captured
+    beside: Literal["any"] | None = None  # as of Query
     shown: bool = True  # people see it; else it only holds what a figure is read from
+
+    @property
+    def query(self) -> Query:
+        return Query(self.module or self.name, self.sql, self.beside)
 
     def read(self, engine: Engine, has_run: bool) -> Table:
         """The table; without rows where it needs a run and there is none."""
@@ -26,19 +32,7 @@ class TableQuery:
         return Table(self.name, self.title, columns, rows)
 
 
-def _table(
-    name: str,
-    title: str,
-    sql: str,
-    module: str | None = None,
-    needs_run: bool = False,
-    beside: Literal["any"] | None = None,
-) -> TableQuery:
-    """A table of a module that is called as it, unless given."""
-    return TableQuery(name, title, Query(module or name, sql, beside), needs_run)
-
-
-STEPS = _table(
+STEPS = TableQuery(
     "steps",
     "Steps by source and kind (tokens only where the annotation tells their number)",
     "SELECT IFNULL(source, '(outside)') AS source, kind, steps, tokens, launches, graph_launches, kernels, gpu_ns,"
@@ -47,82 +41,82 @@ STEPS = _table(
 )
 TABLES = (
     STEPS,
-    _table(
+    TableQuery(
         "step_latency",
         "Step latency on the host, including the profiler's cost",
         "SELECT measure, kind, count, mean_ns, p50_ns, p90_ns, p99_ns, longest_ns"
         " FROM molprof_step_latency ORDER BY measure, source, kind",
     ),
-    _table(
+    TableQuery(
         "kernel_classes",
         "GPU work by class",
         "SELECT class, count, time_ns, time_ratio, names FROM molprof_class_summary ORDER BY time_ns DESC, class",
     ),
-    _table(
+    TableQuery(
         "launch_calls",
         "Launch calls",
         "SELECT name, kind, count, time_ns, kernels, mean_delay_ns FROM molprof_launch_summary"
         " ORDER BY count DESC, name, kind",
         "launches",
     ),
-    _table(
+    TableQuery(
         "graphs",
         "Graph launches",
         "SELECT name, graph_launches, time_ns, kernels, kernels_per_graph, gpu_ns, mean_delay_ns"
         " FROM molprof_graph_summary ORDER BY graph_launches DESC, name",
     ),
-    _table(
+    TableQuery(
         "idle_causes",
         "Causes of device idle time (molprof queries idle_causes explains them)",
         "SELECT device, cause, count, time_ns, idle_ratio, longest_ns"
         " FROM molprof_idle_cause ORDER BY device, time_ns DESC, cause",
         beside="any",
     ),
-    _table(
+    TableQuery(
         "host_syncs",
         "Host syncs (calls that make the CPU wait for the GPU)",
         "SELECT name, operator, count, time_ns, longest_ns FROM molprof_host_sync_summary"
         " ORDER BY time_ns DESC, name, operator LIMIT 20",
     ),
-    _table(
+    TableQuery(
         "attention",
         "Attention kernels and operators (operators include those that they call)",
         "SELECT kind, name, count, time_ns, time_ratio FROM molprof_attention"
         " ORDER BY kind, time_ns DESC, name LIMIT 20",
     ),
-    _table(
+    TableQuery(
         "masking",
         "Masking operations of the processor phase",
         "SELECT kind, name, count, time_ns FROM molprof_masking_candidate ORDER BY kind, time_ns DESC, name LIMIT 20",
         needs_run=True,
     ),
-    _table(
+    TableQuery(
         "drift",
         "Coordinate blocks by junk and filler tokens (malformed blocks have no junk)",
         "SELECT surplus AS junk_and_filler_tokens, blocks FROM molprof_surplus_histogram ORDER BY surplus",
         needs_run=True,
     ),
-    _table(
+    TableQuery(
         "template_drift",
         "Coordinate blocks by drift (FREE positions of the template minus tokens that the coordinate needs)",
         "SELECT drift, blocks FROM molprof_drift_histogram WHERE drift IS NOT NULL ORDER BY drift",
         "drift",
         needs_run=True,
     ),
-    _table(
+    TableQuery(
         "top_gpu_operations",
         "GPU work by name",
         "SELECT name, class, count, time_ns, time_ratio FROM molprof_top_gpu_operation"
         " ORDER BY time_ns DESC, name, class LIMIT 30",
         "top_operations",
     ),
-    _table(
+    TableQuery(
         "top_cpu_operations",
         "CPU operators by self time",
         "SELECT name, count, own_ns, time_ns FROM molprof_top_cpu_operation ORDER BY own_ns DESC, name LIMIT 30",
         "top_operations",
     ),
-    _table(
+    TableQuery(
         "small_operations",
         "Short and frequent operations (mean below 100 µs, more than 1,000 times)",
         "SELECT category, name, count, time_ns, mean_ns FROM molprof_small_operations(100000, 1000)"

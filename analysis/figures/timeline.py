@@ -58,14 +58,11 @@ ORDER BY start_ns, id
 
 @dataclass(frozen=True)
 class Interval:
-    """A phase, call, operator or piece of GPU work of the step, or several short ones next to each other.
-
-    Several have the name and class that take most of their time.
-    """
+    """A phase, call, operator or piece of GPU work of the step, or several short ones next to each other."""
 
     kind: str  # phase, launch, wait, operator (outermost; where no GPU calls are recorded) or gpu
     lane: str | None  # device/stream of GPU work, else None
-    name: str
+    name: str  # of several, that of the class that takes most of their time
     work_class: str | None  # of GPU work, or the name of an operator; None for all else
     start_ns: int  # from the start of the step; below 0 for work that an earlier step had started
     dur_ns: int
@@ -99,12 +96,10 @@ class TypicalStep:
 
 def read_typical_step(engine: Engine) -> TypicalStep | None:
     """The step of median duration; None in a trace without annotated steps."""
-    _, steps = query_rows(engine, _STEP)
-    if not steps:
+    if not (steps := query_rows(engine, _STEP)[1]):
         return None
     totals = tuple(IntervalTotal(*row) for row in query_rows(engine, _TOTALS)[1])
-    rows = query_rows(engine, _INTERVALS)[1]
-    # SQL has 0 and 1 for `own`, the last column.
-    intervals = tuple(replace(interval, own=bool(interval.own)) for interval in (Interval(*row) for row in rows))
+    # SQL has 0 and 1 for `own`.
+    intervals = tuple(replace(Interval(*row), own=bool(row[-1])) for row in query_rows(engine, _INTERVALS)[1])
     name, source, kind, count, dur_ns = steps[0]
     return TypicalStep(name, source, kind, count, dur_ns, totals, intervals)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.findings import attention, copies, gpu_idle, graphs, processor, profiling, rows
+from molprof.analysis.findings import attention, copies, gpu_idle, processor, profiling, rows
 from molprof.analysis.findings.scope import SPAN, read_scope
 
 RULES = (
     gpu_idle.LAUNCH_BOUND,
-    graphs.RULE,
+    gpu_idle.GRAPHS,
     gpu_idle.GPU_IDLE,
     processor.RULE,
     copies.VOCABULARY_COPIES,

@@ -18,7 +18,6 @@ _ANY = ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_*attent
 _SLOW = ("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_attention_math")
 _FAST = ("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_cudnn_attention")
 _PHASES = ("forward", "prefill")
-_HALF = ("float16", "bfloat16")
 _TOTAL = """
 INCLUDE PERFETTO MODULE molprof.placement;
 SELECT
@@ -70,9 +69,7 @@ def _totals(engine: Engine, scope: Scope) -> dict[str, int]:
 def _host_times(engine: Engine, scope: Scope) -> list[tuple[int, str]]:
     """Time in the operators by phase, ns; all of it as forward in a foreign trace, which has no phases."""
     operators = read_operators(engine, *_ANY)
-    if scope.run is None:
-        return [(operators.host_ns(), _PHASES[0])]
-    return operators.host_times(_PHASES)
+    return operators.host_times(_PHASES) if scope.run is not None else [(operators.host_ns(), "forward")]
 
 
 def _small(engine: Engine, scope: Scope) -> Iterator[Finding]:
@@ -115,7 +112,7 @@ def _masked(engine: Engine, report: Report, scope: Scope) -> Iterator[Finding]:
     Gain: GPU time of the work launched inside the slow operators.
     """
     run = report.run
-    if run is not None and (run.setup.attention != "sdpa" or run.setup.dtype not in _HALF):
+    if run is not None and (run.setup.attention != "sdpa" or run.setup.dtype not in ("float16", "bfloat16")):
         return
     slow = read_operators(engine, *_SLOW)
     if not len(slow) or len(read_operators(engine, *_FAST)) or (run is None and not _totals(engine, scope)["half"]):

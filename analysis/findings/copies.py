@@ -90,8 +90,7 @@ def _from_host(engine: Engine, report: Report, scope: Scope | None) -> Iterator[
 
 
 def _of_logits(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
-    """A copy counts if it takes as long as the fastest memory needs to read and write rows x logits width x 4 bytes.
-    Sizes are not recorded, but nothing else in these phases is as large.
+    """Sizes are not recorded, but nothing else in these phases takes as long as a copy of all logits in fast memory.
 
     Gain: the time of those copies on the GPU, and of copying operators on the host.
     """

@@ -41,16 +41,13 @@ GROUP BY slice.id
 
 @dataclass(frozen=True)
 class Operators:
-    """Calls of operators in order of start, outer before inner.
+    """Calls of operators in order of start, outer before inner."""
 
-    `starts`, `ends`: int64 (n,), ns. `places`, `names`, `phases`: object (n,); the phase is None outside any.
-    """
-
-    starts: np.ndarray
+    starts: np.ndarray  # int64 (n,), ns
     ends: np.ndarray
-    places: np.ndarray
+    places: np.ndarray  # object (n,)
     names: np.ndarray
-    phases: np.ndarray
+    phases: np.ndarray  # None outside any
 
     def __len__(self) -> int:
         return len(self.starts)

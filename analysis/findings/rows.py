@@ -77,8 +77,7 @@ def _idle(run: Run, rows: Sequence[tuple[int, int, int]]) -> Iterator[Finding]:
 
 
 def _junk(run: Run, rows: Sequence[tuple[int, int, int]]) -> Iterator[Finding]:
-    """Gain: the share of steps, or of row-steps if larger, that the batches save without junk and filler tokens, times
-    the share of wall time in decode steps."""
+    """Gain: the share of steps, or of row-steps if larger, that batches save, times that of decode steps in time."""
     drift = run.junk_tokens + run.filler_tokens
     if run.setup.random or not run.generated_tokens or drift < LEAST_JUNK * run.generated_tokens:
         return

@@ -118,14 +118,11 @@ class Scope:
 
 @dataclass(frozen=True)
 class Rule:
-    """What a rule can find, and what it asks of a trace for it, except queries that depend on the trace.
-
-    `find` yields findings that have evidence. The scope is None where no time is recorded.
-    """
+    """What a rule can find, and how: `find` yields findings that have evidence."""
 
     ids: tuple[str, ...]
-    find: Callable[[Engine, Report, Scope | None], Iterator[Finding]]
-    queries: tuple[Query, ...] = ()
+    find: Callable[[Engine, Report, Scope | None], Iterator[Finding]]  # scope: None where no time is recorded
+    queries: tuple[Query, ...] = ()  # except those that depend on the trace
 
 
 def read_scope(engine: Engine, report: Report) -> Scope | None:
@@ -156,11 +153,8 @@ def read_scope(engine: Engine, report: Report) -> Scope | None:
 def _busy_ns(engine: Engine, stretches: Stretches) -> int:
     """Time of the stretches in which each device worked, summed over devices."""
     columns = engine.query(_WORK.text)
-    busy_ns = 0
-    for device in sorted(set(columns["device"].tolist())):
-        mine = columns["device"] == device
-        busy_ns += union_inside_ns(columns["ts"][mine], columns["ts_end"][mine], stretches)
-    return busy_ns
+    masks = [columns["device"] == device for device in set(columns["device"].tolist())]
+    return sum(union_inside_ns(columns["ts"][mine], columns["ts_end"][mine], stretches) for mine in masks)
 
 
 def _wall_ratio(run: Run) -> float:

@@ -20,7 +20,6 @@ from molprof.common.files import cache_dir, replacing
 
 # About a thousand reports.
 MAX_BYTES = 64 << 20
-_READ_BYTES = 1 << 20
 _DIGEST_BYTES = 32
 # A file changed this recently may change again within the resolution of its time stamps, so its hash is not stored.
 _SETTLED_NS = 2_000_000_000
@@ -31,10 +30,7 @@ encode_report = msgspec.json.encode
 
 
 def report_key(path: Path, *options: object) -> str | None:
-    """The name of a report in the cache: a hash of the file, of molprof's code and of options that change figures.
-
-    None if the file cannot be read.
-    """
+    """A hash of the file, of molprof's code and of options that change figures; None if the file cannot be read."""
     with contextlib.suppress(OSError):
         parts = [__version__, _code_digest(), _content_digest(path), *map(repr, options)]
         return _digest("\0".join(parts).encode()).hex()
@@ -60,17 +56,13 @@ def write_report(key: str, report: Report) -> None:
     text = encode_report(report)
     with contextlib.suppress(OSError):
         _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(_folder() / f"{key}.json", _digest(text) + text)
+        with replacing(_folder() / f"{key}.json") as part:
+            part.write_bytes(_digest(text) + text)
         _prune(_folder().iterdir())
 
 
 def _folder() -> Path:
     return cache_dir() / "reports"
-
-
-def _write(path: Path, data: bytes) -> None:
-    with replacing(path) as part:
-        part.write_bytes(data)
 
 
 def _prune(entries: Iterable[Path]) -> None:
@@ -110,11 +102,12 @@ def _content_digest(path: Path) -> str:
             return known
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     with path.open("rb") as file:
-        while block := file.read(_READ_BYTES):
+        while block := file.read(1 << 20):
             digest.update(block)
     result = digest.hexdigest()
     if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS and path.stat() == status:
         with contextlib.suppress(OSError):
             note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write(note, result.encode())
+            with replacing(note) as part:
+                part.write_text(result)
     return result

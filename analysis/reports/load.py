@@ -48,9 +48,7 @@ class ReportOptions:
 def load_report(path: str | os.PathLike[str], options: ReportOptions | None = None) -> Report:
     """The report of the trace at `path`, in Chrome or Perfetto format, compressed or not; `-` for standard input.
 
-    Raises:
-        TraceError: the file cannot be read or trusted.
-        EngineError: the trace processor failed, or was not found.
+    Raises TraceError if the file cannot be read or trusted, EngineError if the trace processor failed.
     """
     options = options or ReportOptions()
     if kept := _kept_report(path, options):
@@ -100,10 +98,7 @@ def _key(path: str | os.PathLike[str], options: ReportOptions) -> str | None:
 
 
 def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
-    """Return the reports of `paths` in their order; as many at a time as there are processors.
-
-    A path given twice is read once. Raises what `load_report` raises, for the first path that fails.
-    """
+    """The reports of `paths` in order, each read once. Raises what `load_report` raises, for the first that fails."""
     reports = {path: _kept_report(path, options) for path in paths}
     missing = [path for path, report in reports.items() if report is None]
     workers = min(len(missing), processors())

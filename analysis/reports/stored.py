@@ -23,21 +23,14 @@ _HEAD_BYTES = 64 << 10
 
 
 def load_compared(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
-    """The report of each path, in order: of a trace, or stored.
-
-    Raises what `load_reports` and `read_stored` raise.
-    """
+    """The report of each path, in order: of a trace, or stored."""
     stored = {path: read_stored(path) for path in dict.fromkeys(paths)}
     traces = iter(load_reports([path for path in paths if stored[path] is None], options))
     return [stored[path] or next(traces) for path in paths]
 
 
 def read_stored(path: Path) -> Report | None:
-    """The report in a file, compressed or not; None if it holds something else.
-
-    Raises:
-        TraceError: a report of a newer molprof, or an incomplete one.
-    """
+    """The report in a file; None if it holds something else. Raises TraceError if it is too new or incomplete."""
     text = _text(path)
     if text is None:
         return None
