@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -80,9 +80,21 @@ def read_conformers(path: Path, count: int | None = None) -> Conformers:
     Raises:
         UsageError: the file cannot be read, or holds no conformer.
     """
-    lines = read_text(path, _FORMATS).splitlines()
     readers = {".sdf": _sdf, ".sd": _sdf, ".mol": _sdf, ".xyz": _xyz}
-    return _collected(str(path), readers.get(path.suffix.lower(), _texts)(lines), count)
+    lines = read_text(path, _FORMATS).splitlines()
+    conformers: list[Conformer] = []
+    skipped: list[Skipped] = []
+    for line, text, item in readers.get(path.suffix.lower(), _texts)(lines):
+        if isinstance(item, Conformer):
+            conformers.append(item)
+        else:
+            skipped.append(Skipped(line, text[:_SHOWN_CHARACTERS], item))
+        if len(conformers) == count:
+            break
+    if not conformers:
+        why = f"; line {skipped[0].line}: {skipped[0].problem}" if skipped else ""
+        raise UsageError(f"{path}: no conformer{why}", hint=_FORMATS)
+    return Conformers(str(path), tuple(conformers), tuple(skipped))
 
 
 def atoms_in_order(mol: Chem.Mol) -> tuple[Molecule, tuple[Position, ...]] | None:
@@ -102,35 +114,17 @@ def bond_errors(smiles: str, positions: Sequence[Position | None], reference: Se
     bonds = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
     if not len(positions) == len(reference) == mol.GetNumAtoms():
         return [None] * len(bonds)
-    errors: list[float | None] = []
-    for a, b in bonds:
-        first, second = positions[a], positions[b]
-        if first is None or second is None:
-            errors.append(None)
-        else:
-            errors.append(abs(math.dist(first, second) - math.dist(reference[a], reference[b])))
-    return errors
+    return [
+        None
+        if (first := positions[a]) is None or (second := positions[b]) is None
+        else abs(math.dist(first, second) - math.dist(reference[a], reference[b]))
+        for a, b in bonds
+    ]
 
 
 def _positions(mol: Chem.Mol, atoms: list[int]) -> tuple[Position, ...]:
     rows = mol.GetConformer().GetPositions()[atoms]
     return tuple((float(x), float(y), float(z)) for x, y, z in rows)
-
-
-def _collected(source: str, found: Iterable[Found], count: int | None) -> Conformers:
-    conformers: list[Conformer] = []
-    skipped: list[Skipped] = []
-    for line, text, item in found:
-        if isinstance(item, Conformer):
-            conformers.append(item)
-        else:
-            skipped.append(Skipped(line, text[:_SHOWN_CHARACTERS], item))
-        if len(conformers) == count:
-            break
-    if not conformers:
-        why = f"; line {skipped[0].line}: {skipped[0].problem}" if skipped else ""
-        raise UsageError(f"{source}: no conformer{why}", hint=_FORMATS)
-    return Conformers(source, tuple(conformers), tuple(skipped))
 
 
 def _texts(lines: list[str]) -> Iterator[Found]:

@@ -63,14 +63,8 @@ def closest_placeholder(
 def fit(text: str, tokens: int, needed: Sequence[int]) -> Placeholder:
     """The fit of a placeholder with `tokens` FREE positions to blocks that need `needed` tokens each."""
     drift = [tokens - need for need in needed]
-    return Placeholder(
-        text,
-        tokens,
-        len(drift),
-        sum(value < 0 for value in drift),
-        statistics.fmean(drift),
-        statistics.fmean(map(abs, drift)),
-    )
+    cut = sum(value < 0 for value in drift)
+    return Placeholder(text, tokens, len(drift), cut, statistics.fmean(drift), statistics.fmean(map(abs, drift)))
 
 
 def free_positions(tokenizer: AnyTokenizer, placeholders: Sequence[str]) -> list[int | None]:
@@ -176,10 +170,9 @@ def needed_text(block: str, decimals: int = COORDINATE_DECIMALS) -> str | None:
 
 def _formatted(numbers: str, decimals: int) -> str:
     """Numbers as the format writes them: truncated, without trailing zeros. As text, for they may be of any length."""
-    return ",".join(_number(number, decimals) for number in numbers.split(","))
-
-
-def _number(text: str, decimals: int) -> str:
-    whole, _, fraction = text.lstrip("-").partition(".")
-    value = f"{whole.lstrip('0') or '0'}.{fraction[:decimals].rstrip('0') or '0'}"
-    return f"-{value}" if text.startswith("-") and value != "0.0" else value
+    found = []
+    for text in numbers.split(","):
+        whole, _, fraction = text.lstrip("-").partition(".")
+        value = f"{whole.lstrip('0') or '0'}.{fraction[:decimals].rstrip('0') or '0'}"
+        found.append(f"-{value}" if text.startswith("-") and value != "0.0" else value)
+    return ",".join(found)

@@ -131,8 +131,7 @@ class _Builder:
         begin = len(self.masks)
         self._blocks.append(begin)
         for place in range(len(self._coordinate.edges)):
-            closing = place in self._coordinate.closing
-            self._state(place, leave if closing else ())
+            self._state(place, leave if place in self._coordinate.closing else ())
         for place in self._coordinate.closing:
             self._edges.extend((begin + place, token, state) for token, state in leave.items())
         return begin
@@ -150,13 +149,12 @@ class _Builder:
 
     def _connect(self, state: int, onward: dict[int, int], sole: bool = True) -> None:
         if sole and len(onward) == 1:
-            self._sole.append((state, *onward.values()))
+            self._sole.append((state, next(iter(onward.values()))))
         else:
             self._edges.extend((state, token, following) for token, following in onward.items())
 
     def _state(self, place: int, tokens: Sequence[int] | dict[int, int]) -> int:
-        key = place, frozenset(tokens)
-        self.masks.append(self._keys.setdefault(key, len(self._keys)))
+        self.masks.append(self._keys.setdefault((place, frozenset(tokens)), len(self._keys)))
         return len(self.masks) - 1
 
     def classes(self, width: int) -> tuple[np.ndarray, int]:

@@ -5,9 +5,11 @@ Allowed tokens keep the model's probabilities, renormalized.
 
 from __future__ import annotations
 
+import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from molprof.common.errors import UsageError
@@ -168,16 +170,8 @@ class Truncate(FreeLength):
 
     def chain(self, template: Template) -> Chain:
         """The template's COPY runs."""
-        runs: list[list[int]] = [[]]
-        open_block = False
-        for token, free in zip(template.ids.tolist(), template.free.tolist(), strict=True):
-            if free:
-                open_block = True
-                continue
-            if open_block:
-                runs.append([])
-                open_block = False
-            runs[-1].append(token)
+        pairs = zip(template.ids.tolist(), template.free.tolist(), strict=True)
+        runs = [[token for token, _ in run] for free, run in itertools.groupby(pairs, key=itemgetter(1)) if not free]
         return Chain(tuple((tuple(run),) for run in runs))
 
 

@@ -75,7 +75,8 @@ class Placeholder(Vectorized):
 
 def _sliced(arrays: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, ...]:
     """Arrays of any length, one per position, as slices of one tensor on the device."""
-    return torch.from_numpy(np.concatenate(arrays)).to(device).split(list(map(len, arrays)))
+    found: tuple[Tensor, ...] = torch.from_numpy(np.concatenate(arrays)).to(device).split(list(map(len, arrays)))
+    return found
 
 
 class _PlannedBatch(LogitsProcessor):
