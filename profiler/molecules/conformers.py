@@ -10,12 +10,12 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from rdkit import Chem
+from rdkit import Chem, rdBase
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import read_text
 from molprof.common.molecule_records import Skipped
-from molprof.profiler.molecules.smiles import TRIPLE, Molecule, Position, position_of, quiet, split_atoms
+from molprof.profiler.molecules.smiles import TRIPLE, Molecule, Position, position_of, split_atoms
 
 # Training data has the prompt and the tags around the text.
 _LINE = re.compile(r"(?:\[SMILES\].*?\[/SMILES\])?(?:\[CONFORMER\])?(.*?)(?:\[/CONFORMER\])?")
@@ -65,11 +65,9 @@ def reference_conformers() -> tuple[tuple[str, tuple[Position, ...]], ...]:
 
 def built_in_conformers(count: int | None = None) -> Conformers:
     """Packaged conformers of the first `count` built-in molecules (None: all)."""
-    found = (
-        Conformer(line, split_atoms(smiles), positions)
-        for line, (smiles, positions) in enumerate(reference_conformers()[:count], start=1)
-    )
-    return Conformers("ETKDG conformers of the built-in molecules", tuple(found), ())
+    pairs = enumerate(reference_conformers()[:count], start=1)
+    found = tuple(Conformer(line, split_atoms(smiles), positions) for line, (smiles, positions) in pairs)
+    return Conformers("ETKDG conformers of the built-in molecules", found, ())
 
 
 def read_conformers(path: Path, count: int | None = None) -> Conformers:
@@ -168,7 +166,7 @@ def _sdf(lines: list[str]) -> Iterator[Found]:
 
 
 def _of_molecule(line: int, block: str) -> Conformer | str:
-    with quiet():
+    with rdBase.BlockLogs():
         mol = Chem.MolFromMolBlock(block, removeHs=True)
     if mol is None:
         return "RDKit cannot read the record"
@@ -198,7 +196,7 @@ def _xyz(lines: list[str]) -> Iterator[Found]:
 def _of_frame(line: int, frame: list[str], atoms: int) -> Conformer | str:
     if len(frame) < atoms + 2:
         return f"the frame ends after {max(0, len(frame) - 2)} of {atoms} atoms"
-    with quiet():
+    with rdBase.BlockLogs():
         mol = Chem.MolFromXYZBlock("\n".join(frame) + "\n")
     if mol is None:
         return "RDKit cannot read the frame"

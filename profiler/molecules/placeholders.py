@@ -84,11 +84,8 @@ def candidates(integer_digits: int, decimals: int) -> list[str]:
     shape, or the last one or two have another. A minus stands nowhere, before the first, before the others, or before
     all.
     """
-    shapes = [
-        "0" * before + "." + "0" * after
-        for before in range(1, integer_digits + 1)
-        for after in range(1, decimals + _EXTRA_DECIMALS + 1)
-    ]
+    sizes = itertools.product(range(1, integer_digits + 1), range(1, decimals + _EXTRA_DECIMALS + 1))
+    shapes = ["0" * before + "." + "0" * after for before, after in sizes]
     found = {}
     for first, last, count, signs in itertools.product(shapes, shapes, (1, 2), _SIGNS):
         numbers = [first] * (3 - count) + [last] * count
@@ -102,8 +99,7 @@ def offsets(tokenizer: AnyTokenizer, texts: Sequence[str]) -> list[list[tuple[in
     """(begin, end) in characters of each token of each text; no special tokens are added."""
     if not texts:  # transformers' wrapper takes no empty batch
         return []
-    batch = getattr(tokenizer, "encode_batch", None)
-    if batch is not None:
+    if (batch := getattr(tokenizer, "encode_batch", None)) is not None:
         return [encoded.offsets for encoded in batch(list(texts), add_special_tokens=False)]
     # transformers' wrapper also resets the padding that an earlier batch may have set.
     wrapped: Any = tokenizer

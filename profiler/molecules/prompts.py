@@ -120,9 +120,7 @@ def _lines(path: Path | None) -> list[str]:
         try:
             return resources.files(__package__).joinpath("molecules.smi").read_text().splitlines()
         except OSError as problem:
-            raise RunError(
-                "the built-in molecules are missing from this installation",
-                hint="--smiles FILE, or reinstall molprof",
-            ) from problem
+            hint = "--smiles FILE, or reinstall molprof"
+            raise RunError("the built-in molecules are missing from this installation", hint) from problem
     # str.splitlines would also end a line at a form feed or U+2028, where no editor does.
     return read_text(path).removesuffix("\n").split("\n")

@@ -168,13 +168,13 @@ class CheckedBatch(LogitsProcessor):
 class CheckedRuns(CheckedBatch):
     """A user's batch processor with `ForcedRuns`."""
 
-    def __init__(self, user: UserProcessor, batch: Any, prompt_width: int) -> None:
-        super().__init__(user, batch, prompt_width)
-        self.reads_tokens = bool(batch.reads_tokens)
-        self._step = 0
+    _step = 0
+
+    @property
+    def reads_tokens(self) -> bool:
+        return bool(self._batch.reads_tokens)
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
-        """See `ForcedRuns`."""
         where = f"at position {position} of row {row}"
         with self._user.blamed(f"failed to give what is forced {where}"):
             tokens = [operator.index(token) for token in self._batch.forced(row, position, chosen)]
@@ -184,7 +184,6 @@ class CheckedRuns(CheckedBatch):
         return tokens
 
     def mask(self, scores: Tensor, places: Places) -> Tensor:
-        """See `ForcedRuns`."""
         self._rows = max(self._rows or 0, max(places.rows) + 1)
         step, self._step = self._step, self._step + 1
         return self._checked(self._batch.mask, places, scores, step, places.rows)

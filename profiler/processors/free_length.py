@@ -35,9 +35,6 @@ class FreeLength(ABC):
     """One automaton per molecule: a chain of fixed texts with a coordinate between each two.
 
     A coordinate is three numbers: an optional minus, one to three digits, a point, one to four digits.
-
-    Raises:
-        UsageError: the vocabulary joins a digit with a mark of a coordinate.
     """
 
     name: str

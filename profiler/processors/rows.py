@@ -170,7 +170,6 @@ class RowProcessor(LogitsProcessor):
 
     @property
     def masked_logits(self) -> list[int]:
-        """Logits set to -inf so far, by row, steps on finished rows included."""
         return list(self._masked)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -179,11 +178,9 @@ class RowProcessor(LogitsProcessor):
         return self._mask(scores, range(len(self._actions)), itertools.repeat(position))
 
     def mask(self, scores: Tensor, places: Places) -> Tensor:
-        """See `ForcedRuns`."""
         return self._mask(scores, places.rows, places.positions)
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
-        """See `ForcedRuns`."""
         run: list[int] = []
         for action in itertools.islice(self._actions[row], position, None):
             if not isinstance(action, Force):

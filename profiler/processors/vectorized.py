@@ -119,11 +119,9 @@ class _PlannedBatch(LogitsProcessor):
 
     @property
     def masked_logits(self) -> list[int]:
-        """Logits set to -inf so far, by row, steps on finished rows included."""
         return [int(count) for count in self._masked]
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
-        """See `ForcedRuns`."""
         run: list[int] = []
         for kind in self._kinds[position : self._lengths[row] + 1, row].tolist():
             if not self._force[kind]:
@@ -132,7 +130,7 @@ class _PlannedBatch(LogitsProcessor):
         return run or [self._eos]
 
     def mask(self, scores: Tensor, places: Places) -> Tensor:
-        """See `ForcedRuns`. A forced token keeps its score, which decides nothing."""
+        # A forced token keeps its score, which decides nothing.
         rows = list(places.rows)
         self._masked[rows] += self._counts[list(places.positions), rows]
         kinds = self._device_kinds[places.position_ids, places.row_ids]
