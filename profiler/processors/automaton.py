@@ -8,14 +8,12 @@ state and class of token, the next state and its mask.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
 
-from molprof.common.errors import UsageError
 from molprof.profiler.models.target import Target
 
 Path = tuple[int, ...]
@@ -58,17 +56,6 @@ class Node:
 
     edges: dict[int, Node]
     ends: bool
-
-
-def check_vocabulary(name: str, target: Target) -> None:
-    """Raises UsageError where a token joins a digit with a mark, so that the processor `name` cannot work."""
-    joined = re.compile(rb"[0-9][<>,.\-]|[<>,.\-][0-9]")
-    for token, piece in enumerate(target.table.pieces):
-        if token not in target.table.special and joined.search(piece):
-            raise UsageError(
-                f"the processor {name!r} needs a tokenizer that cuts numbers off marks; its token {piece!r} joins them",
-                hint="--processor generic works with any tokenizer",
-            )
 
 
 @dataclass(frozen=True)
