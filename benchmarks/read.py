@@ -127,13 +127,11 @@ def read(tool: Tool, path: Path, cache: Path, options: argparse.Namespace) -> Me
         )
         try:
             peak_bytes, failure, status, usage = _watched(process.pid, tool.title, begin, options)
-        except BaseException:
+            wall_s = time.monotonic() - begin
+            process.returncode = os.waitstatus_to_exitcode(status)
+        finally:
             _end(process.pid)
             process.wait()
-            raise
-        wall_s = time.monotonic() - begin
-        process.returncode = os.waitstatus_to_exitcode(status)
-        _end(process.pid)
         if failure is None and process.returncode:
             errors.seek(0)
             lines = errors.read().decode("utf-8", "replace").strip().splitlines() or ["no message"]

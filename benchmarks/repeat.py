@@ -9,6 +9,7 @@ Prints the uncompressed bytes and the events that it wrote as JSON.
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from isal import igzip
 from shared import parser
 
 
-def repeated(trace: Path, without: frozenset[str]) -> Iterator[tuple[bytes, int]]:
+def repeated(trace: Path, without: set[str]) -> Iterator[tuple[bytes, int]]:
     """Blocks of JSON text with the number of events in each, without those of some categories."""
     with gzip.open(trace) as file:
         document = json.load(file, parse_float=Decimal)
@@ -43,8 +44,7 @@ def repeated(trace: Path, without: frozenset[str]) -> Iterator[tuple[bytes, int]
     yield "".join([begin, *(_text(event) + ",\n" for event in named)]).encode(), 0
     pieces = re.split(r'"@([TC])(\d+)@"', ",\n".join(map(_text, timed)))
     kinds = [(kind == "T", int(value)) for kind, value in zip(pieces[1::3], pieces[2::3], strict=True)]
-    number = 0
-    while True:
+    for number in itertools.count():
         parts = []
         for text, (is_time, value) in zip(pieces[::3], kinds, strict=False):
             if is_time:
@@ -53,34 +53,16 @@ def repeated(trace: Path, without: frozenset[str]) -> Iterator[tuple[bytes, int]
             else:
                 parts += [text, str(value + number * 10_000_000 if value > 0 else value)]
         yield ("".join([*parts, pieces[-1]])).encode(), len(timed)
-        number += 1
 
 
 def _text(event: dict[str, Any]) -> str:
     """The event as torch.profiler 2.13 writes it: a line per member, all args on one line."""
     args = event.get("args")
-    lines = [
-        f"    {json.dumps(key)}: {json.dumps(value, default=float)}" for key, value in event.items() if key != "args"
-    ]
-    text = ",\n".join(lines)
+    keys = (key for key in event if key != "args")
+    text = ",\n".join(f"    {json.dumps(key)}: {json.dumps(event[key], default=float)}" for key in keys)
     if args is not None:
         text += f'\n    ,\n    "args": {{\n      {json.dumps(args, default=float)[1:-1]}\n    }}'
     return f"  {{\n{text}\n  }}"
-
-
-def write_trace(source: Path, target: Path, size_bytes: int, without: frozenset[str]) -> tuple[int, int]:
-    """Writes the file; returns its uncompressed bytes and its events."""
-    written = events = 0
-    with igzip.open(target, "wb", compresslevel=1) as file:
-        for block, count in repeated(source, without):
-            text = block if not events else b",\n" + block
-            file.write(text)
-            written += len(text)
-            events += count
-            if written >= size_bytes:
-                break
-        file.write(b"\n]}\n")
-    return written, events
 
 
 def main() -> None:
@@ -90,9 +72,17 @@ def main() -> None:
     options.add_argument("--size", type=float, default=1e9, help="uncompressed bytes of the file")
     options.add_argument("--without", default="", help="categories left out, separated by commas")
     arguments = options.parse_args()
-    without = frozenset(filter(None, arguments.without.split(",")))
-    size_bytes, events = write_trace(arguments.trace, arguments.target, int(arguments.size), without)
-    print(json.dumps({"bytes": size_bytes, "events": events}))
+    written = events = 0
+    with igzip.open(arguments.target, "wb", compresslevel=1) as file:
+        for block, count in repeated(arguments.trace, set(filter(None, arguments.without.split(",")))):
+            text = block if not events else b",\n" + block
+            file.write(text)
+            written += len(text)
+            events += count
+            if written >= int(arguments.size):
+                break
+        file.write(b"\n]}\n")
+    print(json.dumps({"bytes": written, "events": events}))
 
 
 if __name__ == "__main__":

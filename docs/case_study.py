@@ -140,39 +140,23 @@ def comparing() -> str:
 
 def trace_list() -> str:
     """traces/README.md."""
-    manifests = {path: _manifest(path) for path in sorted(TRACES.glob("*.json.gz"))}
-    body = [
-        (
-            path.name,
-            f"{path.stat().st_size / 1000:,.0f} kB",
-            f"`{shlex.join(_short(word) for word in manifest['command'])}`",
-        )
-        for path, manifest in manifests.items()
-    ]
-    machines = {
-        (
+    body = []
+    machines = {}
+    for path in sorted(TRACES.glob("*.json.gz")):
+        manifest = json.loads(gzip.decompress(path.read_bytes()))["molprof"]
+        # Without the folders of paths.
+        command = shlex.join(Path(word).name if word.startswith("/") else word for word in manifest["command"])
+        body.append((path.name, f"{path.stat().st_size / 1000:,.0f} kB", f"`{command}`"))
+        where = manifest["environment"]
+        machine = (
             f"{where['gpu'] or where['cpu']}, {where['cores']} cores, {where['threads']} threads; torch "
             f"{where['torch']}, transformers {where['transformers']}, Python {where['python']}, "
-            f"molprof {where['molprof']}",
-            manifest["created"][:10],
-        ): None
-        for manifest in manifests.values()
-        for where in (manifest["environment"],)
-    }
+            f"molprof {where['molprof']}"
+        )
+        machines[machine, manifest["created"][:10]] = None
     return _rendered(
         TRACES / "README.md.jinja", machines=list(machines), table=_table(("trace", "size", "command"), body, "---")
     )
-
-
-def _manifest(path: Path) -> dict[str, Any]:
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        found: dict[str, Any] = json.load(file)["molprof"]
-    return found
-
-
-def _short(word: str) -> str:
-    """An argument of a command, without the folders of a path."""
-    return Path(word).name if word.startswith("/") else word
 
 
 def _rendered(template: Path, **values: Any) -> str:

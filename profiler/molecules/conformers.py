@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from rdkit import Chem
+from rdkit import Chem, rdBase
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import read_text
 from molprof.common.molecule_records import Skipped
-from molprof.profiler.molecules.smiles import TRIPLE, Molecule, Position, position_of, quiet, split_atoms
+from molprof.profiler.molecules.smiles import TRIPLE, Molecule, Position, position_of, split_atoms
 
 # Training data has the prompt and the tags around the text.
 _LINE = re.compile(r"(?:\[SMILES\].*?\[/SMILES\])?(?:\[CONFORMER\])?(.*?)(?:\[/CONFORMER\])?")
@@ -65,11 +65,9 @@ def reference_conformers() -> tuple[tuple[str, tuple[Position, ...]], ...]:
 
 def built_in_conformers(count: int | None = None) -> Conformers:
     """Packaged conformers of the first `count` built-in molecules (None: all)."""
-    found = (
-        Conformer(line, split_atoms(smiles), positions)
-        for line, (smiles, positions) in enumerate(reference_conformers()[:count], start=1)
-    )
-    return Conformers("ETKDG conformers of the built-in molecules", tuple(found), ())
+    pairs = enumerate(reference_conformers()[:count], start=1)
+    found = tuple(Conformer(line, split_atoms(smiles), positions) for line, (smiles, positions) in pairs)
+    return Conformers("ETKDG conformers of the built-in molecules", found, ())
 
 
 def read_conformers(path: Path, count: int | None = None) -> Conformers:
@@ -80,9 +78,21 @@ def read_conformers(path: Path, count: int | None = None) -> Conformers:
     Raises:
         UsageError: the file cannot be read, or holds no conformer.
     """
-    lines = read_text(path, _FORMATS).splitlines()
     readers = {".sdf": _sdf, ".sd": _sdf, ".mol": _sdf, ".xyz": _xyz}
-    return _collected(str(path), readers.get(path.suffix.lower(), _texts)(lines), count)
+    lines = read_text(path, _FORMATS).splitlines()
+    conformers: list[Conformer] = []
+    skipped: list[Skipped] = []
+    for line, text, item in readers.get(path.suffix.lower(), _texts)(lines):
+        if isinstance(item, Conformer):
+            conformers.append(item)
+        else:
+            skipped.append(Skipped(line, text[:_SHOWN_CHARACTERS], item))
+        if len(conformers) == count:
+            break
+    if not conformers:
+        why = f"; line {skipped[0].line}: {skipped[0].problem}" if skipped else ""
+        raise UsageError(f"{path}: no conformer{why}", hint=_FORMATS)
+    return Conformers(str(path), tuple(conformers), tuple(skipped))
 
 
 def atoms_in_order(mol: Chem.Mol) -> tuple[Molecule, tuple[Position, ...]] | None:
@@ -102,35 +112,17 @@ def bond_errors(smiles: str, positions: Sequence[Position | None], reference: Se
     bonds = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
     if not len(positions) == len(reference) == mol.GetNumAtoms():
         return [None] * len(bonds)
-    errors: list[float | None] = []
-    for a, b in bonds:
-        first, second = positions[a], positions[b]
-        if first is None or second is None:
-            errors.append(None)
-        else:
-            errors.append(abs(math.dist(first, second) - math.dist(reference[a], reference[b])))
-    return errors
+    return [
+        None
+        if (first := positions[a]) is None or (second := positions[b]) is None
+        else abs(math.dist(first, second) - math.dist(reference[a], reference[b]))
+        for a, b in bonds
+    ]
 
 
 def _positions(mol: Chem.Mol, atoms: list[int]) -> tuple[Position, ...]:
     rows = mol.GetConformer().GetPositions()[atoms]
     return tuple((float(x), float(y), float(z)) for x, y, z in rows)
-
-
-def _collected(source: str, found: Iterable[Found], count: int | None) -> Conformers:
-    conformers: list[Conformer] = []
-    skipped: list[Skipped] = []
-    for line, text, item in found:
-        if isinstance(item, Conformer):
-            conformers.append(item)
-        else:
-            skipped.append(Skipped(line, text[:_SHOWN_CHARACTERS], item))
-        if len(conformers) == count:
-            break
-    if not conformers:
-        why = f"; line {skipped[0].line}: {skipped[0].problem}" if skipped else ""
-        raise UsageError(f"{source}: no conformer{why}", hint=_FORMATS)
-    return Conformers(source, tuple(conformers), tuple(skipped))
 
 
 def _texts(lines: list[str]) -> Iterator[Found]:
@@ -174,7 +166,7 @@ def _sdf(lines: list[str]) -> Iterator[Found]:
 
 
 def _of_molecule(line: int, block: str) -> Conformer | str:
-    with quiet():
+    with rdBase.BlockLogs():
         mol = Chem.MolFromMolBlock(block, removeHs=True)
     if mol is None:
         return "RDKit cannot read the record"
@@ -204,7 +196,7 @@ def _xyz(lines: list[str]) -> Iterator[Found]:
 def _of_frame(line: int, frame: list[str], atoms: int) -> Conformer | str:
     if len(frame) < atoms + 2:
         return f"the frame ends after {max(0, len(frame) - 2)} of {atoms} atoms"
-    with quiet():
+    with rdBase.BlockLogs():
         mol = Chem.MolFromXYZBlock("\n".join(frame) + "\n")
     if mol is None:
         return "RDKit cannot read the frame"

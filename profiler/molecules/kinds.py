@@ -61,18 +61,16 @@ def classify(
     )
     spans = [_span(match, decimals) for match in _BLOCK.finditer(scanned)]
     starts = [span.start for span in spans]
-    kinds, blocks, begin = [], [], 0
+    kinds, blocks, begin = "", [], 0
     for piece in pieces:
         end = begin + len(piece)
         place = bisect_right(starts, begin) - 1
-        kind, block = "c", -1
-        if place >= 0 and begin < spans[place].end:
-            kind, block = _kind(begin, end, spans[place]), place
-        kinds.append(kind)
-        blocks.append(block if kind != "c" else -1)
+        inside = place >= 0 and begin < spans[place].end
+        kinds += _kind(begin, end, spans[place]) if inside else "c"
+        blocks.append(place if kinds[-1] != "c" else -1)
         begin = end
     if ended:
-        kinds.append("e")
+        kinds += "e"
         blocks.append(-1)
     text = b"".join(pieces).decode("utf-8", errors="replace")
     malformed = [span for span in spans if span.good is None]
@@ -81,7 +79,7 @@ def classify(
         scanned[span.start : span.end].decode("utf-8", errors="replace") if scanned.startswith(b">", span.end) else None
         for span in spans
     )
-    return Classified("".join(kinds), blocks, len(malformed), cut, text, insides)
+    return Classified(kinds, blocks, len(malformed), cut, text, insides)
 
 
 def plain(tokens: Sequence[int], table: TokenBytes, eos: frozenset[int]) -> Classified:
@@ -98,12 +96,10 @@ def _body(tokens: Sequence[int], eos: frozenset[int]) -> tuple[Sequence[int], bo
 
 def _span(match: re.Match[bytes], decimals: int) -> _Span:
     start, end = match.span(1)
-    prefix = _TRIPLE_BYTES.match(match.group(1))
-    good = None if prefix is None else start + prefix.end()
-    stretches = (
-        (start + digits.start(1) + decimals, start + digits.end(1)) for digits in _FRACTION.finditer(match.group(1))
-    )
-    return _Span(start, end, good, tuple(pair for pair in stretches if pair[0] < pair[1]))
+    prefix = _TRIPLE_BYTES.match(match.string, start, end)
+    stretches = ((digits.start(1) + decimals, digits.end(1)) for digits in _FRACTION.finditer(match.string, start, end))
+    filler = tuple(pair for pair in stretches if pair[0] < pair[1])
+    return _Span(start, end, None if prefix is None else prefix.end(), filler)
 
 
 def _kind(begin: int, end: int, span: _Span) -> str:

@@ -63,14 +63,8 @@ def closest_placeholder(
 def fit(text: str, tokens: int, needed: Sequence[int]) -> Placeholder:
     """The fit of a placeholder with `tokens` FREE positions to blocks that need `needed` tokens each."""
     drift = [tokens - need for need in needed]
-    return Placeholder(
-        text,
-        tokens,
-        len(drift),
-        sum(value < 0 for value in drift),
-        statistics.fmean(drift),
-        statistics.fmean(map(abs, drift)),
-    )
+    cut = sum(value < 0 for value in drift)
+    return Placeholder(text, tokens, len(drift), cut, statistics.fmean(drift), statistics.fmean(map(abs, drift)))
 
 
 def free_positions(tokenizer: AnyTokenizer, placeholders: Sequence[str]) -> list[int | None]:
@@ -90,11 +84,8 @@ def candidates(integer_digits: int, decimals: int) -> list[str]:
     shape, or the last one or two have another. A minus stands nowhere, before the first, before the others, or before
     all.
     """
-    shapes = [
-        "0" * before + "." + "0" * after
-        for before in range(1, integer_digits + 1)
-        for after in range(1, decimals + _EXTRA_DECIMALS + 1)
-    ]
+    sizes = itertools.product(range(1, integer_digits + 1), range(1, decimals + _EXTRA_DECIMALS + 1))
+    shapes = ["0" * before + "." + "0" * after for before, after in sizes]
     found = {}
     for first, last, count, signs in itertools.product(shapes, shapes, (1, 2), _SIGNS):
         numbers = [first] * (3 - count) + [last] * count
@@ -108,8 +99,7 @@ def offsets(tokenizer: AnyTokenizer, texts: Sequence[str]) -> list[list[tuple[in
     """(begin, end) in characters of each token of each text; no special tokens are added."""
     if not texts:  # transformers' wrapper takes no empty batch
         return []
-    batch = getattr(tokenizer, "encode_batch", None)
-    if batch is not None:
+    if (batch := getattr(tokenizer, "encode_batch", None)) is not None:
         return [encoded.offsets for encoded in batch(list(texts), add_special_tokens=False)]
     # transformers' wrapper also resets the padding that an earlier batch may have set.
     wrapped: Any = tokenizer
@@ -176,10 +166,9 @@ def needed_text(block: str, decimals: int = COORDINATE_DECIMALS) -> str | None:
 
 def _formatted(numbers: str, decimals: int) -> str:
     """Numbers as the format writes them: truncated, without trailing zeros. As text, for they may be of any length."""
-    return ",".join(_number(number, decimals) for number in numbers.split(","))
-
-
-def _number(text: str, decimals: int) -> str:
-    whole, _, fraction = text.lstrip("-").partition(".")
-    value = f"{whole.lstrip('0') or '0'}.{fraction[:decimals].rstrip('0') or '0'}"
-    return f"-{value}" if text.startswith("-") and value != "0.0" else value
+    found = []
+    for text in numbers.split(","):
+        whole, _, fraction = text.lstrip("-").partition(".")
+        value = f"{whole.lstrip('0') or '0'}.{fraction[:decimals].rstrip('0') or '0'}"
+        found.append(f"-{value}" if text.startswith("-") and value != "0.0" else value)
+    return ",".join(found)

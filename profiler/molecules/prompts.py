@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -64,15 +63,30 @@ def read_prompts(path: Path | None, count: int, strict: bool = False) -> Prompts
         RunError: the built-in list is missing from the installation.
     """
     source = "the built-in molecules" if path is None else str(path)
-    found = _parse(_lines(path), count, strict, source)
-    if not found.prompts:
-        hint = "one SMILES per line, optionally followed by a name"
-        if found.skipped:
-            first = found.skipped[0]
-            shown = repr(shortened(first.text))
-            raise UsageError(f"{source} has no molecule that RDKit can read; line {first.line}: {shown}", hint)
-        raise UsageError(f"{source} has no molecules", hint)
-    return found
+    prompts: list[Prompt] = []
+    skipped: list[Skipped] = []
+    for number, line in enumerate(_lines(path), start=1):
+        if len(prompts) == count:
+            break
+        text, name = (*line.split(maxsplit=1), "", "")[:2]
+        if not text or text.startswith("#"):
+            continue
+        try:
+            read = molecule(text)
+        except UsageError as problem:
+            if strict:
+                hint = "correct it, or leave out --strict"
+                raise UsageError(f"{source}, line {number}: {problem}", hint) from None
+            skipped.append(Skipped(number, text, str(problem)))
+            continue
+        prompts.append(Prompt(number, name.strip(), prompt_text(read.smiles), read))
+    if not prompts:
+        why = "has no molecules"
+        if skipped:
+            shown = repr(shortened(skipped[0].text))
+            why = f"has no molecule that RDKit can read; line {skipped[0].line}: {shown}"
+        raise UsageError(f"{source} {why}", hint="one SMILES per line, optionally followed by a name")
+    return Prompts(tuple(prompts), tuple(skipped), source, count)
 
 
 def read_texts(path: Path, count: int) -> Prompts:
@@ -106,31 +120,7 @@ def _lines(path: Path | None) -> list[str]:
         try:
             return resources.files(__package__).joinpath("molecules.smi").read_text().splitlines()
         except OSError as problem:
-            raise RunError(
-                "the built-in molecules are missing from this installation",
-                hint="--smiles FILE, or reinstall molprof",
-            ) from problem
+            hint = "--smiles FILE, or reinstall molprof"
+            raise RunError("the built-in molecules are missing from this installation", hint) from problem
     # str.splitlines would also end a line at a form feed or U+2028, where no editor does.
     return read_text(path).removesuffix("\n").split("\n")
-
-
-def _parse(lines: Iterable[str], count: int, strict: bool, source: str) -> Prompts:
-    prompts: list[Prompt] = []
-    skipped: list[Skipped] = []
-    for number, line in enumerate(lines, start=1):
-        if len(prompts) == count:
-            break
-        text, name = (*line.split(maxsplit=1), "", "")[:2]
-        if not text or text.startswith("#"):
-            continue
-        try:
-            read = molecule(text)
-        except UsageError as problem:
-            if strict:
-                raise UsageError(
-                    f"{source}, line {number}: {problem}", hint="correct it, or leave out --strict"
-                ) from None
-            skipped.append(Skipped(number, text, str(problem)))
-            continue
-        prompts.append(Prompt(number, name.strip(), prompt_text(read.smiles), read))
-    return Prompts(tuple(prompts), tuple(skipped), source, count)

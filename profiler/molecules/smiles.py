@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal
 
@@ -18,9 +17,6 @@ _ATOM = re.compile(r"\[[^\[\]]+\]|Br|Cl|[BCNOPSFIbcnops*]")
 _BLOCK = re.compile(r"<([^<>]*)>")
 # An element that SMILES allows without brackets; '[C]' in a conformer stands for such a bare atom.
 _BARE = re.compile(r"\[(Br|Cl|[BCNOPSFIbcnops])\]")
-# A '[C]' of the SMILES itself (a carbene carbon) gets a charge of zero, which RDKit reads as the same atom, since '[C]'
-# means a bare one.
-_RADICAL = "[{}+0]"
 _NUMBER = r"(-?[0-9]+\.[0-9]+)"
 TRIPLE = re.compile(",".join([_NUMBER] * 3))
 # As lenient as programs that read coordinates with float(): `0.`, and `-1`, where a number was cut short.
@@ -53,7 +49,7 @@ def canonical(smiles: str) -> str:
     Raises:
         UsageError: RDKit cannot read `smiles`, or it has no atoms.
     """
-    with quiet():
+    with rdBase.BlockLogs():  # molprof reports unreadable molecules itself
         mol = Chem.MolFromSmiles(smiles)
     if mol is None:
         raise UsageError(f"RDKit cannot read the SMILES {shortened(smiles)!r}")
@@ -76,7 +72,8 @@ def split_atoms(text: str) -> Molecule:
         if not atom.startswith("["):
             atom = f"[{atom}]"
         elif _BARE.fullmatch(atom):
-            atom = _RADICAL.format(atom[1:-1])
+            # A carbene carbon gets a charge of zero, which RDKit reads as the same atom: '[C]' means a bare one.
+            atom = f"[{atom[1:-1]}+0]"
         atoms.append(atom)
     pieces.append(text[end:])
     return Molecule(text, tuple(atoms), tuple(pieces))
@@ -85,7 +82,7 @@ def split_atoms(text: str) -> Molecule:
 def smiles_of_conformer(text: str) -> str | None:
     """The canonical SMILES of an enriched text, coordinates dropped; None where it is not a molecule."""
     bare = _BARE.sub(r"\1", _BLOCK.sub("", text))
-    with quiet():
+    with rdBase.BlockLogs():
         mol = Chem.MolFromSmiles(bare)
     if mol is None or mol.GetNumAtoms() == 0:
         return None
@@ -104,8 +101,7 @@ def read_positions(text: str, cut: bool = False) -> list[Position | None]:
 
 def position_of(triple: re.Match[str]) -> Position:
     """The three numbers that `TRIPLE` matched."""
-    x, y, z = map(float, triple.groups())
-    return x, y, z
+    return float(triple[1]), float(triple[2]), float(triple[3])
 
 
 def coordinate(value: float, decimals: int = COORDINATE_DECIMALS) -> str:
@@ -123,13 +119,3 @@ def coordinate(value: float, decimals: int = COORDINATE_DECIMALS) -> str:
 def block(position: Iterable[float], decimals: int = COORDINATE_DECIMALS) -> str:
     """The text between `<` and `>` for one atom's position (x, y, z in Angstrom)."""
     return ",".join(coordinate(value, decimals) for value in position)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep RDKit's messages off stderr: molprof reports unreadable molecules itself."""
-    block = rdBase.BlockLogs()
-    try:
-        yield
-    finally:
-        del block

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,8 +66,7 @@ def free_flags(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
     for match in _INSIDE.finditer(text):
         inside[match.start(1) : match.end(1)] = 1
     before = np.concatenate(([0], np.cumsum(inside)))
-    begins = np.asarray([begin for begin, _ in offsets])
-    ends = np.asarray([end for _, end in offsets])
+    begins, ends = np.asarray(offsets).reshape(-1, 2).T
     free: np.ndarray = (before[ends] - before[begins] == ends - begins) & (ends > begins)
     return free
 
@@ -101,12 +101,10 @@ class Templates:
         self._kept.clear()
 
     def _build(self, molecules: Sequence[Molecule]) -> list[Template]:
+        one = partial(build_template, tokenizer=self.tokenizer, placeholder=self.placeholder)
         if self.threads == 1 or len(molecules) < 2:
-            return [self._one(molecule) for molecule in molecules]
+            return list(map(one, molecules))
         # The first call may change the tokenizer's padding, which fails while other threads use the tokenizer.
         self.tokenizer("", add_special_tokens=False)
         with ThreadPoolExecutor(self.threads) as pool:
-            return list(pool.map(self._one, molecules))
-
-    def _one(self, molecule: Molecule) -> Template:
-        return build_template(molecule, self.tokenizer, self.placeholder)
+            return list(pool.map(one, molecules))

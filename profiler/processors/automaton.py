@@ -8,14 +8,12 @@ state and class of token, the next state and its mask.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
 
-from molprof.common.errors import UsageError
 from molprof.profiler.models.target import Target
 
 Path = tuple[int, ...]
@@ -58,17 +56,6 @@ class Node:
 
     edges: dict[int, Node]
     ends: bool
-
-
-def check_vocabulary(name: str, target: Target) -> None:
-    """Raises UsageError where a token joins a digit with a mark, so that the processor `name` cannot work."""
-    joined = re.compile(rb"[0-9][<>,.\-]|[<>,.\-][0-9]")
-    for token, piece in enumerate(target.table.pieces):
-        if token not in target.table.special and joined.search(piece):
-            raise UsageError(
-                f"the processor {name!r} needs a tokenizer that cuts numbers off marks; its token {piece!r} joins them",
-                hint="--processor generic works with any tokenizer",
-            )
 
 
 @dataclass(frozen=True)
@@ -131,8 +118,7 @@ class _Builder:
         begin = len(self.masks)
         self._blocks.append(begin)
         for place in range(len(self._coordinate.edges)):
-            closing = place in self._coordinate.closing
-            self._state(place, leave if closing else ())
+            self._state(place, leave if place in self._coordinate.closing else ())
         for place in self._coordinate.closing:
             self._edges.extend((begin + place, token, state) for token, state in leave.items())
         return begin
@@ -155,8 +141,7 @@ class _Builder:
             self._edges.extend((state, token, following) for token, following in onward.items())
 
     def _state(self, place: int, tokens: Sequence[int] | dict[int, int]) -> int:
-        key = place, frozenset(tokens)
-        self.masks.append(self._keys.setdefault(key, len(self._keys)))
+        self.masks.append(self._keys.setdefault((place, frozenset(tokens)), len(self._keys)))
         return len(self.masks) - 1
 
     def classes(self, width: int) -> tuple[np.ndarray, int]:

@@ -97,7 +97,6 @@ class AutomatonBatch(LogitsProcessor):
         return [int(count) for count in total]
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
-        """See `ForcedRuns`: the row's state moves past `chosen` and past what is returned."""
         at = self._host[row]
         if chosen is not None:
             at = self._tables.moves[at[0], self._tables.classes[chosen]]
@@ -112,7 +111,6 @@ class AutomatonBatch(LogitsProcessor):
         return run
 
     def mask(self, scores: Tensor, places: Any) -> Tensor:
-        """See `ForcedRuns`: each row is in the state that `forced` left it in."""
         rows = list(places.rows)
         masks = self._host[rows, 1]
         self._masked[rows] += self._hidden[masks]

@@ -17,7 +17,10 @@ class BatchProcessor(Protocol):
 
     @property
     def masked_logits(self) -> list[int] | None:
-        """Logits set to -inf so far, by row; None where they are not counted. Read after the last step."""
+        """Logits set to -inf so far, by row, steps on finished rows included; None where they are not counted.
+
+        Read after the last step.
+        """
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """The masked scores.

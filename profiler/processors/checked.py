@@ -53,7 +53,15 @@ class UserProcessor:
         self._made, self._factory, self.target = made, factory, target
         self.name, self.place = str(getattr(made, "name", name)), name
         self.placeholder = str(getattr(made, "placeholder", PLACEHOLDER))
-        self.parameters = _recordable(name, dict(getattr(made, "parameters", {})))
+        # As JSON holds them: checked now, since the trace is written only when a capture ends.
+        parameters = dict(getattr(made, "parameters", {}))
+        try:
+            self.parameters: dict[str, Any] = json.loads(json.dumps(parameters, allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as problem:
+            raise UsageError(
+                f"the parameters of {name} cannot be written into a trace: {problem}",
+                hint="finite numbers, texts, lists and dictionaries of them; str() of anything else",
+            ) from problem
         self.needs_templates = bool(getattr(made, "needs_templates", False))
         self.fixed_length = bool(getattr(made, "fixed_length", True))
         self.verify = False  # whether batches started from now on check that every row has a token left
@@ -160,13 +168,13 @@ class CheckedBatch(LogitsProcessor):
 class CheckedRuns(CheckedBatch):
     """A user's batch processor with `ForcedRuns`."""
 
-    def __init__(self, user: UserProcessor, batch: Any, prompt_width: int) -> None:
-        super().__init__(user, batch, prompt_width)
-        self.reads_tokens = bool(batch.reads_tokens)
-        self._step = 0
+    _step = 0
+
+    @property
+    def reads_tokens(self) -> bool:
+        return bool(self._batch.reads_tokens)
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
-        """See `ForcedRuns`."""
         where = f"at position {position} of row {row}"
         with self._user.blamed(f"failed to give what is forced {where}"):
             tokens = [operator.index(token) for token in self._batch.forced(row, position, chosen)]
@@ -176,22 +184,9 @@ class CheckedRuns(CheckedBatch):
         return tokens
 
     def mask(self, scores: Tensor, places: Places) -> Tensor:
-        """See `ForcedRuns`."""
         self._rows = max(self._rows or 0, max(places.rows) + 1)
         step, self._step = self._step, self._step + 1
         return self._checked(self._batch.mask, places, scores, step, places.rows)
-
-
-def _recordable(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    """The parameters as JSON holds them: checked now, since the trace is written only when a capture ends."""
-    try:
-        kept: dict[str, Any] = json.loads(json.dumps(parameters, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as problem:
-        raise UsageError(
-            f"the parameters of {name} cannot be written into a trace: {problem}",
-            hint="finite numbers, texts, lists and dictionaries of them; str() of anything else",
-        ) from problem
-    return kept
 
 
 def told(problem: BaseException, factory: str) -> str:
@@ -214,13 +209,11 @@ def _place(problem: BaseException, module: str) -> str | None:
     ]
     package = module.partition(".")[0]
     foreign = [frame for frame in frames if frame[0].partition(".")[0] != "molprof"]
-    own = [frame for frame in foreign if not _installed(frame[1])]
+    own = [frame for frame in foreign if not _installed(Path(frame[1]))]
     own = own or [frame for frame in foreign if frame[0].partition(".")[0] == package]
     return f"{Path(own[-1][1]).name} line {own[-1][2]}" if own else None
 
 
-def _installed(file: str) -> bool:
-    path = Path(file)
-    if _INSTALLED.intersection(path.parts):
-        return True
-    return any(path.is_relative_to(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
+def _installed(path: Path) -> bool:
+    libraries = sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")
+    return bool(_INSTALLED.intersection(path.parts)) or any(map(path.is_relative_to, libraries))

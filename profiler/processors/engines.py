@@ -42,14 +42,13 @@ class Constraint:
 
     def ebnf(self) -> str:
         """The text between opening and closing in GBNF."""
-        return f'root ::= {self._sequence()}\nc ::= n "," n "," n\nn ::= "-"? {_WHOLE} "." {_FRACTION}\n'
+        sequence = " c ".join(map(json.dumps, self.texts))
+        return f'root ::= {sequence}\nc ::= n "," n "," n\nn ::= "-"? {_WHOLE} "." {_FRACTION}\n'
 
     def lark(self) -> str:
         """The same in Lark."""
-        return f'start: {self._sequence()}\nc: N "," N "," N\nN: /-?{_WHOLE}\\.{_FRACTION}/\n'
-
-    def _sequence(self) -> str:
-        return " c ".join(json.dumps(text) for text in self.texts)
+        sequence = " c ".join(map(json.dumps, self.texts))
+        return f'start: {sequence}\nc: N "," N "," N\nN: /-?{_WHOLE}\\.{_FRACTION}/\n'
 
 
 def constraint(template: Template, target: Target) -> Constraint:

@@ -5,21 +5,26 @@ Allowed tokens keep the model's probabilities, renormalized.
 
 from __future__ import annotations
 
+import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import cache
+from operator import itemgetter
 from typing import Any
 
 from molprof.common.errors import UsageError
-from molprof.profiler.models.target import Target, TokenBytes
+from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
-from molprof.profiler.processors.automaton import Chain, Coordinate, Node, Path, check_vocabulary, compile_tables, trie
+from molprof.profiler.processors.automaton import Chain, Coordinate, Node, Path, compile_tables, trie
 from molprof.profiler.processors.automaton_batch import AutomatonBatch, fused_step
 from molprof.profiler.processors.base import BatchProcessor
 
 WHOLE_DIGITS = 3
 BLOCK = re.compile(r"(?<=<)[^<>]*(?=>)")
+# A digit and a mark of a coordinate.
+_JOINED = re.compile(rb"[0-9][<>,.\-]|[<>,.\-][0-9]")
 # Stands for leaving the block while a coordinate's states are numbered.
 _LEAVE = -1
 _DIGITS = b"0123456789"
@@ -32,9 +37,6 @@ class FreeLength(ABC):
     """One automaton per molecule: a chain of fixed texts with a coordinate between each two.
 
     A coordinate is three numbers: an optional minus, one to three digits, a point, one to four digits.
-
-    Raises:
-        UsageError: the vocabulary joins a digit with a mark of a coordinate.
     """
 
     name: str
@@ -43,7 +45,13 @@ class FreeLength(ABC):
     fixed_length = False
 
     def __init__(self, target: Target) -> None:
-        check_vocabulary(self.name, target)
+        for token, piece in enumerate(target.table.pieces):
+            if token not in target.table.special and _JOINED.search(piece):
+                raise UsageError(
+                    f"the processor {self.name!r} needs a tokenizer that cuts numbers off marks; its token {piece!r} "
+                    "joins them",
+                    hint="--processor generic works with any tokenizer",
+                )
         self._target = target
         self._coordinate = self.coordinate()
         self.parameters: dict[str, Any] = {
@@ -81,20 +89,16 @@ class Grammar(FreeLength):
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
-        self._gaps: dict[tuple[str, str, str], tuple[Path, ...]] = {}
+        self._gap = cache(self._paths)
 
     def chain(self, template: Template) -> Chain:
         """The molecule's gaps; before a coordinate, one path without and one with its first minus."""
         first, *between, last = BLOCK.split(template.text)
-        gaps = [self._paths("", first, "0"), *(self._paths("0", text, "0") for text in between)]
-        return Chain((*gaps, self._paths("0", last, "")))
+        gaps = [self._gap("", first, "0"), *(self._gap("0", text, "0") for text in between)]
+        return Chain((*gaps, self._gap("0", last, "")))
 
     def _paths(self, before: str, text: str, after: str) -> tuple[Path, ...]:
-        key = before, text, after
-        if key not in self._gaps:
-            signs = ("", "-") if after else ("",)
-            self._gaps[key] = tuple(self._cut([(before, text + sign, after) for sign in signs]))
-        return self._gaps[key]
+        return tuple(self._cut([(before, text + sign, after) for sign in (("", "-") if after else ("",))]))
 
     def _cut(self, texts: Sequence[tuple[str, str, str]]) -> Iterable[Path]:
         """The tokens of each middle text between digits: (digits or nothing, text, digits or nothing)."""
@@ -163,41 +167,30 @@ class Truncate(FreeLength):
     name = "truncate"
 
     def coordinate(self) -> Coordinate:
-        return number_automaton(self._target.table)
+        """Three decimal numbers, in any cut into the vocabulary's tokens."""
+        table = self._target.table
+        tokens = [(token, table.of(token)) for token in table.made_of(_DIGITS + b".,-") if token not in table.special]
+        numbers = {_BEGIN: 0}
+        waiting = [_BEGIN]
+        edges: list[dict[int, int]] = []
+        while waiting:
+            place = waiting.pop(0)
+            ways: dict[int, int] = {}
+            for token, piece in tokens:
+                if (after := _read(place, piece)) is not None:
+                    if after not in numbers:
+                        numbers[after] = len(numbers)
+                        waiting.append(after)
+                    ways[token] = numbers[after]
+            edges.append(ways)
+        closing = frozenset(number for (which, part, _), number in numbers.items() if which == 2 and part == "fraction")
+        return Coordinate(tuple(edges), closing)
 
     def chain(self, template: Template) -> Chain:
         """The template's COPY runs."""
-        runs: list[list[int]] = [[]]
-        open_block = False
-        for token, free in zip(template.ids.tolist(), template.free.tolist(), strict=True):
-            if free:
-                open_block = True
-                continue
-            if open_block:
-                runs.append([])
-                open_block = False
-            runs[-1].append(token)
+        pairs = zip(template.ids.tolist(), template.free.tolist(), strict=True)
+        runs = [[token for token, _ in run] for free, run in itertools.groupby(pairs, key=itemgetter(1)) if not free]
         return Chain(tuple((tuple(run),) for run in runs))
-
-
-def number_automaton(table: TokenBytes) -> Coordinate:
-    """Three decimal numbers, in any cut into the vocabulary's tokens."""
-    tokens = [(token, table.of(token)) for token in table.made_of(_DIGITS + b".,-") if token not in table.special]
-    numbers = {_BEGIN: 0}
-    waiting = [_BEGIN]
-    edges: list[dict[int, int]] = []
-    while waiting:
-        place = waiting.pop(0)
-        ways: dict[int, int] = {}
-        for token, piece in tokens:
-            if (after := _read(place, piece)) is not None:
-                if after not in numbers:
-                    numbers[after] = len(numbers)
-                    waiting.append(after)
-                ways[token] = numbers[after]
-        edges.append(ways)
-    closing = frozenset(number for (which, part, _), number in numbers.items() if which == 2 and part == "fraction")
-    return Coordinate(tuple(edges), closing)
 
 
 def _read(place: _Place, piece: bytes) -> _Place | None:

@@ -38,18 +38,16 @@ class Force:
 
 @dataclass(frozen=True)
 class Block:
-    """These tokens cannot follow; `ids` is int64 (count,) on the logits' device."""
+    """These tokens cannot follow; `ids` is int64 (k,) on the logits' device."""
 
     ids: Tensor
-    count: int
 
 
 @dataclass(frozen=True)
 class Allow:
-    """Only these tokens can follow; `ids` is int64 (count,) on the logits' device."""
+    """Only these tokens can follow; `ids` is int64 (k,) on the logits' device."""
 
     ids: Tensor
-    count: int
 
 
 Action = Force | Block | Allow
@@ -92,8 +90,8 @@ class TemplateProcessor(ABC):
     def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
         return RowProcessor([self.actions(template) for template in templates], prompt_width, self._target.eos)
 
-    def _on_device(self, ids: Sequence[int]) -> tuple[Tensor, int]:
-        return torch.tensor(ids, dtype=torch.int64, device=self._target.device), len(ids)
+    def _on_device(self, ids: Sequence[int]) -> Tensor:
+        return torch.tensor(ids, dtype=torch.int64, device=self._target.device)
 
 
 class Generic(TemplateProcessor):
@@ -117,15 +115,15 @@ class Generic(TemplateProcessor):
         self._free = self._block(blocked)
         self._last = self._block(blocked.union(table.made_of(b",-")))
         self.parameters = {
-            "blocked_tokens": self._free.count,
-            "blocked_tokens_before_close": self._last.count,
+            "blocked_tokens": len(self._free.ids),
+            "blocked_tokens_before_close": len(self._last.ids),
         }
 
     def free(self, place: int, left: int, following: int) -> Action:
         return self._last if left == 0 and following in self._closing else self._free
 
     def _block(self, ids: set[int]) -> Block:
-        return Block(*self._on_device(sorted(index for index in ids if index < self._target.logits_width)))
+        return Block(self._on_device(sorted(index for index in ids if index < self._target.logits_width)))
 
 
 class Qwen(TemplateProcessor):
@@ -148,7 +146,7 @@ class Qwen(TemplateProcessor):
                 hint="--processor generic works with any tokenizer",
             )
         self._first, self._middle, self._tail = (
-            Allow(*self._on_device([vocabulary[text] for text in ALLOWED if text not in without]))
+            Allow(self._on_device([vocabulary[text] for text in ALLOWED if text not in without]))
             for without in (COMMAS, (), SEPARATORS)
         )
         self.parameters = {"allowed_tokens": list(ALLOWED), "tail_positions": TAIL_POSITIONS}
@@ -172,7 +170,6 @@ class RowProcessor(LogitsProcessor):
 
     @property
     def masked_logits(self) -> list[int]:
-        """Logits set to -inf so far, by row, steps on finished rows included."""
         return list(self._masked)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -181,11 +178,9 @@ class RowProcessor(LogitsProcessor):
         return self._mask(scores, range(len(self._actions)), itertools.repeat(position))
 
     def mask(self, scores: Tensor, places: Places) -> Tensor:
-        """See `ForcedRuns`."""
         return self._mask(scores, places.rows, places.positions)
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
-        """See `ForcedRuns`."""
         run: list[int] = []
         for action in itertools.islice(self._actions[row], position, None):
             if not isinstance(action, Force):
@@ -203,12 +198,12 @@ class RowProcessor(LogitsProcessor):
                     row_scores.fill_(-math.inf)
                     row_scores[token].fill_(0.0)
                     self._masked[row] += width - 1
-                case Block(ids, count):
+                case Block(ids):
                     row_scores.index_fill_(0, ids, -math.inf)
-                    self._masked[row] += count
-                case Allow(ids, count):
+                    self._masked[row] += len(ids)
+                case Allow(ids):
                     kept = row_scores.index_select(0, ids)
                     row_scores.fill_(-math.inf)
                     row_scores.index_copy_(0, ids, kept)
-                    self._masked[row] += width - count
+                    self._masked[row] += width - len(ids)
         return scores

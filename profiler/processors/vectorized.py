@@ -49,9 +49,8 @@ class Vectorized:
         self.parameters: dict[str, Any] = {"masks": masks, **self._like.parameters}
 
     def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
-        plan = _Plan([self._like.actions(template) for template in templates], self._target)
         kind = _AllowBatch if isinstance(self._like, Qwen) else _BlockBatch
-        return kind(plan, prompt_width, self._target.device)
+        return kind([self._like.actions(template) for template in templates], self._target, prompt_width)
 
 
 class Placeholder(Vectorized):
@@ -74,96 +73,71 @@ class Placeholder(Vectorized):
         }
 
 
-class _Plan:
-    """Every row's action at every position, as numbers."""
+def _sliced(arrays: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, ...]:
+    """Arrays of any length, one per position, as slices of one tensor on the device."""
+    found: tuple[Tensor, ...] = torch.from_numpy(np.concatenate(arrays)).to(device).split(list(map(len, arrays)))
+    return found
 
-    def __init__(self, rows: Sequence[Sequence[Action]], target: Target) -> None:
-        end = Force(target.eos)
+
+class _PlannedBatch(LogitsProcessor):
+    """Every row's action at every position as numbers, where the batch stands, and what it has masked so far."""
+
+    reads_tokens = False  # positions alone decide what is forced
+
+    def __init__(self, rows: Sequence[Sequence[Action]], target: Target, prompt_width: int) -> None:
         numbers: dict[Any, int] = {}
-        self.tokens: list[np.ndarray] = []  # per kind of action, the ids it names, ascending, int64
-        self.force: list[bool] = []  # per kind of action, whether it forces its one token
-        self.block: list[bool] = []  # per kind of action, whether it blocks its tokens; else it allows them
+        self._tokens: list[np.ndarray] = []  # per kind of action, the ids it names, ascending, int64
+        self._force: list[bool] = []  # per kind of action, whether it forces its one token
         counts: list[int] = []
+        blocked: list[np.ndarray] = []  # tokens that cannot follow, by kind of action: bool (logits width,)
 
         def number(action: Action) -> int:
             key = action.token if isinstance(action, Force) else (id(action),)
             if key not in numbers:
                 numbers[key] = len(numbers)
                 ids = [action.token] if isinstance(action, Force) else sorted(action.ids.tolist())
-                self.tokens.append(np.asarray(ids, dtype=np.int64))
-                self.force.append(isinstance(action, Force))
-                self.block.append(isinstance(action, Block))
-                counts.append(len(ids) if self.block[-1] else target.logits_width - len(ids))
+                self._tokens.append(np.asarray(ids, dtype=np.int64))
+                self._force.append(isinstance(action, Force))
+                blocks = isinstance(action, Block)
+                blocked.append(np.full(target.logits_width, not blocks))
+                blocked[-1][ids] = blocks
+                counts.append(int(blocked[-1].sum()))
             return numbers[key]
 
-        self.end = target.eos
-        self.lengths = list(map(len, rows))  # answer positions before the end token
-        length = max(self.lengths, default=0) + 2
-        # By position and row. The last two positions force the end token; the very last stands for all later ones.
-        self.kinds = np.full((length, len(rows)), number(end), dtype=np.int64)
-        for row, actions in enumerate(rows):
-            self.kinds[: len(actions), row] = [number(action) for action in actions]
-        self.masked = np.asarray(counts, dtype=np.int64)[self.kinds]  # logits set to -inf by position and row
-        self.width = target.logits_width
-
-    def blocked(self) -> np.ndarray:
-        """Tokens that cannot follow, by kind of action: bool (kinds, logits width)."""
-        found = np.zeros((len(self.tokens), self.width), dtype=np.bool_)
-        for kind, (tokens, block) in enumerate(zip(self.tokens, self.block, strict=True)):
-            found[kind] = not block
-            found[kind, tokens] = block
-        return found
-
-
-class _Slices:
-    """Arrays of any length, one per position, as slices of one tensor on the device."""
-
-    def __init__(self, arrays: Sequence[np.ndarray], device: torch.device) -> None:
-        self._all = torch.from_numpy(np.concatenate(arrays)).to(device)
-        self._ends = [0, *itertools.accumulate(map(len, arrays))]
-
-    def __getitem__(self, position: int) -> Tensor:
-        return self._all[self._ends[position] : self._ends[position + 1]]
-
-
-class _PlannedBatch(LogitsProcessor):
-    """Where a batch stands, what is forced there, and what it has masked so far."""
-
-    reads_tokens = False  # positions alone decide what is forced
-
-    def __init__(self, plan: _Plan, prompt_width: int, device: torch.device) -> None:
+        self._eos, self._width, self._size = target.eos, target.logits_width, len(rows)
         self._prompt_width = prompt_width
-        self._plan = plan
-        self._kinds = torch.from_numpy(plan.kinds).to(device)
-        self._blocked = torch.from_numpy(plan.blocked()).to(device)
-        self._last = len(plan.kinds) - 1
-        self._counts = plan.masked
-        self._masked = np.zeros(plan.kinds.shape[1], dtype=np.int64)
+        self._lengths = list(map(len, rows))  # answer positions before the end token
+        length = max(self._lengths, default=0) + 2
+        # By position and row. The last two positions force the end token; the very last stands for all later ones.
+        self._kinds = np.full((length, len(rows)), number(Force(target.eos)), dtype=np.int64)
+        for row, actions in enumerate(rows):
+            self._kinds[: len(actions), row] = [number(action) for action in actions]
+        self._device_kinds = torch.from_numpy(self._kinds).to(target.device)
+        self._blocked = torch.from_numpy(np.stack(blocked)).to(target.device)
+        self._counts = np.asarray(counts, dtype=np.int64)[self._kinds]  # logits set to -inf by position and row
+        self._masked = np.zeros(len(rows), dtype=np.int64)
 
     @property
     def masked_logits(self) -> list[int]:
-        """Logits set to -inf so far, by row, steps on finished rows included."""
         return [int(count) for count in self._masked]
 
     def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
-        """See `ForcedRuns`."""
-        plan = self._plan
         run: list[int] = []
-        for kind in plan.kinds[position : plan.lengths[row] + 1, row].tolist():
-            if not plan.force[kind]:
+        for kind in self._kinds[position : self._lengths[row] + 1, row].tolist():
+            if not self._force[kind]:
                 return run
-            run.append(int(plan.tokens[kind][0]))
-        return run or [plan.end]
+            run.append(int(self._tokens[kind][0]))
+        return run or [self._eos]
 
     def mask(self, scores: Tensor, places: Places) -> Tensor:
-        """See `ForcedRuns`. A forced token keeps its score, which decides nothing."""
+        # A forced token keeps its score, which decides nothing.
         rows = list(places.rows)
         self._masked[rows] += self._counts[list(places.positions), rows]
-        kinds = self._kinds[places.position_ids, places.row_ids]
+        kinds = self._device_kinds[places.position_ids, places.row_ids]
         return scores.masked_fill_(self._blocked[kinds], -math.inf)
 
     def _position(self, input_ids: Tensor) -> int:
-        position = min(input_ids.shape[1] - self._prompt_width, self._last)
+        position = min(input_ids.shape[1] - self._prompt_width, len(self._kinds) - 1)
         self._masked += self._counts[position]
         return position
 
@@ -175,28 +149,26 @@ class _AllowBatch(_PlannedBatch):
     the step before allowed something else.
     """
 
-    def __init__(self, plan: _Plan, prompt_width: int, device: torch.device) -> None:
-        super().__init__(plan, prompt_width, device)
-        self._out = torch.full((plan.kinds.shape[1], plan.width), -math.inf, device=device)
+    def __init__(self, rows: Sequence[Sequence[Action]], target: Target, prompt_width: int) -> None:
+        super().__init__(rows, target, prompt_width)
+        self._out = torch.full((self._size, self._width), -math.inf, device=target.device)
         self._at = -1
         self._copied: list[int] = []  # by position: entries that are copied, which come first
         targets: list[np.ndarray] = []
         values: list[np.ndarray] = []
-        none = np.full(plan.kinds.shape[1], -1)
-        for before, kinds in zip([none, *plan.kinds[:-1]], plan.kinds, strict=True):
-            copied: list[np.ndarray] = []
-            forced: list[np.ndarray] = []
-            reset: list[np.ndarray] = []
+        none = np.full(self._size, -1)
+        for before, kinds in zip([none, *self._kinds[:-1]], self._kinds, strict=True):
+            parts: tuple[list[np.ndarray], ...] = ([], [], [])  # copied, forced, reset
             for row, (had, kind) in enumerate(zip(before.tolist(), kinds.tolist(), strict=True)):
-                (forced if plan.force[kind] else copied).append(row * plan.width + plan.tokens[kind])
+                parts[self._force[kind]].append(row * self._width + self._tokens[kind])
                 if had >= 0 and had != kind:
-                    left = np.setdiff1d(plan.tokens[had], plan.tokens[kind], assume_unique=True)
-                    reset.append(row * plan.width + left)
-            sizes = [sum(map(len, part)) for part in (copied, forced, reset)]
+                    left = np.setdiff1d(self._tokens[had], self._tokens[kind], assume_unique=True)
+                    parts[2].append(row * self._width + left)
+            sizes = [sum(map(len, part)) for part in parts]
             self._copied.append(sizes[0])
-            targets.append(np.concatenate([*copied, *forced, *reset]))
+            targets.append(np.concatenate([*itertools.chain(*parts)]))
             values.append(np.repeat(_CONSTANTS, sizes))
-        self._targets, self._values = _Slices(targets, device), _Slices(values, device)
+        self._targets, self._values = _sliced(targets, target.device), _sliced(values, target.device)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         position = self._position(input_ids)
@@ -213,32 +185,31 @@ class _AllowBatch(_PlannedBatch):
 class _BlockBatch(_PlannedBatch):
     """Few tokens are blocked: whole columns, then whole forced rows, then single entries, in place."""
 
-    def __init__(self, plan: _Plan, prompt_width: int, device: torch.device) -> None:
-        super().__init__(plan, prompt_width, device)
-        blocks = [tokens for tokens, force in zip(plan.tokens, plan.force, strict=True) if not force]
+    def __init__(self, rows: Sequence[Sequence[Action]], target: Target, prompt_width: int) -> None:
+        super().__init__(rows, target, prompt_width)
+        blocks = [tokens for tokens, force in zip(self._tokens, self._force, strict=True) if not force]
         shared = functools.reduce(np.intersect1d, blocks) if blocks else np.empty(0, np.int64)
         extra = [
             tokens if force else np.setdiff1d(tokens, shared, assume_unique=True)
-            for tokens, force in zip(plan.tokens, plan.force, strict=True)
+            for tokens, force in zip(self._tokens, self._force, strict=True)
         ]
-        rows: list[np.ndarray] = []
+        forced_rows: list[np.ndarray] = []
         targets: list[np.ndarray] = []
         values: list[np.ndarray] = []
-        for kinds, forced in zip(plan.kinds, np.asarray(plan.force)[plan.kinds], strict=True):
-            rows.append(np.flatnonzero(forced))
-            entries = [row * plan.width + extra[kind] for row, kind in enumerate(kinds.tolist())]
+        for kinds, forced in zip(self._kinds, np.asarray(self._force)[self._kinds], strict=True):
+            forced_rows.append(np.flatnonzero(forced))
+            entries = [row * self._width + extra[kind] for row, kind in enumerate(kinds.tolist())]
             targets.append(np.concatenate(entries))
             values.append(np.repeat(np.where(forced, np.float32(0.0), np.float32(-math.inf)), list(map(len, entries))))
-        self._free = [len(forced) < plan.kinds.shape[1] for forced in rows]
-        self._shared = torch.from_numpy(shared).to(device)
-        self._rows = _Slices(rows, device)
-        self._targets, self._values = _Slices(targets, device), _Slices(values, device)
+        self._shared = torch.from_numpy(shared).to(target.device)
+        self._rows = _sliced(forced_rows, target.device)
+        self._targets, self._values = _sliced(targets, target.device), _sliced(values, target.device)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         position = self._position(input_ids)
         scores = scores.contiguous()
         rows, targets = self._rows[position], self._targets[position]
-        if self._free[position]:
+        if len(rows) < self._size:
             scores.index_fill_(1, self._shared, -math.inf)
         if len(rows):
             scores.index_fill_(0, rows, -math.inf)
