@@ -64,11 +64,15 @@ def _fastest(title: str, group: Sequence[Advice]) -> Section:
     )  # fmt: skip
     rows = [
         (
-            item.batch_size, settings_text(item.best), item.tokens_per_s, item.default_tokens_per_s,
-            None if item.over_default is None else 1 / item.over_default.value, _confidence(item),
+            item.batch_size,
+            settings_text(item.best),
+            item.tokens_per_s,
+            item.default_tokens_per_s,
+            None if item.over_default is None else 1 / item.over_default.value,
+            _confidence(item),
         )
         for item in group
-    ]  # fmt: skip
+    ]
     most = max(group, key=lambda item: item.tokens_per_s)
     notes = (f"most tokens/s: batch {most.batch_size}, {settings_text(most.best)}",) if len(group) > 1 else ()
     return Section(title, notes, Table(columns, rows, missing="-"))

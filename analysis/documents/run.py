@@ -38,7 +38,9 @@ def _phases(reports: Reports) -> Section:
     )  # fmt: skip
 
     def rows(report: Report) -> Iterator[Row]:
-        for name, phase in run.phases.items() if (run := report.run) is not None else ():
+        if (run := report.run) is None:
+            return
+        for name, phase in run.phases.items():
             yield (
                 name, phase.wall_ns, per(phase.wall_ns, run.wall_ns.median), phase.host_ns, phase.gpu_ns,
                 phase.launches, phase.kernels, phase.syncs, phase.leaf_operators, phase.sync_ns,
