@@ -195,7 +195,7 @@ def test_one_run_and_more_than_two(tmp_path: Path) -> None:
     four = Tree(render(compare(runs), "html"))
     assert four.open == []
     text = four.text()
-    assert "foreign: the recorded GPU span, first work to last, is 144 µs shorter than of llama lp:generic #1" in text
+    assert "foreign: the recorded GPU span, first work to last, is 144 µs shorter than that of llama lp:gen" in text
     assert "qwen lp:generic against llama lp:generic #1: +1.38 s" in text
 
 

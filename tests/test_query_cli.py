@@ -62,7 +62,7 @@ def test_an_sql_error_shows_query_place_and_reason(molprof: Cli, trace: str, tmp
         (("launches", "t.json", "-p", "key"), 2, "'key' is not KEY=VALUE"),
         (("launches", "t.json", "-p", "a=1", "-p", "a=2"), 2, "a is given twice"),
         (("launches", "t.json", "-p", "a=1"), 2, "has no $a"),
-        (("launches", "t.json", "--format", "parquet"), 2, "name a file with -o OUT"),
+        (("launches", "t.json", "--format", "parquet"), 2, "--format parquet requires -o OUT"),
         (("lunches", "t.json"), 2, "did you mean launches"),
         (("SELECT $x", "t.json"), 2, "needs a value for $x"),
     ],

@@ -25,9 +25,7 @@ def advice_document(advice: Sequence[Advice], results: Results, bounds: Bounds |
         sections.append(Section(f"Environment {environment}", notes=(where,)))
         mine = [item for item in advice if item.environment == environment]
         for title in dict.fromkeys(map(_title, mine)):
-            group = [item for item in mine if _title(item) == title]
-            sections.append(_fastest(title, group))
-            sections += [section for item in group for section in _details(item, bounds)]
+            sections.append(_fastest(title, [item for item in mine if _title(item) == title], bounds))
     if bounds is not None:
         sections.append(_bounds(bounds))
     return Document("Fastest valid configurations", tuple(sections), lambda: _data(advice, results, bounds))
@@ -57,21 +55,26 @@ def _title(item: Advice) -> str:
     )
 
 
-def _fastest(title: str, group: Sequence[Advice]) -> Section:
+def _fastest(title: str, group: Sequence[Advice], bounds: Bounds | None) -> Section:
     columns = (
         Column("batch", "index"), Column("fastest"), Column("tokens/s", "speed"), Column("default", "speed"),
         Column("speed", "factor"), Column("certain"),
     )  # fmt: skip
     rows = [
         (
-            item.batch_size, settings_text(item.best), item.tokens_per_s, item.default_tokens_per_s,
-            None if item.over_default is None else 1 / item.over_default.value, _confidence(item),
+            item.batch_size,
+            settings_text(item.best),
+            item.tokens_per_s,
+            item.default_tokens_per_s,
+            None if item.over_default is None else 1 / item.over_default.value,
+            _confidence(item),
         )
         for item in group
-    ]  # fmt: skip
+    ]
     most = max(group, key=lambda item: item.tokens_per_s)
     notes = (f"most tokens/s: batch {most.batch_size}, {settings_text(most.best)}",) if len(group) > 1 else ()
-    return Section(title, notes, Table(columns, rows, missing="-"))
+    details = tuple(section for item in group for section in _details(item, bounds))
+    return Section(title, notes, Table(columns, rows, missing="-"), parts=details)
 
 
 def _confidence(item: Advice) -> str:

@@ -33,16 +33,12 @@ def bench_document(results: Results, title: str) -> Document:
         sections += _generation([item for item in mine if item.kind == GENERATE], gpu)
         sections += _sdpa([item for item in mine if item.kind == SDPA])
         sections += _not_ok(mine)
-    return Document(title, tuple(sections), lambda: _data(results), lambda: _records(results), results.notes)
 
+    def data() -> dict[str, Any]:
+        head = {"schema": SCHEMA, "environments": results.environments, "runs": results.runs}
+        return {**head, "cases": _rows(results)}
 
-def _data(results: Results) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "environments": results.environments,
-        "runs": results.runs,
-        "cases": _rows(results),
-    }
+    return Document(title, tuple(sections), data, lambda: _records(results), results.notes)
 
 
 def _records(results: Results) -> Table:
@@ -57,40 +53,36 @@ def _records(results: Results) -> Table:
 
 def _rows(results: Results) -> list[dict[str, Any]]:
     """A row per case and environment: settings, status and medians. None: not recorded."""
-    rows = []
-    for item in summed(results):
-        interval = item.interval
-        rows.append(
-            {
-                "environment": item.environment,
-                "case": item.case,
-                "label": item.label,
-                **item.settings,
-                "status": item.status,
-                "message": item.message,
-                "largest_batch": item.largest_batch,
-                "repeats": len(item.times_ns),
-                "time_ns": item.median_ns,
-                "low_ns": None if interval is None else interval.low,
-                "high_ns": None if interval is None else interval.high,
-                "level": None if interval is None else interval.level,
-                "tokens_per_s": item.tokens_per_s,
-                "wall_ns": item.wall_ns(),
-                "first_pass_extra_ns": item.first_extra_ns(),
-                "compile_ns": item.compile_ns(),
-                "recompiles": item.recompiles() if item.generation else None,
-                "peak_memory_bytes": item.median("peak_memory_bytes") if item.times_ns else None,
-                "kv_cache_bytes": item.median("kv_cache_bytes") if item.generation else None,
-                "tokens": item.median("tokens") if item.generation else None,
-                "valid_molecules": item.median("valid_molecules") if item.generation else None,
-                "molecules": item.median("molecules") if item.generation else None,
-                "phases": item.phase_ratios() if item.generation else None,
-                "tflops": _tflops(item),
-                "gb_per_s": _gb_per_s(item),
-                "stack": item.stack,
-            }
-        )
-    return rows
+    return [
+        {
+            "environment": item.environment,
+            "case": item.case,
+            "label": item.label,
+            **item.settings,
+            "status": item.status,
+            "message": item.message,
+            "largest_batch": item.largest_batch,
+            "repeats": len(item.times_ns),
+            "time_ns": item.median_ns,
+            **{f"{end}_ns": getattr(item.interval, end, None) for end in ("low", "high")},
+            "level": getattr(item.interval, "level", None),
+            "tokens_per_s": item.tokens_per_s,
+            "wall_ns": item.wall_ns(),
+            "first_pass_extra_ns": item.first_extra_ns(),
+            "compile_ns": item.compile_ns(),
+            "recompiles": item.recompiles() if item.generation else None,
+            "peak_memory_bytes": item.median("peak_memory_bytes") if item.times_ns else None,
+            **{
+                name: item.median(name) if item.generation else None
+                for name in ("kv_cache_bytes", "tokens", "valid_molecules", "molecules")
+            },
+            "phases": item.phase_ratios() if item.generation else None,
+            "tflops": _tflops(item),
+            "gb_per_s": _gb_per_s(item),
+            "stack": item.stack,
+        }
+        for item in summed(results)
+    ]
 
 
 def _busy(results: Results, environment: str) -> tuple[str, ...]:

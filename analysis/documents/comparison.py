@@ -24,7 +24,6 @@ _LARGEST = 3
 # A larger part of the difference that is unexplained is worth a note.
 _RESIDUAL_RATIO = 0.01
 _SHARES = "share: of the whole difference; a part below 0 % works against it"
-_FACTOR_LABELS = {"tokens": "tokens", "steps_per_token": "steps per token", "time_per_step": "time per step"}
 
 # A name and its time in every run, ns.
 _Part = tuple[str, Sequence[int | None]]
@@ -66,11 +65,8 @@ def _differences(comparison: Comparison) -> Iterator[Section]:
     first, others = comparison.labels[0], comparison.labels[1:]
     known = {label: item for label, item in zip(others, comparison.differences, strict=True) if item is not None}
     missing = [f"{label}: {NOT_RECORDED}" for label in others if label not in known]
-    title = f"Difference in unprofiled time from {first}"
-    if known:
-        yield Section(title, (*missing, *_notes(comparison, known)), _parts(known))
-    else:
-        yield Section(title, tuple(missing))
+    notes, table = (_notes(comparison, known), _parts(known)) if known else ((), None)
+    yield Section(f"Difference in unprofiled time from {first}", (*missing, *notes), table)
     recorded = {label: item for label, item in zip(others, comparison.trace_differences, strict=True) if item}
     if recorded:
         yield _recorded(first, recorded)
@@ -114,7 +110,10 @@ def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[
             text = ", ".join(f"{part_label(part)} {signed_time_text(item.parts[part])}" for part in parts[:_LARGEST])
             yield f"{label}: largest parts: {text}"
         if item.factors:
-            yield f"{label}: {_factors(item)}"
+            product = " × ".join(
+                f"{name.replace('_', ' ')} {factor_text(ratio)}" for name, ratio in item.factors.items()
+            )
+            yield f"{label}: time {factor_text(prod(item.factors.values()))} = {product}"
         if item.residual_ratio is not None and abs(item.residual_ratio) > _RESIDUAL_RATIO:
             yield f"{label}: more than 1 % of the difference is unexplained"
         if item.gpu_beyond_ns is not None and any(item.gpu_beyond_ns):
@@ -128,12 +127,6 @@ def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[
     if extra := [f"{label} {text}" for label, report in runs if (text := _first_pass(report.run))]:
         noise = " (~: no slower than the slowest timed pass)" if any(text.endswith(" ~") for text in extra) else ""
         yield f"not in the table: first pass (compiling, first use) minus the median: {', '.join(extra)}{noise}"
-
-
-def _factors(item: Difference) -> str:
-    """The ratio of the times as a product."""
-    product = " × ".join(f"{_FACTOR_LABELS[name]} {factor_text(ratio)}" for name, ratio in item.factors.items())
-    return f"time {factor_text(prod(item.factors.values()))} = {product}"
 
 
 def _first_pass(run: Run | None) -> str:

@@ -147,8 +147,12 @@ def _metrics(reports: Reports) -> Iterator[Section]:
             _column(name, any(isinstance(row[place], str) for rows in alike.values() for row in rows))
             for place, name in enumerate(first.columns)
         ]
-        rows = partial(_rows, alike)
-        yield Section(first.title, table=reports.table(columns, rows, missing=""), detail=True)
+        table = reports.table(columns, partial(_rows, alike), missing="")
+        yield Section(first.title, table=table, detail=True)
+
+
+def _rows(alike: Mapping[int, Sequence[Row]], report: Report) -> Sequence[Row]:
+    return alike.get(id(report), ())
 
 
 def _column(name: str, text: bool) -> Column:
@@ -157,10 +161,6 @@ def _column(name: str, text: bool) -> Column:
     unit: Unit = next((unit for suffix, unit in units.items() if name.endswith(suffix)), "number")
     title = name.removesuffix("_ns").removesuffix("_bytes").replace("_ratio", " share").replace("_", " ")
     return Column(_TITLES.get(name, title), "name" if text else unit)
-
-
-def _rows(alike: Mapping[int, Sequence[Row]], report: Report) -> Sequence[Row]:
-    return alike.get(id(report), ())
 
 
 def _checks(reports: Reports) -> Section:

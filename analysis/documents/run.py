@@ -38,8 +38,7 @@ def _phases(reports: Reports) -> Section:
     )  # fmt: skip
 
     def rows(report: Report) -> Iterator[Row]:
-        run = report.run
-        if run is None:
+        if (run := report.run) is None:
             return
         for name, phase in run.phases.items():
             yield (

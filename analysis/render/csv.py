@@ -16,13 +16,12 @@ from molprof.common.text import escaped
 
 def render(document: Document) -> str:
     """The document's records; without any, the JSON path of each figure, joined by dots, and its value."""
+    lines: Iterable[Iterable[Any]]
     if document.records is None:
-        return _csv([("figure", "value"), *_leaves((), document.data())])
-    table = document.records()
-    return _csv([[column.title for column in table.columns], *table.rows])
-
-
-def _csv(lines: Iterable[Iterable[Any]]) -> str:
+        lines = [("figure", "value"), *_leaves((), document.data())]
+    else:
+        table = document.records()
+        lines = [[column.title for column in table.columns], *table.rows]
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerows([escaped(cell) if isinstance(cell, str) else cell for cell in line] for line in lines)

@@ -97,25 +97,17 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     pairs = [compare([runs[preset], runs[f"{preset}-lp"]]) for preset in ("llama", "qwen")]
     deliver(comparison_document(compare(reports)))
     write("")
-    deliver(
-        Document(
-            "",
-            (
-                Section("What the LP does", tuple(line for pair in pairs for line in comparison_verdict(pair))),
-                Section("Valid molecules", tuple(f"{name}: {_valid(report)}" for name, report in runs.items())),
-                Section("Traces", tuple(map(str, paths.values()))),
-                Section(
-                    "Next",
-                    (
-                        f"molprof report {paths['qwen-lp']}",
-                        f"molprof compare {paths['qwen']} {paths['qwen-lp']}",
-                        f"molprof open {paths['qwen-lp']}",
-                    ),
-                ),
-            ),
-            dict,
-        )
-    )
+    after = {
+        "What the LP does": [line for pair in pairs for line in comparison_verdict(pair)],
+        "Valid molecules": [f"{name}: {_valid(report)}" for name, report in runs.items()],
+        "Traces": [str(path) for path in paths.values()],
+        "Next": [
+            f"molprof report {paths['qwen-lp']}",
+            f"molprof compare {paths['qwen']} {paths['qwen-lp']}",
+            f"molprof open {paths['qwen-lp']}",
+        ],
+    }
+    deliver(Document("", tuple(Section(title, tuple(lines)) for title, lines in after.items()), dict))
 
 
 def _left(elapsed_s: float, done: int) -> str:

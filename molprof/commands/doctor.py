@@ -15,8 +15,6 @@ from molprof.common.document import Document, Section, pairs
 if TYPE_CHECKING:
     from molprof.profiler.doctor.checks import Diagnosis
 
-NEITHER = 3
-
 
 @click.command("doctor")
 @click.option(
@@ -43,7 +41,7 @@ def command(limit_s: float, config: Path | None, style: str, output: Path | None
     with click.progressbar(length=len(TRIALS), label="checks", file=sys.stderr) as bar:
         diagnosis = diagnose(config, limit_s, lambda: bar.update(1))
     deliver(_document(diagnosis), style, output)
-    return 0 if diagnosis.can_analyse or diagnosis.can_capture else NEITHER
+    return 0 if diagnosis.can_analyse or diagnosis.can_capture else 3
 
 
 def _document(diagnosis: Diagnosis) -> Document:

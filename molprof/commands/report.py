@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,10 +123,7 @@ def _outputs(traces: Sequence[Path], output: Path | None, style: str, force: boo
 
 
 def _stem(trace: Path) -> str:
-    name = trace.name
-    for ending in (".gz", ".zst", ".json"):
-        name = name.removesuffix(ending)
-    return name
+    return re.sub(r"(\.json)?(\.zst)?(\.gz)?$", "", trace.name)
 
 
 def _deliver(reports: Sequence[Report], style: str, outputs: Sequence[Path | None]) -> None:
