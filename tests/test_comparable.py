@@ -29,6 +29,10 @@ def changed(tmp_path: Path, generation: dict[str, Any] | None = None, smiles: st
     return load_report(tiny_trace.write(tmp_path / "other.json", content))
 
 
+def sampled(**parameters: float) -> dict[str, Any]:
+    return {"sampling": "sample", "sampling_parameters": parameters}
+
+
 @pytest.fixture
 def report(tmp_path: Path) -> Report:
     return load_report(tiny_trace.write(tmp_path / "trace.json", tiny_trace.document()))
@@ -38,11 +42,7 @@ def report(tmp_path: Path) -> Report:
     ("change", "problem"),
     [
         ({"smiles": "CC"}, "other molecules, as CC instead of C (1 of 2)"),
-        ({"generation": {"sampling": "top_p"}}, "sampling (top_p, not greedy)"),
-        (
-            {"generation": {"sampling_parameters": {"temperature": 0.5}}},
-            "sampling parameters (temperature 0.5, not none)",
-        ),
+        ({"generation": sampled(temperature=0.5, top_p=0.9)}, "sampling (sample, not greedy)"),
     ],
 )
 def test_other_work_is_refused_unless_anyway(
@@ -55,6 +55,13 @@ def test_other_work_is_refused_unless_anyway(
     assert (str(caught.value), caught.value.exit_code) == (line, 3)
     assert "--anyway" in str(caught.value.hint)
     assert line in compare([report, other], anyway=True).notes
+
+
+def test_other_sampling_parameters_are_other_work(tmp_path: Path) -> None:
+    runs = [changed(tmp_path, sampled(temperature=value, top_p=0.9)) for value in (1.0, 0.5)]
+    expected = r"sampling parameters \(temperature 0.5, top_p 0.9, not temperature 1.0, top_p 0.9\)"
+    with pytest.raises(NotComparableError, match=expected):
+        compare(runs)
 
 
 def test_a_run_of_fewer_molecules_is_refused(tmp_path: Path, report: Report) -> None:
