@@ -165,7 +165,7 @@ def test_short_names_are_listed_and_taken(project: Project, tmp_path: Path, molp
     assert project.file is not None
     listed = " ".join(molprof("presets").stdout.split())
     assert f" mine {tmp_path / 'checkpoint'}, tokenizer qwen, --lp generic " in listed
-    assert f"clusters (--submit) of {project.file} h100 partition gpu, account chem," in listed
+    assert f"Clusters (--submit) of {project.file} h100 partition gpu, account chem," in listed
     conformers = tmp_path / "c.txt"
     conformers.write_text("[C]<1.0,2.0,3.0>\n")
     counted = {
