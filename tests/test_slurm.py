@@ -120,7 +120,7 @@ def test_a_detached_job_is_collected_by_its_id(here: Path, molprof: Cli) -> None
     assert (sent.returncode, sent.stdout) == (0, "report-1\n")
     collected = molprof("collect", "report-1", "--wait")
     assert collected.returncode == 3
-    assert [line.split()[1:3] for line in collected.stdout.splitlines()[1:]] == [
+    assert [line.split()[1:3] for line in collected.stdout.splitlines()[2:]] == [
         ["a", "ok"],
         ["b", "ok"],
         ["absent", "failed"],
@@ -201,7 +201,7 @@ def test_the_scheduler_is_killed_in_the_middle(here: Path, slurm: SlurmNode, mol
         collected = molprof("collect", "1")
         assert collected.returncode == 3
         assert "Slurm does not answer" in collected.stderr
-        assert [line.split(maxsplit=3)[2] for line in collected.stdout.splitlines()[1:]] == ["ok", "unknown"]
+        assert [line.split(maxsplit=3)[2] for line in collected.stdout.splitlines()[2:]] == ["ok", "unknown"]
         assert "it was running" in collected.stdout
     finally:
         slurm.start_controller()
