@@ -42,7 +42,7 @@ def test_templates_do_not_depend_on_how_they_are_built(threads: int, cache: bool
 def test_the_cache_builds_a_molecule_once_until_it_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     built = []
 
-    def counted(molecule: Molecule, *rest: object) -> str:
+    def counted(molecule: Molecule, **rest: object) -> str:
         built.append(molecule.smiles)
         return molecule.smiles
 

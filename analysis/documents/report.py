@@ -46,6 +46,8 @@ def warnings(reports: Reports) -> tuple[str, ...]:
 def _warnings(report: Report) -> Iterator[str]:
     if not report.trace.complete:
         yield f"the trace is damaged, only its whole part was read: {report.trace.problem}"
+    if not report.trace.whole_steps:
+        yield "parts of steps were left out of the trace: figures of steps and phases are not recorded"
     if not report.trace.events_by_category:
         yield "the trace holds no events with a duration, so nothing was recorded"
     if broken := [check.text for check in report.checks if not check.holds]:

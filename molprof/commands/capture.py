@@ -16,6 +16,7 @@ from molprof.commands.progress import Progress
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.settings import ATTENTION, AUTO, COMPILE, DTYPES, KV_CACHES, SAMPLING, WEIGHTS, CaptureSettings
+from molprof.common.values import bytes_text
 from molprof.profiler.capture.tracefile import OutputFile
 from molprof.profiler.models.architecture import NAMED, check_folder, check_preset
 from molprof.profiler.project import Project
@@ -141,7 +142,7 @@ def command(context: click.Context, /, output: Path, force: bool, submission: Su
         result = capture(settings, trace, progress)
     for line in result.notes:
         note(line)
-    note(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB); next: molprof report {shlex.quote(str(output))}")
+    note(f"wrote {output} ({bytes_text(output.stat().st_size)}); next: molprof report {shlex.quote(str(output))}")
 
 
 def check_sampling(context: click.Context) -> None:

@@ -9,6 +9,7 @@ import click
 
 from molprof.commands.options import TRACE, file_option, note
 from molprof.common.files import check_output
+from molprof.common.values import bytes_text
 
 _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
@@ -87,6 +88,6 @@ def command(
     from molprof.analysis.trim import Wish, trim
 
     outcome = trim(trace, output, Wish(steps, batch, phases, categories, without, start_ns, end_ns))
-    note(f"wrote {output}: {outcome.after:,} of {outcome.before:,} events, {output.stat().st_size / 1e6:.1f} MB")
+    note(f"wrote {output}: {outcome.after:,} of {outcome.before:,} events, {bytes_text(output.stat().st_size)}")
     if outcome.unplaced:
         note(f"{outcome.unplaced:,} events with separate begin and end were kept regardless of time")
