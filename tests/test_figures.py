@@ -62,6 +62,8 @@ def test_a_figure_with_its_query_needs_no_second_place(tmp_path: Path, monkeypat
         assert LONGEST.title not in render(report, style)
     assert "longest_kernel_ns,ns,40000,," in render(comparison, "csv")
     assert "longest kernel" in render(report, "html")
-    assert json.loads(render(report, "json"))["tables"][LONGEST.name] == [{"dur_ns": 40_000}]
+    data = json.loads(render(report, "json"))
+    assert (data["tables"][LONGEST.name], data["figures"][FIGURE.id]) == ([{"dur_ns": 40_000}], 40_000)
+    assert "figures.longest_kernel_ns,40000\n" in render(report, "csv")
     assert judge_report(report, [parse_threshold("longest_kernel_ns>30us")]).broken
     assert judge_report(stored, [parse_threshold("longest_kernel_ns>30us")]).untold

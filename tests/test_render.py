@@ -13,7 +13,9 @@ import tiny_trace
 from page_data import render, report_of
 
 from molprof.analysis.compare import compare
+from molprof.analysis.documents.figures import figure_values
 from molprof.analysis.figures import Report
+from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.render import FORMATS
 from molprof.analysis.render import render as render_document
 from molprof.analysis.render.table import WIDTH
@@ -200,7 +202,8 @@ def test_hostile_names(tmp_path: Path, form: str, compared: bool) -> None:
     if form in ("table", "markdown", "json", "csv"):
         assert all(character.isprintable() or character == "\n" for character in shown)
     if form == "json":
-        assert json.loads(shown) == (compare([evil, evil]) if compared else evil).to_json()
+        expected = compare([evil, evil]).to_json() if compared else {**evil.to_json(), "figures": figure_values(evil)}
+        assert json.loads(shown) == expected
     if form == "csv":
         assert "evil|<b>\\x1b[31m\\u202e`*_\\r\\n名前" in shown
     if form == "table":
@@ -277,7 +280,9 @@ def test_comparisons_of_any_number_fit(tmp_path: Path, report: Report, count: in
 
 
 def test_json_and_csv(report: Report) -> None:
-    assert json.loads(render(report, "json")) == report.to_json()
+    data = json.loads(render(report, "json"))
+    assert data.pop("figures") == {figure.id: figure.value(report) for figure in FIGURES}
+    assert data == report.to_json()
     figures = dict(csv.reader(io.StringIO(render(report, "csv"))))
     assert figures["counts.launches"] == "4"
     assert figures["run.phases.template.launches"] == ""

@@ -12,6 +12,7 @@ from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.settings import SETTINGS
 from molprof.common.document import Cell, Column, Row, Section, Table
+from molprof.common.values import Value
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ def report_figures(label: str, report: Report) -> Section:
     """The figures of one report."""
     columns = (Column("figure"), Column(label, "number"))
     return _section(columns, ((figure, [Cell(figure.value(report), figure.unit)]) for figure in FIGURES), ())
+
+
+def figure_values(report: Report) -> dict[str, Value]:
+    """Each figure by its id; None: not recorded."""
+    return {figure.id: figure.value(report) for figure in FIGURES}
 
 
 def compared_figures(comparison: Comparison) -> Section:

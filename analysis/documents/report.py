@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from molprof.analysis.compare import run_labels
-from molprof.analysis.documents.figures import Reports, report_figures, settings_section
+from molprof.analysis.documents.figures import Reports, figure_values, report_figures, settings_section
 from molprof.analysis.documents.run import run_sections
 from molprof.analysis.documents.verdict import report_verdict
 from molprof.analysis.figures import Report
@@ -32,10 +33,15 @@ def report_document(report: Report) -> Document:
             settings_section(reports),
             *report_sections(reports),
         ),
-        report.to_json,
+        partial(_data, report),
         warnings=warnings(reports),
         summary=report_verdict(report),
     )
+
+
+def _data(report: Report) -> dict[str, Any]:
+    """The report's JSON, and each figure by its id; null: not recorded."""
+    return {**report.to_json(), "figures": figure_values(report)}
 
 
 def warnings(reports: Reports) -> tuple[str, ...]:
