@@ -150,7 +150,7 @@ def test_an_error_in_a_process_is_the_same_error(trace: Path, monkeypatch: pytes
     bad.write_text('{"traceEvents": [')
     with pytest.raises(TraceError, match=r"bad\.json is truncated inside event 1") as failure:
         reports.load_reports([trace, bad], ReportOptions())
-    assert failure.value.hint == "read what is whole with --partial"
+    assert failure.value.hint == "read the intact part with --partial"
 
 
 def test_reports_are_decoded_by_several_threads_at_once(tmp_path: Path, trace: Path) -> None:

@@ -189,9 +189,16 @@ def test_a_stored_report_that_is_not_whole(tmp_path: Path, report: Report) -> No
     path.write_text(json.dumps({key: content[key] for key in ("schema", "trace")}))
     with pytest.raises(TraceError, match="is not a whole report of this molprof: Object missing required field"):
         read_stored(path)
-    path.write_text(json.dumps({**content, "tables": 5}))
-    with pytest.raises(TraceError, match="is not a whole report"):
-        read_stored(path)
+    for tables, message in (
+        (5, "Expected `object`, got `int`"),
+        ({"steps": [5]}, "Expected `object`, got `int`"),
+        ({"drift": [{"drift": 1}]}, "table drift lacks junk_and_filler_tokens in a row"),
+        ({"of_a_newer_molprof": [{"a": 1, "b": 2}, {"a": 1}]}, "table of_a_newer_molprof lacks b in a row"),
+        ({"host_syncs": [{"time_ns": "long"}]}, "table host_syncs has text in place of a number: time_ns"),
+    ):
+        path.write_text(json.dumps({**content, "tables": tables}))
+        with pytest.raises(TraceError, match=f"is not a whole report of this molprof: {message}"):
+            read_stored(path)
 
 
 def test_a_stored_report_without_a_table_or_with_another_is_read(tmp_path: Path, report: Report) -> None:

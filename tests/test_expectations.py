@@ -56,8 +56,8 @@ def test_a_file(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ('direction = "lower"', 'direction = "down"', "line 5: direction is 'down', expected 'lower' or 'higher'"),
-        ('metric = "forward_ns"', 'metric = "foward_ns"', "line 4: no metric 'foward_ns'"),
-        ('metric = "forward_ns"', 'metric = "device"', "line 4: no metric 'device'"),
+        ('metric = "forward_ns"', 'metric = "foward_ns"', "line 4: no figure 'foward_ns'"),
+        ('metric = "forward_ns"', 'metric = "device"', "line 4: no figure 'device'"),
         ("bound = 2", "bound = -2", "line 12: bound is -2, expected a ratio above 0"),
         ("bound = 2", "bound = true", "line 12: bound is True"),
         ("bound = 2", "bound = inf", "line 12: bound is inf"),

@@ -19,6 +19,7 @@ from trace_rows import x
 
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
+from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.analysis.reports.load import load_report
 from molprof.analysis.trim import Wish, trim
 from molprof.common.errors import TraceError, UsageError
@@ -254,6 +255,15 @@ def test_a_damaged_trace_is_not_trimmed_and_nothing_is_advised_that_trim_cannot_
         trim(source, tmp_path / "small.json", Wish(steps=(1, 1)))
     assert error.value.hint == "copy or record the file again: only whole traces are trimmed"
     assert not (tmp_path / "small.json").exists()
+
+
+def test_a_wrong_manifest_is_told_with_the_file(tmp_path: Path) -> None:
+    content = tiny_trace.document()
+    content["molprof"]["molecules"] = "none"
+    source = tiny_trace.write(tmp_path / "trace.json", content)
+    with pytest.raises(TraceError, match=r"trace.json: manifest: molecules: expected `array`, got `str`") as error:
+        trim(source, tmp_path / "small.json", Wish(steps=(1, 1)))
+    assert error.value.hint == MANIFEST_HINT
 
 
 def test_a_wrong_mark_is_no_report(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def _expectation(file: TomlFile, found: object, number: int) -> Expectation:
     if entry["direction"] not in ("lower", "higher"):
         refuse(f"direction is {entry['direction']!r}, expected 'lower' or 'higher'", "direction")
     if entry["metric"] not in METRICS:
-        refuse(f"no metric {entry['metric']!r}", "metric", near_metrics(entry["metric"]))
+        refuse(f"no figure {entry['metric']!r}", "metric", near_metrics(entry["metric"]))
     bound = entry.get("bound", 1.0)
     if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not (math.isfinite(bound) and bound > 0):
         refuse(f"bound is {bound!r}, expected a ratio above 0, such as 0.8", "bound")

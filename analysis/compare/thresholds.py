@@ -25,7 +25,7 @@ _FORM = re.compile(
 _OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _FORMS = (
-    "METRIC, then > >= < or <=, then a change (+5%, -5%) or a value: launches_per_token>+5%  wall_ns>2s  junk_tokens>0"
+    "FIGURE, then > >= < or <=, then a change (+5%, -5%) or a value: launches_per_token>+5%  wall_ns>2s  junk_tokens>0"
 )
 
 
@@ -55,7 +55,7 @@ def parse_threshold(text: str, relative: bool = True) -> Threshold:
         raise UsageError(f"{text!r} is not a threshold", hint=_FORMS)
     metric = METRICS.get(match["metric"])
     if metric is None:
-        raise UsageError(f"{text!r}: no metric {match['metric']!r}", hint=near_metrics(match["metric"]))
+        raise UsageError(f"{text!r}: no figure {match['metric']!r}", hint=near_metrics(match["metric"]))
     unit, sign, number = match["unit"], match["sign"], float(match["number"])
     if sign:
         if unit != "%":
@@ -85,10 +85,10 @@ def _value(text: str, metric: Figure, unit: str | None, number: float) -> float:
 
 
 def near_metrics(name: str) -> str:
-    """A hint that names metrics like `name`, or all of them."""
+    """A hint that names figures like `name`, or all of them."""
     near = difflib.get_close_matches(name, METRICS, n=4, cutoff=0.5)
     near += [item for item in METRICS if name.lower() in item and item not in near]
-    return f"did you mean {', '.join(near[:5])}?" if near else f"metrics: {', '.join(METRICS)}"
+    return f"did you mean {', '.join(near[:5])}?" if near else f"figures: {', '.join(METRICS)}"
 
 
 def judge_report(report: Report, thresholds: Sequence[Threshold]) -> Outcome:

@@ -9,7 +9,7 @@ from molprof.common.errors import TraceError
 
 RECORD_HINT = "record the trace again, or copy the file again"
 CHROME_HINT = "molprof reads traces in Chrome format, as torch.profiler writes them"
-_PARTIAL_HINT = "read what is whole with --partial"
+_PARTIAL_HINT = "read the intact part with --partial"
 # The longest event, or value of another top-level key.
 _MAX_VALUE_BYTES = 256 * 1024 * 1024
 _SPACE = re.compile(rb"[ \t\r\n]*")

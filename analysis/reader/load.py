@@ -154,7 +154,7 @@ def _load_perfetto(source: Source, engine: Engine, partial: bool) -> TraceInfo:
                 engine.feed(block)
             if not packets.is_whole:
                 what = f"is truncated inside packet {packets.count}"
-                hint = "record it again, or read what is whole with --partial"
+                hint = "record it again, or read the intact part with --partial"
                 raise TraceError(f"{source.name} {what}", hint=hint)
         except TraceError as error:
             problem = error

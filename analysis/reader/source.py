@@ -51,7 +51,7 @@ _MAX_RATIO = 400
 _HARMLESS_BYTES = 1 << 30
 # The largest zstd window, 128 MiB, as its own command line allows by default.
 _zstd = partial(zstd.ZstdDecompressor, options={zstd.DecompressionParameter.window_log_max: 27})
-_HINT = "copy or record the file again, or read what is whole with --partial"
+_HINT = "copy or record the file again, or read the intact part with --partial"
 
 
 @dataclass(frozen=True)

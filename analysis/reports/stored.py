@@ -15,11 +15,20 @@ from molprof.analysis.figures.model import SCHEMA, Report
 from molprof.analysis.reader.source import STDIN, open_source
 from molprof.analysis.reports.load import ReportOptions, load_reports
 from molprof.common.errors import TraceError
+from molprof.common.values import Value
 
 # A report of a long run takes a few MB. Larger files are traces.
 _MAX_BYTES = 256 << 20
 # Chrome traces begin with their events, or with a few words on the machine.
 _HEAD_BYTES = 64 << 10
+# Columns that comparisons and plots read from the rows of a table.
+_READ_COLUMNS = {
+    "steps": ("source", "steps", "tokens", "launches"),
+    "kernel_classes": ("class", "count", "time_ns", "time_ratio"),
+    "idle_causes": ("cause", "time_ns"),
+    "drift": ("junk_and_filler_tokens", "blocks"),
+    "template_drift": ("drift", "blocks"),
+}
 
 
 def load_compared(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
@@ -69,9 +78,10 @@ def _report(path: Path, content: dict[str, Any]) -> Report:
             hint="pip install --upgrade molprof",
         )
     try:
-        content["tables"] = [_table(name, rows) for name, rows in content.get("tables", {}).items()]
+        tables = msgspec.convert(content.get("tables", {}), dict[str, list[dict[str, Value]]])
+        content["tables"] = [_table(name, rows) for name, rows in tables.items()]
         report = msgspec.convert(content, type=Report)
-    except (msgspec.ValidationError, TypeError, AttributeError, KeyError) as error:
+    except msgspec.ValidationError as error:
         raise _not_whole(path, error) from error
     for found in _contradictions(report):
         raise _not_whole(path, found)
@@ -83,10 +93,19 @@ def _not_whole(path: Path, why: object) -> TraceError:
     return TraceError(f"{path} is not a whole report of this molprof: {why}", hint=hint)
 
 
-def _table(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """A table with columns and title, from its rows in JSON; without rows it has no columns."""
+def _table(name: str, rows: list[dict[str, Value]]) -> dict[str, Any]:
+    """A table with columns and title, from its rows in JSON; without rows it has no columns.
+
+    Raises msgspec.ValidationError.
+    """
     title = TABLES[name].title if name in TABLES else name
     columns = list(rows[0]) if rows else []
+    for row in rows:
+        for key in (*columns, *_READ_COLUMNS.get(name, ())):
+            if key not in row:
+                raise msgspec.ValidationError(f"table {name} lacks {key} in a row")
+            if key.endswith("_ns") and isinstance(row[key], str):
+                raise msgspec.ValidationError(f"table {name} has text in place of a number: {key}")
     return {"name": name, "title": title, "columns": columns, "rows": [[row[key] for key in columns] for row in rows]}
 
 

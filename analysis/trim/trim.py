@@ -14,6 +14,7 @@ import numpy as np
 from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.recorded_steps import RecordedStep, read_recorded_steps
 from molprof.analysis.reader.events import STACK_CATEGORY
+from molprof.analysis.reader.load import MANIFEST_HINT
 from molprof.analysis.reader.open import open_trace
 from molprof.analysis.trim.plan import Filter, Plan, Stretch, Wish, make_plan
 from molprof.analysis.trim.scan import Scan, pass_over
@@ -61,7 +62,7 @@ def trim(path: Path, output: Path, wish: Wish) -> Outcome:
         trimmed = _record(path, wish, chosen, trimmed_from_json(keys.get(TRIMMED_KEY)))
         kept = [step for step in steps if plan.stretch.start_ns <= step.start_ns < plan.stretch.end_ns]
         if isinstance(keys.get(KEY), dict) and len(kept) < len(steps):
-            keys[KEY] = _trimmed_manifest(keys[KEY], kept)
+            keys[KEY] = _trimmed_manifest(path, keys[KEY], kept)
         keep.close({**keys, "traceName": output.name, TRIMMED_KEY: asdict(trimmed)})
     return Outcome(sum(found.events_by_category.values()), keep.kept, keep.unplaced, trimmed)
 
@@ -139,9 +140,12 @@ def _record(path: Path, wish: Wish, chosen: list[RecordedStep], earlier: Trimmed
     )
 
 
-def _trimmed_manifest(raw: dict[str, Any], kept: Sequence[RecordedStep]) -> dict[str, Any]:
+def _trimmed_manifest(path: Path, raw: dict[str, Any], kept: Sequence[RecordedStep]) -> dict[str, Any]:
     """The manifest with window and step times of the steps `kept`; all else is of the whole run. Raises TraceError."""
-    manifest = from_json(raw)
+    try:
+        manifest = from_json(raw)
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}", hint=error.hint or MANIFEST_HINT) from error
     steps = [(step.batch, step.number) for step in kept if step.batch is not None]
     window = raw["window"]
     if len({batch for batch, _ in steps}) == 1:

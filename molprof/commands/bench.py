@@ -26,13 +26,19 @@ class _BenchGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        lines = [(name, (one.help or "").partition("\n")[0]) for name, one in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(lines)
+
 
 @click.group("bench", cls=_BenchGroup)
 def command() -> None:
     """Measure configurations, each case in a process of its own, so that none can stop the others.
 
-    A case ends as ok, failed, hung (killed at --limit, with its stack), out of memory (with the largest batch that
-    fits) or unsupported (with the reason). Each result is added to a file at once; Ctrl-C keeps the results so far.
+    A case ends as ok, failed, timed out (killed at --limit, with its stack), out of memory (with the largest batch
+    that fits) or unsupported (with the reason). Each result is added to a file at once; Ctrl-C keeps the results so
+    far.
 
     \b
     Examples:

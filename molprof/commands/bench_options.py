@@ -125,15 +125,20 @@ def generation_options(benchmark: Benchmark) -> tuple[Callable[[_F], _F], ...]:
     grid = (
         click.option(
             item.option, item.setting, type=Values(item.choices, item.read), help=item.help, show_default=True,
-            default=",".join(map(_text, values[item.setting])),
+            default=_list(values[item.setting], item.choices),
         )
         for item in DIMENSIONS
     )  # fmt: skip
     return *grid, *_GENERATION_OPTIONS
 
 
-def _text(value: object) -> str:
+def _list(values: Sequence[object], choices: Sequence[str] | None) -> str:
     """As it is given on the command line."""
+    texts = [_text(value) for value in values]
+    return ALL if choices is not None and texts == list(choices) else ",".join(texts)
+
+
+def _text(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "none" if value is None else str(value)

@@ -107,7 +107,7 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @submit_options
 @click.pass_context
 def command(context: click.Context, /, output: Path, force: bool, submission: Submission, **options: Any) -> None:
-    """Generates molecules, measures the time without the profiler, then records some of the steps.
+    """Generate molecules, measure the time without the profiler, then record some of the steps.
 
     Warm-up and timed passes run first, without the profiler. One more pass is recorded, by default 20 decode steps of
     the first batch. OUT holds these steps, all tokens, and the settings and times of the run.

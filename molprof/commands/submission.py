@@ -97,7 +97,7 @@ def submit_options(command: _Command) -> _Command:
             "overrides",
             multiple=True,
             metavar="KEY=VALUE",
-            help="With --submit: replace a value of the table, such as time=2:00:00. May be given several times.",
+            help="With --submit: replace a value of the table, such as time=2:00:00. Repeatable.",
         ),
         click.option("--submit", "cluster", metavar="NAME", help=_SUBMIT),
         config_option,

@@ -61,7 +61,7 @@ def command(
     limit_s: float | None,
     submission: Submission,
 ) -> None:
-    """Captures every combination of the options in FILE, one after the other here, or on a cluster.
+    """Capture every combination of the options in FILE, one after the other here, or on a cluster.
 
     Each case runs in a separate process. If one fails, the others still run; Ctrl-C keeps what is done. molprof report
     and molprof compare accept DIR in place of its traces.

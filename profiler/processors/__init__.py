@@ -22,7 +22,7 @@ class Entry:
     summary: str
 
 
-_CONTRACT = "a factory takes a Target: see molprof/profiler/processors/base.py"
+_CONTRACT = "a factory takes a Target: see docs/processors.md"
 PROCESSORS = {
     "generic": Entry("rows:Generic", "position template; FREE blocks brackets and controls; any tokenizer"),
     "qwen": Entry("rows:Qwen", "position template; FREE allows number tokens only; single-digit tokenizers"),
