@@ -28,15 +28,15 @@ def presets_document(project: Project) -> Document:
     models |= {name: [_alias(alias)] for name, alias in project.models.items()}
     processors = {name: [entry.summary] for name, entry in PROCESSORS.items()} | {"MODULE:FACTORY": ["your own"]}
     molecules = {"built-in": [f"{sum(bool(line.strip()) for line in _molecules())} held out from training"]}
-    found: dict[str, Mapping[str, Sequence[str]]] = {
-        "Models (--model)": models,
-        "Logits processors (--processor; --lp selects by tokenizer)": processors,
-        "Molecules (without --smiles)": molecules,
-    }
-    if project.clusters:
-        clusters = {name: [_cluster(settings)] for name, settings in project.clusters.items()}
-        found[f"Clusters (--submit) of {project.file}"] = clusters
-    return Document("molprof presets", tuple(_section(*item) for item in found.items()), lambda: found)
+    clusters = {name: [_cluster(settings)] for name, settings in project.clusters.items()}
+    sections = (
+        _section("Models (--model)", models),
+        _section("Logits processors (--processor; --lp selects by tokenizer)", processors),
+        _section("Molecules (without --smiles)", molecules),
+        *([_section(f"Clusters (--submit) of {project.file}", clusters)] if clusters else []),
+    )
+    data = {"schema": 1, "models": models, "processors": processors, "molecules": molecules, "clusters": clusters}
+    return Document("molprof presets", sections, lambda: data)
 
 
 def _section(title: str, entries: Mapping[str, Sequence[str]]) -> Section:

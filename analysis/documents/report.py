@@ -53,7 +53,8 @@ def _warnings(report: Report) -> Iterator[str]:
     if not report.trace.complete:
         yield f"the trace is damaged, only its whole part was read: {report.trace.problem}"
     if not report.trace.whole_steps:
-        yield "parts of steps were left out of the trace: figures of steps and phases are not recorded"
+        lost = "parts of steps were left out, so figures of steps and phases are not recorded"
+        yield f"the trace was {report.trace.trimmed}; {lost}"
     if not report.trace.events_by_category:
         yield "the trace holds no events with a duration, so nothing was recorded"
     if broken := [check.text for check in report.checks if not check.holds]:
