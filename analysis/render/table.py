@@ -30,7 +30,10 @@ def render(document: Document) -> str:
     """The document as plain text, ending with a newline."""
     title = _cut(escaped(document.title), WIDTH)
     blocks = [f"{title}\n{'=' * width(title)}"] if title else []
-    blocks.extend("\n".join(_words(f"WARNING: {escaped(line)}", WIDTH, _INDENT)) for line in document.warnings)
+    blocks.extend(
+        "\n".join(_cut(words, WIDTH) for words in _words(f"WARNING: {escaped(line)}", WIDTH, _INDENT))
+        for line in document.warnings
+    )
     if document.summary:
         blocks.append("\n".join(_notes(document.summary)))
     sections = list(_flat(document.sections))
@@ -120,7 +123,7 @@ def _fitted(piece: _Piece, table: Table) -> _Piece:
 
 def _section(section: Section, all_rows: Mapping[tuple[Column, ...], Sequence[Sequence[str]]]) -> str:
     rows, more = shown_rows(section)
-    lines = [_cut(escaped(section.title), WIDTH)] if section.title else []
+    lines = [_cut(line, WIDTH) for line in _words(escaped(section.title), WIDTH, _INDENT)] if section.title else []
     lines += _notes((*section.notes, *more))
     if (table := section.table) is not None and table.shown:
         pieces = _pieces(table, all_rows[table.columns])
@@ -147,18 +150,19 @@ def _pair(row: Sequence[str], table: Table, piece: _Piece) -> Iterator[str]:
     """A name and what there is to say about it, over as many lines as that needs."""
     head = _line(row[:1], table, {0: piece[0]})
     indent = len(_INDENT) + piece[0] + _gap(table.columns[1])
-    for line in _words(escaped(row[1]), WIDTH - indent):
-        yield f"{head:{indent}}{line}".rstrip()
+    room = WIDTH - indent
+    for line in _words(escaped(row[1]), room):
+        yield f"{head:{indent}}{line if table.wide else _cut(line, room)}".rstrip()
         head = ""
 
 
 def _notes(notes: Iterable[str]) -> list[str]:
     room = WIDTH - len(_INDENT)
-    return [_INDENT + line for note in notes for line in _words(escaped(note), room, _INDENT)]
+    return [_INDENT + _cut(line, room) for note in notes for line in _words(escaped(note), room, _INDENT)]
 
 
 def _words(value: str, size: int, indent: str = "") -> list[str]:
-    """`value` in lines of whole words of at most `size` columns, all but the first indented."""
+    """`value` in lines of at most `size` columns, all but the first indented; a longer word has a line of its own."""
     lines, line = [], ""
     for word in _NUMBER.sub("\xa0", value).split(" "):
         if line and width(line) + 1 + width(word) > size:
@@ -166,7 +170,7 @@ def _words(value: str, size: int, indent: str = "") -> list[str]:
             line = indent + word
         else:
             line = f"{line} {word}" if line else word
-    return [_cut(item.replace("\xa0", " "), size) for item in [*lines, line]]
+    return [item.replace("\xa0", " ") for item in [*lines, line]]
 
 
 def _line(cells: Sequence[str], table: Table, piece: _Piece, indent: str = _INDENT) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from molprof.commands.options import deliver, note
-from molprof.commands.progress import Lines, duration
+from molprof.commands.progress import Lines, duration, time_left
 from molprof.commands.submission import Submission, own_arguments, submit_command
 from molprof.common.bench_records import FAILED, HUNG, NO_MEMORY, OK, STATUSES
 from molprof.common.document import Column, Document, Section, Table
@@ -181,7 +181,7 @@ class CaseLines(Lines):
         label = escaped(step.case.label())
         text = f"[{step.number:>{width}}/{step.of}] {step.status:<13} {label:<{_LABEL_LENGTH}} {duration(step.seconds)}"
         if step.rest_s:
-            text += f", about {duration(step.rest_s)} left"
+            text += time_left(step.rest_s)
         if step.message:
             self.last_problem = escaped(step.message)
             text += f"\n{' ' * (2 * width + 4)}{self.last_problem}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from molprof.commands.options import deliver, engine_options, note, write
-from molprof.commands.progress import Progress, duration
+from molprof.commands.progress import Progress, time_left
 from molprof.common.document import Document, Section
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing
@@ -111,7 +111,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
 
 
 def _left(elapsed_s: float, done: int) -> str:
-    return f", about {duration(elapsed_s / done * (len(RUNS) - done))} left" if done else ""
+    return time_left(elapsed_s / done * (len(RUNS) - done)) if done else ""
 
 
 def _valid(report: Report) -> str:

@@ -51,4 +51,4 @@ def _document(diagnosis: Diagnosis) -> Document:
         rows += [("", f"fix: {check.fix}")] if check.fix is not None else []
     can = (("analysis", diagnosis.can_analyse), ("capture", diagnosis.can_capture))
     summary = tuple(f"{what}: {'works' if works else 'cannot work'}" for what, works in can)
-    return Document("molprof doctor", (Section("", table=pairs(rows)),), diagnosis.to_json, summary=summary)
+    return Document("molprof doctor", (Section("", table=pairs(rows, wide=True)),), diagnosis.to_json, summary=summary)

@@ -34,6 +34,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def time_left(seconds: float) -> str:
+    """Return an estimate, such as `, about 9 s left`."""
+    return f", about {seconds:.0f} s left" if seconds < 90 else f", about {duration(seconds)} left"
+
+
 class Lines:
     """Lines on stderr, and on a terminal one more below them that is redrawn."""
 

@@ -44,7 +44,7 @@ class Table:
     marked: frozenset[int] = frozenset()  # numbers of the rows that stand out
     keys: int = 1  # first columns, which each piece of a wide table repeats
     missing: str = NOT_RECORDED  # what stands for None
-    wide: bool = False  # the result of a query: lines may have any length
+    wide: bool = False  # lines may have any length: results of queries, paths to copy
 
     @property
     def titled(self) -> bool:
@@ -104,6 +104,6 @@ class Document:
     summary: tuple[str, ...] = ()  # the answer in a few sentences
 
 
-def pairs(rows: Sequence[Row]) -> Table:
+def pairs(rows: Sequence[Row], wide: bool = False) -> Table:
     """Names and what there is to say about each, without headings."""
-    return Table((Column(), Column()), rows)
+    return Table((Column(), Column()), rows, wide=wide)
