@@ -8,14 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from shape import FOLDERS
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = {
-    "molprof": "molprof",
-    "molprof.analysis": "analysis",
-    "molprof.profiler": "profiler",
-    "molprof.queries": "queries",
-}
 
 
 def _setup() -> configparser.ConfigParser:
@@ -32,7 +27,7 @@ def test_setup_lists_every_package() -> None:
     listed = set(_setup()["options"]["packages"].split())
     found = {
         ".".join([name, *path.parent.relative_to(ROOT / folder).parts])
-        for name, folder in FOLDERS.items()
+        for folder, name in FOLDERS.items()
         for path in _modules(folder)
         if path.name == "__init__.py"
     }
@@ -51,7 +46,7 @@ def test_dependencies_are_explained() -> None:
 
 def test_the_wheel_has_every_data_file() -> None:
     listed = _setup()["options.package_data"]
-    for name, folder in FOLDERS.items():
+    for folder, name in FOLDERS.items():
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and path.suffix not in (".py", ".pyc"):
                 matched = [
