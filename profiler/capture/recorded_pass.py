@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -154,18 +155,20 @@ def recorded_pass(passes: Passes, window: Window, raw: Path) -> tuple[PassResult
     return result, steps
 
 
+def profiler_of(device: torch.device) -> torch.profiler.profile:
+    """A profiler that records the CPU, and the GPU if `device` is one."""
+    # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    return torch.profiler.profile(activities=activities)
+
+
 def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> PassResult:
     """One pass under the profiler, exported to `raw`, also where it fails; `steps` as `ProfilerMarks.window`."""
     device = passes.runner.loaded.target.device
-    # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-
-    def profile() -> torch.profiler.profile:
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if device.type == "cuda":
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        return torch.profiler.profile(activities=activities)
-
+    profile = functools.partial(profiler_of, device)
     if device.type == "cuda":
         # The first recording of a process sets up CUPTI, which takes seconds: do that before the pass.
         with profile():
