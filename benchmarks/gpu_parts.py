@@ -49,16 +49,16 @@ class Part:
 def parts(size: str) -> dict[str, Part]:
     """Every part by its name. All limits of `FULL` together are 25 minutes."""
     known = {
-        "qwen": Part("a Qwen3 of 0.6B, with each processor and without", 450, (_doctor(), *_runs("qwen", size))),
-        "llama": Part("a LLaMA of 380M, with each processor and without", 270, _runs("llama", size)),
+        "qwen": Part("a Qwen3 of 0.6B, with each processor and without", 420, (_doctor(), *_runs("qwen", size))),
+        "llama": Part("a LLaMA of 380M, with each processor and without", 240, _runs("llama", size)),
         "graphs": Part(
             "a static cache and a compiled forward (CUDA graphs)",
-            270,
+            250,
             tuple(step for run in GRAPH_RUNS for model in MODELS for step in [_graph(model, run, size)]),
         ),
-        "costs": Part("what processors cost, XGrammar and llguidance beside them", 240, _costs(size)),
-        "attention": Part("attention kernels, and batches up to out of memory", 190, _attention(size)),
-        "overhead": Part("what recording costs", 80, tuple(_overhead(model, size) for model in MODELS)),
+        "costs": Part("what processors cost, XGrammar and llguidance beside them", 220, _costs(size)),
+        "attention": Part("attention kernels, and batches up to out of memory", 300, _attention(size)),
+        "overhead": Part("what recording costs", 70, tuple(_overhead(model, size) for model in MODELS)),
     }
     return known if size == FULL else {name: _patient(part) for name, part in known.items()}
 
@@ -134,24 +134,30 @@ def _sized(model: str, size: str) -> tuple[str, ...]:
 
 def _attention(size: str) -> tuple[Step, ...]:
     tiny = size == TINY
-    few = ("--model", "qwen", "--max-new-tokens", "8" if tiny else "96", *_sized("qwen", size))
-    repeats = ("--repeats", "1" if tiny else "2")
-    batches = "1,2" if tiny else "16,128,1024,4096,16384"
-    kernels = "eager,sdpa,sdpa-flash" if tiny else "all"
-    device = _CPU if tiny else ()
-    shape = ("--shape", "1x2x1x16x8" if tiny else "4x16x16x2048x64")
+    model = ("--model", "qwen", *_sized("qwen", size), "--max-new-tokens", "8" if tiny else "96")
     grids = {
-        "sdpa": (*shape, "--repeats", "1"),
-        "attention": ("--attention", kernels, "--batch-size", "2" if tiny else "16", *few, *repeats),
-        "batch": ("--batch-size", batches, "--kv-cache", "dynamic", *few, "--repeats", "1"),
+        "attention": (
+            *model,
+            "--attention",
+            "eager,sdpa,sdpa-flash" if tiny else "all",
+            "--batch-size",
+            "2" if tiny else "16",
+        ),
+        "sdpa": ("--shape", "1x2x1x16x8", "--phase", "decode") if tiny else ("--shape", "4x16x16x2048x64"),
+        # One batch of each size, the last one larger than any GPU's memory.
+        "batch": (
+            *model,
+            "-n",
+            "1",
+            "--kv-cache",
+            "dynamic",
+            "--batch-size",
+            "1,2" if tiny else "16,128,1024,4096,16384",
+        ),
     }
+    common = ("--repeats", "1", "--limit", "60", "--resume", *(_CPU if tiny else ()), "-o", FILE)
     return tuple(
-        Step(
-            name,
-            ("molprof", "bench", name, *options, *device, "--limit", "60", "--resume", "-o", FILE),
-            f"{name}.jsonl",
-        )
-        for name, options in grids.items()
+        Step(name, ("molprof", "bench", name, *options, *common), f"{name}.jsonl") for name, options in grids.items()
     )
 
 
