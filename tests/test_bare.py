@@ -49,7 +49,7 @@ CAPTURES = {
         "--max-new-tokens", "16",
     ),
 }  # fmt: skip
-SMALL = ("-n", "2", "--batch-size", "2", "--repeats", "1", "--warmup", "0", "--window", "0:9", "--threads", "1")
+SMALL = ("-n", "1", "--batch-size", "1", "--repeats", "1", "--warmup", "0", "--window", "0:9", "--threads", "1")
 RUN = """
 import json, sys
 from molprof.cli import cli
@@ -178,7 +178,7 @@ def test_real_captures_are_the_same(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         found[kind] = {name: timeless(tmp_path / f"{kind}-{name}.json.gz") for name in CAPTURES}
     assert found["full"] == found["bare"]
-    assert [run["valid"] for run in found["bare"]["llama-grammar"]["molprof"]["molecules"]] == [True, True]
+    assert [run["valid"] for run in found["bare"]["llama-grammar"]["molprof"]["molecules"]] == [True]
 
 
 def timeless(path: Path) -> dict[str, Any]:
