@@ -215,6 +215,20 @@ def test_the_doctor_passes_a_machine_that_can_only_record(tmp_path: Path) -> Non
         assert text in shown
 
 
+def test_a_command_that_reads_traces_names_what_is_missing(tmp_path: Path) -> None:
+    trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
+    done = subprocess.run(
+        [sys.executable, "-m", "molprof", "report", str(trace)],
+        cwd=tmp_path, env=bare_environment(tmp_path), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"molprof: error: this command needs the module '[a-z_.]+', which is not installed\n"
+        r"  molprof doctor names what is missing, what it is for, and how to install it\n",
+        done.stderr,
+    )
+
+
 def test_drift_of_the_built_in_conformers_needs_no_rdkit(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "molprof", "drift", "-n", "4", "--tokenizer", "llama"],
