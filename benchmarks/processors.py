@@ -31,6 +31,7 @@ from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.molecules.prompts import Prompt, read_prompts
+from molprof.profiler.molecules.smiles import has_rdkit
 from molprof.profiler.processors import PROCESSORS, make_processor
 
 MARKS = "<!-- benchmarks/processors.py writes from here -->", "<!-- to here -->"
@@ -96,7 +97,8 @@ def main() -> None:
         prompts = read_prompts(None, options.count).prompts
         rows, texts = measure(loaded, prompts, options)
         costs.append(f"### {name}\n\n{table(HEADINGS, rows, left=len(HEADINGS))}")
-        coordinates.append(f"### {name}\n\n{table(quality.HEADINGS, quality.rows(prompts, texts))}")
+        if has_rdkit():
+            coordinates.append(f"### {name}\n\n{table(quality.HEADINGS, quality.rows(prompts, texts))}")
     where = environment(loaded.target.device)
     what = f"{options.count} molecules in batches of {options.batch_size}, greedy"
     head = (
@@ -106,7 +108,10 @@ def main() -> None:
     if options.note:
         head += f"\n{options.note}"
     publish("\n\n".join([head, *costs]), options.write, "processors.md", MARKS)
-    publish("\n\n".join([f"{what}.", *coordinates]), options.write, "processors.md", COORDINATE_MARKS)
+    if coordinates:
+        publish("\n\n".join([f"{what}.", *coordinates]), options.write, "processors.md", COORDINATE_MARKS)
+    else:
+        progress("no table of coordinates: bonds need the package rdkit, which is not installed")
 
 
 def measure(
@@ -196,8 +201,15 @@ def cells(
         f"{len(kinds):,}",
         *(f"{kinds.count(letter):,}" for letter in "jl"),
         f"{sum(run.malformed_blocks for run in runs):,}",
-        f"{sum(bool(run.valid) for run in runs)} of {len(runs)}",
+        validity(runs),
     )
+
+
+def validity(runs: list[Any]) -> str:
+    """How many molecules are valid, and how many were not checked for want of RDKit."""
+    unchecked = sum(run.unchecked for run in runs)
+    checked = f"{sum(run.valid is True for run in runs)} of {len(runs) - unchecked}"
+    return f"{checked}, {unchecked} not checked" if unchecked else checked
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ COMMANDS = {
     "jobs": "List, requeue or cancel jobs on a cluster.",
     "collect": "Collect the results of a job on a cluster.",
     "logs": "Print the logs of a job on a cluster.",
+    "wheels": "Gather the wheels that a machine without a network lacks for recording.",
     "doctor": "Check what works on this machine, and print a fix for what does not.",
     "presets": "List the models, processors and molecules that come with molprof.",
 }
@@ -107,7 +108,10 @@ def _run(arguments: list[str] | None) -> int:
     except OSError as error:
         name = f": {error.filename}" if error.filename else ""
         return _complain(f"{error.strerror or error}{name}", None, 3)
-    except Exception:
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and not (error.name or "molprof").startswith("molprof"):
+            hint = "molprof doctor names what is missing, what it is for, and how to install it"
+            return _complain(f"this command needs the module {error.name!r}, which is not installed", hint, 2)
         traceback.print_exc()
         return _complain("this is a bug in molprof; please report it with the lines above", None, 3)
     return result if isinstance(result, int) else 0
