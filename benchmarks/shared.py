@@ -1,4 +1,4 @@
-"""What the scripts share: options, tables in Markdown, and the place of a table in a page. Imports no torch."""
+"""What the scripts share: options, tables in Markdown, and where results go. Imports no torch."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def generation_parser(description: str | None, count: int, batch_size: int) -> a
     made.add_argument("-n", dest="count", type=int, default=count, help="molecules")
     made.add_argument("--batch-size", type=int, default=batch_size)
     made.add_argument("--device", default="auto")
+    made.add_argument("-o", "--output", type=Path, help="keep the measurements in this file instead, as JSON")
     made.add_argument("--write", action="store_true", help="put the tables into their page instead of printing them")
     return made
 

@@ -17,6 +17,7 @@ from molprof.profiler.capture.passes import Passes
 from molprof.profiler.capture.tracefile import OutputFile, Steps, incomplete_path, read_steps, write_trace
 from molprof.profiler.decoding.batches import PassResult
 from molprof.profiler.decoding.marks import Marks
+from molprof.profiler.models.device import on_gpu
 
 WINDOW_FIRST, WINDOW_STEPS = 20, 20
 
@@ -160,13 +161,13 @@ def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> Pa
     # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
-    def profile() -> torch.profiler.profile:
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if device.type == "cuda":
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        return torch.profiler.profile(activities=activities)
+    kinds = torch.profiler.ProfilerActivity
+    gpu = on_gpu(device)
 
-    if device.type == "cuda":
+    def profile() -> torch.profiler.profile:
+        return torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA] if gpu else [kinds.CPU])
+
+    if gpu:
         # The first recording of a process sets up CUPTI, which takes seconds: do that before the pass.
         with profile():
             torch.zeros(1, device=device).add_(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import huggingface_hub
+from huggingface_hub import constants
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
 from molprof.common.errors import UsageError
@@ -54,7 +55,7 @@ def only_local(what: str, name: str) -> str | None:
             )
         return "it is a folder"
     check_folder(what, name)
-    if huggingface_hub.constants.HF_HUB_OFFLINE:
+    if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE forbids asking the model hub"
     try:
         huggingface_hub.HfApi().model_info(name, timeout=_TIMEOUT_S)
