@@ -63,7 +63,7 @@ def only_local(what: str, name: str) -> str | None:
         return None  # loading has the token for it, or says what to do
     except RepositoryNotFoundError as problem:
         raise UsageError(
-            f"no {what} {name!r}: no preset, no folder, and {huggingface_hub.constants.ENDPOINT} has none of this name",
+            f"no {what} {name!r}: no preset, no folder, and {constants.ENDPOINT} has none of this name",
             hint=f"{ACCEPTED}; for a private one: hf auth login",
         ) from problem
     except HFValidationError as problem:
@@ -72,5 +72,5 @@ def only_local(what: str, name: str) -> str | None:
         ) from problem
     except Exception as problem:  # of the HTTP library, another one in each version of the client
         reason = " ".join(str(problem).split()) or type(problem).__name__
-        return f"the model hub {huggingface_hub.constants.ENDPOINT} cannot be reached ({reason})"
+        return f"the model hub {constants.ENDPOINT} cannot be reached ({reason})"
     return None
