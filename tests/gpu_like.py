@@ -1,0 +1,303 @@
+"""A capture as a GPU would have written it, made from one of a CPU, and every figure that it must show.
+
+No figure of it was measured. Its manifest names the GPU `simulated GPU (no device)`, and pages refuse it as evidence.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from gpu_clock import Call, Clock, Node, Place, Work, tree
+
+from molprof.common.files import replacing
+from molprof.common.manifest import KEY, SCHEMA, Manifest, Repeat, from_json
+from molprof.common.phases import STEP_PHASES
+
+GPU = "simulated GPU (no device)"
+NOTE = "made by tests/gpu_like.py for rehearsals: no figure of it was measured"
+# Unprofiled host time over profiled.
+UNPROFILED = 0.8
+COMPILE_NS = 31_000_000_000
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What was counted of a phase, a step or all."""
+
+    launches: int = 0
+    graph_launches: int = 0
+    kernels: int = 0
+    gpu_ns: int = 0
+    syncs: int = 0
+    sync_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A phase's time by what bounded it, ns."""
+
+    gpu_busy_ns: int
+    sync_idle_ns: int
+    launch_ns: int
+
+
+@dataclass(frozen=True, repr=False)  # pytest would print every event
+class Expected:
+    """What went into the trace, counted here without its help. Times in ns."""
+
+    path: Path
+    tokens: int  # of the recorded steps
+    calls: list[Call]
+    works: list[Work]
+    phases: list[tuple[Place, int, int]]  # place, start and duration of each phase
+    steps: dict[int, tuple[int, int]]  # start and duration by number of the step
+
+    def sums(self, **place: Any) -> Sums:
+        """Of the places with these values: `sums(phase="forward", step=20)`; of all without any."""
+
+        def here(call: Call) -> bool:
+            return all(getattr(call.place, name) == value for name, value in place.items())
+
+        calls = [call for call in self.calls if here(call)]
+        works = [work for work in self.works if here(work.call)]
+        pageable = {work.call.correlation for work in works if work.name == "Memcpy DtoH (Device -> Pageable)"}
+        waits = [call for call in calls if call.kind == "sync" or call.correlation in pageable]
+        return Sums(
+            launches=sum(call.kind == "launch" for call in calls),
+            graph_launches=sum(call.kind == "graph_launch" for call in calls),
+            kernels=sum(work.category == "kernel" for work in works),
+            gpu_ns=sum(work.dur for work in works),
+            syncs=len(waits),
+            sync_ns=sum(call.dur for call in waits),
+        )
+
+    def host_ns(self, phase: str) -> int:
+        return sum(dur for place, _, dur in self.phases if place.phase == phase)
+
+    def classes(self) -> dict[str, tuple[int, int]]:
+        """Count and time of the work by class."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for work in self.works:
+            found[work.work_class].append(work.dur)
+        return {name: (len(times), sum(times)) for name, times in found.items()}
+
+    def copies(self) -> dict[str, tuple[int, int, int]]:
+        """Count, time and bytes of the copies by name."""
+        found: dict[str, list[Work]] = defaultdict(list)
+        for work in self.works:
+            if work.category != "kernel":
+                found[work.name].append(work)
+        return {
+            name: (len(works), sum(work.dur for work in works), sum(work.bytes or 0 for work in works))
+            for name, works in found.items()
+        }
+
+    def device(self) -> tuple[int, int, int]:
+        """Span, busy and idle time of the device."""
+        busy = sum(end - start for start, end in _union((work.ts, work.ts + work.dur) for work in self.works))
+        span = max(work.ts + work.dur for work in self.works) - min(work.ts for work in self.works)
+        return span, busy, span - busy
+
+    def bound(self, phase: str) -> Bound:
+        """Time of the phases of a name: with the GPU busy, else waiting in a host sync, else launching."""
+        busy = list(_union((work.ts, work.ts + work.dur) for work in self.works))
+        waits = [(call.ts, call.ts + call.dur) for call in self.calls if call.kind == "sync"]
+        either = list(_union([*busy, *waits]))
+        spans = [(ts, ts + dur) for place, ts, dur in self.phases if place.phase == phase]
+        in_busy, in_either = _overlap(spans, busy), _overlap(spans, either)
+        return Bound(in_busy, in_either - in_busy, self.host_ns(phase) - in_either)
+
+
+def simulate(
+    source: Path, output: Path, streams: int = 1, graph: bool = False, masked: bool = False, **settings: Any
+) -> Expected:
+    """Writes the capture `source` to `output` as if it ran on a GPU.
+
+    `streams=2` puts copies on a stream of their own, `graph` runs each forward as one CUDA graph, `masked` uses the
+    efficient attention kernel. `settings` are changes of the manifest's settings.
+    """
+    document = json.loads(gzip.decompress(source.read_bytes()) if source.suffix == ".gz" else source.read_bytes())
+    events = document["traceEvents"]
+    host = [event for event in events if event.get("cat") in ("user_annotation", "cpu_op")]
+    base_ns = round(min(event["ts"] for event in events if "ts" in event) * 1000)
+    clock = Clock(streams, graph, masked)
+    clock.now = 10_000
+    roots = tree(host)
+    for root in roots:
+        clock.run(root, Place(None, None))
+    nodes = [node for root in roots for node in root.within()]
+    phases = [(place, node.ts, node.dur) for node in nodes if (place := _phase(node)) is not None]
+    steps = {
+        int(node.name.rsplit("=", 1)[1]): (node.ts, node.dur) for node in nodes if node.name.startswith("molprof.step ")
+    }
+    tokens = sum(event.get("cat") == "molprof.token" for event in events)
+    expected = Expected(output, tokens, clock.calls, clock.works, phases, steps)
+    if graph:
+        settings = {"kv_cache": "static", "compile": "default", **settings}
+    document |= {
+        "deviceProperties": [
+            {"id": 0, "name": GPU, "totalGlobalMem": 80_000_000_000, "computeMajor": 9, "numSms": 132}
+        ],
+        "cuda_runtime_version": 12080,
+        "traceName": output.name,
+        "simulated": NOTE,
+        KEY: _manifest(from_json(document[KEY]), expected, graph, settings).to_json(),
+    }
+    made = [*_host_events(nodes), *_gpu_events(clock, host[0]), *_tokens(events, expected)]
+    for event in made:
+        for name, base in (("ts", base_ns), ("dur", 0)):
+            if name in event:
+                event[name] = (base + event[name]) / 1000
+    kept = [event for event in events if event["ph"] in ("M", "i") or event.get("cat") == "Trace"]
+    for event in kept:  # else the events of the CPU's own clock would end long after all others
+        event["ts"] = base_ns / 1000
+        if "dur" in event:
+            event["dur"] = (clock.now + 20_000) / 1000
+    document["traceEvents"] = [*kept, *made]
+    text = json.dumps(document).encode()
+    with replacing(output) as part:
+        part.write_bytes(gzip.compress(text, 6, mtime=0) if output.suffix == ".gz" else text)
+    return expected
+
+
+def _phase(node: Node) -> Place | None:
+    if not node.annotation or not node.name.startswith("molprof.") or node.name.startswith("molprof.step "):
+        return None
+    phase, *pairs = node.name.removeprefix("molprof.").split()
+    return Place(None, node, phase, **{key: int(value) for key, value in (pair.split("=") for pair in pairs)})
+
+
+def _host_events(nodes: list[Node]) -> Iterator[dict[str, Any]]:
+    for node in nodes:
+        yield {**{key: value for key, value in node.event.items() if key != "kernels"}, "ts": node.ts, "dur": node.dur}
+
+
+def _gpu_events(clock: Clock, host: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Calls, GPU work, flows, annotations as torch mirrors them on the streams, names of process and streams."""
+    thread = {"pid": host["pid"], "tid": host["tid"]}
+    started = {work.call.correlation for work in clock.works}
+    for call in clock.calls:
+        ids = {} if call.place.operator is None else {"External id": call.place.operator.event["args"]["External id"]}
+        args = {**ids, "cbid": 211, "correlation": call.correlation}
+        yield {
+            "ph": "X",
+            "cat": "cuda_runtime",
+            "name": call.name,
+            **thread,
+            "ts": call.ts,
+            "dur": call.dur,
+            "args": args,
+        }
+        if call.correlation in started:
+            yield {"ph": "s", "id": call.correlation, **thread, "ts": call.ts, "cat": "ac2g", "name": "ac2g"}
+    spans: dict[tuple[int, int], list[Work]] = defaultdict(list)
+    for work in clock.works:
+        place = {"pid": 0, "tid": work.stream, "ts": work.ts}
+        yield {"ph": "X", "cat": work.category, "name": work.name, **place, "dur": work.dur, "args": _work_args(work)}
+        yield {"ph": "f", "id": work.call.correlation, **place, "cat": "ac2g", "name": "ac2g", "bp": "e"}
+        if work.call.place.annotation is not None:  # the innermost alone, as CUPTI reports it
+            spans[id(work.call.place.annotation), work.stream].append(work)
+    for (_, stream), works in spans.items():
+        node = works[0].call.place.annotation
+        assert node is not None
+        ts, end = works[0].ts, works[-1].ts + works[-1].dur
+        args = {"External id": node.event["args"]["External id"]}
+        place = {"pid": 0, "tid": stream, "ts": ts, "dur": end - ts}
+        yield {"ph": "X", "cat": "gpu_user_annotation", "name": node.name, **place, "args": args}
+    names = [("process_name", 0, {"name": "python"}), ("process_labels", 0, {"labels": "GPU 0"})]
+    names.append(("process_sort_index", 0, {"sort_index": 5_000_000}))
+    for stream in sorted({work.stream for work in clock.works}):
+        names += [
+            ("thread_name", stream, {"name": f"stream {stream} "}),
+            ("thread_sort_index", stream, {"sort_index": stream}),
+        ]
+    for name, tid, args in names:
+        yield {"name": name, "ph": "M", "ts": 0, "pid": 0, "tid": tid, "args": args}
+
+
+def _work_args(work: Work) -> dict[str, Any]:
+    operator = work.call.place.operator
+    args: dict[str, Any] = {} if operator is None else {"External id": operator.event["args"]["External id"]}
+    args |= {"device": 0, "context": 1, "stream": work.stream, "correlation": work.call.correlation}
+    if work.bytes is not None:
+        return args | {"bytes": work.bytes, "memory bandwidth (GB/s)": work.bytes / work.dur}
+    args |= {"queued": 0, "registers per thread": 32, "shared memory": 0, "grid": [64, 1, 1], "block": [128, 1, 1]}
+    return args if work.graph_node is None else args | {"graph id": 2, "graph node id": 8_589_934_592 + work.graph_node}
+
+
+def _tokens(events: list[dict[str, Any]], expected: Expected) -> Iterator[dict[str, Any]]:
+    """Token slices at the new times of their steps."""
+    shares: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") == "molprof.token":
+            shares[event["args"]["sequence"], event["args"]["step"]].append(event)
+        elif event.get("cat") == "molprof.sequence":
+            ts, (last, dur) = min(expected.steps.values())[0], max(expected.steps.values())
+            yield {**event, "ts": ts, "dur": last + dur - ts}
+    for (_, step), tokens in shares.items():
+        ts, dur = expected.steps[step]
+        edges = [ts + dur * number // len(tokens) for number in range(len(tokens) + 1)]
+        for event, (begin, end) in zip(tokens, pairwise(edges), strict=True):
+            yield {**event, "ts": begin, "dur": end - begin}
+
+
+def _manifest(manifest: Manifest, expected: Expected, graph: bool, settings: dict[str, Any]) -> Manifest:
+    """The manifest of a run on the simulated device, with timed passes that follow from the recorded steps."""
+    environment = replace(
+        manifest.environment, gpu=GPU, gpu_memory_bytes=80_000_000_000, driver="simulated", cuda="12.8", cudnn="91002"
+    )
+    resolved = replace(manifest.resolved, device="cuda:0", dtype="bfloat16")
+    if settings.get("processor"):
+        resolved = replace(resolved, processor=settings["processor"])
+    count = len(manifest.timings.repeats)
+    repeats = [_repeat(manifest, expected, 1 + 0.004 * (number - (count - 1) / 2)) for number in range(count)]
+    profiled_ns = sum(dur for _, dur in expected.steps.values())
+    compile_ns = COMPILE_NS if graph else 0
+    timings = replace(
+        manifest.timings, repeats=repeats, warmup_ns=[repeats[0].wall_ns + compile_ns],
+        warmup_compiles=[6 if graph else 0], warmup_compile_ns=[compile_ns], unmarked_wall_ns=None,
+        profiled_steps_ns=profiled_ns, unprofiled_steps_ns=int(profiled_ns * UNPROFILED),
+    )  # fmt: skip
+    changed = replace(manifest.settings, device="cuda:0", **settings)
+    return replace(
+        manifest, schema=SCHEMA, environment=environment, settings=changed, resolved=resolved, timings=timings
+    )
+
+
+def _repeat(manifest: Manifest, expected: Expected, factor: float) -> Repeat:
+    per_step = {
+        phase: int(expected.host_ns(phase) / len(expected.steps) * UNPROFILED * factor) for phase in STEP_PHASES
+    }
+    decode = sum(per_step.values())
+    prefill = 3 * per_step["forward"]
+    steps = [[decode - per_step["forward"] + prefill, *[decode] * (count - 1)] for count in manifest.steps_per_batch]
+    batches, count = len(steps), sum(manifest.steps_per_batch)
+    known = manifest.timings.repeats[0].phases_ns
+    phases = {phase: int(ns * factor) for phase, ns in known.items() if phase not in (*STEP_PHASES, "prefill")}
+    phases |= {phase: ns * (count - batches if phase == "forward" else count) for phase, ns in per_step.items()}
+    phases["prefill"] = batches * prefill
+    return Repeat(sum(phases.values()) * 1001 // 1000, phases, steps, 0, 0)
+
+
+def _union(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    begin = end = None
+    for start, stop in sorted(spans):
+        if end is None or start > end:
+            if begin is not None and end is not None:
+                yield begin, end
+            begin, end = start, stop
+        end = max(end, stop)
+    if begin is not None and end is not None:
+        yield begin, end
+
+
+def _overlap(spans: list[tuple[int, int]], others: list[tuple[int, int]]) -> int:
+    """Time that both cover; each list without overlaps of its own."""
+    return sum(max(0, min(end, stop) - max(start, begin)) for start, end in spans for begin, stop in others)
