@@ -45,7 +45,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was generated for a molecule; `valid` is None where the machine had no RDKit."""
+    """What was generated for a molecule; `valid` is None where the machine lacked RDKit and needed it."""
 
     smiles: str
     text: str

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from records import DECODING, PROCESSORS, Cost, Costs, Overhead, Way, Ways, read_json, write_record
-from shared import parser, publish, table
+from shared import parser, progress, publish, table
 
 from molprof.common.errors import MolprofError, TraceError
 from molprof.common.manifest import Environment
@@ -28,6 +28,7 @@ from molprof.common.values import (
     percent_text,
     time_text,
 )
+from molprof.profiler.molecules.smiles import has_rdkit
 
 COST_MARKS = "<!-- benchmarks/processors.py writes from here -->", "<!-- to here -->"
 COORDINATE_MARKS = "<!-- benchmarks/quality.py writes from here -->", "<!-- to there -->"
@@ -59,7 +60,10 @@ def show(record: Costs | Ways, write: bool) -> None:
         publish(way_tables(record), write, "decoding.md", WAY_MARKS)
         return
     publish(cost_tables(record, "###"), write, "processors.md", COST_MARKS)
-    publish(coordinate_tables(record), write, "processors.md", COORDINATE_MARKS)
+    if has_rdkit():
+        publish(coordinate_tables(record), write, "processors.md", COORDINATE_MARKS)
+    else:
+        progress("no table of coordinates: bonds need the package rdkit, which is not installed")
 
 
 def machine(where: Environment) -> str:
@@ -134,8 +138,9 @@ def _cost(cost: Cost, base: Cost) -> tuple[str, ...]:
 
 
 def _valid(cost: Cost) -> str:
-    known = [answer.valid for answer in cost.answers]
-    return "not checked" if None in known else f"{sum(map(bool, known))} of {len(known)}"
+    checked = [answer.valid for answer in cost.answers if answer.valid is not None]
+    unchecked = len(cost.answers) - len(checked)
+    return f"{sum(checked)} of {len(checked)}" + (f", {unchecked} not checked" if unchecked else "")
 
 
 def processor_ratio(cost: Cost) -> float:

@@ -34,6 +34,7 @@ COMMANDS = {
     "jobs": "List, requeue or cancel jobs on a cluster.",
     "collect": "Collect the results of a job on a cluster.",
     "logs": "Print the logs of a job on a cluster.",
+    "wheels": "Gather the wheels that a machine without a network lacks for recording.",
     "doctor": "Check what works on this machine, and print a fix for what does not.",
     "presets": "List the models, processors and molecules that come with molprof.",
 }

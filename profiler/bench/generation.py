@@ -127,14 +127,14 @@ def _warmed(runner: Runner, plans: list[BatchPlan], first: bool) -> PassResult:
 def _written(runner: Runner, plans: list[BatchPlan], result: PassResult) -> dict[str, Any]:
     """What a pass generated; `text_digest` is equal for equal tokens."""
     molecules, _ = molecule_runs(runner, plans, result)
-    checked = [run.valid for run in molecules if run.valid is not None]
+    checked = [run.valid for run in molecules]
     digest = hashlib.sha256(repr([run.token_ids for run in molecules]).encode()).hexdigest()
     return {
         "tokens": sum(len(run.token_ids) for run in molecules),
         "steps": sum(batch.steps for batch in result.batches),
         "row_steps": sum(sum(batch.rows_per_step) for batch in result.batches),
         "molecules": len(molecules),
-        "valid_molecules": sum(checked) if checked else None,
+        "valid_molecules": None if None in checked else checked.count(True),
         "text_digest": digest[:_DIGEST_LETTERS],
     }
 

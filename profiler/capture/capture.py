@@ -13,7 +13,7 @@ from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.files import check_output, scratch_file
 from molprof.common.manifest import KEY, SCHEMA, Manifest, Repeat, Timings, Window
 from molprof.common.settings import AUTO, CaptureSettings
-from molprof.common.values import now
+from molprof.common.values import counted, now
 from molprof.profiler.capture.account import molecule_runs, resolved
 from molprof.profiler.capture.passes import Passes, Progress, Report
 from molprof.profiler.capture.recorded_pass import check_window, choose_window, kept_recording, recorded_pass
@@ -168,6 +168,11 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
         )
     if settings.disagreement and (lost := sum(run.disagreement is None for run in molecules)):
         notes.append(f"the pass for disagreement wrote another text for {lost} molecules: none is recorded for them")
+    if unchecked := sum(run.unchecked for run in molecules):
+        notes.append(
+            f"validity of {unchecked} of {counted(len(molecules), 'molecule')} not recorded: their skeletons are not "
+            "the prompts', and RDKit, which compares molecules, is not installed (pip install 'molprof[rdkit]')"
+        )
     return CaptureResult(output.path, manifest, tuple(notes))
 
 

@@ -10,7 +10,7 @@ from molprof.common.errors import RunError, UsageError
 from molprof.common.files import read_text
 from molprof.common.molecule_records import Skipped
 from molprof.common.text import shortened
-from molprof.profiler.molecules.smiles import Molecule, molecule
+from molprof.profiler.molecules.smiles import Molecule, molecule, require_rdkit, split_atoms
 from molprof.profiler.molecules.template import prompt_text
 
 SHORT_ATOMS = 8
@@ -59,12 +59,15 @@ def read_prompts(path: Path | None, count: int, strict: bool = False) -> Prompts
         strict: raise for a line that RDKit cannot read instead of skipping it.
 
     Raises:
-        UsageError: the file cannot be read or holds no molecule, or `strict` and a line is unreadable.
+        UsageError: the file cannot be read or holds no molecule, or `strict` and a line is unreadable, or RDKit, which
+            every file needs, is missing.
         RunError: the built-in list is missing from the installation.
     """
     source = "the built-in molecules" if path is None else str(path)
     prompts: list[Prompt] = []
     skipped: list[Skipped] = []
+    if path is not None:
+        require_rdkit(f"reading SMILES of {path}")
     for number, line in enumerate(_lines(path), start=1):
         if len(prompts) == count:
             break
@@ -72,7 +75,7 @@ def read_prompts(path: Path | None, count: int, strict: bool = False) -> Prompts
         if not text or text.startswith("#"):
             continue
         try:
-            read = molecule(text)
+            read = molecule(text) if path is not None else split_atoms(text)  # the built-in ones are canonical
         except UsageError as problem:
             if strict:
                 hint = "correct it, or leave out --strict"
