@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from processors import runner
@@ -73,9 +74,8 @@ def ways(options: argparse.Namespace, model: str) -> dict[Named, tuple[Runner, l
     return made
 
 
-def measure(options: argparse.Namespace, model: str) -> list[Way]:
+def measure(options: argparse.Namespace, model: str, clock: Callable[[], int]) -> list[Way]:
     """The rows of one model's table."""
-    clock = time.perf_counter_ns if on_gpu(resolve_device(options.device)) else time.process_time_ns
     prepared = ways(options, model)
     times: dict[Named, list[int]] = {way: [] for way in prepared}
     results: dict[Named, PassResult] = {}
@@ -113,10 +113,12 @@ def main() -> None:
     options = parser.parse_args()
     names = ("count", "batch_size", "kv_cache", "dtype", "repeats")
     settings = {name: getattr(options, name) for name in names}
-    models = {model: measure(options, model) for model in options.models.split(",")}
-    where = environment(resolve_device(options.device))
-    clock = "wall time" if on_gpu(resolve_device(options.device)) else "CPU time"
-    finish(Ways(SCHEMA, DECODING, now(), where, settings, clock, os.getloadavg()[0], models), options)
+    device = resolve_device(options.device)
+    gpu = on_gpu(device)  # of which a pass waits at its end
+    clock = time.perf_counter_ns if gpu else time.process_time_ns
+    models = {model: measure(options, model, clock) for model in options.models.split(",")}
+    what = "wall time" if gpu else "CPU time"
+    finish(Ways(SCHEMA, DECODING, now(), environment(device), settings, what, os.getloadavg()[0], models), options)
 
 
 if __name__ == "__main__":

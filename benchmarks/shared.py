@@ -9,7 +9,7 @@ from pathlib import Path
 
 from molprof.common.files import replacing
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -39,12 +39,17 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> 
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
 
 
+def between(page: str, marks: tuple[str, str], text: str) -> str:
+    """A page with `text` between two marks in place of what was there."""
+    before, rest = page.split(marks[0])
+    return f"{before}{marks[0]}\n\n{text.strip()}\n\n{marks[1]}{rest.split(marks[1])[1]}"
+
+
 def publish(text: str, write: bool, page: str, marks: tuple[str, str]) -> None:
     """Print a text, or put it between two marks of a page of docs/."""
     if not write:
         print(text)
         return
-    before, rest = (DOCS / page).read_text(encoding="utf-8").split(marks[0])
-    after = rest.split(marks[1])[1]
-    with replacing(DOCS / page) as part:
-        part.write_text(f"{before}{marks[0]}\n\n{text.strip()}\n\n{marks[1]}{after}", encoding="utf-8")
+    path = ROOT / "docs" / page
+    with replacing(path) as part:
+        part.write_text(between(path.read_text(encoding="utf-8"), marks, text), encoding="utf-8")
