@@ -49,7 +49,7 @@ Named = tuple["str | None", str]
 
 def ways(options: argparse.Namespace, model: str) -> dict[Named, tuple[Runner, list[BatchPlan]]]:
     """Every way of decoding, ready to run with the same loaded model and molecules."""
-    loaded = load(CaptureSettings(model, device=options.device, dtype=options.dtype))
+    loaded = load(CaptureSettings(model, size=options.size, device=options.device, dtype=options.dtype))
     # Longest and shortest in turn, so that unsorted batches are as uneven as a real list.
     by_size = sorted(short_molecules(options.count), key=len)
     mixed = [by_size.pop(-1 if place % 2 else 0) for place in range(len(by_size))]
@@ -103,7 +103,6 @@ def measure(options: argparse.Namespace, model: str, clock: Callable[[], int]) -
 
 def main() -> None:
     parser = generation_parser(__doc__, count=6, batch_size=3)
-    parser.set_defaults(device="cpu")
     parser.add_argument(
         "--processors", nargs="+", default=["lp", "grammar"], help="lp: the one that suits the preset's tokenizer"
     )
@@ -111,7 +110,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--kv-cache", default="dynamic", choices=("dynamic", "static"))
     options = parser.parse_args()
-    names = ("count", "batch_size", "kv_cache", "dtype", "repeats")
+    names = ("size", "count", "batch_size", "kv_cache", "dtype", "repeats")
     settings = {name: getattr(options, name) for name in names}
     device = resolve_device(options.device)
     gpu = on_gpu(device)  # of which a pass waits at its end

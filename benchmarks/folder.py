@@ -9,42 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from gpu import EVIDENCE, LOG
+from gpu_parts import FULL, parts
 from records import Costs, Evidence, Overhead, Part, Ways, read_record
 
 from molprof.common.bench_records import read_results
 from molprof.common.errors import TraceError, UsageError
 
-PRESETS = ("qwen", "llama")
 # Traces end in this; all other contents are records.
 TRACE = ".json.gz"
-EVIDENCE, LOG = "evidence.json", "log.txt"
-MOST_TRACE_BYTES, MOST_RECORD_BYTES = 50_000_000, 20_000_000
-PROCESSORS = ("generic", "qwen", "vectorized", "truncate", "grammar", "jump")
-DOCTOR = ("doctor.json", "doctor.txt")
-SWEEPS = ("attention.jsonl", "sdpa.jsonl", "batch.jsonl")
-
-
-def _each(*names: str) -> tuple[str, ...]:
-    return tuple(f"{preset}-{name}{TRACE}" for preset in PRESETS for name in names)
-
-
-def _runs(preset: str) -> tuple[str, ...]:
-    return (f"{preset}{TRACE}", *(f"{preset}-{name}{TRACE}" for name in PROCESSORS))
-
-
-def _records(name: str) -> tuple[str, ...]:
-    return tuple(f"{name}-{preset}.json" for preset in PRESETS)
-
-
 # What each part may leave, in PART.tar.
-CONTENTS: dict[str, tuple[str, ...]] = {
-    "qwen": (*_runs("qwen"), *DOCTOR),
-    "llama": _runs("llama"),
-    "graphs": _each("static", "static-generic", "static-grammar", "static-jump"),
-    "costs": (*_records("processors"), *_records("decoding"), *_each("xgrammar", "llguidance")),
-    "attention": SWEEPS,
-    "overhead": _records("overhead"),
-}
+CONTENTS = {name: tuple(step.file for step in part.steps) for name, part in parts(FULL).items()}
+SWEEPS = tuple(name for name in CONTENTS["attention"] if name.endswith(".jsonl"))
+MOST_TRACE_BYTES, MOST_RECORD_BYTES = 50_000_000, 20_000_000
 _GPU_WORD = re.compile(r"(?:[A-Z]{1,2})?\d{1,4}[A-Z]?")
 
 
@@ -86,9 +63,14 @@ def unpack(folder: Path, scratch: Path) -> Results:
             files |= _extracted(archive, CONTENTS[part], scratch)
     for name, part in evidence.parts.items():
         _check_steps(name, part, files)
-    for name, path in files.items():
-        if not name.endswith(TRACE):
-            read_content(path)
+    unfinished = {step.file for part in evidence.parts.values() for step in part.steps if step.state != "done"}
+    for name, path in list(files.items()):
+        try:
+            _ = name.endswith(TRACE) or read_content(path)
+        except TraceError:
+            if name not in unfinished:
+                raise
+            del files[name]  # a benchmark that ended before its first result
     return Results(evidence, files)
 
 

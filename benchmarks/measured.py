@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from folder import CONTENTS, EVIDENCE, PRESETS, SWEEPS, TRACE
+from folder import CONTENTS, SWEEPS, TRACE
+from gpu import EVIDENCE
+from gpu_parts import FULL, MODELS
 from records import Costs, History, Overhead, Ways, read_record
 from shared import ROOT, between, table
 from shown import (
@@ -61,7 +63,7 @@ class Gpu:
 
     def records(self, name: str, kind: type[_T]) -> list[_T]:
         """The records of all presets that have one."""
-        found = (self.record(f"{name}-{preset}.json", kind) for preset in PRESETS)
+        found = (self.record(f"{name}-{preset}.json", kind) for preset in MODELS)
         return [record for record in found if record is not None]
 
 
@@ -171,7 +173,7 @@ def decoding(gpu: Gpu) -> Iterator[str]:
         "run", "graph launches per step", "launches per step", "compiled in timed passes", "first pass, extra",
         "time per token", "time over no LP, dynamic cache",
     )  # fmt: skip
-    names = [name for preset in PRESETS for name in gpu.reports if name == preset or f"{preset}-static" in name]
+    names = [name for preset in MODELS for name in gpu.reports if name == preset or f"{preset}-static" in name]
     rows = [(name, *_graph_cells(gpu, name)) for name in names]
     yield "Static cache and compiled forward, from the traces. The first pass compiles, so it stands apart:"
     yield table(heads, rows) if any("static" in name for name in names) else _absent("graphs", "Graphs")
@@ -236,11 +238,14 @@ def evidence(gpu: Gpu) -> Iterator[str]:
             for part, found in run.parts.items()
             for step in found.steps
         ]
-        size = "" if run.size == "full" else f" ({run.size} sizes)"
+        size = "" if run.size == FULL else f" ({run.size} sizes)"
         yield f"{machine(run.environment)}, molprof {run.environment.molprof}; {run.started[:10]}{size}."
         yield _texts(("part", "step", "", "time", "why"), rows)
     overhead = gpu.records("overhead", Overhead)
-    yield "Cost of recording: steps with the profiler over the same steps without."
+    yield (
+        "Cost of recording, as ratios to the same steps, and to a pass, without it. Timestamps are those of the phases, "
+        "which the timed passes take:"
+    )
     yield overhead_table(overhead) if overhead else _absent("overhead", "It is")
     ran = {part for run in gpu.history.runs for part in run.parts}
     if missing := [part for part in CONTENTS if part not in ran]:

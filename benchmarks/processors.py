@@ -88,10 +88,10 @@ def main() -> None:
     options = parser.parse_args()
     models, left_out = {}, {}
     for name in options.models.split(","):
-        loaded = load(CaptureSettings(name, device=options.device, dtype=options.dtype))
+        loaded = load(CaptureSettings(name, size=options.size, device=options.device, dtype=options.dtype))
         models[name], left_out[name] = measure(loaded, read_prompts(None, options.count).prompts, options)
     settings = {
-        **{name: getattr(options, name) for name in ("count", "batch_size", "rounds")},
+        **{name: getattr(options, name) for name in ("size", "count", "batch_size", "rounds")},
         "dtype": str(loaded.model.dtype).removeprefix("torch."),
     }
     where = environment(loaded.target.device)

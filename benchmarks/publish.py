@@ -20,7 +20,7 @@ from typing import Any
 
 import measured
 from folder import CONTENTS, EVIDENCE, SWEEPS, Results, read_content, short_gpu_name, unpack
-from records import SCHEMA, Costs, Evidence, History, read_record, write_record
+from records import SCHEMA, Costs, History, read_record, write_record
 from shared import ROOT, parser
 
 from molprof.analysis.reports.load import ReportOptions, load_report
@@ -77,7 +77,7 @@ def _prefix(results: Results, rehearsal: bool) -> str:
             raise TraceError(f"{name} was recorded on {found or 'a CPU'}, and {EVIDENCE} names {gpu or 'a CPU'}")
     if rehearsal:
         return REHEARSAL
-    if results.evidence.size != "full":
+    if results.evidence.size != FULL:
         raise TraceError(f"the folder holds results of size {results.evidence.size!r}", hint="--rehearsal shows them")
     if (short := short_gpu_name(gpu)) is None:
         what = "on a CPU" if gpu is None else f"on {gpu!r}, which is no GPU's name"
@@ -155,8 +155,6 @@ class _Stage:
         target = self._place(name)
         shutil.copyfile(path, target)
         first, last = manifest.window.first_step, manifest.window.last_step
-        if manifest.window.full or first == last:
-            last = first
         while target.stat().st_size > MOST_BYTES and last > first:
             # The events of a step are most of the file; a little less than in proportion, so that few tries are made.
             kept = int((last - first + 1) * 0.95 * MOST_BYTES / target.stat().st_size)
@@ -171,20 +169,7 @@ class _Stage:
         new = self.results.evidence
         before = read_record(path, History).runs if path.exists() else []
         rest = [replace(run, parts={k: v for k, v in run.parts.items() if k not in new.parts}) for run in before]
-        return History(SCHEMA, [*(run for run in rest if run.parts), _plain(new)])
-
-
-def _plain(evidence: Evidence) -> Evidence:
-    """Without the folders of that machine, which tell nobody anything."""
-
-    def word(text: str) -> str:
-        return Path(text).name if text.startswith("/") else text
-
-    parts = {
-        name: replace(part, steps=[replace(step, command=[word(item) for item in step.command]) for step in part.steps])
-        for name, part in evidence.parts.items()
-    }
-    return replace(evidence, parts=parts)
+        return History(SCHEMA, [*(run for run in rest if run.parts), new])
 
 
 def _judged(costs: Costs) -> Costs:
@@ -209,6 +194,10 @@ def _check(path: Path) -> None:
         raise TraceError(f"{path.name} is no whole capture")
     if broken := [item.text for item in report.checks if not item.holds]:
         raise TraceError(f"{path.name}: the check {broken[0]!r} does not hold")
+
+
+def _files(root: Path, folder: str) -> set[Path]:
+    return {path.relative_to(root) for path in (root / folder).rglob("*") if path.is_file()}
 
 
 def _bring(stage: Path, root: Path) -> int:

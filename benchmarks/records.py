@@ -108,12 +108,12 @@ class Ways:
 
 @dataclass(frozen=True)
 class StepRatios:
-    """Steps under the profiler over the same steps unprofiled: recorded ones, and those before and after them."""
+    """Steps of a pass with recording over the same steps without: recorded ones, and those before and after them."""
 
     unprofiled: list[float]  # ns, median of each step
-    before: float
-    inside: float
-    after: float
+    before: float | None  # None: no such step
+    inside: float | None
+    after: float | None
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,9 @@ class Overhead:
     model: str
     environment: Environment
     step_ns: StepRatios
-    pass_ratio: float
+    pass_ratio: float  # a pass with phase timestamps over one without, neither recorded
     mark_ns: float
+    size: str | None = None
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ def generation_parser(description: str | None, count: int, batch_size: int) -> a
     """Options of scripts that generate molecules, with their defaults."""
     made = parser(description)
     made.add_argument("--models", default="qwen,llama", help="presets, separated by commas")
+    made.add_argument("--size", help="size of the presets, as of molprof capture")
     made.add_argument("-n", dest="count", type=int, default=count, help="molecules")
     made.add_argument("--batch-size", type=int, default=batch_size)
     made.add_argument("--device", default="auto")

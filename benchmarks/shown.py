@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,12 @@ def coordinate_tables(record: Costs) -> str:
 
 
 def _asked(record: Costs) -> str:
-    return f"{record.settings['count']} molecules in batches of {record.settings['batch_size']}, greedy"
+    return f"{_work(record.settings)}, greedy"
+
+
+def _work(asked: Mapping[str, Any]) -> str:
+    size = f"size {asked['size']}, " if asked["size"] else ""
+    return f"{size}{counted(asked['count'], 'molecule')} in batches of {asked['batch_size']}"
 
 
 def _cost(cost: Cost, base: Cost) -> tuple[str, ...]:
@@ -152,7 +157,7 @@ def way_tables(record: Ways) -> str:
     """Every way of decoding in one table."""
     asked = record.settings
     head = (
-        f"{asked['count']} molecules, batches of {asked['batch_size']}, {asked['kv_cache']} cache, greedy, "
+        f"{_work(asked)}, {asked['kv_cache']} cache, greedy, "
         f"{asked['dtype']}; {machine(record.environment)}; load {record.load:.0f}; {record.date[:10]}. Ratios of "
         f"{record.clock}, median of {asked['repeats']} interleaved passes (lowest to highest). Default: no LP, dynamic "
         "cache, input order. Forced: share of the tokens that were appended without a step of their own; at most: "
@@ -202,8 +207,8 @@ def _spread(values: Sequence[float]) -> str:
 def overhead_table(records: Sequence[Overhead]) -> str:
     """What recording costs the steps that it records, and those before and after them."""
     heads = (
-        "preset", "median step, unprofiled", "steps before", "recorded steps", "steps after", "pass",
-        "one host timestamp",
+        "preset", "median step, unprofiled", "steps before", "recorded steps", "steps after",
+        "pass with timestamps", "one host timestamp",
     )  # fmt: skip
     rows = [
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -155,19 +156,21 @@ def recorded_pass(passes: Passes, window: Window, raw: Path) -> tuple[PassResult
     return result, steps
 
 
+def profiler_of(device: torch.device) -> torch.profiler.profile:
+    """A profiler that records the CPU, and the GPU if `device` is one."""
+    # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if on_gpu(device):
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    return torch.profiler.profile(activities=activities)
+
+
 def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> PassResult:
     """One pass under the profiler, exported to `raw`, also where it fails; `steps` as `ProfilerMarks.window`."""
     device = passes.runner.loaded.target.device
-    # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-
-    kinds = torch.profiler.ProfilerActivity
-    gpu = on_gpu(device)
-
-    def profile() -> torch.profiler.profile:
-        return torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA] if gpu else [kinds.CPU])
-
-    if gpu:
+    profile = functools.partial(profiler_of, device)
+    if on_gpu(device):
         # The first recording of a process sets up CUPTI, which takes seconds: do that before the pass.
         with profile():
             torch.zeros(1, device=device).add_(1)
