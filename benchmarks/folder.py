@@ -11,7 +11,7 @@ from typing import IO
 
 from gpu import EVIDENCE, LOG
 from gpu_parts import FULL, parts
-from records import Costs, Evidence, Overhead, Part, Ways, read_record
+from records import Costs, Doctor, Evidence, Overhead, Part, Ways, read_record
 
 from molprof.common.bench_records import read_results
 from molprof.common.errors import TraceError, UsageError
@@ -22,6 +22,8 @@ TRACE = ".json.gz"
 CONTENTS = {name: tuple(step.file for step in part.steps) for name, part in parts(FULL).items()}
 SWEEPS = tuple(name for name in CONTENTS["attention"] if name.endswith(".jsonl"))
 MOST_TRACE_BYTES, MOST_RECORD_BYTES = 50_000_000, 20_000_000
+# In place of a GPU's short name: results that are no evidence.
+REHEARSAL = "rehearsal"
 _GPU_WORD = re.compile(r"(?:[A-Z]{1,2})?\d{1,4}[A-Z]?")
 
 
@@ -76,11 +78,10 @@ def unpack(folder: Path, scratch: Path) -> Results:
 
 def read_content(path: Path) -> object:
     """What a record holds, by its name. Raises TraceError if it holds something else."""
-    kinds = {"processors": Costs, "decoding": Ways, "overhead": Overhead}
     if path.name in SWEEPS:
         return read_results(path)
-    kind = kinds.get(path.name.partition("-")[0])
-    return path.read_bytes() if kind is None else read_record(path, kind)
+    kinds = {"processors": Costs, "decoding": Ways, "overhead": Overhead, "doctor": Doctor}
+    return read_record(path, kinds[path.stem.partition("-")[0]])
 
 
 def _extracted(archive: Path, accepted: tuple[str, ...], scratch: Path) -> dict[str, Path]:

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import measured
-from folder import CONTENTS, EVIDENCE, SWEEPS, Results, read_content, short_gpu_name, unpack
+from folder import CONTENTS, REHEARSAL, SWEEPS, Results, read_content, short_gpu_name, unpack
+from gpu import EVIDENCE
+from gpu_parts import FULL
 from records import SCHEMA, Costs, History, read_record, write_record
 from shared import ROOT, parser
 
@@ -36,7 +38,6 @@ from molprof.profiler.molecules.smiles import split_atoms
 sys.path.append(str(ROOT / "docs"))  # the scripts that make the other pages
 
 MOST_BYTES = 3_000_000
-REHEARSAL = "rehearsal"
 # What publishing may change, below the root.
 FOLDERS = ("traces", "docs")
 Say = Callable[[str], None]

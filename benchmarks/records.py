@@ -130,6 +130,23 @@ class Overhead:
 
 
 @dataclass(frozen=True)
+class DoctorCheck:
+    """One line of `molprof doctor`."""
+
+    name: str
+    value: str | None
+    state: str
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """The answer of `molprof doctor --format json`."""
+
+    schema: int
+    checks: list[DoctorCheck]
+
+
+@dataclass(frozen=True)
 class Step:
     """One command of a part."""
 

@@ -15,6 +15,7 @@ from typing import Any
 from records import DECODING, PROCESSORS, Cost, Costs, Overhead, Way, Ways, read_json, write_record
 from shared import parser, progress, publish, table
 
+from molprof.analysis.render.markdown import literal
 from molprof.common.errors import MolprofError, TraceError
 from molprof.common.manifest import Environment
 from molprof.common.typed_json import read_typed
@@ -61,7 +62,7 @@ def show(record: Costs | Ways, write: bool) -> None:
         return
     publish(cost_tables(record, "###"), write, "processors.md", COST_MARKS)
     if has_rdkit():
-        publish(coordinate_tables(record), write, "processors.md", COORDINATE_MARKS)
+        publish(coordinate_tables(record, "###"), write, "processors.md", COORDINATE_MARKS)
     else:
         progress("no table of coordinates: bonds need the package rdkit, which is not installed")
 
@@ -70,7 +71,7 @@ def machine(where: Environment) -> str:
     """Hardware and versions in a line."""
     gpu = "" if where.gpu is None else f"{where.gpu}, {bytes_text(where.gpu_memory_bytes)}; driver {where.driver}, "
     hardware = f"{gpu}CUDA {where.cuda}, cuDNN {where.cudnn}" if where.gpu else where.cpu
-    return (
+    return literal(
         f"{hardware}; {counted(where.cores, 'core')}, {counted(where.threads, 'thread')}; torch {where.torch}, "
         f"transformers {where.transformers}"
     )
@@ -83,25 +84,29 @@ def cost_tables(record: Costs, heading: str) -> str:
         f"{_asked(record)}, {asked['dtype']}, {counted(asked['rounds'], 'round')}; {machine(record.environment)}; "
         f"{record.date[:10]}."
     )
-    parts = [head if record.note is None else f"{head}\n{record.note}"]
+    parts = [head if record.note is None else f"{head}\n{literal(record.note)}"]
     for model, costs in record.models.items():
         base = costs[0]
         rows = [_cost(cost, base) for cost in costs]
-        parts.append(f"{heading} {model}\n\n{table(_COST_HEADINGS, rows, left=1)}")
+        parts.append(f"{heading} {literal(model)}\n\n{table(_COST_HEADINGS, rows, left=1)}")
         left_out = record.left_out.get(model, {})
-        parts += ["\n".join(f"- `{name}` was left out: {why}" for name, why in left_out.items())] if left_out else []
+        parts += (
+            ["\n".join(f"- {literal(f'{name} was left out: {why}')}" for name, why in left_out.items())]
+            if left_out
+            else []
+        )
     return "\n\n".join(parts)
 
 
-def coordinate_tables(record: Costs) -> str:
-    """What each processor does to the coordinates. Needs RDKit."""
+def coordinate_tables(record: Costs, heading: str) -> str:
+    """What each processor does to the coordinates, as `cost_tables`. Needs RDKit."""
     import quality
 
     parts = [f"{_asked(record)}."]
     for model, costs in record.models.items():
         smiles = [answer.smiles for answer in costs[0].answers]
         texts = {cost.name: [answer.text for answer in cost.answers] for cost in costs}
-        parts.append(f"### {model}\n\n{table(quality.HEADINGS, quality.rows(smiles, texts))}")
+        parts.append(f"{heading} {literal(model)}\n\n{table(quality.HEADINGS, quality.rows(smiles, texts))}")
     return "\n\n".join(parts)
 
 
@@ -131,7 +136,7 @@ def _cost(cost: Cost, base: Cost) -> tuple[str, ...]:
             number_text(cost.operators_per_step),
         )
     return (
-        cost.name,
+        literal(cost.name),
         ratio([item.time_ns for item in rounds], [item.time_ns for item in base.rounds]),
         ratio([item.forward_ns for item in rounds], [item.forward_ns for item in base.rounds]),
         *spent,
@@ -186,9 +191,9 @@ def _way(model: str, way: Way, known: Sequence[Way]) -> tuple[str, ...]:
     default, plain = unconstrained(known)
     own = next((item for item in known if (item.processor, item.way) == (way.processor, "step by step")), default)
     return (
-        model,
-        way.processor or "no LP",
-        way.way,
+        literal(model),
+        literal(way.processor or "no LP"),
+        literal(way.way),
         count_text(way.tokens),
         count_text(way.steps),
         count_text(way.row_steps - way.busy_steps),
@@ -212,7 +217,7 @@ def overhead_table(records: Sequence[Overhead]) -> str:
     )  # fmt: skip
     rows = [
         (
-            item.model,
+            literal(item.model),
             time_text(statistics.median(item.step_ns.unprofiled)) if item.step_ns.unprofiled else NOT_RECORDED,
             *(factor_text(value) for value in (item.step_ns.before, item.step_ns.inside, item.step_ns.after)),
             factor_text(item.pass_ratio),
