@@ -30,7 +30,7 @@ _BACKENDS = {
 }
 # Distribution, which is its import name too -> the extra that has it, and what needs it.
 _EXTRAS = {
-    "rdkit": ("rdkit", "--smiles, and the validity of molecules that the model writes in another way"),
+    "rdkit": ("rdkit", "--smiles, and the validity of molecules written in another order"),
     "pyarrow": ("parquet", "molprof query --format parquet"),
     "xgrammar": ("xgrammar", "--processor xgrammar"),
     "llguidance": ("llguidance", "--processor llguidance"),

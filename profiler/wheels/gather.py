@@ -62,9 +62,10 @@ def gather(target: Target, extras: Sequence[str], folder: Path, listed: bool) ->
         UsageError: torch is not there or too old, or no set of versions fits what is there.
         RunError: pip failed otherwise.
     """
+    folder = folder.absolute()  # pip runs elsewhere
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
         scratch = Path(name)
-        own = _own_wheel(scratch / "own")
+        own = own_wheel(scratch / "own")
         _check_python(own, target)
         if not listed and TRANSFORMERS in target.there:
             target = replace(target, implied=_implied(target, scratch / TRANSFORMERS))
@@ -138,8 +139,8 @@ def _check_python(own: Wheel, target: Target) -> None:
         raise UsageError(f"molprof requires Python {own.requires_python}, not {target.python}", hint="--python 3.12")
 
 
-def _own_wheel(scratch: Path) -> Wheel:
-    """molprof's own wheel: built from the checkout that is installed here, else from the index."""
+def own_wheel(scratch: Path) -> Wheel:
+    """molprof's own wheel in a new folder: built from the checkout that is installed here, else from the index."""
     installed = importlib.metadata.distribution(NAME)
     origin: dict[str, Any] = json.loads(installed.read_text("direct_url.json") or "{}")
     url = str(origin.get("url", ""))
