@@ -1,7 +1,7 @@
 -- What each recorded phase did: host time, launches, GPU work, host syncs and operators.
 --
 -- Example:
---   SELECT phase, count, host_ns, launches, kernels, gpu_ns, syncs, sync_ns
+--   SELECT phase, count, host_ns, launches, graph_launches, kernels, gpu_ns, syncs, sync_ns
 --   FROM molprof_phase_summary
 --   ORDER BY phase IS NULL, host_ns DESC, phase;
 

@@ -3,7 +3,7 @@
 -- GPU work belongs to the step of its launch, whenever it ran; a graph's work to the graph launch.
 --
 -- Example:
---   SELECT source, kind, steps, tokens, launches_per_step, launches_per_token, kernels_per_token
+--   SELECT source, kind, steps, tokens, graph_launches, launches_per_step, launches_per_token, kernels_per_token
 --   FROM molprof_step_launch_summary
 --   ORDER BY source IS NULL, source, kind;
 

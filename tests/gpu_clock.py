@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpu_kernels import EFFICIENT, FLASH, FUSED, KERNELS, Kernel, triton
+from gpu_kernels import FUSED, KERNELS, Kernel, triton
 
 # Own time of an operator before and after what it calls, and of a phase.
 OPERATOR_NS, OPERATOR_END_NS, PHASE_NS = 700, 300, 5_000
@@ -19,6 +19,7 @@ DELAY_NS, GAP_NS, GRAPH_GAP_NS = 5_200, 900, 400
 STREAM, COPY_STREAM = 7, 20
 GRAPH = "Torch-Compiled Region: 0/0"
 REGION = "## Call CompiledFxGraph fsimulatedsimulatedsimulatedsimulated ##"
+_CPU_ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
 # Operators that move values between host and device: name of the copy, its time, bytes.
 COPIES = {
     "aten::_local_scalar_dense": ("Memcpy DtoH (Device -> Pinned)", 1_900, 8),
@@ -27,7 +28,7 @@ COPIES = {
 }
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class Node:
     """An annotation or operator: its event, and what it calls in order. `ts` and `dur` are the simulated ones."""
 
@@ -61,7 +62,7 @@ class Place:
     step: int | None = None
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Call:
     """A call into the CUDA runtime."""
 
@@ -91,14 +92,13 @@ class Work:
 class Clock:
     """Runs nodes one after the other, and keeps every call and all work."""
 
-    def __init__(self, streams: int = 1, graph: bool = False, masked: bool = False) -> None:
+    def __init__(self, streams: int, graph: bool, processor: tuple[str, ...]) -> None:
         self.now = 0
         self.calls: list[Call] = []
         self.works: list[Work] = []
-        self._streams, self._graph = streams, graph
-        self._attention = EFFICIENT if masked else FLASH
+        self._streams, self._graph, self._processor = streams, graph, processor
         self._free: dict[int, int] = {}
-        self._regions = 900_000_000  # External ids of annotations that the source lacks
+        self._added = 900_000_000  # External ids of what the source lacks
 
     def run(self, node: Node, place: Place, computed: bool = False) -> None:
         """Runs `node` and all in it; `computed`: an operator around it has launched its kernels."""
@@ -118,15 +118,20 @@ class Clock:
 
     def _children(self, node: Node) -> list[Node]:
         """What `node` calls; a compiled forward has one region in place of the model's operators."""
+        if node.name.startswith("molprof.processor "):
+            self._added += len(self._processor)
+            numbers = range(self._added, self._added + len(self._processor))
+            added = [Node(_event(node, *pair)) for pair in zip(self._processor, numbers, strict=True)]
+            node.children = [*node.children, *added]
         if not (self._graph and node.name.startswith("molprof.forward ")):
             return node.children
         names = [child.name for child in node.children]
         first, last = names.index("aten::embedding"), len(names) - 1 - names[::-1].index("aten::linear")
         model = [part for child in node.children[first : last + 1] for part in child.within()]
-        self._regions += 2
-        region = Node(_event(node, REGION, "user_annotation", self._regions))
+        self._added += 2
+        region = Node(_event(node, REGION, self._added, "user_annotation"))
         region.event["kernels"] = self._fused(model)
-        compiled = Node(_event(node, GRAPH, "cpu_op", self._regions + 1), [region])
+        compiled = Node(_event(node, GRAPH, self._added + 1), [region])
         node.children = [*node.children[:first], compiled, *node.children[last + 1 :]]
         return node.children
 
@@ -135,7 +140,7 @@ class Clock:
         kernels: list[Kernel] = []
         waiting: list[Kernel] = []
         for node in model:
-            for kernel in self._kernels(node) if node.name in KERNELS else ():
+            for kernel in KERNELS.get(node.name, ()):
                 if kernel.work_class in FUSED:
                     waiting.append(kernel)
                     continue
@@ -143,9 +148,6 @@ class Clock:
                 kernels.append(kernel)
                 waiting = []
         return kernels + ([triton(len(kernels), waiting)] if waiting else [])
-
-    def _kernels(self, node: Node) -> tuple[Kernel, ...]:
-        return tuple(self._attention if kernel is FLASH else kernel for kernel in KERNELS[node.name])
 
     def _compute(self, node: Node, place: Place) -> None:
         if node.name in COPIES:
@@ -155,10 +157,15 @@ class Clock:
             direction = name.split(" (")[0].replace("Memcpy", "memcpy")
             work = Work("gpu_memcpy", name, direction, 0, dur, stream, call, size)
             self._enqueue(work, GAP_NS)
+            if name.endswith("Pageable)"):  # the call returns when the copy is done
+                waited = max(0, self._free[stream] - self.now)
+                self.calls[-1] = call = replace(call, dur=call.dur + waited)
+                self.works[-1] = replace(self.works[-1], call=call)
+                self.now += waited
             waited = max(0, self._free[stream] - self.now - SYNC_NS)
             self._call("cudaStreamSynchronize", "sync", SYNC_NS + waited, place)
             return
-        for kernel in self._kernels(node):
+        for kernel in KERNELS.get(node.name, ()):
             call = self._call("cudaLaunchKernel", "launch", LAUNCH_NS, place)
             stream = self._stream(kernel.work_class)
             self._enqueue(Work("kernel", kernel.name, kernel.work_class, 0, kernel.dur_ns, stream, call), GAP_NS)
@@ -185,7 +192,7 @@ class Clock:
         return COPY_STREAM if self._streams > 1 and work_class == "copy" else STREAM
 
 
-def _event(parent: Node, name: str, category: str, number: int) -> dict[str, Any]:
+def _event(parent: Node, name: str, number: int, category: str = "cpu_op") -> dict[str, Any]:
     args = {"External id": number, "Record function id": 0, "Ev Idx": number}
     return {**parent.event, "cat": category, "name": name, "args": args}
 
@@ -200,14 +207,14 @@ def _inside(node: Node, place: Place) -> Place:
     return replace(place, annotation=node, phase=phase, **numbers)
 
 
-def tree(events: list[dict[str, Any]]) -> list[Node]:
-    """Annotations and operators of one thread as they call each other."""
+def tree(events: list[dict[str, Any]], attention: str) -> list[Node]:
+    """Annotations and operators of one thread as they call each other, with `attention` in place of the CPU's."""
     roots: list[Node] = []
     open_: list[tuple[float, Node]] = []
     for event in sorted(events, key=lambda item: (item["ts"], -item["dur"], item["args"]["Ev Idx"])):
         while open_ and open_[-1][0] <= event["ts"]:
             open_.pop()
-        node = Node({**event, "args": dict(event["args"])})
+        node = Node({**event, "name": attention if event["name"] == _CPU_ATTENTION else event["name"]})
         (open_[-1][1].children if open_ else roots).append(node)
         open_.append((event["ts"] + event["dur"], node))
     return roots

@@ -44,6 +44,7 @@ COPY = Kernel(
     "copy",
     2_400,
 )
+LOGITS_COPY = Kernel(COPY.name, "copy", 38_000)
 FILL = Kernel(
     "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul>>(int)",
     "fill",
@@ -97,7 +98,8 @@ MULTINOMIAL = Kernel(f"void {_HIDDEN}sampleMultinomialOnce<float, float>(long*)"
 # Operators that compute on the device. Of operators inside each other the outermost launches, once for each kernel.
 KERNELS: dict[str, tuple[Kernel, ...]] = {
     **dict.fromkeys(("aten::mm", "aten::addmm", "aten::bmm"), (GEMM,)),
-    "aten::scaled_dot_product_attention": (FLASH,),
+    "aten::_scaled_dot_product_flash_attention": (FLASH,),
+    "aten::_scaled_dot_product_efficient_attention": (EFFICIENT,),
     "aten::copy_": (COPY,),
     "aten::cat": (CAT,),
     **dict.fromkeys(("aten::fill_", "aten::zero_", "aten::full", "aten::scalar_tensor"), (FILL,)),
@@ -108,6 +110,7 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     **dict.fromkeys(("aten::index_put_", "aten::index_fill_"), (_indexed("index_put_kernel_impl<OpaqueType>", 2_700),)),
     "aten::masked_fill_": (_vectorized("masked_fill_kernel(at::TensorIterator&, c10::Scalar const&)::{lambda()#1}"),),
     "aten::where": (_vectorized("where_kernel_impl(at::TensorIterator&)::{lambda()#1}"),),
+    "aten::masked_fill": (LOGITS_COPY, _vectorized("masked_fill_kernel(at::TensorIterator&)::{lambda()#1}")),
     "aten::softmax": (SOFTMAX,),
     "aten::topk": (TOPK,),
     "aten::sort": (SORT,),

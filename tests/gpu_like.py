@@ -10,6 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,7 @@ class Expected:
 
         calls = [call for call in self.calls if here(call)]
         works = [work for work in self.works if here(work.call)]
-        pageable = {work.call.correlation for work in works if work.name == "Memcpy DtoH (Device -> Pageable)"}
-        waits = [call for call in calls if call.kind == "sync" or call.correlation in pageable]
+        waits = [call for call in calls if call in self.waits]
         return Sums(
             launches=sum(call.kind == "launch" for call in calls),
             graph_launches=sum(call.kind == "graph_launch" for call in calls),
@@ -77,6 +77,12 @@ class Expected:
             syncs=len(waits),
             sync_ns=sum(call.dur for call in waits),
         )
+
+    @cached_property
+    def waits(self) -> set[Call]:
+        """Host syncs: a copy into pageable memory is one too."""
+        pageable = {work.call for work in self.works if work.name == "Memcpy DtoH (Device -> Pageable)"}
+        return {call for call in self.calls if call.kind == "sync"} | pageable
 
     def host_ns(self, phase: str) -> int:
         return sum(dur for place, _, dur in self.phases if place.phase == phase)
@@ -108,7 +114,7 @@ class Expected:
     def bound(self, phase: str) -> Bound:
         """Time of the phases of a name: with the GPU busy, else waiting in a host sync, else launching."""
         busy = list(_union((work.ts, work.ts + work.dur) for work in self.works))
-        waits = [(call.ts, call.ts + call.dur) for call in self.calls if call.kind == "sync"]
+        waits = [(call.ts, call.ts + call.dur) for call in self.waits]
         either = list(_union([*busy, *waits]))
         spans = [(ts, ts + dur) for place, ts, dur in self.phases if place.phase == phase]
         in_busy, in_either = _overlap(spans, busy), _overlap(spans, either)
@@ -116,20 +122,27 @@ class Expected:
 
 
 def simulate(
-    source: Path, output: Path, streams: int = 1, graph: bool = False, masked: bool = False, **settings: Any
+    source: Path,
+    output: Path,
+    streams: int = 1,
+    graph: bool = False,
+    masked: bool = False,
+    processor_operators: tuple[str, ...] = (),
+    **settings: Any,
 ) -> Expected:
     """Writes the capture `source` to `output` as if it ran on a GPU.
 
     `streams=2` puts copies on a stream of their own, `graph` runs each forward as one CUDA graph, `masked` uses the
-    efficient attention kernel. `settings` are changes of the manifest's settings.
+    efficient attention kernel, `processor_operators` are more operators of the processor in every step. `settings` are
+    changes of the manifest's settings.
     """
     document = json.loads(gzip.decompress(source.read_bytes()) if source.suffix == ".gz" else source.read_bytes())
     events = document["traceEvents"]
     host = [event for event in events if event.get("cat") in ("user_annotation", "cpu_op")]
     base_ns = round(min(event["ts"] for event in events if "ts" in event) * 1000)
-    clock = Clock(streams, graph, masked)
+    clock = Clock(streams, graph, processor_operators)
     clock.now = 10_000
-    roots = tree(host)
+    roots = tree(host, f"aten::_scaled_dot_product_{'efficient' if masked else 'flash'}_attention")
     for root in roots:
         clock.run(root, Place(None, None))
     nodes = [node for root in roots for node in root.within()]

@@ -30,7 +30,12 @@ def test_processor_share(tmp_path: Path) -> None:
     found = findings(tmp_path, decoding(processor="generic"))
     share = found["processor_share"]
     assert share.gain_ratio == pytest.approx(0.2)
-    assert share.figures == {"processor_wall_ns": 800_000, "steps_wall_ns": 4_000_000, "share_ratio": 0.2}
+    assert share.figures == {
+        "processor_wall_ns": 800_000,
+        "steps_wall_ns": 4_000_000,
+        "share_ratio": 0.2,
+        "waiting_ratio": 0.0,
+    }
     assert "processor_share" not in findings(tmp_path, decoding())
     content = decoding(processor="generic")
     for repeat in content["molprof"]["timings"]["repeats"]:

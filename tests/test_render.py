@@ -183,6 +183,10 @@ def test_other_values() -> None:
     assert text.short_name(
         "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<c10::BFloat16> >(int)"
     ) == ("vectorized_elementwise_kernel<4, FillFunctor<BFloat16> >")
+    assert text.short_name(
+        "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)"
+        "::{lambda()#3}::operator()() const::{lambda()#7}::operator()() const::{lambda(float)#1}, 4>(int)"
+    ) == ("unrolled_elementwise_kernel<direct_copy_kernel_cuda(float), 4>")
 
 
 def test_what_a_terminal_would_obey_is_escaped() -> None:

@@ -27,7 +27,7 @@ def report_of(tmp_path: Path, content: dict[str, Any]) -> Report:
 
 
 def phase(wall_ns: int | None, *recorded: int | None, bound: tuple[int, ...] | None = None) -> dict[str, Any]:
-    names = ("host_ns", "gpu_ns", "launches", "kernels", "syncs", "sync_ns", "leaf_operators")
+    names = ("host_ns", "gpu_ns", "launches", "kernels", "syncs", "sync_ns", "leaf_operators", "graph_launches")
     parts = ("count", "gpu_busy_ns", "sync_idle_ns", "launch_ns")
     return {
         "wall_ns": wall_ns,
@@ -88,10 +88,10 @@ def test_run_figures(tmp_path: Path) -> None:
     phases = run.pop("phases")
     assert tuple(phases) == PHASES
     assert phases["template"] == phase(10)
-    assert phases["forward"] == phase(1000, 110_000, 68_000, 2, 4, 0, 0, 2, bound=(2, 45_000, 0, 65_000))
-    assert phases["processor"] == phase(20, 30_000, 2_000, 1, 1, 0, 0, 1, bound=(2, 18_000, 0, 12_000))
-    assert phases["sampling"] == phase(15, 30_000, 1_000, 0, 0, 2, 8_000, 1, bound=(2, 3_000, 5_000, 22_000))
-    assert phases["bookkeeping"] == phase(10, 10_000, 0, 1, 0, 0, 0, 0, bound=(2, 1_000, 0, 9_000))
+    assert phases["forward"] == phase(1000, 110_000, 68_000, 2, 4, 0, 0, 2, 1, bound=(2, 45_000, 0, 65_000))
+    assert phases["processor"] == phase(20, 30_000, 2_000, 1, 1, 0, 0, 1, 0, bound=(2, 18_000, 0, 12_000))
+    assert phases["sampling"] == phase(15, 30_000, 1_000, 0, 0, 2, 8_000, 1, 0, bound=(2, 3_000, 5_000, 22_000))
+    assert phases["bookkeeping"] == phase(10, 10_000, 0, 1, 0, 0, 0, 0, 0, bound=(2, 1_000, 0, 9_000))
     assert run.pop("window") == {
         "full": False,
         "batch": 0,
@@ -113,6 +113,8 @@ def test_run_figures(tmp_path: Path) -> None:
             "memcpy DtoH": {"count": 1, "time_ns": 1_000},
         },
         "unattributed_gpu_ns": 1_000,
+        "graph_launches": 1,
+        "syncs": 2,
     }
     drift = run.pop("drift")
     assert [example["text"] for example in drift["junk_examples"]] == ["<1.0,2.0,3.0|abra|>"]

@@ -80,6 +80,7 @@ def _section(
     """A table for each group but the settings; what no trace records, in a line."""
     rows = [row for row in rows if row[0] not in SETTINGS]
     known = [(figure, cells) for figure, cells in rows if any(cell.value not in (None, "") for cell in cells)]
+    rows = [row for row in rows if row in known or not row[0].stands_in]
     sections = [
         Section(group, table=Table(columns, [(figure.label, *cells) for figure, cells in found], keys=2, missing="-"))
         for group, found in groupby(known, key=lambda row: row[0].group)

@@ -7,13 +7,19 @@ from collections.abc import Iterator
 from molprof.analysis.documents.figures import Reports
 from molprof.analysis.drift.model import Agreement, Disagreement, Drift
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.run_model import SequenceFigures
+from molprof.analysis.figures.run_model import PhaseFigures, SequenceFigures
 from molprof.common.document import Column, Row, Section
 from molprof.common.values import count_text, counted, number_text, per, percent_text, time_text
 
 _AGREEMENT = (
     Column("tokens", "count"), Column("mean p", "probability"), Column("median p", "probability"),
     Column("first choice", "ratio"), Column("forbidden", "ratio"), Column("surprisal", "number"),
+)  # fmt: skip
+
+# What a phase shows of a GPU, in place of its leaf operators.
+_OF_GPU = (
+    Column("GPU idle", "ratio"), Column("GPU time", "ns"), Column("kernels", "count"), Column("launches", "count"),
+    Column("graphs", "count"), Column("syncs", "count"), Column("sync time", "ns"),
 )  # fmt: skip
 
 
@@ -31,24 +37,31 @@ def run_sections(reports: Reports) -> Iterator[Section]:
 
 
 def _phases(reports: Reports) -> Section:
-    counts = ("launches", "kernels", "syncs", "leaf operators")
+    of_gpu = any(report.trace.gpu_recorded for report in reports.reports)
     columns = (
         Column("phase"), Column("time", "ns"), Column("share", "ratio"), Column("profiled", "ns"),
-        Column("GPU time", "ns"), *(Column(title, "count") for title in counts), Column("sync time", "ns"),
+        *(_OF_GPU if of_gpu else (Column("leaf operators", "count"),)),
     )  # fmt: skip
 
     def rows(report: Report) -> Iterator[Row]:
         if (run := report.run) is None:
             return
         for name, phase in run.phases.items():
-            yield (
-                name, phase.wall_ns, per(phase.wall_ns, run.wall_ns.median), phase.host_ns, phase.gpu_ns,
-                phase.launches, phase.kernels, phase.syncs, phase.leaf_operators, phase.sync_ns,
-            )  # fmt: skip
+            times = (name, phase.wall_ns, per(phase.wall_ns, run.wall_ns.median), phase.host_ns)
+            yield (*times, *_gpu_cells(phase)) if of_gpu else (*times, phase.leaf_operators)
 
     table = reports.table(columns, rows)
     notes = ('time and share: whole run, unprofiled; other columns: recorded steps, profiled; "-": not recorded',)
     return Section("Phases", (*(notes if table.rows else ()), *reports.notes(_outside)), table)
+
+
+def _gpu_cells(phase: PhaseFigures) -> Row:
+    bound = phase.bound
+    idle_ns = None if bound is None else bound.sync_idle_ns + bound.launch_ns
+    return (
+        per(idle_ns, phase.host_ns), phase.gpu_ns, phase.kernels, phase.launches, phase.graph_launches, phase.syncs,
+        phase.sync_ns,
+    )  # fmt: skip
 
 
 def _outside(report: Report) -> Iterator[str]:

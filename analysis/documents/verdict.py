@@ -8,7 +8,7 @@ from molprof.analysis.compare import Comparison, report_label
 from molprof.analysis.compare.model import Difference, TraceDifference
 from molprof.analysis.compare.parts import PART_LABELS, RECORDED_LABELS
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.run_model import Run, Spread
+from molprof.analysis.figures.run_model import PhaseFigures, Run, Spread
 from molprof.common.values import (
     count_text,
     counted,
@@ -25,6 +25,8 @@ _MOST_PARTS = 3
 _FEW_REPEATS = 3
 # Below this share of the span the cause does not matter.
 _LEAST_IDLE_RATIO = 0.001
+# Below this share of a phase host syncs are not worth a word.
+_LEAST_WAITING_RATIO = 0.1
 # A run whose share of valid molecules is smaller by this did not do the same work.
 _VALID_RATIO = 0.25
 # If less than this share is valid in both runs, neither did its work.
@@ -143,11 +145,21 @@ def _run(run: Run) -> str:
     if wall.median is None:
         return f"{run.setup.label}: {made}; no unprofiled times are recorded."
     shares = sorted(((phase.wall_ns or 0, name) for name, phase in run.phases.items()), reverse=True)
-    largest = "".join(f", {name} takes {percent_text(per(ns, wall.median))}" for ns, name in shares[:2] if ns)
+    largest = "".join(
+        f", {name} takes {percent_text(per(ns, wall.median))}{_waiting(run.phases[name])}"
+        for ns, name in shares[:2]
+        if ns
+    )
     times = "the only timed pass" if wall.repeats == 1 else f"median of {wall.repeats} timed passes"
     each = time_text(per(wall.median, run.generated_tokens))
     tail = f"; {largest.removeprefix(', ')}" if largest else ""
     return f"{run.setup.label}: {made} in {time_text(wall.median)} ({times}), {each} per token{tail}."
+
+
+def _waiting(phase: PhaseFigures) -> str:
+    """A phase that waits for the GPU's work of other phases is not what takes the time."""
+    ratio = per(phase.sync_ns, phase.host_ns) or 0.0
+    return f" ({percent_text(ratio)} of it in host syncs)" if ratio >= _LEAST_WAITING_RATIO else ""
 
 
 def _trace(report: Report) -> str:

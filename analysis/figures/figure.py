@@ -33,6 +33,7 @@ class Figure:
     role: Role = "measure"
     tables: tuple[TableQuery, ...] = ()  # read for this figure; a stored report may lack them
     compared: bool = True  # in comparisons, --fail-if and predictions
+    stands_in: bool = False  # for a figure of the GPU, in a trace without one (`without_gpu`)
 
     @property
     def noise(self) -> Noise:
@@ -56,3 +57,8 @@ def of_run(value: Callable[[Run], Value]) -> Callable[[Report], Value]:
 def of_gpu(value: Callable[[Report], Value]) -> Callable[[Report], Value]:
     """A figure of the trace's GPU calls or work; not recorded where the trace has neither."""
     return lambda report: value(report) if report.trace.gpu_recorded else None
+
+
+def without_gpu(value: Callable[[Report], Value]) -> Callable[[Report], Value]:
+    """A figure that stands in for one of the GPU; None where the trace has GPU calls or work."""
+    return lambda report: None if report.trace.gpu_recorded else value(report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from molprof.analysis.figures.figure import Figure, of_gpu, of_run
+from molprof.analysis.figures.figure import Figure, of_gpu, of_run, without_gpu
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.tables import STEPS
@@ -16,9 +16,13 @@ def _count(name: str, label: str, group: str, compared: bool = True) -> Figure:
     return Figure(name, group, label, "count", of_gpu(lambda report: getattr(report.counts, name)), compared=compared)
 
 
-def _mean(name: str, label: str) -> Figure:
-    """The mean of the run that is called as the figure."""
-    return Figure(name, "Launches", label, "number", of_run(lambda run: getattr(run, name)))
+def _mean(name: str, label: str, value: Callable[[Run], float | None]) -> Figure:
+    return Figure(name, "Launches", label, "number", of_run(value))
+
+
+def _operators(name: str, label: str, value: Callable[[Run], float | None]) -> Figure:
+    """Leaf operators, in place of launches."""
+    return Figure(name, "Launches", label, "number", without_gpu(of_run(value)), stands_in=True)
 
 
 def _of_kernels(name: str, label: str, value: Callable[[Run], float | None]) -> Figure:
@@ -48,6 +52,10 @@ def _sum(values: list[Value]) -> int:
     return sum(value for value in values if isinstance(value, int))
 
 
+def _in_steps(run: Run, count: int | None) -> float | None:
+    return per(count, run.window.steps)
+
+
 def _of_class(run: Run, *names: str) -> int | None:
     """Kernels of these classes in the recorded steps; None where no GPU work is recorded."""
     classes = run.window.classes
@@ -56,7 +64,7 @@ def _of_class(run: Run, *names: str) -> int | None:
 
 def _per_step(name: str, label: str, *classes: str) -> Figure:
     """Kernels of these classes per recorded step."""
-    return _of_kernels(name, label, lambda run: per(_of_class(run, *classes), run.window.steps))
+    return _of_kernels(name, label, lambda run: _in_steps(run, _of_class(run, *classes)))
 
 
 def _busy_ratio(report: Report) -> float | None:
@@ -65,7 +73,8 @@ def _busy_ratio(report: Report) -> float | None:
 
 
 def _elementwise(run: Run) -> float | None:
-    return per(_of_class(run, "elementwise"), _of_class(run, "attention"))
+    """Direct copies and fills are elementwise kernels by name."""
+    return per(_of_class(run, "elementwise", "copy", "fill"), _of_class(run, "attention"))
 
 
 LAUNCHES = (
@@ -73,10 +82,12 @@ LAUNCHES = (
     _count("launches_without_gpu_work", "launches without GPU work", "Launches", compared=False),
     _of_steps("launches_per_token", "launches per token", lambda run: run.launches_per_token, "tokens"),
     _of_steps("launches_per_step", "launches per step", lambda run: run.launches_per_step, "steps"),
-    _mean("launches_per_molecule", "launches per molecule"),
+    _mean("launches_per_molecule", "launches per molecule", lambda run: run.launches_per_molecule),
     _count("graph_launches", "graph launches in the trace", "Launches"),
-    _mean("leaf_operators_per_token", "leaf operators per token"),
-    _mean("leaf_operators_per_step", "leaf operators per step"),
+    _mean("graph_launches_per_step", "graph launches per step", lambda run: _in_steps(run, run.window.graph_launches)),
+    _mean("syncs_per_step", "host syncs per step", lambda run: _in_steps(run, run.window.syncs)),
+    _operators("leaf_operators_per_token", "leaf operators per token", lambda run: run.leaf_operators_per_token),
+    _operators("leaf_operators_per_step", "leaf operators per step", lambda run: run.leaf_operators_per_step),
 )
 KERNELS = (
     _count("kernels", "kernels in the trace", "Kernels"),
@@ -85,7 +96,9 @@ KERNELS = (
     _once("kernel_time_ns", "kernel time", of_gpu(lambda report: report.counts.kernel_time_ns)),
     _once("busy_ratio", "device busy", of_gpu(_busy_ratio), "ratio"),
     _once("gpu_ns_per_step", "GPU time per step", of_run(lambda run: per(run.window.gpu_ns, run.window.steps))),
-    _per_step("copy_kernels_per_step", "copy kernels per step", "copy", "cat"),
+    _of_kernels("kernels_per_step", "kernels per step", lambda run: _in_steps(run, run.window.kernels)),
+    _per_step("copy_kernels_per_step", "copy kernels per step", "copy"),
+    _per_step("cat_kernels_per_step", "cat kernels per step", "cat"),
     _per_step("attention_kernels_per_step", "attention kernels per step", "attention"),
     _of_kernels("elementwise_to_attention", "elementwise kernels per attention kernel", _elementwise),
 )

@@ -62,6 +62,7 @@ class PhaseFigures:
     sync_ns: int | None
     leaf_operators: int | None
     bound: PhaseBound | None = None
+    graph_launches: int | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ class WindowFigures:
     leaf_operators: int | None
     classes: dict[str, ClassFigures] | None
     unattributed_gpu_ns: int | None
+    graph_launches: int | None = None
+    syncs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,11 @@ class Setup:
     def random(self) -> bool:
         """The weights are random, so tokens and drift mean nothing."""
         return self.weights == "random"
+
+    @property
+    def own_loop(self) -> bool:
+        """molprof's own decoding loop ran, not transformers' `generate`."""
+        return bool(self.forced_runs or self.drop_finished)
 
     @property
     def loop(self) -> str | None:

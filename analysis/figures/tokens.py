@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from molprof.analysis.figures.figure import Figure, of_run
+from molprof.analysis.figures.figure import Figure, of_run, without_gpu
+from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import PhaseFigures, Run
-from molprof.common.values import Unit, per
+from molprof.common.values import Unit, Value, per
 
 
 def _count(name: str, label: str, compared: bool = True) -> Figure:
@@ -22,8 +23,11 @@ def _per_step(
     name: str, label: str, value: Callable[[PhaseFigures], float | None], unit: Unit = "number", once: bool = False
 ) -> Figure:
     """A figure of the processor phase per recorded step."""
-    figure = of_run(lambda run: per(value(run.phases["processor"]), run.window.steps))
-    return Figure(name, "Masking", label, unit, figure, once=once)
+    return Figure(name, "Masking", label, unit, _of_processor(value), once=once)
+
+
+def _of_processor(value: Callable[[PhaseFigures], float | None]) -> Callable[[Report], Value]:
+    return of_run(lambda run: per(value(run.phases["processor"]), run.window.steps))
 
 
 TOKENS = (
@@ -50,6 +54,13 @@ MASKING = (
     ),
     _per_step("masking_launches", "processor launches per step", lambda phase: phase.launches),
     _per_step("masking_gpu_ns", "processor GPU time per step", lambda phase: phase.gpu_ns, "ns", once=True),
-    _per_step("masking_operators", "processor leaf operators per step", lambda phase: phase.leaf_operators),
+    Figure(
+        "masking_operators",
+        "Masking",
+        "processor leaf operators per step",
+        "number",
+        without_gpu(_of_processor(lambda phase: phase.leaf_operators)),
+        stands_in=True,
+    ),
     _per_step("masking_syncs", "processor host syncs per step", lambda phase: phase.syncs),
 )

@@ -11,11 +11,11 @@ from molprof.common.manifest import Manifest
 
 _PHASES = Query(
     "phase_work",
-    "SELECT phase, host_ns, gpu_ns, launches, kernels, syncs, sync_ns, leaf_operators"
+    "SELECT phase, host_ns, gpu_ns, launches, graph_launches, kernels, syncs, sync_ns, leaf_operators"
     " FROM molprof_phase_summary ORDER BY phase IS NULL, phase",
 )
 # Columns that mean nothing where the trace holds no GPU work.
-_OF_GPU = ("gpu_ns", "launches", "kernels", "syncs", "sync_ns")
+_OF_GPU = ("gpu_ns", "launches", "graph_launches", "kernels", "syncs", "sync_ns")
 _BOUNDS = Query(
     "phase_bound",
     "SELECT phase, count, gpu_busy_ns, sync_idle_ns, launch_ns"
@@ -29,8 +29,10 @@ SELECT
   (SELECT COUNT() FROM molprof_step) AS steps,
   (SELECT COUNT(slice_id) FROM molprof_token) AS tokens,
   IFNULL(SUM(launches), 0) AS launches,
+  IFNULL(SUM(graph_launches), 0) AS graph_launches,
   IFNULL(SUM(kernels), 0) AS kernels,
   IFNULL(SUM(gpu_ns), 0) AS gpu_ns,
+  IFNULL(SUM(syncs), 0) AS syncs,
   IFNULL(SUM(leaf_operators), 0) AS leaf_operators
 FROM molprof_phase_work
 WHERE step IS NOT NULL
@@ -52,7 +54,7 @@ def read_window(engine: Engine, manifest: Manifest, gpu: bool) -> tuple[WindowFi
     outside = phases.get(None)
     step = query_row(engine, _STEPS)
     if not gpu:
-        step.update(dict.fromkeys(("launches", "kernels", "gpu_ns")))
+        step.update(dict.fromkeys(set(_OF_GPU) & set(step)))
     classes = {name: ClassFigures(*figures) for name, *figures in query_rows(engine, _CLASSES)[1]}
     window = filled(
         WindowFigures,
@@ -72,7 +74,7 @@ def phase_figures(wall_ns: int | None, recorded: PhaseFigures | None) -> PhaseFi
 
 def without_steps(run: Run) -> Run:
     """The run without figures of steps and phases, for a trace that lacks parts of them."""
-    unknown = ("launches", "kernels", "gpu_ns", "leaf_operators", "classes", "unattributed_gpu_ns")
+    unknown = (*set(_OF_GPU) - {"sync_ns"}, "leaf_operators", "classes", "unattributed_gpu_ns")
     return replace(
         run,
         launches_per_token=None,

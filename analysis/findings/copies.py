@@ -78,8 +78,9 @@ def _from_host(engine: Engine, report: Report, scope: Scope | None) -> Iterator[
         id="host_copies",
         title="Every step copies data from the host to the GPU",
         evidence=(
-            f"{number_text(copies['count'] / copies['steps'])} copies per step, {bytes_text(copies['bytes'])} in all: "
-            f"{time_text(copies['gpu_ns'])} on the GPU, {time_text(copies['host_ns'])} in their calls"
+            f"{count_text(copies['count'])} copies, {number_text(copies['count'] / copies['steps'])} per step, "
+            f"{bytes_text(copies['bytes'])} in all: {time_text(copies['gpu_ns'])} on the GPU, "
+            f"{time_text(copies['host_ns'])} in their calls"
         ),
         gain_ratio=gain,
         fix="Create tensors on the device once, before the loop. Use pinned memory and non_blocking=True for the rest.",
@@ -118,9 +119,9 @@ def _of_logits(engine: Engine, report: Report, scope: Scope | None) -> Iterator[
         id="vocabulary_copies",
         title="Whole logits tensors are copied",
         evidence=(
-            f"{number_text(count / scope.steps)} copies per step in processor and sampling take {time_text(least_ns)} "
-            f"or longer, enough for {rows} x {count_text(run.setup.logits_width)} logits: {time_text(time_ns)} in all, "
-            f"most of it in {name}"
+            f"{count_text(count)} copies in processor and sampling, {number_text(count / scope.steps)} per step, take "
+            f"{time_text(least_ns)} or longer, enough for {rows} x {count_text(run.setup.logits_width)} logits: "
+            f"{time_text(time_ns)} in all, most of it in {name}"
         ),
         gain_ratio=min(1.0, gain),
         fix="Mask in place (masked_fill_, index_fill_) in one tensor, without a clone or a tensor of -inf per step.",
@@ -150,7 +151,8 @@ def _longest(operators: Operators) -> str:
 def _of_cache(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
     """Gain: the time of the two concatenations before each attention, on the GPU and on the host."""
     run = report.run
-    if scope is None or (run is not None and run.setup.cache != "dynamic"):
+    # molprof's own loop writes into the cache in place, whatever its kind.
+    if scope is None or (run is not None and (run.setup.cache != "dynamic" or run.setup.own_loop)):
         return
     needed = _CATS_OF_CACHE if run is not None else _CATS_OF_CACHE + _CATS_OF_ROTATION
     cats, layers = _before_attention(read_operators(engine, _CAT, *_ATTENTION), needed, run is not None)

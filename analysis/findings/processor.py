@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.figures.run_model import Run
+from molprof.analysis.figures.run_model import PhaseFigures, Run
 from molprof.analysis.findings.scope import LEAST_GAIN, Rule, Scope
 from molprof.common.phases import STEP_PHASES
-from molprof.common.values import count_text, number_text, percent_text, time_text
+from molprof.common.values import count_text, number_text, numbered, per, percent_text, time_text
 
 PROCESSOR = "processor"
 # Share of the steps' unprofiled time.
@@ -60,29 +60,48 @@ def _find(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Findi
         yield from _syncs(run, scope)
 
 
+def _waiting_ns(phase: PhaseFigures) -> int:
+    """Time in host syncs while the GPU was busy: without the sync, a later phase waits for the same work."""
+    return 0 if phase.bound is None else max(0, (phase.sync_ns or 0) - phase.bound.sync_idle_ns)
+
+
 def _whole(run: Run, scope: Scope) -> float:
-    """The gain of a processor without cost: its host time, and its GPU time, which may run after it."""
+    """The gain of a processor without cost: its host time, and its GPU time, which may run after it.
+
+    Waiting for a busy GPU counts up to the GPU's idle time: the GPU's work remains.
+    """
     phase = run.phases[PROCESSOR]
-    return min(1.0, scope.host_part(phase.host_ns or 0, PROCESSOR) + scope.gpu_part(phase.gpu_ns or 0))
+    waiting_ns = _waiting_ns(phase)
+    own = scope.host_part((phase.host_ns or 0) - waiting_ns, PROCESSOR)
+    waiting = min(scope.host_part(waiting_ns, PROCESSOR), scope.idle_ratio)
+    return min(1.0, own + waiting + scope.gpu_part(phase.gpu_ns or 0))
 
 
 def _share(run: Run, scope: Scope) -> Iterator[Finding]:
     steps_ns = sum(run.phases[name].wall_ns or 0 for name in (*STEP_PHASES, "prefill"))
-    wall_ns = run.phases[PROCESSOR].wall_ns
-    if not wall_ns or steps_ns <= 0 or not run.steps or wall_ns < LEAST_SHARE * steps_ns:
+    phase = run.phases[PROCESSOR]
+    wall_ns = phase.wall_ns
+    waiting_ratio = per(_waiting_ns(phase), phase.host_ns) or 0.0
+    if not wall_ns or steps_ns <= 0 or not run.steps or wall_ns * (1 - waiting_ratio) < LEAST_SHARE * steps_ns:
         return
+    waiting = f"; {percent_text(waiting_ratio)} of it waits for a busy GPU" if waiting_ratio else ""
     yield Finding(
         id="processor_share",
         title="The logits processor takes a large part of every step",
         evidence=(
             f"{time_text(wall_ns)} of {time_text(steps_ns)} in steps, unprofiled: "
-            f"{percent_text(wall_ns / steps_ns)}, {time_text(wall_ns / run.steps)} per step"
+            f"{percent_text(wall_ns / steps_ns)}, {time_text(wall_ns / run.steps)} per step{waiting}"
         ),
         gain_ratio=_whole(run, scope),
         fix="Build the masks in advance, for all rows at once, and apply them with one operation per step.",
         explanation="The processor runs between two forwards, eagerly and in Python. No graph covers it.",
         query="phase_work",
-        figures={"processor_wall_ns": wall_ns, "steps_wall_ns": steps_ns, "share_ratio": wall_ns / steps_ns},
+        figures={
+            "processor_wall_ns": wall_ns,
+            "steps_wall_ns": steps_ns,
+            "share_ratio": wall_ns / steps_ns,
+            "waiting_ratio": waiting_ratio,
+        },
     )
 
 
@@ -102,10 +121,10 @@ def _rows(engine: Engine, run: Run, scope: Scope) -> Iterator[Finding]:
         "least_calls_per_row": calls_per_row,
         "leaf_operators_per_step": (phase.leaf_operators or 0) / steps,
     }
-    work = f"{number_text(figures['leaf_operators_per_step'])} leaf operators per step"
+    work = f"{numbered(figures['leaf_operators_per_step'], 'leaf operator')} per step"
     if phase.launches is not None:
         figures["launches_per_step"] = phase.launches / steps
-        work = f"{number_text(figures['launches_per_step'])} launches per step"
+        work = f"{numbered(figures['launches_per_step'], 'launch', 'es')} per step"
     yield Finding(
         id="row_masking",
         title="The logits processor masks row by row",
@@ -138,7 +157,7 @@ def _syncs(run: Run, scope: Scope) -> Iterator[Finding]:
         id="processor_syncs",
         title="The logits processor waits for the GPU",
         evidence=(
-            f"{number_text(phase.syncs / steps)} host syncs per step in the processor, "
+            f"{numbered(phase.syncs / steps, 'host sync')} per step in the processor, "
             f"{time_text((phase.sync_ns or 0) / steps)} per recorded step"
         ),
         gain_ratio=gain,

@@ -19,8 +19,8 @@ _SMALL_RATIO = 0.01
 _BAR = 0.62
 # The axis begins at 0 unless the bars would then be this much shorter than the totals.
 _CUT_RATIO = 0.35
-_ROOM_RATIO = 0.27
-_LABEL_LENGTH = 32
+_ROOM_RATIO = 0.3
+_LABEL_LENGTH = 36
 # Longer titles go over two lines.
 _TITLE_LENGTH = 44
 

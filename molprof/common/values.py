@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -32,6 +33,10 @@ _KERNEL_NOISE = (
     "gpu_kernel_impl<",
     "binary_internal::",
     "c10::",
+)
+# A lambda in a lambda in a function: the last one's arguments are the type that the kernel is made for.
+_LAMBDAS = re.compile(
+    r"\([^()]*\)(?:::\{lambda\([^()]*\)#\d+\}::operator\(\)\([^()]*\) const)*::\{lambda\(([^()]*)\)#\d+\}"
 )
 
 
@@ -64,13 +69,18 @@ def counted(value: float | None, noun: str, ending: str = "s") -> str:
     return f"{count_text(value)} {noun}{'' if value == 1 else ending}"
 
 
+def numbered(value: float, noun: str, ending: str = "s") -> str:
+    """A mean with its noun: `1 launch`, `2.5 launches`."""
+    return f"{number_text(value)} {noun}{'' if value == 1 else ending}"
+
+
 def short_name(name: str) -> str:
     """A kernel's name without what all of its kind have in common, arguments left out."""
     if not any(noise in name for noise in _KERNEL_NOISE):
         return name
     for noise in _KERNEL_NOISE:
         name = name.replace(noise, "")
-    return _without_arguments(name)
+    return _without_arguments(_LAMBDAS.sub(r"(\1)", name))
 
 
 def _without_arguments(name: str) -> str:

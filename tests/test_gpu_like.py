@@ -1,0 +1,118 @@
+"""Reports of captures that look like a GPU's: every figure equals what was put in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_like import GPU, Expected, Sums, simulate
+
+from molprof.analysis.documents.figures import figure_values
+from molprof.analysis.figures import Report
+from molprof.analysis.reports.load import ReportOptions, load_report
+
+TRACES = Path(__file__).parent.parent / "traces"
+STEPS = range(20, 40)
+# Name: the capture that it is made from, and how.
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "eager": ("qwen-generic", {}),
+    "streams": ("qwen-generic", {"streams": 2, "masked": True}),
+    "graph": ("qwen-generic", {"graph": True}),
+    "jump": ("qwen-jump", {}),
+    "jump-graph": ("qwen-jump", {"graph": True}),
+    "llama": ("llama", {}),
+}
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Expected, Report]:
+    source, options = RUNS[request.param]
+    path = tmp_path_factory.mktemp("gpu") / f"{request.param}.json.gz"
+    return simulate(TRACES / f"cpu-{source}.json.gz", path, **options), load_report(path, ReportOptions())
+
+
+def test_counts_of_the_trace(run: tuple[Expected, Report]) -> None:
+    expected, report = run
+    total, counts = expected.sums(), report.counts
+    assert total.launches > 100
+    assert total.kernels > 1_400
+    assert (counts.launches, counts.graph_launches, counts.kernels) == (
+        total.launches,
+        total.graph_launches,
+        total.kernels,
+    )
+    assert (counts.launches_without_gpu_work, counts.kernels_without_call) == (0, 0)
+    kernels = [work for work in expected.works if work.category == "kernel"]
+    assert counts.kernel_time_ns == sum(work.dur for work in kernels)
+    assert counts.kernel_names == len({work.name for work in kernels})
+    copies = {name.split(" (")[0]: figures for name, figures in expected.copies().items()}
+    assert {name: (item.count, item.time_ns, item.bytes) for name, item in counts.memory_operations.items()} == copies
+    assert report.trace.device_names == (GPU,)
+    assert (report.trace.lost_events, report.trace.lanes) == (0, 0)
+    assert [check.text for check in report.checks if not check.holds] == []
+
+
+def test_device_time(run: tuple[Expected, Report]) -> None:
+    expected, report = run
+    assert [(item.span_ns, item.busy_ns, item.idle_ns) for item in report.devices.values()] == [expected.device()]
+    causes = report.table("idle_causes").to_json()
+    assert sum(row["time_ns"] for row in causes) == expected.device()[2]
+
+
+def test_phases(run: tuple[Expected, Report]) -> None:
+    expected, report = run
+    assert report.run is not None
+    for name in ("forward", "processor", "sampling", "bookkeeping"):
+        phase = report.run.phases[name]
+        sums = Sums(
+            phase.launches or 0, phase.graph_launches or 0, phase.kernels or 0, phase.gpu_ns or 0, phase.syncs or 0,
+            phase.sync_ns or 0,
+        )  # fmt: skip
+        assert sums == expected.sums(phase=name), name
+        assert phase.host_ns == expected.host_ns(name)
+        assert phase.bound is not None
+        bound = expected.bound(name)
+        assert (phase.bound.gpu_busy_ns, phase.bound.sync_idle_ns, phase.bound.launch_ns) == (
+            bound.gpu_busy_ns, bound.sync_idle_ns, bound.launch_ns,
+        )  # fmt: skip
+    assert report.run.window.unattributed_gpu_ns == 0
+
+
+def test_classes(run: tuple[Expected, Report]) -> None:
+    expected, report = run
+    assert report.run is not None
+    assert report.run.window.classes is not None
+    found = {name: (item.count, item.time_ns) for name, item in report.run.window.classes.items()}
+    assert found == expected.classes()
+
+
+def test_figures_per_step_and_token(run: tuple[Expected, Report]) -> None:
+    expected, report = run
+    figures = figure_values(report)
+    total, processor = expected.sums(), expected.sums(phase="processor")
+    tokens = expected.tokens
+    classes = expected.classes()
+    elementwise = sum(classes.get(name, (0, 0))[0] for name in ("elementwise", "copy", "fill"))
+    wanted = {
+        "launches": total.launches,
+        "graph_launches": total.graph_launches,
+        "graph_launches_per_step": total.graph_launches / len(STEPS),
+        "launches_per_step": total.launches / len(STEPS),
+        "launches_per_token": total.launches / tokens,
+        "kernels_per_step": total.kernels / len(STEPS),
+        "gpu_ns_per_step": total.gpu_ns / len(STEPS),
+        "syncs_per_step": total.syncs / len(STEPS),
+        "busy_ratio": expected.device()[1] / expected.device()[0],
+        "copy_kernels_per_step": classes["copy"][0] / len(STEPS),
+        "cat_kernels_per_step": classes.get("cat", (0, 0))[0] / len(STEPS),
+        "attention_kernels_per_step": classes["attention"][0] / len(STEPS),
+        "elementwise_to_attention": elementwise / classes["attention"][0],
+        "masking_launches": processor.launches / len(STEPS),
+        "masking_gpu_ns": processor.gpu_ns / len(STEPS),
+        "masking_syncs": processor.syncs / len(STEPS),
+        "leaf_operators_per_token": None,
+        "leaf_operators_per_step": None,
+        "masking_operators": None,
+    }
+    assert {name: figures[name] for name in wanted} == wanted

@@ -1,0 +1,193 @@
+"""Findings, comparisons and verdicts of captures that look like a GPU's, with the figures that were put in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_clock import Call
+from gpu_like import Expected, simulate
+
+from molprof.analysis.compare import compare
+from molprof.analysis.documents.comparison import comparison_document
+from molprof.analysis.documents.report import report_document
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.model import Finding
+from molprof.analysis.render import FORMATS, render
+from molprof.analysis.reports.load import ReportOptions, load_report
+
+TRACES = Path(__file__).parent.parent / "traces"
+STEPS = 20
+SLOW = ("aten::_local_scalar_dense", "aten::masked_fill", "aten::lift_fresh")
+
+
+@dataclass(frozen=True, repr=False)
+class Simulated:
+    """A simulated capture and its report."""
+
+    expected: Expected
+    report: Report
+
+    @property
+    def findings(self) -> dict[str, Finding]:
+        return {finding.id: finding for finding in self.report.findings}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Simulated]:
+    folder = tmp_path_factory.mktemp("gpu")
+
+    def made(name: str, source: str, **options: Any) -> Simulated:
+        path = folder / f"{name}.json.gz"
+        return Simulated(
+            simulate(TRACES / f"cpu-{source}.json.gz", path, **options), load_report(path, ReportOptions())
+        )
+
+    return {
+        "plain": made("plain", "qwen"),
+        "eager": made("eager", "qwen-generic"),
+        "masked": made("masked", "qwen-generic", masked=True),
+        "graph": made("graph", "qwen-generic", graph=True),
+        "slow": made("slow", "qwen-generic", graph=True, processor_operators=SLOW),
+        "jump": made("jump", "qwen-jump"),
+        "llama": made("llama", "llama-generic"),
+    }
+
+
+def launch_gaps(expected: Expected, phase: str | None = None) -> tuple[int, int]:
+    """Gaps with an empty queue and no host sync that a launch (of a phase) ended: count and time, ns."""
+    works = sorted(expected.works, key=lambda work: work.ts)
+    queued: list[int] = []
+    for work in reversed(works):
+        queued.append(min(work.call.ts, queued[-1] if queued else work.call.ts))
+    until, count, time_ns = works[0].ts, 0, 0
+    for work, first_call in zip(works, reversed(queued), strict=True):
+        waits = any(call.ts <= until < call.ts + call.dur for call in expected.waits)
+        of_phase = phase in (None, work.call.place.phase) and work.call.kind == "launch"
+        if work.ts > until and first_call > until and of_phase and not waits:
+            count, time_ns = count + 1, time_ns + work.ts - until
+        until = max(until, work.ts + work.dur)
+    return count, time_ns
+
+
+def test_the_findings_of_each_run(runs: dict[str, Simulated]) -> None:
+    found = {name: set(run.findings) - {"templates", "idle_rows"} for name, run in runs.items()}
+    launching = {"gpu_idle", "launch_bound", "graphs_unused", "attention_small"}
+    assert found == {
+        "plain": launching | {"cache_concatenation"},
+        "eager": launching | {"cache_concatenation"},
+        "masked": launching | {"cache_concatenation", "mask_rules_out_flash"},
+        "graph": set(),
+        "slow": {"processor_share", "processor_syncs", "vocabulary_copies", "host_copies", "attention_small"},
+        "jump": launching,
+        "llama": launching | {"cache_concatenation", "junk_tokens"},
+    }
+
+
+def test_figures_of_idle_time(runs: dict[str, Simulated]) -> None:
+    run = runs["eager"]
+    _, busy_ns, _ = run.expected.device()
+    recorded_ns = sum(dur for _, dur in run.expected.steps.values())
+    figures = run.findings["gpu_idle"].figures
+    assert (figures["busy_ns"], figures["recorded_ns"]) == (busy_ns, recorded_ns)
+    # The steps take 0.8 of that time without the profiler.
+    assert figures["idle_ratio"] == pytest.approx(1 - busy_ns / (0.8 * recorded_ns))
+    figures = run.findings["launch_bound"].figures
+    assert (figures["gap_count"], figures["gap_ns"]) == launch_gaps(run.expected)
+    figures = run.findings["graphs_unused"].figures
+    assert figures["gap_ns"] == launch_gaps(run.expected, "forward")[1]
+    assert figures["launches_per_step"] == run.expected.sums(phase="forward").launches / STEPS
+
+
+def test_figures_of_attention_and_cache(runs: dict[str, Simulated]) -> None:
+    run = runs["masked"]
+    attention = run.expected.classes()["attention"]
+    figures = run.findings["attention_small"].figures
+    assert (figures["kernels"], figures["attention_ns"]) == attention
+    figures = run.findings["mask_rules_out_flash"].figures
+    assert (figures["kernels"], figures["gpu_ns"]) == attention
+    figures = run.findings["cache_concatenation"].figures
+    cat_ns = next(work.dur for work in run.expected.works if work.work_class == "cat")
+    assert (figures["kernels"], figures["gpu_ns"]) == (2 * attention[0], 2 * attention[0] * cat_ns)
+
+
+def test_figures_of_a_slow_processor(runs: dict[str, Simulated]) -> None:
+    run = runs["slow"]
+    processor = run.expected.sums(phase="processor")
+    figures = run.findings["processor_syncs"].figures
+    assert figures == {"syncs_per_step": processor.syncs / STEPS, "sync_ns": processor.sync_ns, "steps": STEPS}
+    figures = run.findings["vocabulary_copies"].figures
+    assert (figures["copies_per_step"], figures["copy_ns"]) == (1, STEPS * 38_000)
+    copies = run.expected.copies()["Memcpy HtoD (Pageable -> Device)"]
+    figures = run.findings["host_copies"].figures
+    assert (figures["count"], figures["gpu_ns"], figures["bytes"]) == copies
+
+
+def test_waiting_for_the_forward_is_no_work_of_the_processor(runs: dict[str, Simulated]) -> None:
+    """The graph runs while the processor waits: without the processor, bookkeeping would wait for it."""
+    run = runs["slow"]
+    assert run.report.run is not None
+    waiting_ns = run.expected.sums(phase="processor").sync_ns - run.expected.bound("processor").sync_idle_ns
+    host_ns = run.expected.host_ns("processor")
+    finding = run.findings["processor_share"]
+    assert finding.figures["waiting_ratio"] == pytest.approx(waiting_ns / host_ns)
+    assert waiting_ns > 0.5 * host_ns
+    assert "of it waits for a busy GPU" in finding.evidence
+    assert finding.gain_ratio is not None
+    assert finding.gain_ratio < finding.figures["share_ratio"] - 0.1
+    shown = " ".join(render(report_document(run.report)).split())
+    assert "of it in host syncs)" in shown
+
+
+def of_kind(calls: list[Call], kind: str) -> int:
+    return sum(call.kind == kind for call in calls)
+
+
+def test_a_comparison_adds_up_and_names_what_graphs_save(runs: dict[str, Simulated]) -> None:
+    eager, graph = runs["eager"], runs["graph"]
+    comparison = compare([eager.report, graph.report])
+    rows = {row.figure.id: row.values for row in comparison.rows}
+    sides = (eager.expected, graph.expected)
+    assert rows["launches"] == tuple(of_kind(side.calls, "launch") for side in sides)
+    assert rows["graph_launches_per_step"] == (0, 1)
+    assert rows["syncs_per_step"] == tuple(side.sums().syncs / STEPS for side in sides)
+    assert rows["leaf_operators_per_step"] == (None, None)
+    difference = comparison.differences[0]
+    assert difference is not None
+    assert sum(difference.parts.values()) + difference.residual_ns == difference.wall_ns
+    # GPU time as recorded, of 547 decode steps; launching is the rest of unprofiled time, 0.8 of profiled.
+    bounds = [side.bound("forward") for side in sides]
+    gpu = [bound.gpu_busy_ns / STEPS * 547 for bound in bounds]
+    kept = [(bound.gpu_busy_ns + bound.sync_idle_ns) / STEPS * 547 for bound in bounds]
+    launch = [side.host_ns("forward") / STEPS * 547 * 0.8 - ns for side, ns in zip(sides, kept, strict=True)]
+    assert difference.parts["forward.gpu"] == pytest.approx(gpu[1] - gpu[0], rel=0.001)
+    assert difference.parts["forward.launch"] == pytest.approx(launch[1] - launch[0], rel=0.001)
+
+
+def test_models_and_processors_compare(runs: dict[str, Simulated]) -> None:
+    for first, other in (("plain", "eager"), ("llama", "eager")):
+        comparison = compare([runs[first].report, runs[other].report])
+        rows = {row.figure.id: row.values for row in comparison.rows}
+        sides = (runs[first].expected, runs[other].expected)
+        assert rows["launches_per_token"] == tuple(side.sums().launches / side.tokens for side in sides)
+        assert rows["masking_launches"] == tuple(side.sums(phase="processor").launches / STEPS for side in sides)
+        difference = comparison.differences[0]
+        assert difference is not None
+        assert abs(difference.residual_ns) <= 0.01 * abs(difference.wall_ns)
+    predictions = {item.id: item.verdict for item in comparison.predictions}
+    assert predictions["fewer_launches_per_molecule"] == "confirmed"
+    assert predictions["fewer_elementwise_per_attention"] == "confirmed"
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_every_format_shows_the_gpu_and_no_figure_of_a_cpu(runs: dict[str, Simulated], form: str) -> None:
+    for document in (
+        report_document(runs["graph"].report),
+        comparison_document(compare([runs["eager"].report, runs["graph"].report])),
+    ):
+        text = render(document, form)
+        assert ("graph_launches_per_step" if form in ("json", "csv") else "graph launches per step") in text
+        if form not in ("json", "csv"):
+            assert "leaf operators" not in text
