@@ -165,7 +165,7 @@ def _reason(entry: Mapping[str, Any]) -> str:
 def print_environment() -> None:
     """This machine's, as JSON on stdout. Runs in a process of its own, so that this one never holds the GPU."""
     from molprof.profiler.environment import environment
-    from molprof.profiler.models.load import resolve_device
+    from molprof.profiler.models.device import resolve_device
 
     print(json.dumps(asdict(environment(resolve_device("auto")))))
 

@@ -23,7 +23,8 @@ from molprof.profiler.decoding.marks import HostMarks, mark_cost_ns, signature_c
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.architecture import check_preset
-from molprof.profiler.models.load import LoadedModel, load, resolve_device
+from molprof.profiler.models.device import on_gpu, resolve_device
+from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.molecules.prompts import Prompts, read_prompts, read_texts, repeated
 from molprof.profiler.processors import PROCESSORS, find_factory, make_processor
 from molprof.profiler.processors.checked import UserProcessor
@@ -65,7 +66,7 @@ def capture(settings: CaptureSettings, output: OutputFile, report: Report = lamb
 
 def _check_cache(kv_cache: str, device: torch.device) -> None:
     """Raises UsageError where a KV cache needs a GPU, or a package that is not installed."""
-    if kv_cache.startswith("offloaded") and device.type != "cuda":
+    if kv_cache.startswith("offloaded") and not on_gpu(device):
         raise UsageError(
             f"kv-cache {kv_cache!r} needs a GPU: on the device {device.type!r} every cache is in host memory",
             hint="--kv-cache dynamic or static",

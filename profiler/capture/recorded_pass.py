@@ -18,6 +18,7 @@ from molprof.profiler.capture.passes import Passes
 from molprof.profiler.capture.tracefile import OutputFile, Steps, incomplete_path, read_steps, write_trace
 from molprof.profiler.decoding.batches import PassResult
 from molprof.profiler.decoding.marks import Marks
+from molprof.profiler.models.device import on_gpu
 
 WINDOW_FIRST, WINDOW_STEPS = 20, 20
 
@@ -160,7 +161,7 @@ def profiler_of(device: torch.device) -> torch.profiler.profile:
     # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     activities = [torch.profiler.ProfilerActivity.CPU]
-    if device.type == "cuda":
+    if on_gpu(device):
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     return torch.profiler.profile(activities=activities)
 
@@ -169,7 +170,7 @@ def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> Pa
     """One pass under the profiler, exported to `raw`, also where it fails; `steps` as `ProfilerMarks.window`."""
     device = passes.runner.loaded.target.device
     profile = functools.partial(profiler_of, device)
-    if device.type == "cuda":
+    if on_gpu(device):
         # The first recording of a process sets up CUPTI, which takes seconds: do that before the pass.
         with profile():
             torch.zeros(1, device=device).add_(1)
