@@ -14,7 +14,14 @@ from test_manifest import MANIFEST
 from molprof.common.errors import RunError
 from molprof.common.manifest import KEY, from_json
 from molprof.common.molecule_records import Disagreement, MoleculeRun
-from molprof.profiler.capture.tracefile import StepSpan, read_steps, token_events, write_trace
+from molprof.profiler.capture.tracefile import (
+    StepSpan,
+    default_name,
+    next_free,
+    read_steps,
+    token_events,
+    write_trace,
+)
 
 RAW = """{
   "schemaVersion": 1,
@@ -159,3 +166,24 @@ def test_a_full_disk_leaves_nothing(raw: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"cannot write .*/out\.json\.gz: No space left on device"):
         write_trace(raw, tmp_path / "out.json.gz", full(), KEY, MANIFEST.to_json())
     assert [path.name for path in tmp_path.iterdir()] == ["raw.json"]
+
+
+@pytest.mark.parametrize(
+    ("model", "processor", "name"),
+    [
+        ("qwen", None, "qwen.json.gz"),
+        ("qwen", "generic", "qwen-generic.json.gz"),
+        ("./checkpoints/my model/", "my_rules:make", "my-model-my_rules-make.json.gz"),
+        ("publisher/Model-0.5B", "package.rules:make", "Model-0.5B-package.rules-make.json.gz"),
+    ],
+)
+def test_the_default_name_tells_what_is_run(model: str, processor: str | None, name: str) -> None:
+    assert default_name(model, processor) == name
+
+
+def test_a_name_that_is_taken_gets_a_number(tmp_path: Path) -> None:
+    asked = tmp_path / "qwen.json.gz"
+    assert next_free(asked) == asked
+    for name in ("qwen.json.gz", "qwen-2.json.gz"):
+        (tmp_path / name).touch()
+    assert next_free(asked) == tmp_path / "qwen-3.json.gz"

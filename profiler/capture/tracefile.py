@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import mmap
+import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ _STEP = re.compile(
 _TAIL = re.compile(rb'\](\s*(?:,\s*"\w+"\s*:\s*(?:"(?:[^"\\]|\\.)*"|[-+.\w]+)\s*)*)\}\s*\Z')
 _TAIL_BYTES = 1 << 16
 _INCOMPLETE = re.compile(rb',\n"%s": \{.*\}\n\}\n\Z' % INCOMPLETE_KEY.encode())
+_UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 _KIND_NAMES = {letter: name for name, letter in KIND_LETTERS.items()}
 _CHOICES = {letter: name for name, letter in CHOICE_LETTERS.items()}
 
@@ -99,10 +101,28 @@ def write_trace(raw: Path, output: Path, events: Iterable[str], key: str, value:
         raise RunError(f"cannot write {output}: {problem.strerror or problem}") from problem
 
 
+def default_name(model: str, processor: str | None) -> str:
+    """Name of a trace after what is run: `qwen.json.gz`, `qwen-generic.json.gz`."""
+    parts = [Path(model).expanduser().resolve().name, *([processor] if processor else [])]
+    return "-".join(_UNSAFE.sub("-", part).strip("-.") or "run" for part in parts) + ".json.gz"
+
+
+def next_free(path: Path) -> Path:
+    """The path, or where a file has it the first that none has: `x-2.json.gz`, `x-3.json.gz`, ..."""
+    stem, ending = _split(path)
+    names = itertools.chain((path.name,), (f"{stem}-{number}{ending}" for number in itertools.count(2)))
+    return next(place for name in names if not os.path.lexists(place := path.with_name(name)))
+
+
 def incomplete_path(output: Path) -> Path:
     """Where the events before a failed capture to `output` go: `x.json.gz` gives `x.incomplete.json.gz`."""
-    ending = ".json.gz" if output.name.endswith(".json.gz") else ".json"
-    return output.with_name(f"{output.name.removesuffix(ending)}.incomplete{ending}")
+    stem, ending = _split(output)
+    return output.with_name(f"{stem}.incomplete{ending}")
+
+
+def _split(path: Path) -> tuple[str, str]:
+    ending = ".json.gz" if path.name.endswith(".json.gz") else ".json"
+    return path.name.removesuffix(ending), ending
 
 
 def is_incomplete(path: Path) -> bool:
