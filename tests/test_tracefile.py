@@ -12,12 +12,13 @@ import pytest
 from test_manifest import MANIFEST
 
 from molprof.common.errors import RunError
+from molprof.common.files import next_free
 from molprof.common.manifest import KEY, from_json
 from molprof.common.molecule_records import Disagreement, MoleculeRun
 from molprof.profiler.capture.tracefile import (
+    OutputFile,
     StepSpan,
     default_name,
-    next_free,
     read_steps,
     token_events,
     write_trace,
@@ -134,7 +135,7 @@ def test_arrays_that_only_some_runs_have() -> None:
 def test_the_whole_file(raw: Path, tmp_path: Path, name: str) -> None:
     output = tmp_path / name
     manifest = dataclasses.replace(MANIFEST, molecules=[molecule(0, 0, [5] * 21, "f" * 21, [0] * 21)])
-    write_trace(raw, output, token_events(manifest.molecules, [["x"] * 21], STEPS), KEY, manifest.to_json())
+    write_trace(raw, OutputFile(output), token_events(manifest.molecules, [["x"] * 21], STEPS), KEY, manifest.to_json())
     packed = output.read_bytes()
     text = gzip.decompress(packed).decode() if name.endswith(".gz") else packed.decode()
     assert text.startswith(RAW[: RAW.index('  ],"traceName"')].rstrip() + ',\n{"ph":"M"')
@@ -154,7 +155,7 @@ def test_the_whole_file(raw: Path, tmp_path: Path, name: str) -> None:
 def test_a_raw_trace_cut_short_is_refused_and_leaves_nothing(raw: Path, tmp_path: Path) -> None:
     raw.write_text(RAW[:-40])
     with pytest.raises(RunError, match="that torch exported is not whole"):
-        write_trace(raw, tmp_path / "out.json", (), KEY, MANIFEST.to_json())
+        write_trace(raw, OutputFile(tmp_path / "out.json"), (), KEY, MANIFEST.to_json())
     assert [path.name for path in tmp_path.iterdir()] == ["raw.json"]
 
 
@@ -164,7 +165,7 @@ def test_a_full_disk_leaves_nothing(raw: Path, tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(RunError, match=r"cannot write .*/out\.json\.gz: No space left on device"):
-        write_trace(raw, tmp_path / "out.json.gz", full(), KEY, MANIFEST.to_json())
+        write_trace(raw, OutputFile(tmp_path / "out.json.gz"), full(), KEY, MANIFEST.to_json())
     assert [path.name for path in tmp_path.iterdir()] == ["raw.json"]
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,17 +94,17 @@ def capture_loaded(
     if settings.window is not None:
         check_window(settings.window, plans[0].max_new_tokens)  # before the passes, as far as the bound tells
     passes = Passes(runner, plans, report)
-    raw = scratch_file(output.path, ".torch.json")
-    try:
-        return _capture(output, prompts, passes, raw)
-    except ProcessorError as problem:
-        raise kept_recording(output, passes, raw, problem) from problem
-    finally:
-        raw.unlink(missing_ok=True)
+    with ExitStack() as stack:
+        # Made late: a capture that is killed before leaves nothing. A name of its own: torch replaces the file.
+        raw = functools.cache(lambda: Path(f"{stack.enter_context(scratch_file(output.path))}.json"))
+        try:
+            return _capture(output, prompts, passes, raw)
+        except ProcessorError as problem:
+            raise kept_recording(output, passes, raw(), problem) from problem
 
 
-def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) -> CaptureResult:
-    """The passes, and the trace of them; torch exports to `raw`."""
+def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Callable[[], Path]) -> CaptureResult:
+    """The passes, and the trace of them; torch exports to the path that `raw` returns."""
     runner, plans, report = passes.runner, passes.plans, passes.report
     settings, loaded = runner.settings, runner.loaded
     looked_at: PassResult | None = None
@@ -123,7 +126,7 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
     reference = results[0]
     window = choose_window(settings.window, settings.full, reference)
 
-    profiled, steps = recorded_pass(passes, window, raw)
+    profiled, steps = recorded_pass(passes, window, raw(), output)
     watched = passes.watched() if settings.disagreement else None
     report(Progress("write"))
     molecules, texts = molecule_runs(runner, plans, reference, watched)
@@ -155,7 +158,7 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
         skipped=list(prompts.skipped),
         rows_per_step=[list(batch.rows_per_step) for batch in reference.batches],
     )
-    write_trace(raw, output.path, token_events(molecules, texts, steps), KEY, manifest.to_json())
+    path = write_trace(raw(), output, token_events(molecules, texts, steps), KEY, manifest.to_json())
     left = incomplete_path(output.path)
     if is_incomplete(left):
         left.unlink()  # of an earlier run that failed
@@ -167,7 +170,7 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
         )
     if settings.disagreement and (lost := sum(run.disagreement is None for run in molecules)):
         notes.append(f"the pass for disagreement wrote another text for {lost} molecules: none is recorded for them")
-    return CaptureResult(output.path, manifest, tuple(notes))
+    return CaptureResult(path, manifest, tuple(notes))
 
 
 def _notes(settings: CaptureSettings, results: list[PassResult], profiled: PassResult, window: Window) -> list[str]:
