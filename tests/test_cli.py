@@ -74,6 +74,21 @@ def test_report_without_torch(trace: str) -> None:
     assert (counts["launches"], counts["kernels"], counts["kernel_time_ns"]) == (1, 1, 3125)
 
 
+def test_a_bad_line_is_named_before_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "in.smi").write_text("C\nxx\n")
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "from molprof.cli import main\n"
+        "main('capture --model qwen --smiles in.smi --strict -o out.json'.split())"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr.splitlines()[0]) == (
+        2,
+        "molprof: error: in.smi, line 2: RDKit cannot read the SMILES 'xx'",
+    )
+
+
 def test_report_to_a_file_and_no_overwriting(molprof: Cli, trace: str, tmp_path: Path) -> None:
     assert molprof("report", trace, "--format", "json", "-o", "out.json").returncode == 0
     assert json.loads((tmp_path / "out.json").read_text())["devices"]["0"]["busy_ns"] == 3125

@@ -27,7 +27,7 @@ from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.architecture import check_preset
 from molprof.profiler.models.load import LoadedModel, load, resolve_device
-from molprof.profiler.molecules.prompts import Prompts, read_prompts, read_texts, repeated
+from molprof.profiler.molecules.prompts import Prompts, read_inputs
 from molprof.profiler.processors import PROCESSORS, find_factory, make_processor
 from molprof.profiler.processors.checked import UserProcessor
 
@@ -45,12 +45,7 @@ def capture(settings: CaptureSettings, output: OutputFile, report: Report = lamb
     """Makes a capture and writes its trace to `output`; an error leaves nothing there."""
     output.check()
     check_preset(settings)
-    if settings.prompts is not None:
-        found = read_texts(Path(settings.prompts), settings.count)
-    else:
-        smiles = None if settings.smiles is None else Path(settings.smiles)
-        found = read_prompts(smiles, settings.count, settings.strict)
-    prompts = repeated(found, settings.generations)
+    prompts = read_inputs(settings)
     if settings.processor not in (None, AUTO):
         find_factory(settings.processor)  # finds a mistyped name before the model is loaded
         if settings.processor not in PROCESSORS:
