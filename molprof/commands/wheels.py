@@ -106,7 +106,8 @@ def _document(wheels: tuple[Wheel, ...], folder: Path) -> Document:
     files = f"{shlex.quote(str(folder))}/*.whl"
     lines = (
         f"python3 -m pip install --no-index --no-deps {files}",
-        "where the environment must not change, add --target molprof-site, and: export PYTHONPATH=$PWD/molprof-site",
+        "if the environment must not change, add --target molprof-site, and",
+        "export PYTHONPATH=$PWD/molprof-site",
         "python3 -m molprof doctor",
     )
     return Document("molprof wheels", (Section("", table=table), Section("There", lines)), dict)
