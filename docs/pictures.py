@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from study import prefixes, read_study
@@ -21,12 +22,13 @@ from molprof.common.files import replacing
 ROOT = Path(__file__).parent.parent
 # The browser that the tests drive.
 sys.path.append(str(ROOT / "tests"))
-from browser import CHROMIUM, page  # noqa: E402
+from browser import CHROMIUM, Page, page  # noqa: E402
 from ui_server import serving, wait_for_view  # noqa: E402
 
 # Of the first model that has both.
 _PAIRS = (("qwen", "qwen-generic"), ("llama", "llama-generic"))
 _WIDTH, _HEIGHT = 1500, 900
+_PAUSE_S, _ALIKE, _MOST_PICTURES = 1.0, 4, 60
 
 
 def write_pictures(root: Path = ROOT, rehearsal: bool = False) -> list[Path]:
@@ -60,7 +62,16 @@ def _screenshot(trace: Path) -> bytes:
             window.size(_WIDTH, _HEIGHT)
             window.open(server.address)
             wait_for_view(window, result)
-            return window.picture()
+            return _settled(window)
+
+
+def _settled(window: Page) -> bytes:
+    """What is shown once nothing changes any more: each track is drawn when its own query is answered."""
+    shown = [window.picture()]
+    while len(shown) < _MOST_PICTURES and (len(shown) < _ALIKE or len(set(shown[-_ALIKE:])) > 1):
+        time.sleep(_PAUSE_S)
+        shown.append(window.picture())
+    return shown[-1]
 
 
 if __name__ == "__main__":

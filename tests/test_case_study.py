@@ -75,8 +75,8 @@ def test_answers(study: Study) -> None:
     assert found["qwen"].startswith("Qwen: **Both scripts can be right: the static cache is faster warm, and slower")
     assert "the timed passes compiled 0 frames" in found["qwen"]
     assert answers(GRAPHS, study)["qwen"].startswith(
-        "Qwen: **No, the LP does not break CUDA graphs**: graph launches per step: 1 without and 1 with it; other launches"
-        " of the forward: 9 and 9;"
+        "Qwen: **No, the LP does not break CUDA graphs**: graph launches per step: 1 without and 1 with it; other "
+        "launches of the forward: 9 and 9;"
     )
     kernels = answers(KERNELS, study)[""]
     assert 'Flash-only SDPA: failed ("RuntimeError: No available kernel. Aborting execution.")' in kernels
