@@ -2,33 +2,37 @@
 
 python benchmarks/decoding.py                       both presets, a few short molecules, to stdout
 python benchmarks/decoding.py --write               the same, into docs/decoding.md
-python benchmarks/decoding.py -n 64 --batch-size 16 --device cuda --dtype bfloat16 --kv-cache static
+python benchmarks/decoding.py -n 64 --batch-size 16 --device cuda --dtype bfloat16 --kv-cache static -o FILE.json
 
-Times are CPU time of this process on a CPU, which other programs disturb least, and wall time on a GPU.
+Times are CPU time of this process on a CPU, which other programs disturb least, and wall time on a GPU. The first way
+is the default without a processor: input order, dynamic cache, every row to the end. shown.py makes the table of FILE.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import time
+from collections.abc import Callable
+from typing import Any
 
-import torch
 from processors import runner
-from shared import generation_parser, progress, publish, table
+from records import DECODING, SCHEMA, Way, Ways
+from shared import generation_parser, progress
+from shown import finish
 
 from molprof.common.settings import AUTO, CaptureSettings
+from molprof.common.values import now
 from molprof.profiler.decoding.batches import BatchPlan, PassResult
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
+from molprof.profiler.models.device import on_gpu, resolve_device
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, short_molecules
-from molprof.profiler.molecules.smiles import molecule
+from molprof.profiler.molecules.smiles import split_atoms
 from molprof.profiler.molecules.template import prompt_text
 from molprof.profiler.processors import make_processor
 
-MARKS = "<!-- benchmarks/decoding.py -->", "<!-- end -->"
 LOOPS = {
     "step by step": {"sort": False},
     "sorted": {"sort": True},
@@ -37,79 +41,68 @@ LOOPS = {
     "forced runs, sorted": {"sort": True, "forced_runs": True},
     "forced runs, finished rows dropped": {"sort": False, "forced_runs": True, "drop_finished": True},
 }
-HEADINGS = (
-    "preset", "LP", "way", "tokens", "steps", "idle row-steps", "forced", "time over no LP", "target",
-    "time over the same LP, step by step",
-)  # fmt: skip
-# A processor's name, and one of `LOOPS`. All ways are compared with the first.
-Way = tuple[str, str]
-FIRST: Way = ("no LP", "step by step")
+# Its table compares every way with the first, the default of transformers and molprof without a processor.
+DEFAULT = "default"
+# A processor's name, or None, and one of `LOOPS`.
+Named = tuple["str | None", str]
 
 
-def ways(options: argparse.Namespace, model: str) -> dict[Way, tuple[Runner, list[BatchPlan]]]:
+def ways(options: argparse.Namespace, model: str) -> dict[Named, tuple[Runner, list[BatchPlan]]]:
     """Every way of decoding, ready to run with the same loaded model and molecules."""
-    loaded = load(CaptureSettings(model, device=options.device, dtype=options.dtype))
+    loaded = load(CaptureSettings(model, size=options.size, device=options.device, dtype=options.dtype))
     # Longest and shortest in turn, so that unsorted batches are as uneven as a real list.
     by_size = sorted(short_molecules(options.count), key=len)
     mixed = [by_size.pop(-1 if place % 2 else 0) for place in range(len(by_size))]
     prompts = [
-        Prompt(line, "", prompt_text(read.smiles), read) for line, read in enumerate(map(molecule, mixed), start=1)
+        Prompt(line, "", prompt_text(read.smiles), read) for line, read in enumerate(map(split_atoms, mixed), start=1)
     ]
-    made = {}
+    made: dict[Named, tuple[Runner, list[BatchPlan]]] = {}
+
+    def add(processor: Any, way: str, **loop: Any) -> None:
+        used = runner(loaded, processor, batch_size=options.batch_size, **{"kv_cache": options.kv_cache, **loop})
+        made[processor.name if processor else None, way] = used, used.plan(prompts)
+
+    add(None, DEFAULT, sort=False, kv_cache="dynamic")
     for name in (None, *(AUTO if item == "lp" else item for item in options.processors)):
         processor = None if name is None else make_processor(name, loaded.target)
         for kind, loop in LOOPS.items():
             if processor is None and kind not in ("step by step", "finished rows dropped"):
                 continue  # lengths and forced tokens are known under a constraint only
-            used = runner(loaded, processor, batch_size=options.batch_size, kv_cache=options.kv_cache, **loop)
-            made[processor.name if processor else FIRST[0], kind] = used, used.plan(prompts)
+            if processor is None and kind == "step by step" and options.kv_cache == "dynamic":
+                continue  # it is the default
+            add(processor, kind, **loop)
     return made
 
 
-def measure(options: argparse.Namespace, model: str) -> list[tuple[str, ...]]:
+def measure(options: argparse.Namespace, model: str, clock: Callable[[], int]) -> list[Way]:
     """The rows of one model's table."""
-    clock = time.perf_counter_ns if options.device.startswith("cuda") else time.process_time_ns
     prepared = ways(options, model)
-    times: dict[Way, list[int]] = {way: [] for way in prepared}
-    results: dict[Way, PassResult] = {}
+    times: dict[Named, list[int]] = {way: [] for way in prepared}
+    results: dict[Named, PassResult] = {}
     for repeat in range(options.repeats + 1):  # the first warms up
         for way, (used, plans) in prepared.items():
-            progress(f"{model}: pass {repeat} of {options.repeats}, {', '.join(way)}")
+            progress(f"{model}: pass {repeat} of {options.repeats}, {way[0] or 'no LP'}, {way[1]}")
             began = clock()
             results[way] = used.run(plans, None)
             if repeat:
                 times[way].append(clock() - began)
-    rows = []
-    for way, result in results.items():
-        tokens = sum(len(row) for batch in result.batches for row in batch.rows)
-        row_steps = sum(sum(batch.rows_per_step) for batch in result.batches)
-        busy = sum(batch.busy_steps(row) for batch in result.batches for row in range(len(batch.rows)))
-        runs = "forced runs" in way[1]
-        rows.append(
-            (
-                model,
-                *way,
-                f"{tokens:,}",
-                f"{sum(batch.steps for batch in result.batches):,}",
-                f"{row_steps - busy:,}",
-                f"{1 - busy / tokens:.1%}" if runs else "-",
-                ratio(times[way], times[FIRST]),
-                f"{1.05 * busy / tokens:.2f}" if runs else "-",
-                ratio(times[way], times[way[0], "step by step"]),
-            )
+    return [
+        Way(
+            processor=way[0],
+            way=way[1],
+            times_ns=times[way],
+            tokens=sum(len(row) for batch in result.batches for row in batch.rows),
+            steps=sum(batch.steps for batch in result.batches),
+            row_steps=sum(sum(batch.rows_per_step) for batch in result.batches),
+            busy_steps=sum(batch.busy_steps(row) for batch in result.batches for row in range(len(batch.rows))),
+            forced_runs=bool(LOOPS.get(way[1], {}).get("forced_runs")),
         )
-    return rows
-
-
-def ratio(own: list[int], base: list[int]) -> str:
-    """Median of the ratios of passes that ran one after the other, lowest and highest."""
-    values = [one / other for one, other in zip(own, base, strict=True)]
-    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+        for way, result in results.items()
+    ]
 
 
 def main() -> None:
     parser = generation_parser(__doc__, count=6, batch_size=3)
-    parser.set_defaults(device="cpu")
     parser.add_argument(
         "--processors", nargs="+", default=["lp", "grammar"], help="lp: the one that suits the preset's tokenizer"
     )
@@ -117,18 +110,14 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--kv-cache", default="dynamic", choices=("dynamic", "static"))
     options = parser.parse_args()
-    here = environment(torch.device(options.device))
-    what = "wall time" if options.device.startswith("cuda") else "CPU time"
-    head = (
-        f"{options.count} molecules, batches of {options.batch_size}, {options.kv_cache} cache, greedy, "
-        f"{options.dtype} on {here.gpu or here.cpu} ({here.threads} thread{'s' if here.threads > 1 else ''}; "
-        f"{here.cores} core{'s' if here.cores != 1 else ''}, load {os.getloadavg()[0]:.0f}), torch {here.torch}, "
-        f"transformers {here.transformers}. Ratios of {what}, median of "
-        f"{options.repeats} interleaved passes (lowest to highest). "
-        "Forced: share of the tokens that were appended without a step of their own; target: 1.05 x (1 - that share)."
-    )
-    rows = [row for model in options.models.split(",") for row in measure(options, model)]
-    publish(f"{head}\n\n{table(HEADINGS, rows, left=3)}", options.write, "decoding.md", MARKS)
+    names = ("size", "count", "batch_size", "kv_cache", "dtype", "repeats")
+    settings = {name: getattr(options, name) for name in names}
+    device = resolve_device(options.device)
+    gpu = on_gpu(device)  # of which a pass waits at its end
+    clock = time.perf_counter_ns if gpu else time.process_time_ns
+    models = {model: measure(options, model, clock) for model in options.models.split(",")}
+    what = "wall time" if gpu else "CPU time"
+    finish(Ways(SCHEMA, DECODING, now(), environment(device), settings, what, os.getloadavg()[0], models), options)
 
 
 if __name__ == "__main__":

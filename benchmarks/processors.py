@@ -2,6 +2,7 @@
 """What each logits processor costs and does to the text, side by side: the tables of docs/processors.md.
 
     python benchmarks/processors.py [-n 64] [--batch-size 32] [--rounds 2] [--models qwen,llama] [--only none,grammar]
+    python benchmarks/processors.py --models qwen -o processors-qwen.json    (shown.py makes the tables, anywhere)
 
 Same model, molecules, dtype, device and greedy decoding for all, in one process. Each round runs every processor once;
 times are ratios to no processor within a round, medians over rounds: of a whole pass, and of the model's forward in a
@@ -12,19 +13,20 @@ than wall time. Absolute figures hold for one machine on one day. The second tab
 from __future__ import annotations
 
 import argparse
-import datetime
-import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import quality
-from shared import generation_parser, progress, publish, table
+from records import PROCESSORS as RECORD
+from records import SCHEMA, Answer, Cost, Costs, Round
+from shared import generation_parser, progress
+from shown import finish
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from molprof.common.errors import MolprofError
-from molprof.common.phases import STEP_PHASES
 from molprof.common.settings import CaptureSettings
+from molprof.common.values import now
 from molprof.profiler.capture.account import molecule_runs
 from molprof.profiler.decoding.marks import HostMarks
 from molprof.profiler.decoding.runner import Runner
@@ -33,13 +35,7 @@ from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.molecules.prompts import Prompt, read_prompts
 from molprof.profiler.processors import PROCESSORS, make_processor
 
-MARKS = "<!-- benchmarks/processors.py writes from here -->", "<!-- to here -->"
-COORDINATE_MARKS = "<!-- benchmarks/quality.py writes from here -->", "<!-- to there -->"
 COUNTED_STEPS = 40
-HEADINGS = (
-    "processor", "time", "forward", "share of a step", "per token", "set-up per molecule", "operators per step",
-    "tokens", "junk", "filler", "malformed", "valid",
-)  # fmt: skip
 
 
 def runner(loaded: LoadedModel, processor: Any, **settings: Any) -> Runner:
@@ -90,33 +86,26 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--note", help="a sentence on the machine, for the page")
     options = parser.parse_args()
-    costs, coordinates = [], []
+    models, left_out = {}, {}
     for name in options.models.split(","):
-        loaded = load(CaptureSettings(name, device=options.device, dtype=options.dtype))
-        prompts = read_prompts(None, options.count).prompts
-        rows, texts = measure(loaded, prompts, options)
-        costs.append(f"### {name}\n\n{table(HEADINGS, rows, left=len(HEADINGS))}")
-        coordinates.append(f"### {name}\n\n{table(quality.HEADINGS, quality.rows(prompts, texts))}")
+        loaded = load(CaptureSettings(name, size=options.size, device=options.device, dtype=options.dtype))
+        models[name], left_out[name] = measure(loaded, read_prompts(None, options.count).prompts, options)
+    settings = {
+        **{name: getattr(options, name) for name in ("size", "count", "batch_size", "rounds")},
+        "dtype": str(loaded.model.dtype).removeprefix("torch."),
+    }
     where = environment(loaded.target.device)
-    what = f"{options.count} molecules in batches of {options.batch_size}, greedy"
-    head = (
-        f"{what}, {options.rounds} round{'s' if options.rounds > 1 else ''}; {where.gpu or where.cpu}, "
-        f"torch {where.torch}, transformers {where.transformers}; {datetime.date.today()}."
-    )
-    if options.note:
-        head += f"\n{options.note}"
-    publish("\n\n".join([head, *costs]), options.write, "processors.md", MARKS)
-    publish("\n\n".join([f"{what}.", *coordinates]), options.write, "processors.md", COORDINATE_MARKS)
+    finish(Costs(SCHEMA, RECORD, now(), where, settings, models, left_out, options.note), options)
 
 
 def measure(
     loaded: LoadedModel, prompts: Sequence[Prompt], options: argparse.Namespace
-) -> tuple[list[tuple[str, ...]], dict[str, list[str]]]:
-    """The cells of no processor and of each that suits the tokenizer, and their texts in the order of the prompts."""
+) -> tuple[list[Cost], dict[str, str]]:
+    """No processor and each that suits the tokenizer, and why others were left out."""
     wanted = options.only.split(",") if options.only else list(PROCESSORS)
     size, rounds = options.batch_size, options.rounds
     made: dict[str, Any] = {"none": None}
-    operators = {}
+    operators, left_out = {}, {}
     for name in wanted:
         if name == "none":
             continue
@@ -124,26 +113,35 @@ def measure(
             made[name] = make_processor(name, loaded.target)
         except MolprofError as problem:  # not for this tokenizer, or not installed
             progress(f"{name}: {problem}; left out")
+            left_out[name] = str(problem)
             continue
         # Over the first steps of one batch, untimed; this also warms the processor up.
         counted = Counted(made[name])
         used = runner(loaded, counted, batch_size=size, max_new_tokens=COUNTED_STEPS)
         used.run(used.plan(prompts[:size]), None)
         operators[name] = counted.operators_per_step()
-    passes: dict[str, list[dict[str, float]]] = {name: [] for name in made}
+    passes: dict[str, list[Round]] = {name: [] for name in made}
     runs: dict[str, list[Any]] = {}
     for number in range(rounds):
         for name, processor in made.items():
             progress(f"{loaded.name} {name}, round {number + 1} of {rounds}")
             figures, runs[name] = one_pass(loaded, processor, prompts, size)
             passes[name].append(figures)
-    rows = [cells(name, passes[name], passes["none"], operators.get(name), runs[name]) for name in made]
-    return rows, {name: [run.text for run in sorted(runs[name], key=lambda run: run.sequence)] for name in made}
+    costs = [
+        Cost(
+            name=name,
+            rounds=passes[name],
+            operators_per_step=operators.get(name),
+            kinds=dict(Counter("".join(run.kinds for run in done))),
+            malformed_blocks=sum(run.malformed_blocks for run in done),
+            answers=[Answer(run.smiles, run.text, run.valid) for run in done],
+        )
+        for name, done in runs.items()
+    ]
+    return costs, left_out
 
 
-def one_pass(
-    loaded: LoadedModel, processor: Any, prompts: Sequence[Prompt], size: int
-) -> tuple[dict[str, float], list[Any]]:
+def one_pass(loaded: LoadedModel, processor: Any, prompts: Sequence[Prompt], size: int) -> tuple[Round, list[Any]]:
     """Time one pass: its figures, and its molecules."""
     used = runner(loaded, processor, batch_size=size)
     plans = used.plan(prompts)
@@ -152,52 +150,18 @@ def one_pass(
         used.synchronize()
         return time.perf_counter_ns()
 
-    now = synchronized if loaded.target.device.type == "cuda" else time.process_time_ns
-    marks = HostMarks(now=now)
-    began = now()
+    clock = synchronized if loaded.on_gpu else time.process_time_ns
+    marks = HostMarks(now=clock)
+    began = clock()
     done = used.run(plans, marks)
-    figures: dict[str, float] = {"time": now() - began}
-    spent = marks.phases_ns()
-    figures["forward"] = spent["forward"] / sum(batch.steps - 1 for batch in done.batches)
-    if processor is not None:
-        row_steps = sum(batch.steps * len(batch.rows) for batch in done.batches)
-        figures["share"] = spent["processor"] / sum(spent.get(phase, 0) for phase in ("prefill", *STEP_PHASES))
-        figures["ns per token"] = spent["processor"] / row_steps
-        figures["set-up ns"] = spent["template"] / len(prompts)
-    return figures, molecule_runs(used, plans, done)[0]
-
-
-def cells(
-    name: str,
-    passes: list[dict[str, float]],
-    base: list[dict[str, float]],
-    operators: float | None,
-    runs: list[Any],
-) -> tuple[str, ...]:
-    """The cells of one processor; `base`: passes of no processor."""
-    kinds = "".join(run.kinds for run in runs)
-    ratios = [
-        statistics.median(own[key] / other[key] for own, other in zip(passes, base, strict=True))
-        for key in ("time", "forward")
-    ]
-    spent = ("-",) * 4
-    if operators is not None:
-        middle = {key: statistics.median(item[key] for item in passes) for key in passes[0]}
-        spent = (
-            f"{middle['share']:.1%}",
-            f"{middle['ns per token'] / 1000:.1f} µs",
-            f"{middle['set-up ns'] / 1e6:.2f} ms",
-            f"{operators:.1f}",
-        )
-    return (
-        name,
-        *(f"{ratio:.2f}x" for ratio in ratios),
-        *spent,
-        f"{len(kinds):,}",
-        *(f"{kinds.count(letter):,}" for letter in "jl"),
-        f"{sum(run.malformed_blocks for run in runs):,}",
-        f"{sum(bool(run.valid) for run in runs)} of {len(runs)}",
+    figures = Round(
+        time_ns=clock() - began,
+        phases_ns=marks.phases_ns(),
+        batches=len(done.batches),
+        steps=sum(batch.steps for batch in done.batches),
+        row_steps=sum(batch.steps * len(batch.rows) for batch in done.batches),
     )
+    return figures, molecule_runs(used, plans, done)[0]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from molprof.profiler.molecules.conformers import bond_errors, reference_conformers
-from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import read_positions
 
 # The others write what one of these writes.
@@ -27,10 +26,9 @@ HEADINGS = (
 Errors = list[float | None]
 
 
-def rows(prompts: Sequence[Prompt], texts: Mapping[str, list[str]]) -> list[tuple[str, ...]]:
+def rows(smiles: Sequence[str], texts: Mapping[str, list[str]]) -> list[tuple[str, ...]]:
     """A row per processor; `texts`: one per molecule, by processor."""
     references = dict(reference_conformers())
-    smiles = [prompt.molecule.smiles for prompt in prompts if prompt.molecule is not None]
 
     def errors(name: str, cut: bool) -> list[Errors]:
         pairs = zip(smiles, texts[name], strict=True)

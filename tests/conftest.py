@@ -23,7 +23,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 from molprof.analysis.engine import Engine, open_engine
 
 # What makes the presets and the generated pages is in the repository, not in the package.
-sys.path += [str(Path(__file__).parent.parent), str(Path(__file__).parent.parent / "docs")]
+ROOT = Path(__file__).parent.parent
+sys.path += [str(ROOT), str(ROOT / "docs"), str(ROOT / "benchmarks")]
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 

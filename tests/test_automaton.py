@@ -247,7 +247,7 @@ def compare_fused() -> None:
     for tokenizer in TOKENIZERS:
         items = [molecule("CO"), molecule("c1ccccc1"), molecule("C")]
         plain, fused = (start(tokenizer, "grammar", items) for _ in range(2))
-        fused._step = fused_step()
+        fused._step = fused_step(torch.device("cuda"))
         assert fused._step is not None
         generator = torch.Generator().manual_seed(4)
         answer = torch.zeros(3, PROMPT_WIDTH, dtype=torch.int64)

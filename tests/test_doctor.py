@@ -138,15 +138,21 @@ def test_trials_that_work() -> None:
 @pytest.mark.parametrize(
     ("answer", "state", "fix"),
     [
-        (Answer(problem="no", missing="rdkit"), MISSING, "pip install 'molprof[capture]'"),
-        (Answer(problem="ImportError: libX.so", missing=None), BROKEN, "pip install --force-reinstall rdkit"),
+        (Answer(problem="no", missing="safetensors"), MISSING, "pip install 'molprof[capture]'"),
+        (Answer(problem="ImportError: libX.so", missing=None), BROKEN, "pip install --force-reinstall safetensors"),
         (Answer({"version": None}), OK, None),
     ],
     ids=["missing", "broken", "ok"],
 )
 def test_a_package_that_capture_needs(answer: Answer, state: str, fix: str | None) -> None:
-    found = checks._package("rdkit", answer, "capture", "capture")
+    found = checks._required("safetensors", answer)
     assert (found.state, found.fix) == (state, fix)
+
+
+def test_an_optional_package_says_what_needs_it() -> None:
+    assert checks._optional("submitit", Answer(problem="no", missing="submitit")) == Check(
+        "submitit", "not installed; for --submit", ABSENT, "pip install 'molprof[slurm]'"
+    )
 
 
 def test_without_torch_traces_can_be_analysed(packages: Path, molprof: Cli, tmp_path: Path) -> None:
@@ -185,4 +191,4 @@ def test_where_neither_works_the_code_says_so(packages: Path, molprof: Cli) -> N
     done = molprof("doctor")
     assert done.returncode == 3
     assert "\n\n  analysis: cannot work\n  capture: cannot work\n\n" in done.stdout
-    assert "  trace processor  broken: No module named 'wasmtime'" in done.stdout
+    assert "  trace processor  missing: wasmtime is not installed; reading traces requires it" in done.stdout

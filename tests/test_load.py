@@ -9,7 +9,8 @@ from tiny import loaded
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.models.load import load, resolve_device
+from molprof.profiler.models.device import resolve_device
+from molprof.profiler.models.load import load
 from molprof.profiler.processors import default_processor
 
 

@@ -49,6 +49,15 @@ def test_the_fastest_is_named_with_its_gain_and_how_sure_that_is(tmp_path: Path)
     assert advice.levers[1].ratio.value > 1
 
 
+def test_a_configuration_of_unknown_validity_is_rejected_if_the_default_is_known(tmp_path: Path) -> None:
+    unknown = ran(STATIC, [500, 505, 495, 502], valid_molecules=None)
+    (advice,) = advise(tmp_path, *ran(PLAIN, [1000, 1010, 990, 1005]), *unknown)
+    assert advice.best["kv_cache"] == "dynamic"
+    assert [item.reason for item in advice.rejected] == ["validity not recorded, 4 by default"]
+    (advice,) = advise(tmp_path, *ran(PLAIN, [1000, 1010, 990, 1005], valid_molecules=None), *unknown)
+    assert advice.best["kv_cache"] == "static"
+
+
 def test_overlapping_intervals_are_not_told_apart(tmp_path: Path) -> None:
     (advice,) = advise(tmp_path, *ran(PLAIN, [1000, 900, 1100, 950]), *ran(STATIC, [980, 1020, 890, 940]))
     assert advice.best["kv_cache"] == "static"

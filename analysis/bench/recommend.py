@@ -122,8 +122,9 @@ def _invalid(item: Measured, default: Measured | None) -> str | None:
         return f"{item.status}: {short_message(item.message)}" if item.message else item.status
     valid = item.median("valid_molecules")
     least = None if default is None else default.median("valid_molecules")
-    if valid is not None and least is not None and valid < least:
-        return f"{valid:.0f} valid molecules, {least:.0f} by default"
+    if least is not None and (valid is None or valid < least):
+        shown = "validity not recorded" if valid is None else f"{valid:.0f} valid molecules"
+        return f"{shown}, {least:.0f} by default"
     return None
 
 

@@ -71,7 +71,7 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
             time_ratio=per(timings.mark_ns * len(STEP_PHASES) * steps, wall_ns),
         ),
         molecules=len(molecules),
-        valid_molecules=_sum_of_known(molecule.valid for molecule in molecules),
+        valid_molecules=_sum_if_all_known([molecule.valid for molecule in molecules]),
         skipped=len(manifest.skipped),
         batches=batches,
         steps=steps,

@@ -189,7 +189,7 @@ class Run:
     profiled_ratio: float | None  # wall time of the recorded steps, profiled over unprofiled
     marks: Marks
     molecules: int
-    valid_molecules: int | None  # None where nothing can be checked (plain-text prompts)
+    valid_molecules: int | None  # None if some were not checked (plain text, or recorded without RDKit)
     skipped: int  # input lines without a prompt
     batches: int
     steps: int  # of all batches, prefill included

@@ -18,21 +18,21 @@ _LONGEST_CELL = 80
 
 def render(document: Document) -> str:
     """The document, ending with a newline; headings as they fit into a pull request or a comment."""
-    blocks = [f"## {_literal(document.title)}"] if document.title else []
-    blocks.extend(f"> **Warning:** {_literal(line)}" for line in document.warnings)
+    blocks = [f"## {literal(document.title)}"] if document.title else []
+    blocks.extend(f"> **Warning:** {literal(line)}" for line in document.warnings)
     if document.summary:
         blocks.append(_list(document.summary))
     blocks.extend(block for section in shown_sections(document.sections) for block in _section(section, 3))
     return "\n\n".join(blocks) + "\n"
 
 
-def _literal(value: str) -> str:
+def literal(value: str) -> str:
     """`value` so that Markdown shows it as it is, in a table cell too."""
     return _SPECIAL.sub(r"\\\1", escaped(value))
 
 
 def _list(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {_literal(line)}" for line in lines)
+    return "\n".join(f"- {literal(line)}" for line in lines)
 
 
 def _section(section: Section, level: int) -> list[str]:
@@ -50,7 +50,7 @@ def _section(section: Section, level: int) -> list[str]:
     if section.detail:
         # Inside the summary HTML counts, not Markdown; what is between empty lines is Markdown again.
         return [f"<details><summary>{html.escape(escaped(section.title))}</summary>", *blocks, "</details>"]
-    return [f"{'#' * level} {_literal(section.title)}", *blocks] if section.title else blocks
+    return [f"{'#' * level} {literal(section.title)}", *blocks] if section.title else blocks
 
 
 def _table(table: Table, rows: Sequence[Sequence[str]]) -> str:
@@ -72,4 +72,4 @@ def _cell(cell: str, column: Column, whole: bool) -> str:
     """Spaces before a name say that it belongs to the one above."""
     text = cell.strip()
     indent = "" if column.numeric or not text else "&nbsp;" * (len(cell) - len(cell.lstrip(" ")))
-    return indent + _literal(text if whole or len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…")
+    return indent + literal(text if whole or len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…")

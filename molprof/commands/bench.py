@@ -15,7 +15,7 @@ from molprof.commands.submission import Submittable
 from molprof.common.settings import AUTO
 from molprof.profiler.bench.cases import Case, GenerateCase
 from molprof.profiler.bench.grids import BENCHMARKS, SHAPES, generation_cases, read_shape, sdpa_cases
-from molprof.profiler.models.architecture import check_folder
+from molprof.profiler.models.architecture import check_folder, check_preset
 from molprof.profiler.processors import PROCESSORS, find_factory
 from molprof.profiler.project import Project
 
@@ -123,6 +123,7 @@ def _generation_cases(running: Running, given: dict[str, Any]) -> Callable[[bool
     for case in cases:
         check_folder("model", case.model)
         check_folder("tokenizer", case.tokenizer)
+        check_preset(case)
     return lambda gpu: cases
 
 

@@ -82,6 +82,7 @@ SDPA_OPTIONS = (
 )  # fmt: skip
 _GENERATION_OPTIONS = (
     click.option("--tokenizer", metavar="NAME", help="Tokenizer of all models.  [default: the model's own]"),
+    click.option("--size", metavar="SIZE", help="Size of the presets, as of molprof capture."),
     click.option("-n", "count", type=_AT_LEAST_1, metavar="N",
                  help="Generate at least N molecules, rounded up to full batches.  [default: the largest batch]"),
     click.option("--smiles", type=_FILE, metavar="FILE", help="One SMILES per line."),

@@ -50,5 +50,9 @@ def _document(diagnosis: Diagnosis) -> Document:
         rows.append((check.name, check.state if check.value is None else f"{check.state}: {check.value}"))
         rows += [("", f"fix: {check.fix}")] if check.fix is not None else []
     can = (("analysis", diagnosis.can_analyse), ("capture", diagnosis.can_capture))
-    summary = tuple(f"{what}: {'works' if works else 'cannot work'}" for what, works in can)
-    return Document("molprof doctor", (Section("", table=pairs(rows, wide=True)),), diagnosis.to_json, summary=summary)
+    summary = [f"{what}: {'works' if works else 'cannot work'}" for what, works in can]
+    if diagnosis.can_capture and not diagnosis.can_analyse:
+        summary.append("this machine can record; read its traces on another one, with the same molprof")
+    return Document(
+        "molprof doctor", (Section("", table=pairs(rows, wide=True)),), diagnosis.to_json, summary=tuple(summary)
+    )

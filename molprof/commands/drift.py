@@ -8,7 +8,6 @@ import click
 
 from molprof.commands.options import check_result, deliver, note, result_options
 from molprof.commands.submission import config_option
-from molprof.common.errors import MissingExtraError
 
 
 @click.command("drift")
@@ -64,10 +63,6 @@ def command(
       molprof drift --tokenizer llama --placeholder 0.00,0.00,0.00 --format json
     """
     check_result(output, force)
-    try:
-        import rdkit  # noqa: F401
-    except ImportError as problem:
-        raise MissingExtraError("rdkit", "presets", "reading coordinates") from problem
     from molprof.profiler.drift.document import drift_document
     from molprof.profiler.drift.survey import PLACEHOLDERS, check_placeholders, survey
     from molprof.profiler.models.tokenizers import load_backend

@@ -43,8 +43,8 @@ class MoleculeRun:
     kinds: str  # one letter per token: f(ree) c(opy) j(unk) l(filler) e(os)
     blocks: list[int]  # coordinate block of each token, -1 outside
     text: str  # the generated text without special end tokens
-    valid: bool | None  # None if there is nothing to check against
-    problem: str | None  # why it is not valid, None if it is
+    valid: bool | None  # None if there is nothing to check against, or if it was not checked (`unchecked`)
+    problem: str | None  # why it is not valid, None if it is or if `valid` is None
     malformed_blocks: int  # blocks that do not begin with three decimal numbers
     masked_logits: int | None  # logits set to -inf for this row, over all steps; None without a processor
     template: TemplateCounts | None  # None without a processor, or if it does not fix the length of the answer
@@ -56,6 +56,11 @@ class MoleculeRun:
     disagreement: Disagreement | None = None  # None if not recorded
     # tokens that each step of its batch appended, until the row ended; None: one in each
     step_tokens: list[int] | None = None
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether recording lacked RDKit, without which another skeleton than the prompt's cannot be judged."""
+        return self.smiles is not None and self.valid is None
 
     @property
     def busy_steps(self) -> int:

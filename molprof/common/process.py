@@ -131,13 +131,18 @@ class Ending:
 def run_child(
     arguments: Sequence[str], cwd: str | os.PathLike[str], log: BinaryIO, limit_s: float | None = None
 ) -> Ending:
-    """Run `molprof ARGUMENTS` in `cwd`, with its output and errors copied to `log` as they come.
+    """Run `molprof ARGUMENTS` as `run_line` runs a command line."""
+    return run_line(command_line(arguments), cwd, log, limit_s)
+
+
+def run_line(line: Sequence[str], cwd: str | os.PathLike[str], log: BinaryIO, limit_s: float | None = None) -> Ending:
+    """Run a command line in `cwd`, with its output and errors copied to `log` as they come.
 
     At the limit, and when an exception interrupts this call, the process gets SIGTERM, and SIGKILL after `GRACE_S`
     seconds. What it started and left is killed in any case.
     """
     process = subprocess.Popen(
-        command_line(arguments),
+        line,
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -92,7 +92,8 @@ class GenerateCase(CaptureSettings):
 
     def label(self) -> str:
         """The case in a few words, without settings that have their default."""
-        parts = [self.model, self.processor or "no LP", f"b{self.batch_size}", self.attention, self.kv_cache]
+        model = self.model if self.size is None else f"{self.model} {self.size}"
+        parts = [model, self.processor or "no LP", f"b{self.batch_size}", self.attention, self.kv_cache]
         parts += [f"compile {self.compile}"] if self.compile != "off" else []
         parts += ["tf32"] if self.tf32 else []
         parts += ["cudnn benchmark"] if self.cudnn_benchmark else []

@@ -57,8 +57,8 @@ def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]
     import torch
 
     from molprof.profiler.environment import environment
+    from molprof.profiler.models.device import on_gpu, resolve_device
     from molprof.profiler.models.hub import check_exists
-    from molprof.profiler.models.load import resolve_device
 
     for what, name in names:
         check_exists(what, name)
@@ -66,13 +66,13 @@ def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]
     if threads is not None:
         torch.set_num_threads(threads)
     where = resolve_device(device)
-    on_gpu = where.type == "cuda"
+    gpu = on_gpu(where)
     packages = tuple(name for name in _PACKAGES if _installed(name))
     compilers = filter(None, (os.environ.get("CXX"), "g++", "clang++"))
     return {
         "device": str(where),
-        "capability": torch.cuda.get_device_capability(where) if on_gpu else None,
-        "compiler": "triton" in packages if on_gpu else any(map(shutil.which, compilers)),
+        "capability": torch.cuda.get_device_capability(where) if gpu else None,
+        "compiler": "triton" in packages if gpu else any(map(shutil.which, compilers)),
         "packages": packages,
         "environment": asdict(environment(where)),
     }

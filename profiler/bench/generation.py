@@ -26,6 +26,7 @@ from molprof.profiler.decoding.batches import BatchPlan, PassResult
 from molprof.profiler.decoding.marks import HostMarks
 from molprof.profiler.decoding.runner import NO_KERNEL, Runner
 from molprof.profiler.environment import environment
+from molprof.profiler.models.device import on_gpu, peak_bytes, reset_peak
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, read_prompts, read_texts
 from molprof.profiler.processors import make_processor
@@ -126,14 +127,14 @@ def _warmed(runner: Runner, plans: list[BatchPlan], first: bool) -> PassResult:
 def _written(runner: Runner, plans: list[BatchPlan], result: PassResult) -> dict[str, Any]:
     """What a pass generated; `text_digest` is equal for equal tokens."""
     molecules, _ = molecule_runs(runner, plans, result)
-    checked = [run.valid for run in molecules if run.valid is not None]
+    checked = [run.valid for run in molecules]
     digest = hashlib.sha256(repr([run.token_ids for run in molecules]).encode()).hexdigest()
     return {
         "tokens": sum(len(run.token_ids) for run in molecules),
         "steps": sum(batch.steps for batch in result.batches),
         "row_steps": sum(sum(batch.rows_per_step) for batch in result.batches),
         "molecules": len(molecules),
-        "valid_molecules": sum(checked) if checked else None,
+        "valid_molecules": None if None in checked else checked.count(True),
         "text_digest": digest[:_DIGEST_LETTERS],
     }
 
@@ -156,8 +157,8 @@ class Peak:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._reset = True
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        if on_gpu(device):
+            reset_peak(device)
             return
         try:
             _CLEAR.write_text(_RESET_PEAK)
@@ -166,9 +167,9 @@ class Peak:
 
     def read(self) -> dict[str, Any]:
         """Return `peak_memory_bytes`, and in `peak_memory_of` which memory that is."""
-        if self._device.type == "cuda":
+        if on_gpu(self._device):
             return {
-                "peak_memory_bytes": torch.cuda.max_memory_allocated(self._device),
+                "peak_memory_bytes": peak_bytes(self._device),
                 "peak_memory_of": "GPU memory that torch allocated in the timed passes",
             }
         since = "in the timed passes" if self._reset else "since the process began"

@@ -27,7 +27,7 @@ from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.decoding.compilation import compiles_so_far
 from molprof.profiler.decoding.runner import NO_KERNEL
 from molprof.profiler.environment import environment
-from molprof.profiler.models.load import resolve_device, resolve_dtype
+from molprof.profiler.models.device import on_gpu, peak_bytes, resolve_device, resolve_dtype, synchronize
 
 _KERNELS = {
     "math": SDPBackend.MATH,
@@ -74,8 +74,8 @@ def measure_sdpa(case: SdpaCase) -> dict[str, Any]:
             "chosen": _chosen(case, inputs),
             "largest_error": _error(case, result, inputs),
         }
-    if device.type == "cuda":
-        figures["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
+    if (peak := peak_bytes(device)) is not None:
+        figures["peak_memory_bytes"] = peak
     return {"figures": figures, "environment": asdict(environment(device))}
 
 
@@ -156,7 +156,7 @@ def _first(case: SdpaCase, call: Callable[[], Tensor], device: torch.device) -> 
         warnings.simplefilter("always")
         try:
             result = call()
-            _synchronize(device)
+            synchronize(device)
         except RuntimeError as problem:
             if not any(words in str(problem) for words in NO_KERNEL):
                 raise
@@ -170,8 +170,8 @@ def _times(call: Callable[[], Tensor], device: torch.device) -> list[int]:
     until = time.perf_counter_ns() + _WARMUP_NS
     while time.perf_counter_ns() < until:
         call()
-        _synchronize(device)
-    flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=device) if device.type == "cuda" else None
+        synchronize(device)
+    flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=device) if on_gpu(device) else None
     times: list[int] = []
     until = time.perf_counter_ns() + _MEASURE_NS
     while len(times) < _LEAST or (time.perf_counter_ns() < until and len(times) < _MOST):
@@ -208,8 +208,3 @@ def _error(case: SdpaCase, result: Tensor, inputs: Inputs) -> float | None:
     with sdpa_kernel(SDPBackend.MATH):
         exact = _torchs(case, (query.float(), key.float(), value.float(), mask))()
     return float((result.float() - exact).abs().max())
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

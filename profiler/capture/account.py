@@ -9,7 +9,7 @@ from molprof.common.molecule_records import Disagreement, MoleculeRun, TemplateC
 from molprof.profiler.decoding.batches import BatchPlan, BatchResult, PassResult
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.architecture import ARCHITECTURES
-from molprof.profiler.molecules.kinds import check, classify, plain
+from molprof.profiler.molecules.kinds import classify, judge, plain
 from molprof.profiler.molecules.placeholders import needs
 
 
@@ -31,11 +31,9 @@ def molecule_runs(
             disagreement = None
             if watched is not None and watched[number][0].rows[row] == tokens:
                 disagreement = watched[number][1][row]
-            problem, counts = None, None
+            valid, problem, counts = None, None, None
             if prompt.molecule is not None:
-                problem = check(found.text, prompt.molecule)
-                if problem is not None and tokens[-1] not in loaded.eos:
-                    problem = f"cut off after {len(tokens)} tokens: {problem}"
+                valid, problem = judge(found.text, prompt.molecule, found.kinds)
                 if getattr(runner.processor, "fixed_length", runner.processor is not None):
                     (template,) = runner.templates.build([prompt.molecule])
                     per_block = template.free_per_block.tolist()
@@ -52,7 +50,7 @@ def molecule_runs(
                     kinds=found.kinds,
                     blocks=found.blocks,
                     text=found.text,
-                    valid=None if prompt.molecule is None else problem is None,
+                    valid=valid,
                     problem=problem,
                     malformed_blocks=found.malformed_blocks,
                     cut_blocks=found.cut_blocks,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,9 +15,17 @@ import torch
 from molprof.common.errors import ProcessorError, RunError, UsageError
 from molprof.common.manifest import INCOMPLETE_KEY, Window
 from molprof.profiler.capture.passes import Passes
-from molprof.profiler.capture.tracefile import OutputFile, Steps, incomplete_path, read_steps, write_trace
+from molprof.profiler.capture.tracefile import (
+    OutputFile,
+    Steps,
+    check_whole,
+    incomplete_path,
+    read_steps,
+    write_trace,
+)
 from molprof.profiler.decoding.batches import PassResult
 from molprof.profiler.decoding.marks import Marks
+from molprof.profiler.models.device import on_gpu
 
 WINDOW_FIRST, WINDOW_STEPS = 20, 20
 
@@ -140,10 +149,11 @@ def check_window(asked: tuple[int, int], steps: int) -> None:
         )
 
 
-def recorded_pass(passes: Passes, window: Window, raw: Path) -> tuple[PassResult, Steps]:
-    """The recorded pass, exported to `raw`; its batch ends with the window."""
+def recorded_pass(passes: Passes, window: Window, raw: Path, output: OutputFile) -> tuple[PassResult, Steps]:
+    """The recorded pass, exported to `raw`, beside `output`; its batch ends with the window."""
     steps_asked = None if window.full else (window.batch, window.first_step, window.last_step)
     result = _record(passes, steps_asked, raw)
+    check_whole(raw, output)
     steps = read_steps(raw)
     if window.full:
         wanted = {(place, step) for place, batch in enumerate(result.batches) for step in range(batch.steps)}
@@ -154,19 +164,21 @@ def recorded_pass(passes: Passes, window: Window, raw: Path) -> tuple[PassResult
     return result, steps
 
 
+def profiler_of(device: torch.device) -> torch.profiler.profile:
+    """A profiler that records the CPU, and the GPU if `device` is one."""
+    # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if on_gpu(device):
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    return torch.profiler.profile(activities=activities)
+
+
 def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> PassResult:
     """One pass under the profiler, exported to `raw`, also where it fails; `steps` as `ProfilerMarks.window`."""
     device = passes.runner.loaded.target.device
-    # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-
-    def profile() -> torch.profiler.profile:
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if device.type == "cuda":
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        return torch.profiler.profile(activities=activities)
-
-    if device.type == "cuda":
+    profile = functools.partial(profiler_of, device)
+    if on_gpu(device):
         # The first recording of a process sets up CUPTI, which takes seconds: do that before the pass.
         with profile():
             torch.zeros(1, device=device).add_(1)
@@ -197,15 +209,15 @@ def kept_recording(output: OutputFile, passes: Passes, raw: Path, problem: Proce
     A failure in the recorded pass leaves a recording. After one in an earlier pass, its batch runs once more to record
     the steps before the failure, as many as a window has.
     """
-    if not raw.stat().st_size and problem.batch is not None and problem.step is not None:
+    if not raw.exists() and problem.batch is not None and problem.step is not None:
         steps = problem.batch, max(0, problem.step - WINDOW_STEPS + 1), problem.step
         with contextlib.suppress(ProcessorError):
             _record(passes, steps, raw)
-    if not raw.stat().st_size:
+    if not raw.exists():
         return problem
     name = getattr(passes.runner.processor, "name", None)
     account = {"problem": str(problem), "processor": name, "command": list(output.command)}
     path = incomplete_path(output.path)
-    write_trace(raw, path, (), INCOMPLETE_KEY, account)
+    write_trace(raw, OutputFile(path, force=True), (), INCOMPLETE_KEY, account)
     hint = f"the steps before the failure are kept, marked incomplete: {path}"
     return ProcessorError(str(problem), hint, step=problem.step, batch=problem.batch)

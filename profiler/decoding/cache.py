@@ -66,6 +66,8 @@ class _Layer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return self._capacity
 
+    get_max_cache_shape = get_max_length  # its name in the first transformers 5
+
 
 class RaggedCache(Cache):
     """The cache of one batch shape. The first forward allocates it, and the next batch uses it again.

@@ -25,6 +25,7 @@ from molprof.profiler.decoding.cache import RaggedCache
 from molprof.profiler.decoding.compilation import compile_config
 from molprof.profiler.decoding.marks import Marks
 from molprof.profiler.decoding.schedule import CHOSEN, COMPILED_WIDTHS, Chunk, Rules, Schedule
+from molprof.profiler.models.device import pinned
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places
 
@@ -182,9 +183,7 @@ def upload(chunks: Sequence[Chunk], device: torch.device) -> list[_Fed]:
         arrays += (chunk.tokens, chunk.columns, chunk.positions, chunk.rows, chunk.places)
         arrays += () if chunk.kept is None else (chunk.kept,)
     table = torch.from_numpy(np.concatenate([array.ravel() for array in arrays]))
-    if device.type == "cuda":
-        table = table.pin_memory()
-    parts = iter(table.to(device, non_blocking=True).split([array.size for array in arrays]))
+    parts = iter(pinned(table, device).to(device, non_blocking=True).split([array.size for array in arrays]))
     fed = []
     for chunk in chunks:
         tokens, columns, positions = (next(parts).view(chunk.tokens.shape) for _ in range(3))

@@ -20,6 +20,7 @@ from molprof.profiler.decoding.batches import BatchPlan, BatchResult, Need, Pass
 from molprof.profiler.decoding.compilation import compile_config, compiles_so_far
 from molprof.profiler.decoding.loop import Decoder, check_model
 from molprof.profiler.decoding.marks import Marks, marked
+from molprof.profiler.models.device import synchronize
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.template import PLACEHOLDER, Templates, default_threads
@@ -81,10 +82,9 @@ class Runner:
     @property
     def compiled(self) -> bool:
         """Whether the forward of a decode step is compiled."""
-        on_gpu = self.loaded.target.device.type == "cuda"
         if self.settings.drop_finished or self.settings.kv_cache not in STATIC_CACHES:
             return False
-        return on_gpu if self.settings.compile == AUTO else self.settings.compile != "off"
+        return self.loaded.on_gpu if self.settings.compile == AUTO else self.settings.compile != "off"
 
     @functools.cached_property
     def templates(self) -> Templates:
@@ -120,8 +120,7 @@ class Runner:
 
     def synchronize(self) -> None:
         """Waits for the GPU, if there is one."""
-        if self.loaded.target.device.type == "cuda":
-            torch.cuda.synchronize(self.loaded.target.device)
+        synchronize(self.loaded.target.device)
 
     def _need(self, prompt: Prompt) -> Need:
         max_new_tokens = self.settings.max_new_tokens

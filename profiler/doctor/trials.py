@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from molprof.common.process import call_line, why_failed
+from molprof.common.settings import AUTO
 
 # Before the answer, on the last line; libraries print before it as they like.
 _MARK = "molprof-trial:"
@@ -86,15 +87,17 @@ def attention(backend: str) -> dict[str, Any]:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    from molprof.profiler.models.device import resolve_device, resolve_dtype
+
+    device = resolve_device(AUTO)
+    dtype = resolve_dtype(AUTO, device)
     query = torch.ones(1, 4, 16, 64, device=device, dtype=dtype)  # batch, heads, positions, head size
     with sdpa_kernel(getattr(SDPBackend, backend)):
         result = torch.nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True)
     # Every value is one, and so is any weighted mean of them.
     if not torch.allclose(result.float().cpu(), torch.ones(1, 4, 16, 64), atol=1e-2):
         raise RuntimeError("its results are wrong")
-    return {"device": device}
+    return {"device": device.type}
 
 
 def preset(name: str) -> dict[str, Any]:

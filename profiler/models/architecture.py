@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from molprof.common.errors import RunError, UsageError
-from molprof.common.memory import available_bytes
 from molprof.common.settings import RANDOM, TRAINED, CaptureSettings
 
 if TYPE_CHECKING:
@@ -215,10 +214,10 @@ def _matrix_elements(settings: PretrainedConfig) -> int:
 
 
 def _check_memory(parameters: int, dtype: torch.dtype, device: torch.device) -> None:
-    import torch
+    from molprof.profiler.models.device import free_bytes
 
     needed = parameters * dtype.itemsize
-    available = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
+    available = free_bytes(device)
     if available is not None and needed > available:
         raise RunError(
             f"the model's {parameters / 1e6:,.0f} M parameters need {needed / 1e9:,.1f} GB as {dtype}; "

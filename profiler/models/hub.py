@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import huggingface_hub
+from huggingface_hub import constants
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
 from molprof.common.errors import UsageError
@@ -54,7 +55,7 @@ def only_local(what: str, name: str) -> str | None:
             )
         return "it is a folder"
     check_folder(what, name)
-    if huggingface_hub.constants.HF_HUB_OFFLINE:
+    if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE forbids asking the model hub"
     try:
         huggingface_hub.HfApi().model_info(name, timeout=_TIMEOUT_S)
@@ -62,7 +63,7 @@ def only_local(what: str, name: str) -> str | None:
         return None  # loading has the token for it, or says what to do
     except RepositoryNotFoundError as problem:
         raise UsageError(
-            f"no {what} {name!r}: no preset, no folder, and {huggingface_hub.constants.ENDPOINT} has none of this name",
+            f"no {what} {name!r}: no preset, no folder, and {constants.ENDPOINT} has none of this name",
             hint=f"{ACCEPTED}; for a private one: hf auth login",
         ) from problem
     except HFValidationError as problem:
@@ -71,5 +72,5 @@ def only_local(what: str, name: str) -> str | None:
         ) from problem
     except Exception as problem:  # of the HTTP library, another one in each version of the client
         reason = " ".join(str(problem).split()) or type(problem).__name__
-        return f"the model hub {huggingface_hub.constants.ENDPOINT} cannot be reached ({reason})"
+        return f"the model hub {constants.ENDPOINT} cannot be reached ({reason})"
     return None

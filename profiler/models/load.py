@@ -15,9 +15,10 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from molprof.common.errors import RunError, UsageError
-from molprof.common.settings import AUTO, RANDOM, CaptureSettings
+from molprof.common.settings import RANDOM, CaptureSettings
 from molprof.profiler.models.architecture import ACCEPTED, ARCHITECTURES, check_preset
 from molprof.profiler.models.checkpoint import implementation, load_preset
+from molprof.profiler.models.device import on_gpu, resolve_device, resolve_dtype
 from molprof.profiler.models.hub import not_found, only_local
 from molprof.profiler.models.target import Target, token_bytes
 from molprof.profiler.models.tokenizers import TAGS, VOCABULARIES, preset_tokenizer
@@ -39,37 +40,14 @@ class LoadedModel:
     notes: tuple[str, ...]  # on model and tokenizer
 
     @property
+    def on_gpu(self) -> bool:
+        return on_gpu(self.target.device)
+
+    @property
     def context(self) -> int | None:
         """Longest sequence of the model, in tokens; None if its configuration has none."""
         value = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
         return int(value) if value else None
-
-
-def resolve_device(name: str) -> torch.device:
-    """The device `auto`, `cpu`, `cuda` or `cuda:N`. Raises UsageError where there is none."""
-    if name == AUTO:
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    kind, _, number = name.partition(":")
-    if kind == "cpu" and not number:
-        return torch.device("cpu")
-    if kind != "cuda" or (number and not number.isdigit()):
-        raise UsageError(f"no device {name!r}", hint="use auto, cpu, cuda or cuda:N")
-    if not torch.cuda.is_available():
-        raise UsageError(
-            f"the device {name!r} is not available: torch {torch.__version__} finds no GPU", "--device cpu"
-        )
-    index = int(number or 0)
-    if index >= torch.cuda.device_count():
-        raise UsageError(f"no GPU {index}; torch finds {torch.cuda.device_count()}", hint="use cuda:0")
-    return torch.device("cuda", index)
-
-
-def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """One of `DTYPES`; `auto` is bfloat16 on a GPU and float32 on a CPU."""
-    if name == AUTO:
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
 
 
 def load(settings: CaptureSettings, report: Report = lambda layer, layers: None) -> LoadedModel:

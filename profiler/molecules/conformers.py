@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-
-from rdkit import Chem, rdBase
+from typing import TYPE_CHECKING
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import read_text
 from molprof.common.molecule_records import Skipped
-from molprof.profiler.molecules.smiles import TRIPLE, Molecule, Position, position_of, split_atoms
+from molprof.profiler.molecules.smiles import TRIPLE, Molecule, Position, position_of, require_rdkit, split_atoms
+
+if TYPE_CHECKING:
+    from rdkit import Chem
 
 # Training data has the prompt and the tags around the text.
 _LINE = re.compile(r"(?:\[SMILES\].*?\[/SMILES\])?(?:\[CONFORMER\])?(.*?)(?:\[/CONFORMER\])?")
@@ -76,9 +78,11 @@ def read_conformers(path: Path, count: int | None = None) -> Conformers:
     The suffix decides: SDF, XYZ, or lines of enriched text.
 
     Raises:
-        UsageError: the file cannot be read, or holds no conformer.
+        UsageError: the file cannot be read, or holds no conformer, or RDKit, which SDF and XYZ need, is missing.
     """
     readers = {".sdf": _sdf, ".sd": _sdf, ".mol": _sdf, ".xyz": _xyz}
+    if path.suffix.lower() in readers:
+        require_rdkit(f"reading {path}")
     lines = read_text(path, _FORMATS).splitlines()
     conformers: list[Conformer] = []
     skipped: list[Skipped] = []
@@ -97,6 +101,8 @@ def read_conformers(path: Path, count: int | None = None) -> Conformers:
 
 def atoms_in_order(mol: Chem.Mol) -> tuple[Molecule, tuple[Position, ...]] | None:
     """A molecule's text and its positions in the order of that text; None where the SMILES leaves atoms out."""
+    from rdkit import Chem
+
     prompt = split_atoms(Chem.MolToSmiles(mol))
     order = list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
     return (prompt, _positions(mol, order)) if len(order) == len(prompt.atoms) else None
@@ -108,6 +114,8 @@ def bond_errors(smiles: str, positions: Sequence[Position | None], reference: Se
     Both lists follow the atoms of `smiles`. None where an atom has no generated position; all None where `positions`
     has another number of atoms than the molecule.
     """
+    from rdkit import Chem
+
     mol = Chem.MolFromSmiles(smiles)
     bonds = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
     if not len(positions) == len(reference) == mol.GetNumAtoms():
@@ -166,6 +174,8 @@ def _sdf(lines: list[str]) -> Iterator[Found]:
 
 
 def _of_molecule(line: int, block: str) -> Conformer | str:
+    from rdkit import Chem, rdBase
+
     with rdBase.BlockLogs():
         mol = Chem.MolFromMolBlock(block, removeHs=True)
     if mol is None:
@@ -196,6 +206,8 @@ def _xyz(lines: list[str]) -> Iterator[Found]:
 def _of_frame(line: int, frame: list[str], atoms: int) -> Conformer | str:
     if len(frame) < atoms + 2:
         return f"the frame ends after {max(0, len(frame) - 2)} of {atoms} atoms"
+    from rdkit import Chem, rdBase
+
     with rdBase.BlockLogs():
         mol = Chem.MolFromXYZBlock("\n".join(frame) + "\n")
     if mol is None:

@@ -8,10 +8,20 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from molprof.common.errors import MissingExtraError
+from molprof.common.molecule_records import MoleculeRun
 from molprof.profiler.models.target import TokenBytes
-from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS, TRIPLE, Molecule, smiles_of_conformer
+from molprof.profiler.molecules.smiles import (
+    COORDINATE_DECIMALS,
+    TRIPLE,
+    Molecule,
+    require_rdkit,
+    smiles_of_conformer,
+    split_atoms,
+    without_blocks,
+)
 
 _TRIPLE_BYTES = re.compile(TRIPLE.pattern.encode())
 _FRACTION = re.compile(rb"\.([0-9]+)")
@@ -116,6 +126,9 @@ def check(text: str, molecule: Molecule) -> str | None:
 
     Valid: the tags enclose a skeleton with one block per atom, the molecular graph that RDKit reads is the prompt's,
     and each block reads exactly `x,y,z`. Checked in this order.
+
+    Raises:
+        MissingExtraError: the skeleton is written otherwise than the prompt's, and RDKit is not installed.
     """
     answer = _ANSWER.fullmatch(text)
     if answer is None:
@@ -123,12 +136,15 @@ def check(text: str, molecule: Molecule) -> str | None:
     body = answer.group(1)
     if _STRUCTURE.fullmatch(body) is None:
         return "not a skeleton with one coordinate block after each atom"
-    written = smiles_of_conformer(body)
-    if written is None:
-        return "RDKit cannot read the skeleton"
-    # RDKit's canonical SMILES of a canonical SMILES is, rarely, another string.
-    if written not in (molecule.smiles, smiles_of_conformer(molecule.skeleton("0.0,0.0,0.0"))):
-        return f"another molecule: {written}"
+    # The same text is the same molecule, which needs no RDKit.
+    if without_blocks(body) != without_blocks(molecule.skeleton("")):
+        require_rdkit("comparing molecules")
+        written = smiles_of_conformer(body)
+        if written is None:
+            return "RDKit cannot read the skeleton"
+        # RDKit's canonical SMILES of a canonical SMILES is, rarely, another string.
+        if written not in (molecule.smiles, smiles_of_conformer(molecule.skeleton(""))):
+            return f"another molecule: {written}"
     inside = [match.group(1) for match in _ATOM_BLOCK.finditer(body)]
     if len(inside) != len(molecule.atoms):
         return f"{len(inside)} coordinate blocks for {len(molecule.atoms)} atoms"
@@ -137,3 +153,27 @@ def check(text: str, molecule: Molecule) -> str | None:
         return f"{len(malformed)} of {len(inside)} blocks malformed: <{malformed[0]}>"
     junk = [block for block in inside if TRIPLE.fullmatch(block) is None]
     return f"{len(junk)} of {len(inside)} blocks end in junk: <{junk[0]}>" if junk else None
+
+
+def judge(text: str, molecule: Molecule, kinds: str) -> tuple[bool | None, str | None]:
+    """`valid` and `problem` of a `MoleculeRun` with this text and these kinds; both None if RDKit was missing."""
+    try:
+        problem = check(text, molecule)
+    except MissingExtraError:
+        return None, None
+    if problem is not None and not kinds.endswith("e"):
+        problem = f"cut off after {len(kinds)} tokens: {problem}"
+    return problem is None, problem
+
+
+def complete(run: MoleculeRun) -> MoleculeRun:
+    """The record with `valid` and `problem` where recording could not check them; any other as it is.
+
+    Raises:
+        MissingExtraError: RDKit is missing here too.
+    """
+    if run.unchecked and run.smiles is not None:
+        require_rdkit("checking molecules")
+        valid, problem = judge(run.text, split_atoms(run.smiles), run.kinds)
+        return replace(run, valid=valid, problem=problem)
+    return run

@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal
+from typing import TYPE_CHECKING
 
-from rdkit import Chem, rdBase
-
-from molprof.common.errors import UsageError
+from molprof.common.errors import MissingExtraError, UsageError
 from molprof.common.text import shortened
+
+if TYPE_CHECKING:
+    from rdkit import Chem
 
 # Bracket atoms first, then two-letter organic atoms, so that 'Cl' is never read as 'C' + 'l'.
 _ATOM = re.compile(r"\[[^\[\]]+\]|Br|Cl|[BCNOPSFIbcnops*]")
@@ -43,14 +45,36 @@ class Molecule:
         return "".join(parts) + self.pieces[-1]
 
 
+def require_rdkit(purpose: str) -> None:
+    """Import RDKit, which recording the built-in molecules does without.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import rdkit.Chem  # noqa: F401
+    except ImportError as problem:
+        raise MissingExtraError("rdkit", "rdkit", purpose) from problem
+
+
+def has_rdkit() -> bool:
+    """Whether RDKit can be imported."""
+    try:
+        require_rdkit("")
+    except MissingExtraError:
+        return False
+    return True
+
+
 def canonical(smiles: str) -> str:
     """Canonical SMILES with hydrogens removed.
 
     Raises:
         UsageError: RDKit cannot read `smiles`, or it has no atoms.
     """
-    with rdBase.BlockLogs():  # molprof reports unreadable molecules itself
-        mol = Chem.MolFromSmiles(smiles)
+    from rdkit import Chem
+
+    mol = _read(smiles)
     if mol is None:
         raise UsageError(f"RDKit cannot read the SMILES {shortened(smiles)!r}")
     if mol.GetNumAtoms() == 0:
@@ -81,12 +105,24 @@ def split_atoms(text: str) -> Molecule:
 
 def smiles_of_conformer(text: str) -> str | None:
     """The canonical SMILES of an enriched text, coordinates dropped; None where it is not a molecule."""
-    bare = _BARE.sub(r"\1", _BLOCK.sub("", text))
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(bare)
+    from rdkit import Chem
+
+    mol = _read(_BARE.sub(r"\1", without_blocks(text)))
     if mol is None or mol.GetNumAtoms() == 0:
         return None
     return str(Chem.MolToSmiles(mol))
+
+
+def without_blocks(text: str) -> str:
+    """An enriched text without its coordinate blocks."""
+    return _BLOCK.sub("", text)
+
+
+def _read(smiles: str) -> Chem.Mol | None:
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():  # molprof reports unreadable molecules itself
+        return Chem.MolFromSmiles(smiles)
 
 
 def read_positions(text: str, cut: bool = False) -> list[Position | None]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from molprof.profiler.models.device import on_gpu
 from molprof.profiler.models.target import Target
 from molprof.profiler.processors.automaton import END, Tables
 
@@ -25,9 +26,9 @@ class DeviceTables(NamedTuple):
     bias: Tensor
 
 
-def fused_step() -> Callable[..., None] | None:
-    """The step as one Triton kernel; None where Triton is not installed."""
-    if importlib.util.find_spec("triton") is None:
+def fused_step(device: torch.device) -> Callable[..., None] | None:
+    """The step as one Triton kernel; None on a CPU, and where Triton is not installed."""
+    if not on_gpu(device) or importlib.util.find_spec("triton") is None:
         return None
     from molprof.profiler.processors.fused import step
 
@@ -52,7 +53,7 @@ class AutomatonBatch(LogitsProcessor):
         self._device = DeviceTables(*(torch.from_numpy(array).to(device) for array in copied))
         self._at = torch.from_numpy(tables.first.copy()).to(device)
         self._out = torch.full((len(tables.first), target.logits_width), -math.inf, device=device)
-        self._step = fused_step() if device.type == "cuda" else None
+        self._step = fused_step(device)
         self._called: list[int] = []
         self._ids: Tensor | None = None
         # States on the host, for a decoding loop that appends forced runs; see `forced`.

@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.common.errors import MissingExtraError, RunError
+from molprof.profiler.models.device import on_gpu, pinned
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
@@ -142,9 +143,8 @@ class _EngineBatch(LogitsProcessor):
         self._eos = target.eos
         # The token that each row is forced to write: its opening token first, the end token after its closing one.
         self._forced: list[int | None] = [row.opening for row in rows]
-        pinned = target.device.type == "cuda"
         words = -(-target.logits_width // 32)
-        self._mask = torch.zeros((len(rows), words), dtype=torch.int32, pin_memory=pinned)
+        self._mask = pinned(torch.zeros((len(rows), words), dtype=torch.int32), target.device)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         for tokens in input_ids[:, self._read :].T.tolist():
@@ -220,7 +220,7 @@ class LLGuidance(EngineProcessor):
         self.package.torch.fill_next_token_bitmask_par(self._executor, pairs, mask)
 
     def apply(self, scores: Tensor, mask: Tensor) -> None:
-        if scores.is_cuda:
+        if on_gpu(scores.device):
             self.package.torch.apply_token_bitmask_inplace(scores, mask)
             return
         # On a CPU the package would compile its own way first, which requires a C++ compiler.

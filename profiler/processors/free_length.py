@@ -58,7 +58,7 @@ class FreeLength(ABC):
             "whole_digits": WHOLE_DIGITS,
             "decimals": COORDINATE_DECIMALS,
             "coordinate_states": len(self._coordinate.edges),
-            "kernels_per_step": 1 if target.device.type == "cuda" and fused_step() else 6,
+            "kernels_per_step": 6 if fused_step(target.device) is None else 1,
         }
 
     @abstractmethod

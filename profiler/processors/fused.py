@@ -11,26 +11,13 @@ from torch import Tensor
 _BLOCK = 256
 
 
-# Both change at every step, and Triton would compile each of their specializations.
+# `first` and `last` change at every step, and Triton would compile each of their specializations. It reads annotations
+# of arguments as values of its own language, so they have none.
 @triton.jit(do_not_specialize=["first", "last"])  # type: ignore[untyped-decorator]
-def _step(
-    ids: Any,
-    ids_stride: Any,
-    first: Any,
-    last: Any,
-    classes: Any,
-    moves: Any,
-    class_count: Any,
-    at: Any,
-    scores: Any,
-    scores_stride: Any,
-    columns: Any,
-    bias: Any,
-    column_count: Any,
-    out: Any,
-    out_stride: Any,
-    BLOCK: tl.constexpr,  # noqa: N803  (Triton's spelling of a constant)
-) -> None:
+def _step(  # type: ignore[no-untyped-def]
+    ids, ids_stride, first, last, classes, moves, class_count, at, scores, scores_stride, columns, bias, column_count,
+    out, out_stride, BLOCK: tl.constexpr,  # noqa: N803  (Triton's spelling of a constant)
+):  # fmt: skip
     """One program per row: read columns `first` to `last` of its ids, then write its allowed scores."""
     row = tl.program_id(0).to(tl.int64)
     state = tl.load(at + row * 2)

@@ -1,0 +1,223 @@
+"""What measurements keep as JSON, so that pages can be made from it on another machine. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from molprof.common.errors import TraceError, UsageError
+from molprof.common.files import replacing
+from molprof.common.manifest import Environment
+from molprof.common.phases import STEP_PHASES
+from molprof.common.typed_json import read_typed
+
+SCHEMA = 1
+# No measurement writes as much; more is not read.
+MOST_BYTES = 20_000_000
+PROCESSORS, DECODING = "processors", "decoding"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Round:
+    """One timed pass. Times are CPU time on a CPU; on a GPU wall time, the device synchronized after each phase."""
+
+    time_ns: int
+    phases_ns: dict[str, int]
+    batches: int
+    steps: int
+    row_steps: int
+
+    @property
+    def forward_ns(self) -> float:
+        """The model's forward per decode step."""
+        return self.phases_ns["forward"] / (self.steps - self.batches)
+
+    @property
+    def processor_ratio(self) -> float:
+        """The processor's share of all steps."""
+        spent = self.phases_ns
+        return spent["processor"] / sum(spent.get(phase, 0) for phase in ("prefill", *STEP_PHASES))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was generated for a molecule; `valid` is None where the machine lacked RDKit and needed it."""
+
+    smiles: str
+    text: str
+    valid: bool | None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a processor costs and writes; name `none`: no processor."""
+
+    name: str
+    rounds: list[Round]
+    operators_per_step: float | None
+    kinds: dict[str, int]  # tokens by `KIND_LETTERS`
+    malformed_blocks: int
+    answers: list[Answer]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """A file of processors.py. `left_out` has, by preset and processor, why it was not measured."""
+
+    schema: int
+    record: str
+    date: str
+    environment: Environment
+    settings: dict[str, Any]
+    models: dict[str, list[Cost]]
+    left_out: dict[str, dict[str, str]] = field(default_factory=dict)
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of decoding, timed in interleaved passes; processor None: no LP."""
+
+    processor: str | None
+    way: str
+    times_ns: list[int]
+    tokens: int
+    steps: int
+    row_steps: int
+    busy_steps: int  # row-steps until each row ended
+    forced_runs: bool
+
+
+@dataclass(frozen=True)
+class Ways:
+    """A file of decoding.py."""
+
+    schema: int
+    record: str
+    date: str
+    environment: Environment
+    settings: dict[str, Any]
+    clock: str  # what `times_ns` are: CPU time or wall time
+    load: float
+    models: dict[str, list[Way]]
+
+
+@dataclass(frozen=True)
+class StepRatios:
+    """Steps of a pass with recording over the same steps without: recorded ones, and those before and after them."""
+
+    unprofiled: list[float]  # ns, median of each step
+    before: float | None  # None: no such step
+    inside: float | None
+    after: float | None
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """A file of overhead.py."""
+
+    schema: int
+    model: str
+    environment: Environment
+    step_ns: StepRatios
+    pass_ratio: float  # a pass with phase timestamps over one without, neither recorded
+    mark_ns: float
+    size: str | None = None
+
+
+@dataclass(frozen=True)
+class DoctorCheck:
+    """One line of `molprof doctor`."""
+
+    name: str
+    value: str | None
+    state: str
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """The answer of `molprof doctor --format json`."""
+
+    schema: int
+    checks: list[DoctorCheck]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of a part."""
+
+    name: str
+    command: list[str]
+    state: str  # one of `STATES`
+    exit_code: int | None
+    seconds: float
+    file: str | None
+    why: str | None
+
+    def __post_init__(self) -> None:
+        if self.state not in STATES:
+            raise TraceError(f"state {self.state!r} is none of {', '.join(STATES)}")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The commands of a part and their time together."""
+
+    seconds: float
+    steps: list[Step]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What ran on a machine, and how it ended."""
+
+    schema: int
+    size: str  # `full` or `tiny`
+    environment: Environment
+    started: str
+    parts: dict[str, Part]
+
+    @property
+    def device(self) -> str:
+        return self.environment.gpu or self.environment.cpu
+
+
+@dataclass(frozen=True)
+class History:
+    """All that ran on one GPU, latest last; a part that ran again is only in the latest run."""
+
+    schema: int
+    runs: list[Evidence]
+
+
+STATES = ("done", "failed", "timed out", "left out")
+
+
+def read_record(path: Path, kind: type[_T]) -> _T:
+    """The file as `kind`. Raises TraceError where it is something else, UsageError where it cannot be read."""
+    return read_typed(read_json(path), kind, path.name)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object of a file, its schema checked."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise TraceError(f"{path.name} has more than {MOST_BYTES:,} bytes")
+        raw = json.loads(path.read_bytes())
+    except OSError as problem:
+        raise UsageError(f"cannot read {path}: {problem.strerror}") from problem
+    except (ValueError, RecursionError) as problem:
+        raise TraceError(f"{path.name} is not JSON: {problem}") from problem
+    schema = raw.get("schema") if isinstance(raw, Mapping) else None
+    if schema != SCHEMA:
+        raise TraceError(f"{path.name} has schema {schema!r}; this checkout reads {SCHEMA}")
+    return dict(raw)
+
+
+def write_record(path: Path, record: Any) -> None:
+    with replacing(path) as part:
+        part.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")

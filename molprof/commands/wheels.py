@@ -1,0 +1,112 @@
+"""`molprof wheels`: what a machine without a network lacks for recording, as wheels in a folder."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shlex
+from pathlib import Path
+
+import click
+
+from molprof.commands.options import deliver, note
+from molprof.common.document import Column, Document, Section, Table
+from molprof.common.values import counted
+from molprof.profiler.wheels.gather import check_folder, gather
+from molprof.profiler.wheels.needs import MACHINES, Target, Wheel, read_there
+
+_ENGINES = ("xgrammar", "llguidance")
+
+
+def _version(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if re.fullmatch(r"[0-9]+\.[0-9]+", value) is None:
+        raise click.BadParameter(f"{value!r} is not a version such as {parameter.default}")
+    return value
+
+
+def _engines(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
+    names = tuple(value.split(",")) if value else ()
+    for name in names:
+        if name not in _ENGINES:
+            raise click.BadParameter(f"{name!r} needs no package of its own; {' and '.join(_ENGINES)} do")
+    return names
+
+
+@click.command("wheels")
+@click.option("--python", default="3.12", show_default=True, metavar="VERSION", callback=_version, help="Python there.")
+@click.option(
+    "--glibc",
+    default="2.35",
+    show_default=True,
+    metavar="VERSION",
+    callback=_version,
+    help="C library there: ldd --version.",
+)
+@click.option("--machine", type=click.Choice(MACHINES), default=platform.machine, help="CPU there.  [default: as here]")
+@click.option("--have", "given", multiple=True, metavar="NAME==VERSION", help="A package that is there. Repeatable.")
+@click.option(
+    "--have-list",
+    "listed",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="All packages that are there: the output of pip list --format freeze.",
+)
+@click.option(
+    "--processors", metavar="LIST", callback=_engines, help="Processors that are packages: xgrammar,llguidance."
+)
+@click.option("--rdkit", is_flag=True, help="RDKit too, for --smiles and to check every molecule there.")
+@click.option("--analysis", is_flag=True, help="What reads traces too.")
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder for the wheels.",
+)
+@click.option("--force", is_flag=True, help="Replace the wheels in DIR.")
+def command(
+    python: str,
+    glibc: str,
+    machine: str,
+    given: tuple[str, ...],
+    listed: Path | None,
+    processors: tuple[str, ...],
+    rdkit: bool,
+    analysis: bool,
+    folder: Path,
+    force: bool,
+) -> None:
+    """Gather wheels for a machine without a network, with pip.
+
+    DIR gets molprof's own wheel and what recording with the presets requires there, one version of each package.
+    torch and what comes with it (triton, NVIDIA's libraries) must be there. Without --have-list, what transformers
+    requires counts as there too.
+
+    \b
+    Examples:
+      molprof wheels --have torch==2.11.0 --have transformers==5.17.0 -o wheels
+      molprof wheels --python 3.11 --have-list there.txt --processors xgrammar,llguidance -o wheels
+      molprof wheels --have-list there.txt --rdkit --analysis -o wheels
+    """
+    check_folder(folder, force)
+    target = Target(python, glibc, machine, read_there(given, listed))
+    extras = [name for name, wanted in (("rdkit", rdkit), ("analysis", analysis)) if wanted]
+    found = gather(target, (*processors, *extras), folder, listed is not None)
+    for line in found.notes:
+        note(line)
+    deliver(_document(found.wheels, folder))
+
+
+def _document(wheels: tuple[Wheel, ...], folder: Path) -> Document:
+    rows = [(wheel.name, wheel.version, wheel.size_bytes) for wheel in wheels]
+    total = (counted(len(rows), "wheel"), "", sum(wheel.size_bytes for wheel in wheels))
+    table = Table((Column("package"), Column("version"), Column("size", "bytes")), [*rows, total])
+    files = f"{shlex.quote(str(folder))}/*.whl"
+    lines = (
+        f"python3 -m pip install --no-index --no-deps {files}",
+        "where the environment must not change, add --target molprof-site, and: export PYTHONPATH=$PWD/molprof-site",
+        "python3 -m molprof doctor",
+    )
+    return Document("molprof wheels", (Section("", table=table), Section("There", lines)), dict)

@@ -1,0 +1,69 @@
+"""The device that a model runs on: its name, its numbers, its memory, and waiting for it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from molprof.common.errors import UsageError
+from molprof.common.memory import available_bytes
+from molprof.common.settings import AUTO
+
+
+def on_gpu(device: torch.device) -> bool:
+    """Whether it is a GPU. Whatever depends on that asks here, and docs/gpu.md lists who does."""
+    return device.type == "cuda"
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device `auto`, `cpu`, `cuda` or `cuda:N`. Raises UsageError where there is none."""
+    if name == AUTO:
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    kind, _, number = name.partition(":")
+    if kind == "cpu" and not number:
+        return torch.device("cpu")
+    if kind != "cuda" or (number and not number.isdigit()):
+        raise UsageError(f"no device {name!r}", hint="use auto, cpu, cuda or cuda:N")
+    if not torch.cuda.is_available():
+        raise UsageError(
+            f"the device {name!r} is not available: torch {torch.__version__} finds no GPU", "--device cpu"
+        )
+    index = int(number or 0)
+    if index >= torch.cuda.device_count():
+        raise UsageError(f"no GPU {index}; torch finds {torch.cuda.device_count()}", hint="use cuda:0")
+    return torch.device("cuda", index)
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    """One of `DTYPES`; `auto` is bfloat16 on a GPU and float32 on a CPU."""
+    if name == AUTO:
+        return torch.bfloat16 if on_gpu(device) else torch.float32
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the GPU, if it is one."""
+    if on_gpu(device):
+        torch.cuda.synchronize(device)
+
+
+def pinned(tensor: Tensor, device: torch.device) -> Tensor:
+    """The host's tensor, in page-locked memory if it will go to a GPU: only then does its copy not wait."""
+    return tensor.pin_memory() if on_gpu(device) else tensor
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that is free on the GPU, else in the host; None if unknown."""
+    return torch.cuda.mem_get_info(device)[0] if on_gpu(device) else available_bytes()
+
+
+def reset_peak(device: torch.device) -> None:
+    """Count `peak_bytes` from here."""
+    if on_gpu(device):
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """The most memory that torch has allocated on the GPU; None on a CPU."""
+    return torch.cuda.max_memory_allocated(device) if on_gpu(device) else None

@@ -1,0 +1,238 @@
+"""Recording without RDKit and without what only the analysis needs: the same trace, but for what RDKit alone checks."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_trace
+from captures import captured, inputs, settings
+from tiny import Script, loaded, tokenizer
+
+from molprof.analysis.reports.load import load_report
+from molprof.common.errors import MissingExtraError
+from molprof.common.manifest import from_json
+from molprof.profiler.molecules.conformers import read_conformers
+from molprof.profiler.molecules.kinds import check, complete, judge
+from molprof.profiler.molecules.prompts import read_prompts
+from molprof.profiler.molecules.smiles import molecule
+
+# Distribution -> import name, of what a machine that only records may lack.
+PACKAGES = {
+    "backports.zstd": "backports", "isal": "isal", "jinja2": "jinja2", "matplotlib": "matplotlib",
+    "networkx": "networkx", "perfetto": "perfetto", "protobuf": "google", "pyarrow": "pyarrow", "rdkit": "rdkit",
+    "submitit": "submitit", "viztracer": "viztracer", "wasmtime": "wasmtime",
+}  # fmt: skip
+# Python imports it before anything else; the packages are then found nowhere, as if they were not installed.
+HIDE = f"""
+import importlib.machinery
+find = importlib.machinery.PathFinder.find_spec
+def find_spec(name, path=None, target=None):
+    return None if name.partition(".")[0] in {set(PACKAGES.values())!r} else find(name, path, target)
+importlib.machinery.PathFinder.find_spec = staticmethod(find_spec)
+"""
+CAPTURES = {
+    "llama": ("--model", "llama", "--max-new-tokens", "16"),
+    "llama-grammar": ("--model", "llama", "--processor", "grammar", "--forced-runs"),
+    "qwen": ("--model", "qwen", "--max-new-tokens", "16"),
+    "qwen-lp": (
+        "--model", "qwen", "--processor", "vectorized", "--disagreement", "--kv-cache", "static",
+        "--max-new-tokens", "16",
+    ),
+}  # fmt: skip
+SMALL = ("-n", "1", "--batch-size", "1", "--repeats", "1", "--warmup", "0", "--window", "0:9", "--threads", "1")
+RUN = """
+import json, sys
+from molprof.cli import cli
+for arguments in json.loads(sys.argv[1]):
+    cli.main(arguments, standalone_mode=False)
+"""
+BODIES = [
+    "[C]<1.0,2.0,3.0>[O]<0.0,0.0,0.0>",
+    "[O]<1.0,2.0,3.0>[C]<0.0,0.0,0.0>",
+    "[C]<1.0,2.0,3.0>=[O]<0.0,0.0,0.0>",
+    "[C]<1.0,2.0,3.0>([O]<0.0,0.0,0.0>",
+    "[C]<1.0,2.0>[O]<0.0,0.0,0.0>",
+    "[C]<1.0,2.0,3.0>[O]<0.0,0.0,0.0abra>",
+    "[C]<1.0,2.0,3.0>[O]",
+]
+
+
+@pytest.fixture
+def no_rdkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("rdkit", "rdkit.Chem"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def bare_environment(folder: Path) -> dict[str, str]:
+    (folder / "bare").mkdir(exist_ok=True)
+    (folder / "bare" / "sitecustomize.py").write_text(HIDE)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "bare"), os.environ.get("PYTHONPATH", "")])}
+
+
+def test_every_package_that_recording_does_without_is_hidden_here() -> None:
+    found = set()
+    for line in requires("molprof") or ():
+        if re.search(r"extra == .(analysis|rdkit|parquet|slurm)\b", line):
+            found.add(re.split(r"[>\[;\s]", line)[0])
+    assert found == PACKAGES.keys() - {"networkx"}
+
+
+def test_the_built_in_molecules_are_canonical() -> None:
+    prompts = read_prompts(None, 10**6).prompts
+    assert len(prompts) == 64
+    assert [prompt.molecule for prompt in prompts] == [
+        molecule(prompt.molecule.smiles) for prompt in prompts if prompt.molecule is not None
+    ]
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("kinds", ["cf", "cfe"])
+def test_what_is_judged_without_rdkit_is_judged_alike(body: str, kinds: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, read = f"[CONFORMER]{body}[/CONFORMER]", molecule("CO")
+    full = judge(text, read, kinds)
+    monkeypatch.setitem(sys.modules, "rdkit", None)
+    bare = judge(text, read, kinds)
+    unknown = BODIES.index(body) in (1, 2, 3)
+    assert bare == ((None, None) if unknown else full)
+
+
+def test_what_needs_rdkit_says_so(no_rdkit: None, tmp_path: Path) -> None:
+    file = tmp_path / "x.smi"
+    file.write_text("C\n")
+    with pytest.raises(MissingExtraError, match=r"reading SMILES of .*x\.smi needs the package 'rdkit'") as raised:
+        read_prompts(file, 1)
+    assert raised.value.hint == "pip install 'molprof[rdkit]'"
+    (tmp_path / "x.xyz").write_text("1\n\nC 0 0 0\n")
+    with pytest.raises(MissingExtraError, match=r"reading .*x\.xyz needs the package 'rdkit'"):
+        read_conformers(tmp_path / "x.xyz")
+    with pytest.raises(MissingExtraError):
+        check("[CONFORMER][O]<1.0,2.0,3.0>[/CONFORMER]", read_prompts(None, 1).prompts[0].molecule)  # type: ignore[arg-type]
+
+
+def test_unchecked_molecules_are_completed_as_rdkit_would_have_recorded_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holes = "<0.0000,0.0000,0.0000>"
+    script = {
+        "[C]<>[C]<>=[O]<>": "[O]<1.0,2.0,3.0>=[C]<-1.0,0.5,0.12>[C]<0.1,0.2,0.3>",  # the same molecule
+        "[C]<>": "[O]<1.0,2.0,3.0>",  # another
+        "[C]<>=[C]<>[O]<>": "[C]<1.0,2.0,3.0>=[C]<1.0,2.0,3.0>[O]<0.1,0.2,0.3>",
+    }
+    texts = {f"[CONFORMER]{key.replace('<>', holes)}[/CONFORMER]": f"[CONFORMER]{body}[/CONFORMER]"
+             for key, body in script.items()}  # fmt: skip
+    monkeypatch.setattr(Script, "texts", texts)
+    asked, prompts = settings(processor="tiny:Script", repeats=1, warmup=0), inputs(tmp_path)
+    full = captured(tmp_path / "full.json", asked, prompts, loaded("qwen"))
+    with monkeypatch.context() as hidden:
+        hidden.setitem(sys.modules, "rdkit", None)
+        bare = captured(tmp_path / "bare.json", asked, prompts, loaded("qwen"))
+        with pytest.raises(MissingExtraError, match="checking molecules needs the package 'rdkit'"):
+            complete(bare.manifest.molecules[0])
+    assert [run.valid for run in full.manifest.molecules] == [True, False, True]
+    assert [(run.valid, run.problem, run.unchecked) for run in bare.manifest.molecules] == [
+        (None, None, True),
+        (None, None, True),
+        (True, None, False),
+    ]
+    assert full.notes == ()
+    assert bare.notes == (
+        "validity of 2 of 3 molecules not recorded: their skeletons are not the prompts', and RDKit, which compares "
+        "molecules, is not installed (pip install 'molprof[rdkit]')",
+    )
+    assert list(map(complete, bare.manifest.molecules)) == full.manifest.molecules
+    run = load_report(bare.path).run
+    assert run is not None
+    assert (run.valid_molecules, [item.valid for item in run.sequences]) == (None, [None, None, True])
+
+
+def test_a_molecule_of_plain_text_is_not_unchecked(no_rdkit: None) -> None:
+    (run, *_) = from_json(tiny_trace.document()["molprof"]).molecules
+    plain = dataclasses.replace(run, smiles=None, valid=None, problem=None)
+    assert complete(plain) is plain
+    assert complete(run) is run
+
+
+def test_real_captures_are_the_same(tmp_path: Path) -> None:
+    for name in ("llama", "qwen"):
+        tokenizer(name)  # converted once, for both processes
+    found = {}
+    for kind, environment in (("full", None), ("bare", bare_environment(tmp_path))):
+        commands = [
+            ["capture", *asked, *SMALL, "-o", str(tmp_path / f"{kind}-{name}.json.gz")]
+            for name, asked in CAPTURES.items()
+        ]
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, json.dumps(commands)],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found[kind] = {name: timeless(tmp_path / f"{kind}-{name}.json.gz") for name in CAPTURES}
+    assert found["full"] == found["bare"]
+    assert [run["valid"] for run in found["bare"]["llama-grammar"]["molprof"]["molecules"]] == [True]
+
+
+def timeless(path: Path) -> dict[str, Any]:
+    """What a trace holds besides times and names of files: manifest, token tracks, and operators by name."""
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    manifest = trace["molprof"]
+    for key in ("created", "command", "timings"):
+        del manifest[key]
+    tokens = [
+        {key: value for key, value in event.items() if key not in ("ts", "dur")}
+        for event in trace["traceEvents"]
+        if event.get("cat") in ("molprof.token", "molprof.sequence")
+    ]
+    operators = sorted(event["name"] for event in trace["traceEvents"] if event.get("cat") == "cpu_op")
+    assert tokens
+    assert operators
+    return {"molprof": manifest, "tokens": tokens, "operators": operators}
+
+
+def test_the_doctor_passes_a_machine_that_can_only_record(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "molprof", "doctor"],
+        cwd=tmp_path, env=bare_environment(tmp_path), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shown = " ".join(done.stdout.split())
+    for text in (
+        "analysis: cannot work capture: works this machine can record; read its traces on another one",
+        "rdkit absent: not installed; for --smiles, and the validity of molecules written in another order",
+        "fix: pip install 'molprof[rdkit]'",
+        "submitit absent: not installed; for --submit",
+        "fix: pip install 'molprof[analysis]'",
+    ):
+        assert text in shown
+
+
+def test_a_command_that_reads_traces_names_what_is_missing(tmp_path: Path) -> None:
+    trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
+    done = subprocess.run(
+        [sys.executable, "-m", "molprof", "report", str(trace)],
+        cwd=tmp_path, env=bare_environment(tmp_path), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"molprof: error: this command needs the module '[a-z_.]+', which is not installed\n"
+        r"  molprof doctor names what is missing, what it is for, and how to install it\n",
+        done.stderr,
+    )
+
+
+def test_drift_of_the_built_in_conformers_needs_no_rdkit(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "molprof", "drift", "-n", "4", "--tokenizer", "llama"],
+        cwd=tmp_path, env=bare_environment(tmp_path), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "ETKDG conformers of the built-in molecules" in done.stdout
