@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from study import Study, change, table
 
 from molprof.analysis.bench.summary import Measured
+from molprof.analysis.compare.statistics import LEAST_REPEATS
 from molprof.common.bench_records import HUNG, OK
 from molprof.common.errors import MolprofError
 from molprof.common.values import count_text, number_text, percent_text, signed_time_text, speed_text, time_text
@@ -18,7 +19,7 @@ from molprof.common.values import count_text, number_text, percent_text, signed_
 MODELS = {"llama": "LLaMA", "qwen": "Qwen"}
 # Results of `molprof bench` that hold configurations.
 _CONFIGURATIONS = ("attention", "batch")
-_MASKS = ("none", "padding")
+_FEW = f"not settled: too few timed passes to know the noise, would need {LEAST_REPEATS} of each run."
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,13 @@ class Question:
 def static_cache(study: Study, model: str) -> str:
     """Warm, and with the first pass, which compiles."""
     static = f"{model}-static"
-    warm, noise = study.factor(model, static)
+    warm, beyond_noise = study.factor(model, static)
     run, plain = study.run(static), study.run(model)
     wall_ns, extra_ns, plain_ns = run.wall_ns.median, run.first_pass_extra_ns, plain.wall_ns.median
     if warm is None or extra_ns is None or not plain_ns:
         return "not settled: the runs have no timed passes, or no warm-up pass."
+    if beyond_noise is None:
+        return _FEW
     first = (wall_ns + extra_ns) / plain_ns
     recompiled = [repeat.compiles for repeat in run.repeats]
     again = (
@@ -61,13 +64,14 @@ def static_cache(study: Study, model: str) -> str:
         if None in recompiled
         else f"the timed passes compiled {count_text(sum(recompiled))} frames"
     )
+    noise = "" if beyond_noise else " (within noise)"
     figures = (
-        f"warm, a pass with a static cache and a compiled forward takes {change(warm)}"
-        f"{' (within noise)' if noise else ''} of one with a dynamic cache; its first pass, which compiles, takes "
-        f"{change(first)} ({time_text(wall_ns + extra_ns)} against {time_text(plain_ns)}); {again}"
+        f"warm, a pass with a static cache and a compiled forward takes {change(warm)}{noise} of one with a dynamic "
+        f"cache; its first pass, which compiles, takes {change(first)} ({time_text(wall_ns + extra_ns)} against "
+        f"{time_text(plain_ns)}); {again}"
     )
     attention = _attention_per_kernel(study, model, static)
-    if noise:
+    if not beyond_noise:
         verdict = "**Warm, the two caches do not differ.** A script that times the first pass sees compiling alone"
     elif warm < 1 < first:
         verdict = "**Both scripts can be right: the static cache is faster warm, and slower where compiling is timed**"
@@ -140,10 +144,11 @@ def attention_kernels(study: Study, model: str) -> str:
 def _by_mask(study: Study) -> str:
     """Whether a padding mask alone keeps the flash kernel from running."""
     kernels = [item for item in study.results.get("sdpa", ()) if item.settings.get("backend") == "flash"]
-    ran = {mask: {item.status == OK for item in kernels if item.settings.get("mask") == mask} for mask in _MASKS}
-    if not all(ran.values()):
+    masked = {item.status == OK for item in kernels if item.settings.get("mask") == "padding"}
+    plain = {item.status == OK for item in kernels if item.settings.get("mask") != "padding"}
+    if not masked or not plain:
         return " Whether a mask is the reason is not settled, would need `sdpa.jsonl` with both."
-    if ran["padding"] == {False} and True in ran["none"]:
+    if masked == {False} and True in plain:
         return " **A padding mask is the reason for flash**: its kernel runs without one, and never with one."
     return " A padding mask is not the reason for flash: the kernel alone does the same with and without one."
 
@@ -160,8 +165,10 @@ def _outcome(item: Measured) -> str:
 def gap(study: Study, model: str) -> str:
     """The difference of the two constrained runs by its parts."""
     split = study.split("llama-generic", "qwen-generic")
-    ratio, noise = study.factor("llama-generic", "qwen-generic")
-    if ratio is None or noise or split.wall_ns <= 0:
+    ratio, beyond_noise = study.factor("llama-generic", "qwen-generic")
+    if beyond_noise is None:
+        return _FEW
+    if ratio is None or not beyond_noise or split.wall_ns <= 0:
         return f"**There is no gap**: Qwen takes {study.ratio('llama-generic', 'qwen-generic')} the time of LLaMA."
     groups = {
         "finer tokens": ("tokens.useful",),

@@ -60,17 +60,17 @@ class Study:
         ]
         return table(("", *run_labels(reports)), body)
 
-    def factor(self, first: str, other: str, row: str = "wall_ns") -> tuple[float | None, bool]:
-        """A figure of `other` over that of `first`, and whether noise explains it."""
-        found = next(item for item in self.compared(first, other).rows if item.figure.id == row)
-        return found.ratios[1], found.within_noise(1)
+    def factor(self, first: str, other: str) -> tuple[float | None, bool | None]:
+        """Wall time of `other` over that of `first`, and whether it is beyond noise; None: not known."""
+        found = next(item for item in self.compared(first, other).rows if item.figure.id == "wall_ns")
+        return found.ratios[1], found.significant[1]
 
     def ratio(self, first: str, other: str) -> str:
-        """Wall time of `other` over that of `first`, and whether noise explains it."""
-        value, noise = self.factor(first, other)
+        """The same as text."""
+        value, beyond_noise = self.factor(first, other)
         if value is None:
             return "not recorded"
-        return f"{value:.2f}x{' (within noise)' if noise else ''}"
+        return f"{value:.2f}x{' (within noise)' if beyond_noise is False else ''}"
 
     def parts(self, first: str, other: str) -> str:
         """How the difference of two runs splits: a row for each part of 1 % of it or more."""

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bench_data import ran, result, write
+from bench_data import ran, result, timed, write
 from gpu_like import simulate
 
-from molprof.profiler.bench.cases import GenerateCase
+from molprof.profiler.bench.cases import GenerateCase, SdpaCase
 
 ROOT = Path(__file__).parent.parent
 PREFIX = "sim"
@@ -59,6 +59,14 @@ def add_results(root: Path) -> None:
     def case(attention: str, kv_cache: str = "dynamic") -> GenerateCase:
         return GenerateCase("qwen", attention=attention, kv_cache=kv_cache)
 
+    def kernel(backend: str, mask: str) -> SdpaCase:
+        return SdpaCase(backend, 4, 16, 16, 2048, 2048, 64, mask)
+
+    write(
+        folder / "sdpa.jsonl",
+        *timed(kernel("flash", "causal"), 160),
+        result(kernel("flash", "padding"), 0, "unsupported", None, message="flash takes no mask"),
+    )
     write(
         folder / "attention.jsonl",
         *ran(case("sdpa"), [10, 10, 10]),
