@@ -27,7 +27,7 @@ from shown import (
 
 from molprof.analysis.documents.benchmark import bench_document
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.tables import STEPS
+from molprof.analysis.figures.catalog import COMPARED
 from molprof.analysis.render import render
 from molprof.analysis.render.markdown import literal
 from molprof.common.bench_records import read_results
@@ -79,26 +79,30 @@ def processors(gpu: Gpu) -> Iterator[str]:
     yield table(heads, rows) if rows else _absent("qwen", "Traces of the processors")
     yield _verdicts([*_launch_targets(runs), *_text_targets(costs)])
     for record in costs:
-        yield "Bond lengths, as [above](#coordinates):"
-        yield coordinate_tables(record, "####")
+        yield "Bond lengths, as under [coordinates](#coordinates):"
+        yield coordinate_tables(record, "#####")
 
 
 def _constrained(name: str, report: Report) -> bool:
     return report.run is not None and report.run.setup.processor is not None and "static" not in name
 
 
+def _figure(report: Report, name: str) -> float | None:
+    """A figure of a report by its id."""
+    value = COMPARED[name].value(report)
+    assert not isinstance(value, str)
+    return value
+
+
 def _processor_figures(report: Report) -> tuple[float | None, ...]:
     """Launches and host syncs per step, share of host and of GPU time, of the processor phase."""
     run = report.run
     assert run is not None
-    phase = run.phases.get("processor")
-    if phase is None:
-        return (None,) * 4
+    phase = run.phases["processor"]
     spent = [run.phases[name].wall_ns or 0 for name in ("prefill", *STEP_PHASES) if name in run.phases]
-    steps = run.window.steps if run.window.gpu_recorded else 0
     return (
-        per(phase.launches, steps),
-        per(phase.syncs, steps),
+        _figure(report, "masking_launches"),
+        _figure(report, "masking_syncs"),
         per(phase.wall_ns, sum(spent)),
         per(phase.gpu_ns, run.window.gpu_ns),
     )
@@ -191,21 +195,15 @@ def _graph_cells(gpu: Gpu, name: str) -> tuple[str, ...]:
     report, plain = gpu.reports[name], gpu.reports.get(name.partition("-")[0])
     run = report.run
     assert run is not None
-    marked = [row for row in report.table(STEPS.name).to_json() if row["steps"]]
-    steps = sum(int(row["steps"] or 0) for row in marked)
-    graphs = None if any(row["graph_launches"] is None for row in marked) else sum(
-        int(row["graph_launches"] or 0) for row in marked
-    )  # fmt: skip
     compiles = [repeat.compiles for repeat in run.repeats]
     known = [count for count in compiles if count is not None]
-    base = None if plain is None or plain.run is None else plain.run.wall_ns.median
     return (
-        number_text(per(graphs, steps)),
-        number_text(run.launches_per_step),
+        number_text(_figure(report, "graph_launches_per_step")),
+        number_text(_figure(report, "launches_per_step")),
         number_text(sum(known) if len(known) == len(compiles) else None),
         time_text(run.first_pass_extra_ns),
-        time_text(per(run.wall_ns.median, run.generated_tokens)),
-        factor_text(per(run.wall_ns.median, base)),
+        time_text(_figure(report, "ns_per_token")),
+        factor_text(per(_figure(report, "wall_ns"), None if plain is None else _figure(plain, "wall_ns"))),
     )
 
 

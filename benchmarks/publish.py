@@ -59,15 +59,9 @@ def publish(folder: Path, root: Path, rehearsal: bool, say: Say) -> None:
         for name in FOLDERS:
             shutil.copytree(root / name, stage / name)
         _Stage(stage, _prefix(results, rehearsal), results, say).fill()
-        for path, text in _pages(stage):
-            path.write_text(text, encoding="utf-8")
+        measured.main(stage)
         changed = _bring(stage, root)
     say(f"{changed} files changed below {root}" if changed else f"nothing changed below {root}")
-
-
-def _pages(root: Path) -> Iterator[tuple[Path, str]]:
-    yield from measured.pages(root).items()
-    # docs/case_study.py: pages(root)
 
 
 def _prefix(results: Results, rehearsal: bool) -> str:

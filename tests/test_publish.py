@@ -11,6 +11,7 @@ import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import bench_data
 import measured
@@ -190,6 +191,20 @@ def packed(name: str, data: bytes) -> Callable[[Path], None]:
     return replaced("overhead.tar", results_folder.packed({name: data}))
 
 
+def costs(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """Adds the part costs, its first processor changed."""
+
+    def add(folder: Path) -> None:
+        record = json.loads(results_folder.records(GPU)["processors-qwen.json"])
+        change(record["models"]["qwen"][0])
+        text = json.dumps(record).encode()
+        (folder / "costs.tar").write_bytes(results_folder.packed({"processors-qwen.json": text}))
+        parts = json.loads((folder / "evidence.json").read_text())["parts"]
+        told(parts={**parts, "costs": {"seconds": 1, "steps": []}})(folder)
+
+    return add
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -207,6 +222,9 @@ def packed(name: str, data: bytes) -> Callable[[Path], None]:
         (added("overhead-llama.json", b" " * 20_000_001), r"has 20,000,001 bytes; at most 20,000,000 are read"),
         (packed("overhead-qwen.json", b"[]"), r"overhead-qwen\.json has schema None; this checkout reads 1"),
         (packed("overhead-qwen.json", b'{"schema": 1}'), r"overhead-qwen\.json: missing field `model`"),
+        (costs(lambda cost: cost["rounds"].clear()), r"processors-qwen\.json: none has no round or no answer"),
+        (costs(lambda cost: cost.update(name="x")), r"processors-qwen\.json: qwen has no round without a proc"),
+        (costs(lambda cost: cost["answers"][0].update(smiles="?")), r"no reference conformer of '\?'"),
         (packed("overhead-llama.json", b"{}"), r"'overhead-qwen' is done, but overhead\.tar has no overhead"),
         (told(environment=vars(results_folder.environment(H100))), r"was recorded on simulated GPU .*, and evidence"),
     ],
