@@ -37,7 +37,7 @@ STEPS = {
     "eager attention": f"capture --model llama --attention eager {SMALL} -o eager.json.gz",
     "xgrammar": f"capture --model llama --processor xgrammar {SMALL} -o xgrammar.json.gz",
     "llguidance": f"capture --model qwen --processor llguidance {SMALL} -o llguidance.json.gz",
-    "bench sdpa": "bench sdpa --shape 1x2x2x16x32 --repeats 1 --threads 1 -o sdpa.jsonl",
+    "bench sdpa": "bench sdpa --shape 1x2x2x16x32 --backend auto,math --repeats 1 --threads 1 -o sdpa.jsonl",
     "report": "report --no-cache qwen.json.gz lp.json.gz jump.json.gz static.json.gz",
     "compare": "compare --no-cache qwen.json.gz lp.json.gz",
 }  # fmt: skip

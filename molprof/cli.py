@@ -108,7 +108,10 @@ def _run(arguments: list[str] | None) -> int:
     except OSError as error:
         name = f": {error.filename}" if error.filename else ""
         return _complain(f"{error.strerror or error}{name}", None, 3)
-    except Exception:
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and not (error.name or "molprof").startswith("molprof"):
+            hint = "molprof doctor names what is missing, what it is for, and how to install it"
+            return _complain(f"this command needs the module {error.name!r}, which is not installed", hint, 2)
         traceback.print_exc()
         return _complain("this is a bug in molprof; please report it with the lines above", None, 3)
     return result if isinstance(result, int) else 0

@@ -106,8 +106,7 @@ def _document(wheels: tuple[Wheel, ...], folder: Path) -> Document:
     files = f"{shlex.quote(str(folder))}/*.whl"
     lines = (
         f"python3 -m pip install --no-index --no-deps {files}",
-        f"or, where packages cannot be installed: python3 -m pip install --no-index --no-deps --target molprof-site "
-        f"{files} && export PYTHONPATH=$PWD/molprof-site",
-        "then: python3 -m molprof doctor",
+        "where the environment must not change, add --target molprof-site, and: export PYTHONPATH=$PWD/molprof-site",
+        "python3 -m molprof doctor",
     )
     return Document("molprof wheels", (Section("", table=table), Section("There", lines)), dict)

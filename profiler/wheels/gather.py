@@ -141,8 +141,9 @@ def _check_python(own: Wheel, target: Target) -> None:
 
 def own_wheel(scratch: Path) -> Wheel:
     """molprof's own wheel in a new folder: built from the checkout that is installed here, else from the index."""
-    installed = importlib.metadata.distribution(NAME)
-    origin: dict[str, Any] = json.loads(installed.read_text("direct_url.json") or "{}")
+    # In a checkout as working directory, the first one is what setuptools left there, which has no origin.
+    known = (item.read_text("direct_url.json") for item in importlib.metadata.distributions(name=NAME))
+    origin: dict[str, Any] = json.loads(next(filter(None, known), "{}"))
     url = str(origin.get("url", ""))
     checkout = Path(unquote(urlsplit(url).path)) if url.startswith("file:") and "dir_info" in origin else None
     scratch.mkdir()
@@ -155,7 +156,14 @@ def own_wheel(scratch: Path) -> Wheel:
             folder=scratch, DIST_EXTRA_CONFIG=str(settings),
         )  # fmt: skip
     else:
-        _pip("download", "--no-deps", "--dest", str(scratch), f"{NAME}=={installed.version}", folder=scratch)
+        _pip(
+            "download",
+            "--no-deps",
+            "--dest",
+            str(scratch),
+            f"{NAME}=={importlib.metadata.version(NAME)}",
+            folder=scratch,
+        )
     (path,) = scratch.glob("*.whl")
     return Wheel(path)
 

@@ -97,7 +97,7 @@ class Wheel:
 
     @property
     def requires_python(self) -> SpecifierSet:
-        return SpecifierSet(self._metadata.metadata.get("Requires-Python", ""))
+        return SpecifierSet(self._metadata.metadata["Requires-Python"] or "")
 
     @property
     def size_bytes(self) -> int:
@@ -124,7 +124,7 @@ def read_there(given: Sequence[str], listed: Path | None) -> dict[str, Version]:
     if listed is not None:
         texts = enumerate(read_text(listed).splitlines(), start=1)
         lines = [(f"{listed}, line {number}", text) for number, text in texts if text.strip()] + lines
-    found = {}
+    found: dict[str, Version] = {}
     for where, text in lines:
         name, equals, version = text.strip().partition("==")
         try:
