@@ -14,6 +14,7 @@ import pytest
 import shown
 from records import DECODING, PROCESSORS, SCHEMA, Costs, CostSettings, Ways, WaySettings, read_record, write_record
 from results_folder import environment
+from test_bare import bare_environment
 from tiny import loaded
 
 from molprof.common.errors import TraceError
@@ -59,6 +60,11 @@ def test_their_tables_need_no_torch(costs: Costs, tmp_path: Path) -> None:
         "2 molecules in batches of 2, greedy, float32, 2 rounds; A CPU; 16 cores, 8 threads; "
     )
     assert "bonds that can be measured" in done.stdout
+
+
+def test_measuring_needs_nothing_but_what_recording_needs(tmp_path: Path) -> None:
+    code = "import gpu, processors, decoding, overhead"
+    subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, env=bare_environment(tmp_path), check=True)
 
 
 def test_ways_of_decoding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
