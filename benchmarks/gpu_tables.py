@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -65,7 +65,7 @@ class Gpu:
 
 
 def _absent(part: str, what: str) -> str:
-    return f"{what} not measured on a GPU yet: `python benchmarks/gpu.py FOLDER --part {part}` ([GPUs](gpu.md))."
+    return f"{what}: not measured yet. `python benchmarks/gpu.py FOLDER --part {part}` measures it."
 
 
 def processors(gpu: Gpu) -> Iterator[str]:
@@ -75,9 +75,11 @@ def processors(gpu: Gpu) -> Iterator[str]:
     heads = ("run", "launches per step", "host syncs per step", "share of host time", "share of GPU time")
     runs = {name: report for name, report in gpu.reports.items() if _constrained(name, report)}
     rows = [(name, *_processor_cells(report)) for name, report in runs.items()]
-    yield "Of the processor phase in the recorded steps; shares of host time are of the timed passes:"
-    yield table(heads, rows) if rows else _absent("qwen", "Traces of the processors")
-    yield _verdicts([*_launch_targets(runs), *_text_targets(costs)])
+    if rows:
+        yield "Of the processor phase in the recorded steps; shares of host time are of the timed passes:"
+    yield table(heads, rows) if rows else _absent("qwen", "Launches and host syncs of the processors")
+    if targets := [*_launch_targets(runs), *_text_targets(costs)]:
+        yield _verdicts(targets)
     for record in costs:
         yield "Bond lengths, as under [coordinates](#coordinates):"
         yield coordinate_tables(record, "#####")
@@ -170,8 +172,11 @@ def decoding(gpu: Gpu) -> Iterator[str]:
     )  # fmt: skip
     names = [name for preset in MODELS for name in gpu.reports if name == preset or f"{preset}-static" in name]
     rows = [(name, *_graph_cells(gpu, name)) for name in names]
+    if not any("static" in name for name in names):
+        yield _absent("graphs", "Static cache and compiled forward")
+        return
     yield "Static cache and compiled forward, from the traces. The first pass compiles, so it stands apart:"
-    yield table(heads, rows) if any("static" in name for name in names) else _absent("graphs", "Graphs")
+    yield table(heads, rows)
 
 
 def _way_targets(record: Ways) -> Iterator[Target]:
@@ -230,22 +235,27 @@ def evidence(gpu: Gpu) -> Iterator[str]:
         columns = (Column("part"), Column("step"), Column("state"), Column("time", "ns"), Column("why"))
         size = "" if run.size == FULL else f" ({run.size} sizes)"
         yield f"{machine(run.environment)}, molprof {literal(run.environment.molprof)}; {run.started[:10]}{size}."
-        yield _section(Section("", table=Table(columns, rows)))
+        yield _shown(Table(columns, rows))
     ran = {step.name for run in gpu.history.runs for part in run.parts.values() for step in part.steps}
-    for name, part in parts(FULL).items():
-        if missing := [step.name for step in part.steps if step.name not in ran]:
-            what = "none of its steps" if len(missing) == len(part.steps) else f"not {', '.join(missing)}"
-            yield f"Not run: of `python benchmarks/gpu.py FOLDER --part {name}` {what}."
+    left = {name: [step.name for step in part.steps if step.name not in ran] for name, part in parts(FULL).items()}
+    if any(left.values()):
+        lines = [f"- `--part {name}`: {', '.join(steps)}" for name, steps in left.items() if steps]
+        yield "\n".join(["Steps of `python benchmarks/gpu.py FOLDER` that have not run:", "", *lines])
     if (doctor := gpu.record("doctor.json", Doctor)) is not None:
         checks = [(check.name, check.state, check.value) for check in doctor.checks]
-        yield _section(Section("molprof doctor", table=Table((Column("check"), Column("state"), Column()), checks)))
+        shown = _shown(Table((Column("check"), Column("state"), Column("value")), checks))
+        yield f"<details><summary>molprof doctor</summary>\n\n{shown}\n\n</details>"
     overhead = gpu.records("overhead", Overhead)
+    if not overhead:
+        yield _absent("overhead", "Cost of recording")
+        return
     yield (
         "Cost of recording, as ratios to the same steps, and a pass, without it. The timestamps are those of phases, "
         "which timed passes take:"
     )
-    yield overhead_table(overhead) if overhead else _absent("overhead", "It is")
+    yield overhead_table(overhead)
 
 
-def _section(section: Section) -> str:
-    return render(Document("", (replace(section, detail=bool(section.title)),), dict), "markdown").strip()
+def _shown(table: Table) -> str:
+    """A table whose texts may come from anywhere."""
+    return render(Document("", (Section("", table=table),), dict), "markdown").strip()

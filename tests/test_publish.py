@@ -110,7 +110,7 @@ def test_the_folder_becomes_traces_records_and_pages(files: Files, tmp_path: Pat
 
     assert "no result within 60 s" in pages["benchmarks.md"]
     assert "| qwen | 9.10 ms | 1.01x | 1.40x | not recorded | 1.00x | 250 ns |" in pages["gpu.md"]
-    assert "Not run: of `python benchmarks/gpu.py FOLDER --part llama` none of its steps." in pages["gpu.md"]
+    assert "\n- `--part llama`: llama, llama-generic, llama-grammar, " in pages["gpu.md"]
     assert "| qwen | qwen-generic | left out | 12.5 s | no \\| time |" in pages["gpu.md"]
     assert "| sdpa-flash | ok | runs on cuda |" in pages["gpu.md"]
 
