@@ -1,5 +1,4 @@
-"""Writes docs/case-study.md, the example of docs/comparing.md and traces/README.md: texts from their templates,
-figures from the traces.
+"""Writes docs/case-study.md, the example in docs/comparing.md, and traces/README.md: from traces/ and docs/results/.
 
 python docs/case_study.py
 """
@@ -9,140 +8,119 @@ from __future__ import annotations
 import gzip
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from questions import MODELS, QUESTIONS, Question
+from study import CPU, Study, prefixes, read_study, table
 
-from molprof.analysis.compare import Comparison, compare
-from molprof.analysis.compare.model import Difference, compared_rows
-from molprof.analysis.compare.parts import PART_LABELS
+from molprof.analysis.compare import compare
 from molprof.analysis.documents.comparison import comparison_document
-from molprof.analysis.figures import Report
 from molprof.analysis.render import render
 from molprof.analysis.reports.load import ReportOptions, load_reports
 from molprof.common.files import replacing
-from molprof.common.values import by_unit, number_text, percent_text, time_text
+from molprof.common.values import NOT_RECORDED, number_text, percent_text, time_text
 
-FOLDER = Path(__file__).parent
-TRACES = FOLDER.parent / "traces"
-PREFIX = "cpu"
-COMPARING = FOLDER / "comparing.md"
+ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- docs/case_study.py writes from here -->", "<!-- to here -->"
+REHEARSAL = "**Rehearsal: simulated, not measured.**"
 EXAMPLE = ("llama-generic", "qwen-generic")
-# Smaller parts of a difference share a row.
-LEAST_PART = 0.01
+# Of the table of the original question: its runs, and its figures.
+COMPARED = tuple(f"{model}{tail}" for model in MODELS for tail in ("", "-generic"))
+FIGURES = (
+    "wall_ns", "tokens_per_molecule", "launches", "launches_per_molecule", "launches_per_token",
+    "copy_kernels_per_step", "cat_kernels_per_step", "elementwise_to_attention", "free_positions_per_block",
+    "masked_logits_per_molecule", "masking_launches", "junk_tokens", "busy_ratio", "syncs_per_step", "valid_molecules",
+)  # fmt: skip
+# Of every capture, a column each.
+OVERVIEW = (
+    "ns_per_molecule", "ns_per_token", "launches_per_step", "graph_launches_per_step", "gpu_ns_per_step", "busy_ratio",
+    "processor_ns", "masking_syncs", "valid_molecules",
+)  # fmt: skip
+# Pictures that docs/pictures.py writes as docs/images/PREFIX-NAME.png.
+PICTURES = {
+    "waterfall": "From the time without a logits processor to that with one, part by part",
+    "step": "A decode step in the Perfetto UI",
+}
 
 
 @dataclass(frozen=True)
-class Study:
-    """The recorded runs by name, and what the page says of them."""
+class Machine:
+    """What the page says of one GPU."""
 
-    reports: Mapping[str, Report]
+    study: Study
+    pictures: Mapping[str, str]  # caption by path from docs/
 
-    def run(self, name: str) -> Any:
-        """The figures of one run."""
-        return self.reports[name].run
+    @property
+    def title(self) -> str:
+        report = next(iter(self.study.reports.values()))
+        return f"{self.study.prefix}: {report.run.setup.gpu or 'no GPU' if report.run is not None else NOT_RECORDED}"
 
-    def value(self, name: str, row: str) -> str:
-        """A compared row of one run, in its unit."""
-        found = next(item for item in compared_rows([self.reports[name]]) if item.figure.id == row)
-        return by_unit(found.figure.unit, found.values[0])
+    @property
+    def compared(self) -> str:
+        """The table of the original question, of the runs that are there."""
+        names = [name for name in COMPARED if name in self.study.reports]
+        return self.study.figures(names, FIGURES) if names else f"Not recorded: {', '.join(COMPARED)}."
 
-    def figures(self, names: Sequence[str], rows: Sequence[str]) -> str:
-        """A table of compared rows by their ids, a column for each run."""
-        comparison = self._compared(*names)
-        known = {row.figure.id: row for row in comparison.rows}
-        body = [
-            (known[name].figure.label, *(by_unit(known[name].figure.unit, value) for value in known[name].values))
-            for name in rows
-        ]
-        return _table(("", *comparison.labels), body)
+    @property
+    def overview(self) -> str:
+        """Some figures of every capture."""
+        names = list(self.study.reports)
+        labels = [self.study.label(row) for row in OVERVIEW]
+        body = [(f"`{name}`", *(self.study.value(name, row) for row in OVERVIEW)) for name in names]
+        return table(("capture", *labels), body)
 
-    def ratio(self, first: str, other: str) -> str:
-        """Wall time of `other` over that of `first`, and whether noise explains it."""
-        found = next(item for item in self._compared(first, other).rows if item.figure.id == "wall_ns")
-        value = found.ratios[1]
-        if value is None:
-            return "not recorded"
-        return f"{value:.2f}x{' (within noise)' if found.within_noise(1) else ''}"
+    @property
+    def predictions(self) -> str:
+        """What was expected of LLaMA against Qwen before anything was measured, and what came out."""
+        if missing := [f"`{name}`" for name in EXAMPLE if name not in self.study.reports]:
+            return f"Not settled, would need {', '.join(missing)}."
+        found = self.study.compared(*EXAMPLE).predictions
+        return table(
+            ("LLaMA against Qwen, both with `generic`", "ratio", "verdict"),
+            [(item.text, NOT_RECORDED if item.ratio is None else f"{item.ratio:.3g}x", item.verdict) for item in found],
+            "---",
+        )
 
-    def parts(self, first: str, other: str) -> str:
-        """How the difference of two runs splits: a row for each part of 1 % of it or more."""
-        split = self._split(first, other)
-        whole = abs(split.wall_ns) or 1
-        large = {part: ns for part, ns in split.parts.items() if abs(ns) >= LEAST_PART * whole}
-        times = {PART_LABELS[part]: ns for part, ns in large.items()}
-        times["smaller parts together"] = sum(split.parts.values()) - sum(large.values())
-        times["in no part"] = split.residual_ns
-        times["**all**"] = split.wall_ns
-        body = [(label, _signed(ns), percent_text(ns / split.wall_ns)) for label, ns in times.items()]
-        labels = self._compared(first, other).labels
-        return _table((f"{labels[1]} against {labels[0]}", "time", "share"), body)
-
-    def part(self, first: str, other: str, *names: str) -> str:
-        """Parts of the difference of two runs together, with their sign."""
-        split = self._split(first, other)
-        return _signed(sum(split.parts[name] for name in names))
-
-    def difference(self, first: str, other: str) -> str:
-        """Wall time of `other` minus that of `first`."""
-        return _signed(self._split(first, other).wall_ns)
-
-    def residual(self) -> str:
-        """The largest residual of all pairs that the page splits, as a share of the difference."""
-        pairs = ("llama", "llama-generic"), ("qwen", "qwen-qwen"), ("llama-generic", "qwen-qwen")
-        return percent_text(max(abs(self._split(*pair).residual_ratio or 0.0) for pair in pairs))
-
-    def _compared(self, *names: str) -> Comparison:
-        return compare([self.reports[name] for name in names])
-
-    def _split(self, first: str, other: str) -> Difference:
-        split = self._compared(first, other).differences[0]
-        assert split is not None
-        return split
+    def answers(self, question: Question) -> list[str]:
+        return list(question.answers(self.study))
 
 
-def _signed(value_ns: float) -> str:
-    return f"{'-' if value_ns < 0 else '+'}{time_text(abs(value_ns))}"
-
-
-def _table(head: Sequence[str], body: Sequence[Sequence[str]], last: str = "---:") -> str:
-    """A table in Markdown, figures to the right; `last` is the rule under its last column."""
-    rows = [head, ["---", *["---:"] * (len(head) - 2), last], *body]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def case_study() -> str:
+def case_study(root: Path = ROOT, rehearsal: bool = False) -> str:
     """docs/case-study.md."""
-    paths = sorted(TRACES.glob(f"{PREFIX}-*.json.gz"))
-    names = [path.name.removeprefix(f"{PREFIX}-").removesuffix(".json.gz") for path in paths]
-    study = Study(dict(zip(names, load_reports(paths, ReportOptions()), strict=True)))
+    study = read_study(root, CPU)
+    machines = []
+    for prefix in prefixes(root):
+        paths = {f"images/{prefix}-{name}.png": caption for name, caption in PICTURES.items()}
+        there = {path: caption for path, caption in paths.items() if (root / "docs" / path).exists()}
+        machines.append(Machine(read_study(root, prefix, rehearsal), there))
     return _rendered(
-        FOLDER / "case-study.md.jinja", study=study, run=study.run, time=time_text, number=number_text,
-        percent=percent_text, prefix=PREFIX,
+        root / "docs" / "case-study.md.jinja", study=study, run=study.run, time=time_text, number=number_text,
+        percent=percent_text, prefix=CPU, machines=machines, questions=QUESTIONS,
+        rehearsal=REHEARSAL if rehearsal and machines else None,
     )  # fmt: skip
 
 
-def comparing() -> str:
-    """docs/comparing.md with what `molprof compare` prints of the two runs of its example."""
-    paths = [TRACES / f"{PREFIX}-{name}.json.gz" for name in EXAMPLE]
+def comparing(root: Path = ROOT, rehearsal: bool = False) -> str:
+    """docs/comparing.md with what `molprof compare` prints of the two runs of its example, which a CPU recorded."""
+    paths = [root / "traces" / f"{CPU}-{name}.json.gz" for name in EXAMPLE]
     reports = [
         replace(report, trace=replace(report.trace, path=f"traces/{path.name}"))
         for path, report in zip(paths, load_reports(paths, ReportOptions()), strict=True)
     ]
     shown = render(comparison_document(compare(reports))).strip("\n")
-    before, rest = COMPARING.read_text(encoding="utf-8").split(BEGIN)
+    before, rest = (root / "docs" / "comparing.md").read_text(encoding="utf-8").split(BEGIN)
     return f"{before}{BEGIN}\n```text\n{shown}\n```\n{END}{rest.split(END)[1]}"
 
 
-def trace_list() -> str:
+def trace_list(root: Path = ROOT, rehearsal: bool = False) -> str:
     """traces/README.md."""
     body = []
     machines = {}
-    for path in sorted(TRACES.glob("*.json.gz")):
+    for path in sorted((root / "traces").glob("*.json.gz")):
         manifest = json.loads(gzip.decompress(path.read_bytes()))["molprof"]
         # Without the folders of paths.
         command = shlex.join(Path(word).name if word.startswith("/") else word for word in manifest["command"])
@@ -155,8 +133,10 @@ def trace_list() -> str:
         )
         machines[machine, manifest["created"][:10]] = None
     return _rendered(
-        TRACES / "README.md.jinja", machines=list(machines), table=_table(("trace", "size", "command"), body, "---")
-    )
+        root / "traces" / "README.md.jinja", machines=list(machines),
+        table=table(("trace", "size", "command"), body, "---"),
+        rehearsal=REHEARSAL if rehearsal and prefixes(root) else None,
+    )  # fmt: skip
 
 
 def _rendered(template: Path, **values: Any) -> str:
@@ -166,15 +146,25 @@ def _rendered(template: Path, **values: Any) -> str:
     return setting.get_template(template.name).render(**values)
 
 
-PAGES = {FOLDER / "case-study.md": case_study, COMPARING: comparing, TRACES / "README.md": trace_list}
+# Each page, from a copy of the project and whether runs that no GPU made may stand for those of a GPU.
+PAGES: dict[str, Callable[[Path, bool], str]] = {
+    "docs/case-study.md": case_study,
+    "docs/comparing.md": comparing,
+    "traces/README.md": trace_list,
+}
 
 
-def main() -> None:
-    """Writes the pages."""
-    for path, page in PAGES.items():
+def pages(root: Path = ROOT, rehearsal: bool = False) -> dict[Path, str]:
+    """Every page of the project at `root`. Raises TraceError for runs that are no evidence, unless `rehearsal`."""
+    return {root / name: page(root, rehearsal) for name, page in PAGES.items()}
+
+
+def write_pages(root: Path = ROOT, rehearsal: bool = False) -> None:
+    """Writes the pages, all or none."""
+    for path, text in pages(root, rehearsal).items():
         with replacing(path) as part:
-            part.write_text(page(), encoding="utf-8")
+            part.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    write_pages()

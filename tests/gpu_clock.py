@@ -24,7 +24,7 @@ _CPU_ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
 COPIES = {
     "aten::_local_scalar_dense": ("Memcpy DtoH (Device -> Pinned)", 1_900, 8),
     "aten::resolve_neg": ("Memcpy DtoH (Device -> Pageable)", 2_100, 32),
-    "aten::lift_fresh": ("Memcpy HtoD (Pageable -> Device)", 1_800, 64),
+    "aten::lift_fresh": ("Memcpy HtoD (Pinned -> Device)", 1_800, 64),
 }
 
 
@@ -162,8 +162,9 @@ class Clock:
                 self.calls[-1] = call = replace(call, dur=call.dur + waited)
                 self.works[-1] = replace(self.works[-1], call=call)
                 self.now += waited
-            waited = max(0, self._free[stream] - self.now - SYNC_NS)
-            self._call("cudaStreamSynchronize", "sync", SYNC_NS + waited, place)
+            if "HtoD" not in name:  # from pinned memory, the CPU goes on
+                waited = max(0, self._free[stream] - self.now - SYNC_NS)
+                self._call("cudaStreamSynchronize", "sync", SYNC_NS + waited, place)
             return
         for kernel in KERNELS.get(node.name, ()):
             call = self._call("cudaLaunchKernel", "launch", LAUNCH_NS, place)

@@ -120,7 +120,7 @@ def test_figures_of_a_slow_processor(runs: dict[str, Simulated]) -> None:
     assert figures == {"syncs_per_step": processor.syncs / STEPS, "sync_ns": processor.sync_ns, "steps": STEPS}
     figures = run.findings["vocabulary_copies"].figures
     assert (figures["copies_per_step"], figures["copy_ns"]) == (1, STEPS * 38_000)
-    copies = run.expected.copies()["Memcpy HtoD (Pageable -> Device)"]
+    copies = run.expected.copies()["Memcpy HtoD (Pinned -> Device)"]
     figures = run.findings["host_copies"].figures
     assert (figures["count"], figures["gpu_ns"], figures["bytes"]) == copies
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import browser
 import pytest
 import tiny_trace
-from ui_server import serving
+from ui_server import PINNED, VISIBLE, serving, wait_for_view
 
 from molprof.analysis.ui.contents import Place
 from molprof.analysis.ui.prepare import Prepared, Settings, load_for_remote, prepare
@@ -36,8 +36,6 @@ SAID = re.compile(
     r"|Failed to cache trace .*",  # which is wanted: no copy stays in the browser
     re.DOTALL,
 )
-PINNED = "document.querySelectorAll('.pf-viewer-page__pinned-track-tree .pf-track__title-popup')"
-VISIBLE = "app.trace.timeline.visibleWindow.toTimeSpan()"
 
 pytestmark = pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium to open the Perfetto UI in")
 
@@ -60,17 +58,6 @@ def shown(window: browser.Page, tmp_path: Path, *paths: Path, place: Place = Pla
         check_quiet(window, server)
         assert f"{server.address}trace/{result.view.title}" in window.requests
         assert any(url.endswith(".wasm") for url in window.requests)  # workers are watched too
-
-
-def wait_for_view(window: browser.Page, result: Prepared) -> None:
-    last = result.view.pinned[-1]
-    window.wait(f"(window.app?.trace?.workspace.pinnedTracks ?? []).some(row => row.name === {last!r})")
-    window.wait(f"app.trace.workspace.pinnedTracks.length === {len(result.view.pinned)}")
-    window.wait("!document.body.innerText.includes('Loading')")
-    # What is known to the UI is drawn a moment later, and zoomed to.
-    window.wait(f"{PINNED}.length === {len(result.view.pinned)}")
-    if result.view.visible is not None:
-        window.wait(f"String({VISIBLE}.start) === '{result.view.visible.start_ns}'")
 
 
 def check_quiet(window: browser.Page, server: UiServer) -> None:

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import tiny_trace
+from browser import Page
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.ui.contents import Place
 from molprof.analysis.ui.prepare import Prepared, Settings, prepare
 from molprof.analysis.ui.server import UiServer
+
+PINNED = "document.querySelectorAll('.pf-viewer-page__pinned-track-tree .pf-track__title-popup')"
+VISIBLE = "app.trace.timeline.visibleWindow.toTimeSpan()"
 
 
 @contextmanager
@@ -46,3 +50,15 @@ def get(
         connection.request(method, f"/{server.token if token is None else token}/{path}", headers=headers)
         with connection.getresponse() as response:
             return response.status, dict(response.getheaders()), response.read()
+
+
+def wait_for_view(window: Page, result: Prepared) -> None:
+    """Waits until a browser shows all that is pinned, at the place to show."""
+    last = result.view.pinned[-1]
+    window.wait(f"(window.app?.trace?.workspace.pinnedTracks ?? []).some(row => row.name === {last!r})")
+    window.wait(f"app.trace.workspace.pinnedTracks.length === {len(result.view.pinned)}")
+    window.wait("!document.body.innerText.includes('Loading')")
+    # What is known to the UI is drawn a moment later, and zoomed to.
+    window.wait(f"{PINNED}.length === {len(result.view.pinned)}")
+    if result.view.visible is not None:
+        window.wait(f"String({VISIBLE}.start) === '{result.view.visible.start_ns}'")

@@ -1,0 +1,67 @@
+"""Pictures of runs on a GPU: docs/images/PREFIX-waterfall.png and PREFIX-step.png, from traces/. Needs Chromium.
+
+python docs/pictures.py
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from study import prefixes, read_study
+
+from molprof.analysis.compare import compare
+from molprof.analysis.plots import plot_file, subject_of
+from molprof.analysis.ui.contents import Place
+from molprof.analysis.ui.prepare import Settings, prepare
+from molprof.common.errors import MolprofError
+from molprof.common.files import replacing
+
+ROOT = Path(__file__).parent.parent
+# The browser that the tests drive.
+sys.path.append(str(ROOT / "tests"))
+from browser import CHROMIUM, page  # noqa: E402
+from ui_server import serving, wait_for_view  # noqa: E402
+
+# Of the first model that has both.
+_PAIRS = (("qwen", "qwen-generic"), ("llama", "llama-generic"))
+_WIDTH, _HEIGHT = 1500, 900
+
+
+def write_pictures(root: Path = ROOT, rehearsal: bool = False) -> list[Path]:
+    """Writes the pictures of every GPU that has a run without a processor and one with `generic`, and returns them.
+
+    Raises TraceError for runs that are no evidence, unless `rehearsal`; MolprofError without Chromium.
+    """
+    written = []
+    for prefix in prefixes(root):
+        study = read_study(root, prefix, rehearsal, {name for pair in _PAIRS for name in pair})
+        pair = next((pair for pair in _PAIRS if all(name in study.reports for name in pair)), None)
+        if pair is None:
+            continue
+        waterfall = plot_file("waterfall", subject_of(compare([study.reports[name] for name in pair])), "png")
+        step = _screenshot(root / "traces" / f"{prefix}-{pair[1]}.json.gz")
+        for name, data in (("waterfall", waterfall), ("step", step)):
+            path = root / "docs" / "images" / f"{prefix}-{name}.png"
+            with replacing(path) as part:
+                part.write_bytes(data)
+            written.append(path)
+    return written
+
+
+def _screenshot(trace: Path) -> bytes:
+    """The Perfetto UI as `molprof open` shows it, at the step of median duration."""
+    if CHROMIUM is None:
+        raise MolprofError("no Chromium to take a picture with", hint="Debian: apt install chromium")
+    with tempfile.TemporaryDirectory(prefix="molprof-") as folder:
+        result = prepare([trace], Path(folder), Settings(Place()))
+        with serving(result) as server, page(Path(folder, "profile")) as window:
+            window.size(_WIDTH, _HEIGHT)
+            window.open(server.address)
+            wait_for_view(window, result)
+            return window.picture()
+
+
+if __name__ == "__main__":
+    write_pictures()
