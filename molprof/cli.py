@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import signal
 import sys
 import traceback
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
 
 from molprof import __version__
 from molprof.common.errors import MolprofError
+from molprof.common.files import stdout_problem
 from molprof.common.text import escaped
+
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # Name -> one line for `molprof --help`. The module of that name in molprof.commands holds `command`. It is imported
 # when the command is used, so that help stays instant.
@@ -77,7 +82,10 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 good, 1 a threshold failed, 2 wrong usage, 3 an error, 130 interrupted."""
-    sys.exit(_run(arguments))
+    code = _run(arguments)
+    if signal.getsignal(signal.SIGINT) == _interrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while Python ends
+    sys.exit(code)
 
 
 class _Notes(logging.Handler):
@@ -91,8 +99,12 @@ def _run(arguments: list[str] | None) -> int:
     logger = logging.getLogger("molprof")
     logger.handlers, logger.propagate = [_Notes()], False
     logger.setLevel(logging.INFO)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # from a batch system: clean up as after Ctrl-C
     try:
+        # SIGTERM comes from a batch system, SIGHUP from a terminal that closes: clean up as after Ctrl-C.
+        for number in _INTERRUPTS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+                signal.signal(number, _interrupt)
+        _buffer_stdout()
         result: Any = cli.main(args=arguments, prog_name="molprof", standalone_mode=False)
     except MolprofError as error:
         return _complain(str(error), error.hint, error.exit_code)
@@ -106,6 +118,9 @@ def _run(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _complain("interrupted; no file was changed", None, 130)
     except OSError as error:
+        if sys.stdout is not None and (problem := stdout_problem()) is not None:  # of help, which click prints
+            broken = isinstance(problem, BrokenPipeError)
+            return 0 if broken else _complain(f"cannot write to stdout: {problem.strerror}", None, 3)
         name = f": {error.filename}" if error.filename else ""
         return _complain(f"{error.strerror or error}{name}", None, 3)
     except Exception as error:
@@ -115,6 +130,20 @@ def _run(arguments: list[str] | None) -> int:
         traceback.print_exc()
         return _complain("this is a bug in molprof; please report it with the lines above", None, 3)
     return result if isinstance(result, int) else 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    for other in _INTERRUPTS:  # a second one ends the process at once
+        if signal.getsignal(other) == _interrupt:
+            signal.signal(other, signal.SIG_DFL)
+    raise KeyboardInterrupt
+
+
+def _buffer_stdout() -> None:
+    """Gives stdout the buffer that PYTHONUNBUFFERED takes away: without it, Python drops what a write did not take."""
+    if sys.stdout is not None and isinstance(raw := getattr(sys.stdout, "buffer", None), io.RawIOBase):
+        buffer = io.BufferedWriter(io.FileIO(raw.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=raw.isatty())
 
 
 def _complain(message: str, hint: str | None, code: int) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from captures import captured, settings
+from captures import captured, inputs, settings
 from tiny import loaded
 
-from molprof.common.errors import RunError, UsageError
+from molprof.analysis.reports.load import load_report
+from molprof.common.errors import RunError, TakenError, UsageError
 from molprof.profiler.capture import capture as capture_module
-from molprof.profiler.capture.capture import capture
+from molprof.profiler.capture.capture import capture, capture_loaded
 from molprof.profiler.capture.passes import Progress
 from molprof.profiler.capture.tracefile import OutputFile
 
@@ -39,6 +42,46 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_file(tmp_path: Path, monkeyp
         captured(tmp_path / "out.json", settings(repeats=1, max_new_tokens=3))
     assert (tmp_path / "out.json").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.smi", "out.json"]
+
+
+def test_a_disk_that_is_full_while_torch_writes(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))  # Python ignores the signal
+    try:
+        with pytest.raises(RunError, match=r"^cannot write .*/out\.json: File too large$"):
+            captured(tmp_path / "out.json", settings(repeats=1, max_new_tokens=3))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["in.smi"]
+
+
+def test_a_capture_that_is_killed_in_its_timed_passes_leaves_nothing(tmp_path: Path) -> None:
+    seen = {}
+
+    def look(progress: Progress) -> None:
+        seen[progress.stage] = sorted(path.name for path in tmp_path.iterdir())
+
+    captured(tmp_path / "out.json", settings(repeats=1, max_new_tokens=3), report=look)
+    assert [seen[stage] for stage in ("warmup", "repeat", "unmarked")] == [["in.smi"]] * 3
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_trace_that_another_capture_wrote_meanwhile_stays(tmp_path: Path, chosen: bool) -> None:
+    def write(progress: Progress) -> None:
+        if progress.stage == "write":
+            (tmp_path / "out.json").write_text("theirs")
+
+    output = OutputFile(tmp_path / "out.json", chosen=chosen)
+    run = functools.partial(
+        capture_loaded, settings(repeats=1, max_new_tokens=3), output, loaded("llama"), inputs(tmp_path), write
+    )
+    if chosen:
+        assert run().path == tmp_path / "out-2.json"
+    else:
+        with pytest.raises(TakenError, match=r"meanwhile; this result is kept: .*/out-2\.json"):
+            run()
+    assert (tmp_path / "out.json").read_text() == "theirs"
+    assert load_report(tmp_path / "out-2.json").run is not None
 
 
 def test_refused_before_any_work(tmp_path: Path) -> None:

@@ -74,6 +74,21 @@ def test_report_without_torch(trace: str) -> None:
     assert (counts["launches"], counts["kernels"], counts["kernel_time_ns"]) == (1, 1, 3125)
 
 
+def test_a_bad_line_is_named_before_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "in.smi").write_text("C\nxx\n")
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "from molprof.cli import main\n"
+        "main('capture --model qwen --smiles in.smi --strict -o out.json'.split())"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr.splitlines()[0]) == (
+        2,
+        "molprof: error: in.smi, line 2: RDKit cannot read the SMILES 'xx'",
+    )
+
+
 def test_report_to_a_file_and_no_overwriting(molprof: Cli, trace: str, tmp_path: Path) -> None:
     assert molprof("report", trace, "--format", "json", "-o", "out.json").returncode == 0
     assert json.loads((tmp_path / "out.json").read_text())["devices"]["0"]["busy_ns"] == 3125
@@ -96,8 +111,8 @@ def test_compare_two_foreign_traces(molprof: Cli, trace: str) -> None:
     [
         (("nothing",), 2, "No such command 'nothing'"),
         (("report",), 2, "Missing argument 'TRACE...'"),
-        (("report", "absent.json"), 3, "absent.json"),
-        (("report", "."), 3, "is a directory"),
+        (("report", "absent.json"), 2, "absent.json"),
+        (("report", "."), 2, "is a directory"),
         (("report", "x.json", "--format", "yaml"), 2, "'yaml' is not one of"),
         (("compare", "one.json"), 2, "at least two traces"),
         (("report", "absent.json", "-o", "no/such/out.json"), 2, "does not exist"),
@@ -245,11 +260,11 @@ IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 
 @pytest.mark.skipif(IS_ROOT and not shutil.which("capsh"), reason="root may read everything, and there is no capsh")
 @pytest.mark.parametrize("command", [("report",), ("compare",), ("query", "launches")])
-def test_a_trace_that_may_not_be_read_exits_3(trace: str, tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_a_trace_that_may_not_be_read_exits_2(trace: str, tmp_path: Path, command: tuple[str, ...]) -> None:
     Path(trace).chmod(0)
     arguments = [*command, trace, *([trace] if command == ("compare",) else []), "-o", "out.txt"]
     process = [*(UNPRIVILEGED if IS_ROOT else []), sys.executable, "-m", "molprof", *arguments]
     result = subprocess.run(process, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout) == (3, "")
+    assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == f"molprof: error: cannot read {trace}: Permission denied\n"
     assert not (tmp_path / "out.txt").exists()

@@ -13,7 +13,8 @@ import pytest
 from cli_trace import TRACE
 from conftest import Cli
 
-from molprof.common.files import replacing
+from molprof.common.errors import TakenError
+from molprof.common.files import check_output, replacing, scratch_file
 
 
 @pytest.fixture
@@ -42,6 +43,70 @@ def test_an_error_while_writing_names_the_users_file(tmp_path: Path) -> None:
         part.unlink()
     assert failure.value.filename == str(tmp_path / "out.txt")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["report {trace} --format html > x", "--help > /dev/full"], ids=["report", "help"])
+def test_stdout_gets_all_or_the_exit_code_tells(tmp_path: Path, trace: str, words: str, unbuffered: str) -> None:
+    limited = f"ulimit -f 8; {sys.executable} -m molprof {words.format(trace=trace)}"  # KiB
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    result = subprocess.run(
+        ["bash", "-c", limited], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 3
+    assert result.stderr.startswith("molprof: error: cannot write to stdout: ")
+
+
+@pytest.mark.parametrize("words", ["report {trace} --format html -o x", "trim {trace} --from 0s -o x.json"])
+def test_an_output_that_the_disk_does_not_take_is_named(tmp_path: Path, trace: str, words: str) -> None:
+    named = words.rpartition(" ")[2]
+    Path(trace).write_text(json.dumps({**TRACE, "traceEvents": TRACE["traceEvents"] * 50}))
+    result = subprocess.run(
+        ["bash", "-c", f"ulimit -f 1; {sys.executable} -m molprof {words.format(trace=trace)}"],
+        cwd=tmp_path,
+        env={**os.environ, "MOLPROF_CACHE": "/proc/none"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr.splitlines()[-1]) == (3, f"molprof: error: File too large: {named}")
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_what_killed_processes_left_is_removed_and_what_others_use_is_not(tmp_path: Path) -> None:
+    made = "import os; from pathlib import Path; from molprof.common.files import scratch_file\n"
+    made += f"with scratch_file(Path({str(tmp_path / 'out')!r})) as part:\n"
+    made += "    Path(f'{part}.json').touch()\n    os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", made], check=False)
+    assert len(list(tmp_path.iterdir())) == 2
+    with scratch_file(tmp_path / "other") as used:
+        assert list(tmp_path.iterdir()) == [used]
+        check_output(tmp_path / "out", force=False)
+        assert list(tmp_path.iterdir()) == [used]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_appears_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    def link(*names: object) -> None:
+        raise PermissionError(1, "Operation not permitted")  # as on file systems without links
+
+    if not links:
+        monkeypatch.setattr(os, "link", link)
+    out = tmp_path / "out.json.gz"
+
+    def write() -> None:
+        with replacing(out, force=False) as part:
+            part.write_text("mine")
+            out.write_text("theirs")
+
+    with pytest.raises(TakenError, match=r"another process wrote .*out\.json\.gz meanwhile") as taken:
+        write()
+    assert taken.value.kept == tmp_path / "out-2.json.gz"
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "out.json.gz": "theirs",
+        "out-2.json.gz": "mine",
+    }
 
 
 def test_interrupt_leaves_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -86,3 +87,47 @@ def test_a_report_that_is_interrupted_at_any_time(tmp_path: Path) -> None:
         assert process.returncode in (0, 1, 130, -signal.SIGINT), said
         delay_s += 0.15
     assert 130 in codes
+
+
+def test_a_second_interrupt_ends_the_process_at_once() -> None:
+    code = """
+import os, signal, sys
+from molprof import cli
+def work(**_):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
+cli.cli.main = work
+cli.main([])
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
+
+
+def test_an_interrupt_while_the_command_line_is_imported() -> None:
+    code = """
+import os, runpy, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "molprof.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+runpy.run_module("molprof", run_name="__main__")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_closed_terminal_interrupts_but_for_nohup(ignored: bool) -> None:
+    code = f"""
+import os, signal, sys
+from molprof import cli
+signal.signal(signal.SIGHUP, signal.{"SIG_IGN" if ignored else "SIG_DFL"})
+cli.cli.main = lambda **_: os.kill(os.getpid(), signal.SIGHUP)
+cli.main([])
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    said = "" if ignored else "molprof: error: interrupted; no file was changed\n"
+    assert (ended.returncode, ended.stderr) == (0 if ignored else 130, said)

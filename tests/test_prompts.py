@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from molprof.common.errors import UsageError
 from molprof.common.molecule_records import Skipped
-from molprof.profiler.molecules.prompts import read_prompts, read_texts
+from molprof.common.settings import CaptureSettings
+from molprof.profiler.molecules.prompts import read_inputs, read_prompts, read_texts
 
 
 def file(folder: Path, text: str) -> Path:
@@ -52,7 +54,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_built_in_molecules_are_enough_for_the_default() -> None:
-    found = read_prompts(None, 64)
+    found = read_prompts(None, None)
     assert (len(found.prompts), found.skipped) == (64, ())
     assert max(len(prompt.molecule.atoms) for prompt in found.prompts if prompt.molecule) <= 13
 
@@ -73,14 +75,32 @@ def test_a_line_ends_where_an_editor_ends_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "notes"),
     [
-        (1, ("ask.txt: the first 1 of 2 prompts; -n 2 takes all",)),
+        (1, ()),
         (2, ()),
+        (None, ()),
         (3, ("ask.txt: 2 prompts, 3 were asked for",)),
     ],
 )
 def test_what_is_said_of_more_and_of_fewer_prompts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, notes: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int | None, notes: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("ask.txt").write_text("one\n\ntwo\n")
     assert read_texts(Path("ask.txt"), count).notes() == notes
+
+
+def test_a_file_means_all_of_it_unless_a_number_is_given(tmp_path: Path) -> None:
+    path = file(tmp_path, "C\n" * 90)
+    for option in ("smiles", "prompts"):
+        asked = CaptureSettings("llama", max_new_tokens=9, **{option: str(path)})
+        assert len(read_inputs(asked).prompts) == 90
+        assert read_inputs(asked).notes() == ()
+        assert len(read_inputs(replace(asked, count=5)).prompts) == 5
+    assert len(read_inputs(CaptureSettings("llama", generations=2)).prompts) == 128
+
+
+@pytest.mark.parametrize("name", ["count", "batch_size", "generations", "repeats", "max_new_tokens"])
+def test_numbers_that_are_slips_are_refused(name: str) -> None:
+    option = "-n" if name == "count" else f"--{name.replace('_', '-')}"
+    with pytest.raises(UsageError, match=f"^{option} 999999999999 is above 1000000$"):
+        CaptureSettings("llama", **{name: 999_999_999_999})

@@ -58,7 +58,7 @@ def test_an_sql_error_shows_query_place_and_reason(molprof: Cli, trace: str, tmp
     ("arguments", "code", "message"),
     [
         (("launches",), 2, "Missing argument 'TRACES...'"),
-        (("launches", "absent.json"), 3, "absent.json"),
+        (("launches", "absent.json"), 2, "absent.json"),
         (("launches", "t.json", "-p", "key"), 2, "'key' is not KEY=VALUE"),
         (("launches", "t.json", "-p", "a=1", "-p", "a=2"), 2, "a is given twice"),
         (("launches", "t.json", "-p", "a=1"), 2, "has no $a"),

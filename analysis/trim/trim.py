@@ -34,9 +34,10 @@ class Outcome:
     trimmed: Trimmed
 
 
-def trim(path: Path, output: Path, wish: Wish) -> Outcome:
+def trim(path: Path, output: Path, wish: Wish, force: bool = True) -> Outcome:
     """Writes what `wish` keeps of the trace at `path`, whole or not at all; gzip if `output` ends in `.gz`.
 
+    Without `force`, a file that appears at `output` meanwhile is kept: see `replacing`.
     Reads the trace twice. Needs about 100 bytes of memory per call, piece of GPU work, flow and annotation.
     Raises TraceError, or UsageError where the steps or phases do not exist or nothing would be left.
     """
@@ -54,7 +55,7 @@ def trim(path: Path, output: Path, wish: Wish) -> Outcome:
     nothing = UsageError(f"no event of {path} would be left", hint=f"its events start within {last_ms:.3f} ms")
     if plan.stretch.start_ns > found.last_ns:  # a sequence's slice, which is cut, would remain
         raise nothing
-    with replacing_packed(output) as out:
+    with replacing_packed(output, force) as out:
         keep = Filter(plan, out)
         keys = pass_over(path, keep.read)
         if not keep.kept:

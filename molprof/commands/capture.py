@@ -55,7 +55,13 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
     help="Constrain with the processor that suits the tokenizer, or not at all.  [default: not at all]",
 )
 @_setting("--processor", metavar="NAME", help="Constrain with this processor; molprof presets lists them.")
-@_setting("-n", "count", metavar="N", help="Molecules to generate.")
+@_setting(
+    "-n",
+    "count",
+    type=int,
+    metavar="N",
+    help="Take the first N molecules or prompts.  [default: all of FILE, or the 64 built-in molecules]",
+)
 @_setting("--batch-size", metavar="N", help="Molecules to generate together.")
 @_setting("--smiles", type=click.Path(), metavar="FILE", help="File with one SMILES per line.")
 @_setting("--prompts", type=click.Path(), metavar="FILE", help="File with one plain-text prompt per line.")
@@ -127,6 +133,10 @@ def command(context: click.Context, /, output: Path, force: bool, submission: Su
     settings = capture_settings(submission.project, **options)
     trace = OutputFile(output, force, ("molprof", *sys.argv[1:]))
     trace.check()
+    if settings.strict:  # tells of a bad line before torch is imported, which takes seconds
+        from molprof.profiler.molecules.prompts import read_inputs
+
+        read_inputs(settings)
     if submission.cluster is not None:
         check_folder("model", settings.model)
         check_folder("tokenizer", settings.tokenizer)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from string import ascii_letters
@@ -15,8 +13,7 @@ import click
 
 from molprof.analysis.render import FORMATS, render
 from molprof.common.document import Document
-from molprof.common.errors import MolprofError
-from molprof.common.files import check_output, replacing
+from molprof.common.files import check_output, replacing, writing_stdout
 from molprof.common.text import escaped
 
 if TYPE_CHECKING:
@@ -27,7 +24,6 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 # The reader checks whether it can be read: its error has its own exit code.
 TRACE = click.Path(path_type=Path, readable=False)
 PLOT_FORMATS = ("png", "svg", "pdf")
-_ELSEWHERE = "send it to a file: > FILE, or -o OUT where the command has it"
 
 
 class PlotCommand(click.Command):
@@ -170,14 +166,10 @@ def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
 def check_result(output: Path | None, force: bool) -> None:
     """Refuse an unusable OUT, or without one an unusable stdout, before any work is done."""
     if output is None:
-        _check_stdout()
+        with writing_stdout():
+            pass
     else:
         check_output(output, force)
-
-
-def _check_stdout() -> None:
-    if sys.stdout is None:  # as Python has it where the process was started with a closed one
-        raise MolprofError("cannot write to stdout: it is closed", hint=_ELSEWHERE)
 
 
 def deliver(document: Document, style: str = "table", output: Path | None = None) -> None:
@@ -188,16 +180,8 @@ def deliver(document: Document, style: str = "table", output: Path | None = None
 def write(result: str | bytes, output: Path | None = None) -> None:
     """Write the finished text or file to OUT, or to stdout."""
     if output is None:
-        _check_stdout()
-        try:
+        with writing_stdout():
             click.echo(result.rstrip("\n") if isinstance(result, str) else result, nl=isinstance(result, str))
-            sys.stdout.flush()
-        except OSError as problem:
-            # Python would complain again when it flushes stdout at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if not isinstance(problem, BrokenPipeError):  # that reader (head, less) has what it wanted
-                reason = problem.strerror or problem
-                raise MolprofError(f"cannot write to stdout: {reason}", hint=_ELSEWHERE) from problem
         return
     with replacing(output) as part:
         text = result if isinstance(result, bytes) else (result.rstrip("\n") + "\n").encode()

@@ -87,7 +87,7 @@ def command(
     check_output(output, force)
     from molprof.analysis.trim import Wish, trim
 
-    outcome = trim(trace, output, Wish(steps, batch, phases, categories, without, start_ns, end_ns))
+    outcome = trim(trace, output, Wish(steps, batch, phases, categories, without, start_ns, end_ns), force)
     note(f"wrote {output}: {outcome.after:,} of {outcome.before:,} events, {bytes_text(output.stat().st_size)}")
     if outcome.unplaced:
         note(f"{outcome.unplaced:,} events with separate begin and end were kept regardless of time")

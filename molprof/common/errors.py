@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class MolprofError(Exception):
     """A failure that the command line prints as one line, and below it a hint what to do about it."""
@@ -35,6 +37,14 @@ class QueryError(MolprofError):
 
 class RunError(MolprofError):
     """A capture that could not be made, or whose figures cannot be trusted."""
+
+
+class TakenError(MolprofError):
+    """Another process wrote the output file meanwhile; `kept` is the file that has the result."""
+
+    def __init__(self, message: str, kept: Path) -> None:
+        super().__init__(message)
+        self.kept = kept
 
 
 class NotComparableError(MolprofError):

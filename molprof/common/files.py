@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import gzip
+import itertools
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from molprof.common.errors import UsageError
+from molprof.common.errors import MolprofError, TakenError, UsageError
 
 # Of a name, as long as file systems allow, a longer one could not be made.
 _NAME_CHARACTERS = 40
 # Higher levels of gzip take several times as long and make traces hardly smaller.
 _LEVEL = 6
+_ELSEWHERE = "send it to a file: > FILE, or -o OUT where the command has it"
+_SCRATCH = ".molprof-part"
+# A full disk, a quota, a limit on the size of files.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def cache_dir() -> Path:
@@ -40,31 +48,47 @@ def read_text(path: Path, hint: str | None = None) -> str:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, force: bool = True) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the block ends well, and is gone when it does not.
 
-    An interrupt, a full disk or a crash inside the block leaves `path` as it was.
+    An interrupt, a full disk or a crash inside the block leaves `path` as it was. Without `force`, a file that another
+    process wrote to `path` meanwhile stays too: the new one gets the next free name, which the TakenError tells.
     """
     given, path = path, Path(os.path.realpath(path))  # a link goes on pointing where it did
-    part = scratch_file(path, ".part")
-    try:
-        yield part
-        umask = os.umask(0)
-        os.umask(umask)
-        part.chmod(0o666 & ~umask)  # mkstemp makes files private; a result gets the user's usual mode
-        part.replace(path)
-    except OSError as error:
-        if error.filename in (str(part), part):  # a name that tells the user nothing
-            raise OSError(error.errno, error.strerror, str(given)) from error
-        raise
-    finally:
-        part.unlink(missing_ok=True)
+    with scratch_file(path) as part:
+        try:
+            yield part
+            umask = os.umask(0)
+            os.umask(umask)
+            part.chmod(0o666 & ~umask)  # mkstemp makes files private; a result gets the user's usual mode
+            if force:
+                part.replace(path)
+            elif (kept := _place(part, path)) != path:
+                raise TakenError(f"another process wrote {given} meanwhile; this result is kept: {kept}", kept)
+        except OSError as error:
+            # A name that tells the user nothing, or none.
+            if error.filename in (str(part), part) or (error.filename is None and error.errno in FULL):
+                raise OSError(error.errno, error.strerror, str(given)) from error
+            raise
+
+
+def _place(part: Path, path: Path) -> Path:
+    """Gives the file `part` the name `path`, or the next one that is free, and returns it."""
+    while True:
+        path = next_free(path)
+        try:
+            os.link(part, path)  # fails where a file has the name, which renaming would replace
+        except FileExistsError:
+            continue
+        except OSError:  # a file system without links
+            part.replace(path)
+        return path
 
 
 @contextmanager
-def replacing_packed(path: Path) -> Iterator[BinaryIO]:
+def replacing_packed(path: Path, force: bool = True) -> Iterator[BinaryIO]:
     """`replacing`, as an open file: what is written to it is packed by gzip where `path` ends in `.gz`."""
-    with replacing(path) as part, part.open("wb") as file:
+    with replacing(path, force) as part, part.open("wb") as file:
         if path.suffix.lower() != ".gz":
             yield file
             return
@@ -73,14 +97,86 @@ def replacing_packed(path: Path) -> Iterator[BinaryIO]:
             yield packed  # type: ignore[misc]
 
 
-def scratch_file(path: Path, suffix: str) -> Path:
-    """A new empty file beside `path`, hidden, its name ending in `suffix`; whoever asks for it removes it."""
+@contextmanager
+def writing_stdout() -> Iterator[None]:
+    """Raises MolprofError where what was printed, in the block or before it, does not reach stdout whole."""
+    if sys.stdout is None:  # as Python has it where the process was started with a closed one
+        raise MolprofError("cannot write to stdout: it is closed", hint=_ELSEWHERE)
+    problem: OSError | None = None
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name[:_NAME_CHARACTERS]}.", suffix=suffix, dir=path.parent)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", hint="name another file with -o OUT") from error
-    os.close(handle)
-    return Path(name)
+        yield
+    except OSError as raised:
+        problem = raised
+    problem = stdout_problem() or problem
+    if problem is not None and not isinstance(problem, BrokenPipeError):  # its reader (head, less) has what it wanted
+        raise MolprofError(f"cannot write to stdout: {problem.strerror or problem}", hint=_ELSEWHERE) from problem
+
+
+def stdout_problem() -> OSError | None:
+    """Why stdout does not take what was printed; None if it does."""
+    try:
+        sys.stdout.flush()
+    except OSError as problem:
+        # Python would complain again when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return problem
+    return None
+
+
+@contextmanager
+def scratch_file(path: Path) -> Iterator[Path]:
+    """A new empty file beside `path`, hidden; when the block ends it is gone, and what has its name and more.
+
+    A lock on it tells other processes that it is in use: those that killed processes left are removed.
+    """
+    handle, part = _locked_file(path)
+    try:
+        yield part
+    finally:
+        _remove(part)
+        os.close(handle)
+
+
+def _locked_file(path: Path) -> tuple[int, Path]:
+    _remove_stale(path.parent)
+    prefix = f".{path.name[:_NAME_CHARACTERS]}."
+    while True:
+        try:
+            handle, name = tempfile.mkstemp(prefix=prefix, suffix=_SCRATCH, dir=path.parent)
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}", hint="name another file with -o OUT") from error
+        with suppress(OSError):  # a file system without locks, where nothing counts as left
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return handle, Path(name)
+        os.close(handle)  # another process took it for a left one before it was locked
+
+
+def _remove_stale(folder: Path) -> None:
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            if not (name.startswith(".") and name.endswith(_SCRATCH)):
+                continue
+            with suppress(OSError), (folder / name).open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its process lives
+                _remove(folder / name)
+
+
+def _remove(part: Path) -> None:
+    """Removes a scratch file, and what a library wrote beside it under a longer name."""
+    part.unlink(missing_ok=True)
+    with suppress(OSError):
+        for name in os.listdir(part.parent):
+            if name.startswith(part.name):
+                part.with_name(name).unlink()
+
+
+def next_free(path: Path) -> Path:
+    """The path, or where a file has it the first that none has: `x-2.json.gz`, `x-3.json.gz`, ..."""
+    ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
+    stem = path.name.removesuffix(ending)
+    names = itertools.chain((path.name,), (f"{stem}-{number}{ending}" for number in itertools.count(2)))
+    return next(place for name in names if not os.path.lexists(place := path.with_name(name)))
 
 
 def check_output(path: Path, force: bool) -> None:
@@ -95,6 +191,7 @@ def check_output(path: Path, force: bool) -> None:
         if path.exists() and not force:
             raise UsageError(f"{path} already exists", hint="choose another name, or --force to replace it")
         # Permissions alone do not tell: root has them all in /proc, and nobody on a file system that is read-only.
-        scratch_file(Path(os.path.realpath(path)), ".part").unlink()
+        with scratch_file(Path(os.path.realpath(path))):
+            pass
     except OSError as error:  # a name too long, a folder that may not be looked into
         raise UsageError(f"cannot write {path}: {error.strerror}", hint="name another file with -o OUT") from error

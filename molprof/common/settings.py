@@ -26,6 +26,8 @@ COMPILE = (AUTO, "off", "eager", "default", "reduce-overhead", "max-autotune", "
 MOST_SEED = 2**32 - 1
 # A thread that cannot be started ends the process without a message.
 MOST_THREADS = 1024
+# Of molecules, rows, passes and tokens: more is a slip of the keyboard.
+MOST_NUMBER = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class CaptureSettings:
     processor: str | None = None  # name, `package.module:factory`, `auto` (by tokenizer), or None: unconstrained
     smiles: str | None = None
     prompts: str | None = None
-    count: int = 64
+    count: int | None = None  # None: all of the input
     batch_size: int = 32
     generations: int = 1
     strict: bool = False
@@ -78,6 +80,8 @@ class CaptureSettings:
         for name, least in _LEAST.items():
             if (value := getattr(self, name)) is not None:
                 at_least("-n" if name == "count" else f"--{name.replace('_', '-')}", value, least)
+        for name in ("count", "batch_size", "generations", "repeats", "warmup", "max_new_tokens"):
+            _at_most("-n" if name == "count" else f"--{name.replace('_', '-')}", getattr(self, name) or 0, MOST_NUMBER)
         _at_most("--seed", self.seed, MOST_SEED)
         _at_most("--threads", self.threads or 1, MOST_THREADS)
         if not (self.temperature > 0 and math.isfinite(self.temperature)):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +28,7 @@ from molprof.profiler.environment import environment
 from molprof.profiler.models.architecture import check_preset
 from molprof.profiler.models.device import on_gpu, resolve_device
 from molprof.profiler.models.load import LoadedModel, load
-from molprof.profiler.molecules.prompts import Prompts, read_prompts, read_texts, repeated
+from molprof.profiler.molecules.prompts import Prompts, read_inputs
 from molprof.profiler.processors import PROCESSORS, find_factory, make_processor
 from molprof.profiler.processors.checked import UserProcessor
 
@@ -43,12 +46,7 @@ def capture(settings: CaptureSettings, output: OutputFile, report: Report = lamb
     """Makes a capture and writes its trace to `output`; an error leaves nothing there."""
     output.check()
     check_preset(settings)
-    if settings.prompts is not None:
-        found = read_texts(Path(settings.prompts), settings.count)
-    else:
-        smiles = None if settings.smiles is None else Path(settings.smiles)
-        found = read_prompts(smiles, settings.count, settings.strict)
-    prompts = repeated(found, settings.generations)
+    prompts = read_inputs(settings)
     if settings.processor not in (None, AUTO):
         find_factory(settings.processor)  # finds a mistyped name before the model is loaded
         if settings.processor not in PROCESSORS:
@@ -92,17 +90,17 @@ def capture_loaded(
     if settings.window is not None:
         check_window(settings.window, plans[0].max_new_tokens)  # before the passes, as far as the bound tells
     passes = Passes(runner, plans, report)
-    raw = scratch_file(output.path, ".torch.json")
-    try:
-        return _capture(output, prompts, passes, raw)
-    except ProcessorError as problem:
-        raise kept_recording(output, passes, raw, problem) from problem
-    finally:
-        raw.unlink(missing_ok=True)
+    with ExitStack() as stack:
+        # Made late: a capture that is killed before leaves nothing. A name of its own: torch replaces the file.
+        raw = functools.cache(lambda: Path(f"{stack.enter_context(scratch_file(output.path))}.json"))
+        try:
+            return _capture(output, prompts, passes, raw)
+        except ProcessorError as problem:
+            raise kept_recording(output, passes, raw(), problem) from problem
 
 
-def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) -> CaptureResult:
-    """The passes, and the trace of them; torch exports to `raw`."""
+def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Callable[[], Path]) -> CaptureResult:
+    """The passes, and the trace of them; torch exports to the path that `raw` returns."""
     runner, plans, report = passes.runner, passes.plans, passes.report
     settings, loaded = runner.settings, runner.loaded
     looked_at: PassResult | None = None
@@ -124,7 +122,7 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
     reference = results[0]
     window = choose_window(settings.window, settings.full, reference)
 
-    profiled, steps = recorded_pass(passes, window, raw)
+    profiled, steps = recorded_pass(passes, window, raw(), output)
     watched = passes.watched() if settings.disagreement else None
     report(Progress("write"))
     molecules, texts = molecule_runs(runner, plans, reference, watched)
@@ -156,7 +154,7 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
         skipped=list(prompts.skipped),
         rows_per_step=[list(batch.rows_per_step) for batch in reference.batches],
     )
-    write_trace(raw, output.path, token_events(molecules, texts, steps), KEY, manifest.to_json())
+    path = write_trace(raw(), output, token_events(molecules, texts, steps), KEY, manifest.to_json())
     left = incomplete_path(output.path)
     if is_incomplete(left):
         left.unlink()  # of an earlier run that failed
@@ -173,7 +171,7 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Path) ->
             f"validity of {unchecked} of {counted(len(molecules), 'molecule')} not recorded: their skeletons are not "
             "the prompts', and RDKit, which compares molecules, is not installed (pip install 'molprof[rdkit]')"
         )
-    return CaptureResult(output.path, manifest, tuple(notes))
+    return CaptureResult(path, manifest, tuple(notes))
 
 
 def _notes(settings: CaptureSettings, results: list[PassResult], profiled: PassResult, window: Window) -> list[str]:

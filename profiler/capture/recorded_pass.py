@@ -15,7 +15,14 @@ import torch
 from molprof.common.errors import ProcessorError, RunError, UsageError
 from molprof.common.manifest import INCOMPLETE_KEY, Window
 from molprof.profiler.capture.passes import Passes
-from molprof.profiler.capture.tracefile import OutputFile, Steps, incomplete_path, read_steps, write_trace
+from molprof.profiler.capture.tracefile import (
+    OutputFile,
+    Steps,
+    check_whole,
+    incomplete_path,
+    read_steps,
+    write_trace,
+)
 from molprof.profiler.decoding.batches import PassResult
 from molprof.profiler.decoding.marks import Marks
 from molprof.profiler.models.device import on_gpu
@@ -142,10 +149,11 @@ def check_window(asked: tuple[int, int], steps: int) -> None:
         )
 
 
-def recorded_pass(passes: Passes, window: Window, raw: Path) -> tuple[PassResult, Steps]:
-    """The recorded pass, exported to `raw`; its batch ends with the window."""
+def recorded_pass(passes: Passes, window: Window, raw: Path, output: OutputFile) -> tuple[PassResult, Steps]:
+    """The recorded pass, exported to `raw`, beside `output`; its batch ends with the window."""
     steps_asked = None if window.full else (window.batch, window.first_step, window.last_step)
     result = _record(passes, steps_asked, raw)
+    check_whole(raw, output)
     steps = read_steps(raw)
     if window.full:
         wanted = {(place, step) for place, batch in enumerate(result.batches) for step in range(batch.steps)}
@@ -201,15 +209,15 @@ def kept_recording(output: OutputFile, passes: Passes, raw: Path, problem: Proce
     A failure in the recorded pass leaves a recording. After one in an earlier pass, its batch runs once more to record
     the steps before the failure, as many as a window has.
     """
-    if not raw.stat().st_size and problem.batch is not None and problem.step is not None:
+    if not raw.exists() and problem.batch is not None and problem.step is not None:
         steps = problem.batch, max(0, problem.step - WINDOW_STEPS + 1), problem.step
         with contextlib.suppress(ProcessorError):
             _record(passes, steps, raw)
-    if not raw.stat().st_size:
+    if not raw.exists():
         return problem
     name = getattr(passes.runner.processor, "name", None)
     account = {"problem": str(problem), "processor": name, "command": list(output.command)}
     path = incomplete_path(output.path)
-    write_trace(raw, path, (), INCOMPLETE_KEY, account)
+    write_trace(raw, OutputFile(path, force=True), (), INCOMPLETE_KEY, account)
     hint = f"the steps before the failure are kept, marked incomplete: {path}"
     return ProcessorError(str(problem), hint, step=problem.step, batch=problem.batch)

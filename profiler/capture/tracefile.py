@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from molprof.common.errors import RunError, UsageError
+from molprof.common.errors import RunError, TakenError, UsageError
 from molprof.common.files import check_output, replacing_packed
 from molprof.common.manifest import INCOMPLETE_KEY
 from molprof.common.molecule_records import CHOICE_LETTERS, KIND_LETTERS, MoleculeRun
@@ -28,7 +28,10 @@ _STEP = re.compile(
 # What torch writes after the events: the end of their list, then top-level keys with plain values.
 _TAIL = re.compile(rb'\](\s*(?:,\s*"\w+"\s*:\s*(?:"(?:[^"\\]|\\.)*"|[-+.\w]+)\s*)*)\}\s*\Z')
 _TAIL_BYTES = 1 << 16
+# More than torch writes at once, so that there is no room for it where there was none for torch.
+_PROBE_BYTES = 1 << 22
 _INCOMPLETE = re.compile(rb',\n"%s": \{.*\}\n\}\n\Z' % INCOMPLETE_KEY.encode())
+_UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 _KIND_NAMES = {letter: name for name, letter in KIND_LETTERS.items()}
 _CHOICES = {letter: name for name, letter in CHOICE_LETTERS.items()}
 
@@ -40,6 +43,7 @@ class OutputFile:
     path: Path
     force: bool = False  # replace a file that exists
     command: tuple[str, ...] = ()  # the command line, for the manifest
+    chosen: bool = False  # molprof chose the name, so that another one will do
 
     def check(self) -> None:
         """Raises UsageError where no trace can be written there."""
@@ -76,17 +80,20 @@ def read_steps(raw: Path) -> dict[tuple[int, int], StepSpan]:
     return steps
 
 
-def write_trace(raw: Path, output: Path, events: Iterable[str], key: str, value: dict[str, Any]) -> None:
+def write_trace(raw: Path, output: OutputFile, events: Iterable[str], key: str, value: dict[str, Any]) -> Path:
     """Writes what torch.profiler exported to `raw`, with more events and a top-level key, whole or not at all.
+
+    Returns the trace's path.
 
     Raises:
         RunError: `raw` does not end like a trace: the disk was full while torch wrote it, or torch has changed; or
-            `output` cannot be written.
+            the output cannot be written.
+        TakenError: another process wrote a file of this name meanwhile, and the name was not molprof's choice.
     """
     end, keys = _tail(raw)
-    keys |= {"traceName": output.name, key: value}
+    keys |= {"traceName": output.path.name, key: value}
     try:
-        with replacing_packed(output) as out, raw.open("rb") as file:
+        with replacing_packed(output.path, output.force) as out, raw.open("rb") as file:
             for start in range(0, end, _CHUNK_BYTES):
                 out.write(file.read(min(_CHUNK_BYTES, end - start)))
             for event in events:
@@ -96,7 +103,18 @@ def write_trace(raw: Path, output: Path, events: Iterable[str], key: str, value:
                 out.write(f",\n{_json(name)}: {_json(held)}".encode())
             out.write(b"\n}\n")
     except OSError as problem:
-        raise RunError(f"cannot write {output}: {problem.strerror or problem}") from problem
+        raise RunError(f"cannot write {output.path}: {problem.strerror or problem}") from problem
+    except TakenError as taken:
+        if not output.chosen:
+            raise
+        return taken.kept
+    return output.path
+
+
+def default_name(model: str, processor: str | None) -> str:
+    """Name of a trace after what is run: `qwen.json.gz`, `qwen-generic.json.gz`."""
+    parts = [Path(model).expanduser().resolve().name, *([processor] if processor else [])]
+    return "-".join(_UNSAFE.sub("-", part).strip("-.") or "run" for part in parts) + ".json.gz"
 
 
 def incomplete_path(output: Path) -> Path:
@@ -192,15 +210,32 @@ def _ns(whole: bytes, part: bytes) -> int:
     return int(whole) * 1000 + int(part.ljust(3, b"0"))
 
 
+def check_whole(raw: Path, output: OutputFile) -> None:
+    """Raises RunError where torch could not write the whole trace to `raw`, which is beside the output."""
+    try:
+        _tail(raw)
+    except RunError as problem:
+        # torch does not say why. Where the disk is full, this fails too.
+        try:
+            raw.write_bytes(bytes(_PROBE_BYTES))
+        except OSError as error:
+            hint = f"df {output.path.absolute().parent} shows what is free; -o OUT names a file elsewhere"
+            raise RunError(f"cannot write {output.path}: {error.strerror}", hint) from problem
+        raise
+
+
 def _tail(raw: Path) -> tuple[int, dict[str, Any]]:
     """Where the list of events ends, and the top-level keys after it."""
-    size = raw.stat().st_size
+    size = raw.stat().st_size if raw.exists() else 0
     begin = max(0, size - _TAIL_BYTES)
-    with raw.open("rb") as file:
-        file.seek(begin)
-        last = file.read()
+    last = b""
+    if size:
+        with raw.open("rb") as file:
+            file.seek(begin)
+            last = file.read()
     match = _TAIL.search(last)
     if match is None:
-        raise RunError(f"the trace that torch exported is not whole ({size} bytes)", hint="is the disk full?")
+        hint = "is the disk full, or the size of files limited?"
+        raise RunError(f"the trace that torch exported is not whole ({size} bytes)", hint)
     keys: dict[str, Any] = json.loads(b"{" + match.group(1).strip().lstrip(b",") + b"}")
     return begin + len(last[: match.start()].rstrip()), keys

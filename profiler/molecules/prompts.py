@@ -9,6 +9,7 @@ from pathlib import Path
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import read_text
 from molprof.common.molecule_records import Skipped
+from molprof.common.settings import CaptureSettings
 from molprof.common.text import shortened
 from molprof.profiler.molecules.smiles import Molecule, molecule, require_rdkit, split_atoms
 from molprof.profiler.molecules.template import prompt_text
@@ -28,30 +29,38 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The first readable prompts of an input, and the lines that gave none."""
+    """The readable prompts of an input, or the first of them, and the lines that gave none."""
 
     prompts: tuple[Prompt, ...]
     skipped: tuple[Skipped, ...]
     source: str
-    wanted: int  # there may be fewer
+    wanted: int | None  # there may be fewer; None: all
     unit: str = "readable molecule"  # what one prompt is, for notes
     times: int = 1  # how often `prompts` repeats each, one after the other
-    there: int | None = None  # number in the input; None where it was not read to its end
 
     def notes(self) -> tuple[str, ...]:
-        """Notes on skipped, missing and left-out lines, for the user."""
+        """Notes on skipped and missing lines, for the user."""
         notes = [f"{self.source}, line {item.line}: {item.problem}; skipped" for item in self.skipped]
         count = len(self.prompts) // self.times
-        if count < self.wanted:
+        if self.wanted is not None and count < self.wanted:
             plural = "" if count == 1 else "s"
             notes.append(f"{self.source}: {count} {self.unit}{plural}, {self.wanted} were asked for")
-        if self.there is not None and self.there > count:
-            notes.append(f"{self.source}: the first {count} of {self.there} {self.unit}s; -n {self.there} takes all")
         return tuple(notes)
 
 
-def read_prompts(path: Path | None, count: int, strict: bool = False) -> Prompts:
-    """The first `count` molecules of a SMILES file, or of the built-in list.
+def read_inputs(settings: CaptureSettings) -> Prompts:
+    """The prompts that a capture is asked for. Raises what `read_prompts` and `read_texts` raise."""
+    if settings.prompts is not None:
+        found = read_texts(Path(settings.prompts), settings.count)
+    else:
+        found = read_prompts(
+            None if settings.smiles is None else Path(settings.smiles), settings.count, settings.strict
+        )
+    return repeated(found, settings.generations)
+
+
+def read_prompts(path: Path | None, count: int | None, strict: bool = False) -> Prompts:
+    """The first `count` molecules of a SMILES file, or of the built-in list; without a count all of them.
 
     Args:
         path: a SMILES per line, optionally with a name after white space; empty lines and lines that begin with `#`
@@ -92,8 +101,8 @@ def read_prompts(path: Path | None, count: int, strict: bool = False) -> Prompts
     return Prompts(tuple(prompts), tuple(skipped), source, count)
 
 
-def read_texts(path: Path, count: int) -> Prompts:
-    """The first `count` prompts of plain text, one per line; empty lines are ignored.
+def read_texts(path: Path, count: int | None) -> Prompts:
+    """The first `count` prompts of plain text, or all, one per line; empty lines are ignored.
 
     Raises:
         UsageError: the file cannot be read or holds no prompt.
@@ -102,7 +111,7 @@ def read_texts(path: Path, count: int) -> Prompts:
     prompts = [Prompt(number, "", line, None) for number, line in lines if line.strip()]
     if not prompts:
         raise UsageError(f"{path} has no prompts", hint="one prompt of plain text per line")
-    return Prompts(tuple(prompts[:count]), (), str(path), count, "prompt", there=len(prompts))
+    return Prompts(tuple(prompts[:count]), (), str(path), count, "prompt")
 
 
 def repeated(prompts: Prompts, times: int) -> Prompts:
@@ -113,7 +122,7 @@ def repeated(prompts: Prompts, times: int) -> Prompts:
 
 def short_molecules(count: int) -> list[str]:
     """The first built-in molecules with at most `SHORT_ATOMS` atoms, then the others."""
-    read = [prompt.molecule for prompt in read_prompts(None, len(_lines(None))).prompts]
+    read = [prompt.molecule for prompt in read_prompts(None, None).prompts]
     ordered = sorted((item for item in read if item is not None), key=lambda item: len(item.atoms) > SHORT_ATOMS)
     return [item.smiles for item in ordered[:count]]
 
