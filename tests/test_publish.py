@@ -54,7 +54,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, without the case study, which takes long."""
+    monkeypatch.setattr(publish.case_study, "write_pages", lambda root, rehearsal: None)
+    return project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
     """The parts of the project that publishing changes."""
     for name in publish.FOLDERS:
         shutil.copytree(ROOT / name, tmp_path / "root" / name)
@@ -71,7 +78,8 @@ def published(folder: Path, root: Path, rehearsal: bool = True) -> list[str]:
     return said
 
 
-def test_the_folder_becomes_traces_records_and_pages(files: Files, tmp_path: Path, root: Path) -> None:
+def test_the_folder_becomes_traces_records_and_pages(files: Files, tmp_path: Path, project: Path) -> None:
+    root = project
     folder = results_folder.write(tmp_path / "results", files, GPU)
     before = tree(root)
     assert published(folder, root)[-1].endswith(f" files changed below {root}")
@@ -109,6 +117,8 @@ def test_the_folder_becomes_traces_records_and_pages(files: Files, tmp_path: Pat
     assert "| qwen-static-grammar | 1 |" in ways
 
     assert "no result within 60 s" in pages["benchmarks.md"]
+    assert "Rehearsal: simulated, not measured." in after["docs/case-study.md"].decode()
+    assert "| rehearsal-qwen-grammar.json.gz | " in after["traces/README.md"].decode()
     assert "| qwen | 9.10 ms | 1.01x | 1.40x | not recorded | 1.00x | 250 ns |" in pages["gpu.md"]
     assert "\n- `--part llama`: llama, llama-generic, llama-grammar, " in pages["gpu.md"]
     assert "| qwen | qwen-generic | left out | 12.5 s | no \\| time |" in pages["gpu.md"]
