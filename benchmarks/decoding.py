@@ -14,10 +14,11 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from processors import runner
-from records import DECODING, SCHEMA, Way, Ways
+from records import DECODING, SCHEMA, Way, Ways, WaySettings
 from shared import generation_parser, progress
 from shown import finish
 
@@ -110,8 +111,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--kv-cache", default="dynamic", choices=("dynamic", "static"))
     options = parser.parse_args()
-    names = ("size", "count", "batch_size", "kv_cache", "dtype", "repeats")
-    settings = {name: getattr(options, name) for name in names}
+    settings = WaySettings(**{item.name: getattr(options, item.name) for item in fields(WaySettings)})
     device = resolve_device(options.device)
     gpu = on_gpu(device)  # of which a pass waits at its end
     clock = time.perf_counter_ns if gpu else time.process_time_ns

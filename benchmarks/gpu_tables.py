@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +27,7 @@ from shown import (
 
 from molprof.analysis.documents.benchmark import bench_document
 from molprof.analysis.figures import Report
-from molprof.analysis.figures.tables import STEPS
+from molprof.analysis.figures.catalog import COMPARED
 from molprof.analysis.render import render
 from molprof.analysis.render.markdown import literal
 from molprof.common.bench_records import read_results
@@ -65,7 +65,7 @@ class Gpu:
 
 
 def _absent(part: str, what: str) -> str:
-    return f"{what} not measured on a GPU yet: `python benchmarks/gpu.py FOLDER --part {part}` ([GPUs](gpu.md))."
+    return f"{what}: not measured yet. `python benchmarks/gpu.py FOLDER --part {part}` measures it."
 
 
 def processors(gpu: Gpu) -> Iterator[str]:
@@ -75,30 +75,36 @@ def processors(gpu: Gpu) -> Iterator[str]:
     heads = ("run", "launches per step", "host syncs per step", "share of host time", "share of GPU time")
     runs = {name: report for name, report in gpu.reports.items() if _constrained(name, report)}
     rows = [(name, *_processor_cells(report)) for name, report in runs.items()]
-    yield "Of the processor phase in the recorded steps; shares of host time are of the timed passes:"
-    yield table(heads, rows) if rows else _absent("qwen", "Traces of the processors")
-    yield _verdicts([*_launch_targets(runs), *_text_targets(costs)])
+    if rows:
+        yield "Of the processor phase in the recorded steps; shares of host time are of the timed passes:"
+    yield table(heads, rows) if rows else _absent("qwen", "Launches and host syncs of the processors")
+    if targets := [*_launch_targets(runs), *_text_targets(costs)]:
+        yield _verdicts(targets)
     for record in costs:
-        yield "Bond lengths, as [above](#coordinates):"
-        yield coordinate_tables(record, "####")
+        yield "Bond lengths, as under [coordinates](#coordinates):"
+        yield coordinate_tables(record, "#####")
 
 
 def _constrained(name: str, report: Report) -> bool:
     return report.run is not None and report.run.setup.processor is not None and "static" not in name
 
 
+def _figure(report: Report, name: str) -> float | None:
+    """A figure of a report by its id."""
+    value = COMPARED[name].value(report)
+    assert not isinstance(value, str)
+    return value
+
+
 def _processor_figures(report: Report) -> tuple[float | None, ...]:
     """Launches and host syncs per step, share of host and of GPU time, of the processor phase."""
     run = report.run
     assert run is not None
-    phase = run.phases.get("processor")
-    if phase is None:
-        return (None,) * 4
+    phase = run.phases["processor"]
     spent = [run.phases[name].wall_ns or 0 for name in ("prefill", *STEP_PHASES) if name in run.phases]
-    steps = run.window.steps if run.window.gpu_recorded else 0
     return (
-        per(phase.launches, steps),
-        per(phase.syncs, steps),
+        _figure(report, "masking_launches"),
+        _figure(report, "masking_syncs"),
         per(phase.wall_ns, sum(spent)),
         per(phase.gpu_ns, run.window.gpu_ns),
     )
@@ -166,8 +172,11 @@ def decoding(gpu: Gpu) -> Iterator[str]:
     )  # fmt: skip
     names = [name for preset in MODELS for name in gpu.reports if name == preset or f"{preset}-static" in name]
     rows = [(name, *_graph_cells(gpu, name)) for name in names]
+    if not any("static" in name for name in names):
+        yield _absent("graphs", "Static cache and compiled forward")
+        return
     yield "Static cache and compiled forward, from the traces. The first pass compiles, so it stands apart:"
-    yield table(heads, rows) if any("static" in name for name in names) else _absent("graphs", "Graphs")
+    yield table(heads, rows)
 
 
 def _way_targets(record: Ways) -> Iterator[Target]:
@@ -191,21 +200,15 @@ def _graph_cells(gpu: Gpu, name: str) -> tuple[str, ...]:
     report, plain = gpu.reports[name], gpu.reports.get(name.partition("-")[0])
     run = report.run
     assert run is not None
-    marked = [row for row in report.table(STEPS.name).to_json() if row["steps"]]
-    steps = sum(int(row["steps"] or 0) for row in marked)
-    graphs = None if any(row["graph_launches"] is None for row in marked) else sum(
-        int(row["graph_launches"] or 0) for row in marked
-    )  # fmt: skip
     compiles = [repeat.compiles for repeat in run.repeats]
     known = [count for count in compiles if count is not None]
-    base = None if plain is None or plain.run is None else plain.run.wall_ns.median
     return (
-        number_text(per(graphs, steps)),
-        number_text(run.launches_per_step),
+        number_text(_figure(report, "graph_launches_per_step")),
+        number_text(_figure(report, "launches_per_step")),
         number_text(sum(known) if len(known) == len(compiles) else None),
         time_text(run.first_pass_extra_ns),
-        time_text(per(run.wall_ns.median, run.generated_tokens)),
-        factor_text(per(run.wall_ns.median, base)),
+        time_text(_figure(report, "ns_per_token")),
+        factor_text(per(_figure(report, "wall_ns"), None if plain is None else _figure(plain, "wall_ns"))),
     )
 
 
@@ -232,22 +235,27 @@ def evidence(gpu: Gpu) -> Iterator[str]:
         columns = (Column("part"), Column("step"), Column("state"), Column("time", "ns"), Column("why"))
         size = "" if run.size == FULL else f" ({run.size} sizes)"
         yield f"{machine(run.environment)}, molprof {literal(run.environment.molprof)}; {run.started[:10]}{size}."
-        yield _section(Section("", table=Table(columns, rows)))
+        yield _shown(Table(columns, rows))
     ran = {step.name for run in gpu.history.runs for part in run.parts.values() for step in part.steps}
-    for name, part in parts(FULL).items():
-        if missing := [step.name for step in part.steps if step.name not in ran]:
-            what = "none of its steps" if len(missing) == len(part.steps) else f"not {', '.join(missing)}"
-            yield f"Not run: of `python benchmarks/gpu.py FOLDER --part {name}` {what}."
+    left = {name: [step.name for step in part.steps if step.name not in ran] for name, part in parts(FULL).items()}
+    if any(left.values()):
+        lines = [f"- `--part {name}`: {', '.join(steps)}" for name, steps in left.items() if steps]
+        yield "\n".join(["Steps of `python benchmarks/gpu.py FOLDER` that have not run:", "", *lines])
     if (doctor := gpu.record("doctor.json", Doctor)) is not None:
         checks = [(check.name, check.state, check.value) for check in doctor.checks]
-        yield _section(Section("molprof doctor", table=Table((Column("check"), Column("state"), Column()), checks)))
+        shown = _shown(Table((Column("check"), Column("state"), Column("value")), checks))
+        yield f"<details><summary>molprof doctor</summary>\n\n{shown}\n\n</details>"
     overhead = gpu.records("overhead", Overhead)
+    if not overhead:
+        yield _absent("overhead", "Cost of recording")
+        return
     yield (
         "Cost of recording, as ratios to the same steps, and a pass, without it. The timestamps are those of phases, "
         "which timed passes take:"
     )
-    yield overhead_table(overhead) if overhead else _absent("overhead", "It is")
+    yield overhead_table(overhead)
 
 
-def _section(section: Section) -> str:
-    return render(Document("", (replace(section, detail=bool(section.title)),), dict), "markdown").strip()
+def _shown(table: Table) -> str:
+    """A table whose texts may come from anywhere."""
+    return render(Document("", (Section("", table=table),), dict), "markdown").strip()

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from records import PROCESSORS as RECORD
-from records import SCHEMA, Answer, Cost, Costs, Round
+from records import SCHEMA, Answer, Cost, Costs, CostSettings, Round
 from shared import generation_parser, progress
 from shown import finish
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -90,10 +90,8 @@ def main() -> None:
     for name in options.models.split(","):
         loaded = load(CaptureSettings(name, size=options.size, device=options.device, dtype=options.dtype))
         models[name], left_out[name] = measure(loaded, read_prompts(None, options.count).prompts, options)
-    settings = {
-        **{name: getattr(options, name) for name in ("size", "count", "batch_size", "rounds")},
-        "dtype": str(loaded.model.dtype).removeprefix("torch."),
-    }
+    dtype = str(loaded.model.dtype).removeprefix("torch.")
+    settings = CostSettings(options.size, options.count, options.batch_size, options.rounds, dtype)
     where = environment(loaded.target.device)
     finish(Costs(SCHEMA, RECORD, now(), where, settings, models, left_out, options.note), options)
 

@@ -8,6 +8,7 @@ A part that was published before for the same GPU is replaced. Nothing is writte
 
 from __future__ import annotations
 
+import filecmp
 import gzip
 import json
 import shutil
@@ -36,6 +37,8 @@ from molprof.profiler.molecules.kinds import check, complete
 from molprof.profiler.molecules.smiles import split_atoms
 
 sys.path.append(str(ROOT / "docs"))  # the scripts that make the other pages
+import case_study
+from pictures import CHROMIUM, write_pictures
 
 MOST_BYTES = 3_000_000
 # What publishing may change, below the root.
@@ -59,15 +62,25 @@ def publish(folder: Path, root: Path, rehearsal: bool, say: Say) -> None:
         for name in FOLDERS:
             shutil.copytree(root / name, stage / name)
         _Stage(stage, _prefix(results, rehearsal), results, say).fill()
-        for path, text in _pages(stage):
-            path.write_text(text, encoding="utf-8")
+        _write_pages(stage, root, rehearsal, say)
         changed = _bring(stage, root)
     say(f"{changed} files changed below {root}" if changed else f"nothing changed below {root}")
 
 
-def _pages(root: Path) -> Iterator[tuple[Path, str]]:
-    yield from measured.pages(root).items()
-    # docs/case_study.py: pages(root)
+def _write_pages(stage: Path, root: Path, rehearsal: bool, say: Say) -> None:
+    """Everything that is made from traces and results. Pictures first: pages show those that exist."""
+    traces = (_files(at, "traces") for at in (stage, root))
+    new = {name for name in set.union(*traces) if not _same(stage / name, root / name)}
+    if new and CHROMIUM is None:
+        say("no pictures were made, because there is no Chromium: python docs/pictures.py makes them where it is")
+    elif new:  # a picture of the same trace is never the same to the last pixel
+        write_pictures(stage, rehearsal)
+    case_study.write_pages(stage, rehearsal)
+    measured.main(stage)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and filecmp.cmp(one, other, shallow=False)
 
 
 def _prefix(results: Results, rehearsal: bool) -> str:
@@ -210,7 +223,7 @@ def _bring(stage: Path, root: Path) -> int:
         )
         for name in sorted(made):
             target = root / name
-            if name in there and target.read_bytes() == (stage / name).read_bytes():
+            if _same(stage / name, target):
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             with replacing(target) as part:

@@ -9,6 +9,7 @@ import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from molprof.common.errors import TraceError
 from molprof.profiler.molecules.conformers import bond_errors, reference_conformers
 from molprof.profiler.molecules.smiles import read_positions
 
@@ -29,6 +30,8 @@ Errors = list[float | None]
 def rows(smiles: Sequence[str], texts: Mapping[str, list[str]]) -> list[tuple[str, ...]]:
     """A row per processor; `texts`: one per molecule, by processor."""
     references = dict(reference_conformers())
+    if unknown := [item for item in smiles if item not in references]:
+        raise TraceError(f"no reference conformer of {unknown[0]!r}: it is no built-in molecule")
 
     def errors(name: str, cut: bool) -> list[Errors]:
         pairs = zip(smiles, texts[name], strict=True)

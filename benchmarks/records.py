@@ -18,6 +18,7 @@ SCHEMA = 1
 # No measurement writes as much; more is not read.
 MOST_BYTES = 20_000_000
 PROCESSORS, DECODING = "processors", "decoding"
+NONE = "none"  # in place of a processor
 _T = TypeVar("_T")
 
 
@@ -30,6 +31,10 @@ class Round:
     batches: int
     steps: int
     row_steps: int
+
+    def __post_init__(self) -> None:
+        _require(self.time_ns > 0 and self.row_steps >= self.steps > self.batches > 0, "a round without decode steps")
+        _require(self.phases_ns.get("forward", 0) > 0, "a round without a forward")
 
     @property
     def forward_ns(self) -> float:
@@ -63,6 +68,22 @@ class Cost:
     malformed_blocks: int
     answers: list[Answer]
 
+    def __post_init__(self) -> None:
+        _require(bool(self.rounds and self.answers), f"{self.name} has no round or no answer")
+        needed = set() if self.name == NONE else {"processor", "template"}
+        _require(all(needed <= item.phases_ns.keys() for item in self.rounds), f"{self.name} lacks its phases")
+
+
+@dataclass(frozen=True)
+class CostSettings:
+    """What processors.py was asked for; size None: the presets' own."""
+
+    size: str | None
+    count: int
+    batch_size: int
+    rounds: int
+    dtype: str
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -72,10 +93,15 @@ class Costs:
     record: str
     date: str
     environment: Environment
-    settings: dict[str, Any]
+    settings: CostSettings
     models: dict[str, list[Cost]]
     left_out: dict[str, dict[str, str]] = field(default_factory=dict)
     note: str | None = None
+
+    def __post_init__(self) -> None:
+        for model, costs in self.models.items():
+            _require(bool(costs) and costs[0].name == NONE, f"{model} has no round without a processor first")
+            _require(len({(len(cost.rounds), len(cost.answers)) for cost in costs}) == 1, f"{model} has uneven rounds")
 
 
 @dataclass(frozen=True)
@@ -91,6 +117,21 @@ class Way:
     busy_steps: int  # row-steps until each row ended
     forced_runs: bool
 
+    def __post_init__(self) -> None:
+        _require(bool(self.times_ns) and min(self.times_ns) > 0 < self.tokens, f"{self.way} has no pass or no token")
+
+
+@dataclass(frozen=True)
+class WaySettings:
+    """What decoding.py was asked for."""
+
+    size: str | None
+    count: int
+    batch_size: int
+    kv_cache: str
+    dtype: str
+    repeats: int
+
 
 @dataclass(frozen=True)
 class Ways:
@@ -100,10 +141,15 @@ class Ways:
     record: str
     date: str
     environment: Environment
-    settings: dict[str, Any]
+    settings: WaySettings
     clock: str  # what `times_ns` are: CPU time or wall time
     load: float
     models: dict[str, list[Way]]
+
+    def __post_init__(self) -> None:
+        for model, ways in self.models.items():
+            _require(bool(ways) and ways[0].processor is None, f"{model} has no default first")
+            _require(len({len(way.times_ns) for way in ways}) == 1, f"{model} has uneven passes")
 
 
 @dataclass(frozen=True)
@@ -195,6 +241,11 @@ class History:
 
 
 STATES = ("done", "failed", "timed out", "left out")
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise TraceError(otherwise)
 
 
 def read_record(path: Path, kind: type[_T]) -> _T:

@@ -8,11 +8,23 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from records import DECODING, PROCESSORS, Cost, Costs, Overhead, Way, Ways, read_json, write_record
+from records import (
+    DECODING,
+    PROCESSORS,
+    Cost,
+    Costs,
+    CostSettings,
+    Overhead,
+    Way,
+    Ways,
+    WaySettings,
+    read_json,
+    write_record,
+)
 from shared import parser, progress, publish, table
 
 from molprof.analysis.render.markdown import literal
@@ -81,7 +93,7 @@ def cost_tables(record: Costs, heading: str) -> str:
     """What each processor costs, a table for each preset below a heading of its own."""
     asked = record.settings
     head = (
-        f"{_asked(record)}, {asked['dtype']}, {counted(asked['rounds'], 'round')}; {machine(record.environment)}; "
+        f"{_asked(record)}, {asked.dtype}, {counted(asked.rounds, 'round')}; {machine(record.environment)}; "
         f"{record.date[:10]}."
     )
     parts = [head if record.note is None else f"{head}\n{literal(record.note)}"]
@@ -114,9 +126,9 @@ def _asked(record: Costs) -> str:
     return f"{_work(record.settings)}, greedy"
 
 
-def _work(asked: Mapping[str, Any]) -> str:
-    size = f"size {asked['size']}, " if asked["size"] else ""
-    return f"{size}{counted(asked['count'], 'molecule')} in batches of {asked['batch_size']}"
+def _work(asked: CostSettings | WaySettings) -> str:
+    size = f"size {asked.size}, " if asked.size else ""
+    return f"{size}{counted(asked.count, 'molecule')} in batches of {asked.batch_size}"
 
 
 def _cost(cost: Cost, base: Cost) -> tuple[str, ...]:
@@ -162,9 +174,9 @@ def way_tables(record: Ways) -> str:
     """Every way of decoding in one table."""
     asked = record.settings
     head = (
-        f"{_work(asked)}, {asked['kv_cache']} cache, greedy, "
-        f"{asked['dtype']}; {machine(record.environment)}; load {record.load:.0f}; {record.date[:10]}. Ratios of "
-        f"{record.clock}, median of {asked['repeats']} interleaved passes (lowest to highest). Default: no LP, dynamic "
+        f"{_work(asked)}, {asked.kv_cache} cache, greedy, "
+        f"{asked.dtype}; {machine(record.environment)}; load {record.load:.0f}; {record.date[:10]}. Ratios of "
+        f"{record.clock}, median of {asked.repeats} interleaved passes (lowest to highest). Default: no LP, dynamic "
         "cache, input order. Forced: share of the tokens that were appended without a step of their own; at most: "
         f"{FORCED_RUNS_RATIO} x (1 - that share)."
     )

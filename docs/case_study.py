@@ -109,7 +109,7 @@ def comparing(root: Path = ROOT, rehearsal: bool = False) -> str:
     paths = [root / "traces" / f"{CPU}-{name}.json.gz" for name in EXAMPLE]
     reports = [
         replace(report, trace=replace(report.trace, path=f"traces/{path.name}"))
-        for path, report in zip(paths, load_reports(paths, ReportOptions()), strict=True)
+        for path, report in zip(paths, load_reports(paths, ReportOptions(cached=True)), strict=True)
     ]
     shown = render(comparison_document(compare(reports))).strip("\n")
     before, rest = (root / "docs" / "comparing.md").read_text(encoding="utf-8").split(BEGIN)

@@ -129,7 +129,7 @@ def read_study(root: Path, prefix: str, rehearsal: bool = False, only: Container
         and (only is None or match["name"] in only)
     }
     paths = dict(sorted(paths.items()))
-    reports = dict(zip(paths, load_reports(list(paths.values()), ReportOptions()), strict=True))
+    reports = dict(zip(paths, load_reports(list(paths.values()), ReportOptions(cached=True)), strict=True))
     for name, report in reports.items():
         gpu = None if report.run is None else report.run.setup.gpu
         if prefix != CPU and not rehearsal and (gpu is None or gpu.startswith(SIMULATED)):

@@ -12,7 +12,21 @@ from typing import Any
 
 import bench_data
 from gpu_parts import FULL, parts
-from records import DECODING, PROCESSORS, SCHEMA, Answer, Cost, Costs, Overhead, Round, StepRatios, Way, Ways
+from records import (
+    DECODING,
+    PROCESSORS,
+    SCHEMA,
+    Answer,
+    Cost,
+    Costs,
+    CostSettings,
+    Overhead,
+    Round,
+    StepRatios,
+    Way,
+    Ways,
+    WaySettings,
+)
 
 from molprof.common.manifest import Environment
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
@@ -41,14 +55,14 @@ def cost(name: str, share: float, text: str = VALID, valid: bool | None = True) 
 def records(gpu: str | None) -> dict[str, bytes]:
     """The parts' records by the name of their file."""
     where = environment(gpu)
-    asked = {"size": "0.6b", "count": 1, "batch_size": 1, "rounds": 2, "dtype": "bfloat16"}
+    asked = CostSettings("0.6b", 1, 1, 2, "bfloat16")
     costs = [cost("none", 0), cost("truncate", 0.005), cost("grammar", 0.02, JUNK), cost("generic", 0.1, VALID, None)]
     left_out = {"qwen": {"xgrammar": "the package xgrammar is missing"}}
     ways = [
         Way(None, "default", [100, 110], 100, 90, 100, 90, False),
         Way("grammar", "forced runs", [40, 66], 100, 50, 60, 50, True),
     ]
-    asked_ways = {**asked, "kv_cache": "dynamic", "repeats": 2}
+    asked_ways = WaySettings("0.6b", 1, 1, "dynamic", "bfloat16", 2)
     made: dict[str, Any] = {
         "processors-qwen.json": Costs(SCHEMA, PROCESSORS, "2026-11-22", where, asked, {"qwen": costs}, left_out),
         "decoding-qwen.json": Ways(

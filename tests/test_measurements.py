@@ -12,24 +12,28 @@ import decoding
 import processors
 import pytest
 import shown
-from records import DECODING, PROCESSORS, SCHEMA, Costs, Ways, read_record, write_record
+from records import DECODING, PROCESSORS, SCHEMA, Costs, CostSettings, Ways, WaySettings, read_record, write_record
 from results_folder import environment
+from test_bare import bare_environment
 from tiny import loaded
 
 from molprof.common.errors import TraceError
-from molprof.profiler.molecules.prompts import read_prompts
+from molprof.profiler.molecules.prompts import Prompt, short_molecules
+from molprof.profiler.molecules.smiles import split_atoms
+from molprof.profiler.molecules.template import prompt_text
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-ASKED = {"size": None, "count": 2, "batch_size": 2, "dtype": "float32"}
+SHORTEST = sorted(short_molecules(100), key=len)[:2]
+ASKED = CostSettings(None, 2, 2, 2, "float32")
 
 
 @pytest.fixture(scope="module")
 def costs() -> Costs:
     """Of a random tiny model."""
     options = argparse.Namespace(only="none,grammar,qwen", batch_size=2, rounds=2)
-    found, left_out = processors.measure(loaded("llama"), read_prompts(None, 2).prompts, options)
-    asked, where = {**ASKED, "rounds": 2}, environment(None)
-    return Costs(SCHEMA, PROCESSORS, "2026-11-22", where, asked, {"llama": found}, {"llama": left_out})
+    prompts = [Prompt(line, "", prompt_text(item), split_atoms(item)) for line, item in enumerate(SHORTEST)]
+    found, left_out = processors.measure(loaded("llama"), prompts, options)
+    return Costs(SCHEMA, PROCESSORS, "2026-11-22", environment(None), ASKED, {"llama": found}, {"llama": left_out})
 
 
 def test_costs_come_back_from_their_file(costs: Costs, tmp_path: Path) -> None:
@@ -58,8 +62,14 @@ def test_their_tables_need_no_torch(costs: Costs, tmp_path: Path) -> None:
     assert "bonds that can be measured" in done.stdout
 
 
+def test_measuring_needs_nothing_but_what_recording_needs(tmp_path: Path) -> None:
+    code = "import gpu, processors, decoding, overhead"
+    subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, env=bare_environment(tmp_path), check=True)
+
+
 def test_ways_of_decoding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(decoding, "load", lambda settings: loaded(settings.model))
+    monkeypatch.setattr(decoding, "short_molecules", lambda count: SHORTEST)
     for kv_cache, plain in (("dynamic", []), ("static", ["step by step"])):
         options = argparse.Namespace(
             size=None, device="cpu", dtype="float32", count=2, batch_size=2, kv_cache=kv_cache, repeats=1,
@@ -72,7 +82,7 @@ def test_ways_of_decoding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         assert {way.tokens for way in found if way.processor == "grammar"} == {found[-1].tokens}
         assert all(way.busy_steps == way.tokens for way in found if not way.forced_runs)
         assert all(way.busy_steps < way.tokens for way in found if way.forced_runs)
-    asked = {**ASKED, "kv_cache": "static", "repeats": 1}
+    asked = WaySettings(None, 2, 2, "static", "float32", 1)
     ways = Ways(SCHEMA, DECODING, "2026-11-22", environment(None), asked, "CPU time", 0.5, {"llama": found})
     write_record(tmp_path / "decoding.json", ways)
     assert read_record(tmp_path / "decoding.json", Ways) == ways

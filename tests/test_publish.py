@@ -11,6 +11,7 @@ import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import bench_data
 import measured
@@ -53,7 +54,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, without the case study, which takes long."""
+    monkeypatch.setattr(publish.case_study, "write_pages", lambda root, rehearsal: None)
+    return project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
     """The parts of the project that publishing changes."""
     for name in publish.FOLDERS:
         shutil.copytree(ROOT / name, tmp_path / "root" / name)
@@ -70,7 +78,8 @@ def published(folder: Path, root: Path, rehearsal: bool = True) -> list[str]:
     return said
 
 
-def test_the_folder_becomes_traces_records_and_pages(files: Files, tmp_path: Path, root: Path) -> None:
+def test_the_folder_becomes_traces_records_and_pages(files: Files, tmp_path: Path, project: Path) -> None:
+    root = project
     folder = results_folder.write(tmp_path / "results", files, GPU)
     before = tree(root)
     assert published(folder, root)[-1].endswith(f" files changed below {root}")
@@ -108,8 +117,10 @@ def test_the_folder_becomes_traces_records_and_pages(files: Files, tmp_path: Pat
     assert "| qwen-static-grammar | 1 |" in ways
 
     assert "no result within 60 s" in pages["benchmarks.md"]
+    assert "Rehearsal: simulated, not measured." in after["docs/case-study.md"].decode()
+    assert "| rehearsal-qwen-grammar.json.gz | " in after["traces/README.md"].decode()
     assert "| qwen | 9.10 ms | 1.01x | 1.40x | not recorded | 1.00x | 250 ns |" in pages["gpu.md"]
-    assert "Not run: of `python benchmarks/gpu.py FOLDER --part llama` none of its steps." in pages["gpu.md"]
+    assert "\n- `--part llama`: llama, llama-generic, llama-grammar, " in pages["gpu.md"]
     assert "| qwen | qwen-generic | left out | 12.5 s | no \\| time |" in pages["gpu.md"]
     assert "| sdpa-flash | ok | runs on cuda |" in pages["gpu.md"]
 
@@ -190,6 +201,20 @@ def packed(name: str, data: bytes) -> Callable[[Path], None]:
     return replaced("overhead.tar", results_folder.packed({name: data}))
 
 
+def costs(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """Adds the part costs, its first processor changed."""
+
+    def add(folder: Path) -> None:
+        record = json.loads(results_folder.records(GPU)["processors-qwen.json"])
+        change(record["models"]["qwen"][0])
+        text = json.dumps(record).encode()
+        (folder / "costs.tar").write_bytes(results_folder.packed({"processors-qwen.json": text}))
+        parts = json.loads((folder / "evidence.json").read_text())["parts"]
+        told(parts={**parts, "costs": {"seconds": 1, "steps": []}})(folder)
+
+    return add
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -207,6 +232,9 @@ def packed(name: str, data: bytes) -> Callable[[Path], None]:
         (added("overhead-llama.json", b" " * 20_000_001), r"has 20,000,001 bytes; at most 20,000,000 are read"),
         (packed("overhead-qwen.json", b"[]"), r"overhead-qwen\.json has schema None; this checkout reads 1"),
         (packed("overhead-qwen.json", b'{"schema": 1}'), r"overhead-qwen\.json: missing field `model`"),
+        (costs(lambda cost: cost["rounds"].clear()), r"processors-qwen\.json: none has no round or no answer"),
+        (costs(lambda cost: cost.update(name="x")), r"processors-qwen\.json: qwen has no round without a proc"),
+        (costs(lambda cost: cost["answers"][0].update(smiles="?")), r"no reference conformer of '\?'"),
         (packed("overhead-llama.json", b"{}"), r"'overhead-qwen' is done, but overhead\.tar has no overhead"),
         (told(environment=vars(results_folder.environment(H100))), r"was recorded on simulated GPU .*, and evidence"),
     ],

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from molprof.common.errors import RunError
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.models import architecture
+from molprof.profiler.models import architecture, device
 from molprof.profiler.models.architecture import Architecture, Shape, build_empty, config, sized
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.models.widening import query_heads, randomize, repeated, rotary_places, widen
@@ -154,7 +154,7 @@ def test_rotary_frequencies_stay_float32() -> None:
 
 
 def test_a_model_without_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(architecture, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(device, "available_bytes", lambda: 1000)
     with pytest.raises(RunError, match=r"0 M parameters need 0\.0 GB as torch\.float32; cpu has 0\.0 GB free"):
         empty("qwen", NARROW)
 
@@ -191,7 +191,7 @@ def test_a_preset_writes_the_same_text(family: str) -> None:
 
 
 def test_a_size_beyond_all_memory_is_refused_before_its_layers_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(architecture, "available_bytes", lambda: 10**9)
+    monkeypatch.setattr(device, "available_bytes", lambda: 10**9)
     wide = sized("qwen", "layers=1000000")
     settings = config(wide, wide.logits_width, 0, 0)
     with pytest.raises(RunError, match=r"M parameters need [0-9,]+\.[0-9] GB as torch\.float32; cpu has 1\.0 GB free"):
