@@ -77,19 +77,9 @@ def _model(model: str, size: str) -> tuple[str, ...]:
     """The model, its dtype, the molecules and the passes, as options of `molprof capture`."""
     if size == TINY:
         return (
-            "--model",
-            model,
-            "-n",
-            "4",
-            "--batch-size",
-            "2",
-            "--repeats",
-            "1",
-            "--window",
-            "4:6",
-            "--device",
-            "cpu",
-        )
+            "--model", model, "-n", "2", "--batch-size", "2", "--max-new-tokens", "32", "--repeats", "1",
+            "--warmup", "0", "--window", "4:7", *_CPU,
+        )  # fmt: skip
     return (
         "--model", model, "--size", MODELS[model], "--dtype", "bfloat16", "-n", "64", "--batch-size", "32",
         "--repeats", "3", "--window", "20:29",
