@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from molprof.common.phases import STEP_PHASES
 
 GPU = "simulated GPU (no device)"
 NOTE = "made by tests/gpu_like.py for rehearsals: no figure of it was measured"
+_STEP = re.compile(r"molprof\.step batch=(?P<batch>\d+) step=(?P<step>\d+)")
 # Unprofiled host time over profiled.
 UNPROFILED = 0.8
 COMPILE_NS = 31_000_000_000
@@ -58,7 +60,7 @@ class Expected:
     calls: list[Call]
     works: list[Work]
     phases: list[tuple[Place, int, int]]  # place, start and duration of each phase
-    steps: dict[int, tuple[int, int]]  # start and duration by number of the step
+    steps: dict[tuple[int, int], tuple[int, int]]  # start and duration by batch and number of the step
 
     def sums(self, **place: Any) -> Sums:
         """Of the places with these values: `sums(phase="forward", step=20)`; of all without any."""
@@ -148,7 +150,9 @@ def simulate(
     nodes = [node for root in roots for node in root.within()]
     phases = [(place, node.ts, node.dur) for node in nodes if (place := _phase(node)) is not None]
     steps = {
-        int(node.name.rsplit("=", 1)[1]): (node.ts, node.dur) for node in nodes if node.name.startswith("molprof.step ")
+        (int(found["batch"]), int(found["step"])): (node.ts, node.dur)
+        for node in nodes
+        if (found := _STEP.fullmatch(node.name)) is not None
     }
     tokens = sum(event.get("cat") == "molprof.token" for event in events)
     expected = Expected(output, tokens, clock.calls, clock.works, phases, steps)
@@ -247,15 +251,18 @@ def _work_args(work: Work) -> dict[str, Any]:
 
 def _tokens(events: list[dict[str, Any]], expected: Expected) -> Iterator[dict[str, Any]]:
     """Token slices at the new times of their steps."""
-    shares: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    shares: dict[tuple[int, int, int], list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         if event.get("cat") == "molprof.token":
-            shares[event["args"]["sequence"], event["args"]["step"]].append(event)
+            args = event["args"]
+            shares[args["sequence"], args["batch"], args["step"]].append(event)
         elif event.get("cat") == "molprof.sequence":
-            ts, (last, dur) = min(expected.steps.values())[0], max(expected.steps.values())
+            spans = [span for (batch, _), span in expected.steps.items() if batch == event["args"]["batch"]]
+            # The tokens of a batch of which no step was recorded stand at the start.
+            ts, (last, dur) = min(spans or [(0, 0)])[0], max(spans or [(0, 0)])
             yield {**event, "ts": ts, "dur": last + dur - ts}
-    for (_, step), tokens in shares.items():
-        ts, dur = expected.steps[step]
+    for (_, *step), tokens in shares.items():
+        ts, dur = expected.steps[step[0], step[1]]
         edges = [ts + dur * number // len(tokens) for number in range(len(tokens) + 1)]
         for event, (begin, end) in zip(tokens, pairwise(edges), strict=True):
             yield {**event, "ts": begin, "dur": end - begin}

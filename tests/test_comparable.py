@@ -83,7 +83,8 @@ def test_a_molecule_without_its_token_track_is_missing(tmp_path: Path, report: R
 def test_experiments_are_compared_and_said(tmp_path: Path, report: Report) -> None:
     other = changed(tmp_path, {"batch_size": 1, "cache": "static", "max_new_tokens": 9, "seed": 7})
     assert compare([report, other]).notes[0] == (
-        "llama lp:generic #2 differs from llama lp:generic #1 in KV cache (static, not dynamic); "
+        "llama lp:generic static cache batch 1 differs from llama lp:generic dynamic cache batch 2 in KV cache "
+        "(static, not dynamic); "
         "batch size (1, not 2); max_new_tokens (9, not 3)"
     )
     sampled = [changed(tmp_path, {"sampling": "sample", "seed": seed}) for seed in (0, 1)]

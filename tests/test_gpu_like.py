@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from captures import captured, settings
 from gpu_like import GPU, Expected, Sums, simulate
 
 from molprof.analysis.documents.figures import figure_values
@@ -116,3 +117,18 @@ def test_figures_per_step_and_token(run: tuple[Expected, Report]) -> None:
         "masking_operators": None,
     }
     assert {name: figures[name] for name in wanted} == wanted
+
+
+def test_a_whole_recording(tmp_path: Path) -> None:
+    """A fresh capture of a tiny model with all its batches, and so with prefills and what lies outside the steps."""
+    source = captured(tmp_path / "cpu.json.gz", settings(full=True, processor="generic")).path
+    expected = simulate(source, tmp_path / "gpu.json.gz")
+    report = load_report(expected.path, ReportOptions())
+    assert [check.text for check in report.checks if not check.holds] == []
+    assert report.run is not None
+    assert len(expected.steps) == report.run.steps
+    assert report.counts.kernels == expected.sums().kernels
+    prefill = report.run.phases["prefill"]
+    wanted = expected.sums(phase="prefill")
+    assert (prefill.launches, prefill.gpu_ns, prefill.syncs) == (wanted.launches, wanted.gpu_ns, wanted.syncs)
+    assert report.run.window.syncs == sum(expected.sums(batch=batch, step=step).syncs for batch, step in expected.steps)

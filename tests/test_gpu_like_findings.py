@@ -148,6 +148,7 @@ def of_kind(calls: list[Call], kind: str) -> int:
 def test_a_comparison_adds_up_and_names_what_graphs_save(runs: dict[str, Simulated]) -> None:
     eager, graph = runs["eager"], runs["graph"]
     comparison = compare([eager.report, graph.report])
+    assert comparison.labels == ("qwen lp:generic dynamic cache", "qwen lp:generic static cache")
     rows = {row.figure.id: row.values for row in comparison.rows}
     sides = (eager.expected, graph.expected)
     assert rows["launches"] == tuple(of_kind(side.calls, "launch") for side in sides)

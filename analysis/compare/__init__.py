@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
 from molprof.analysis.compare.comparable import check_comparable
@@ -11,9 +11,19 @@ from molprof.analysis.compare.model import SCHEMA, Comparison, compared_rows
 from molprof.analysis.compare.predictions import Expectation, predictions
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.figures.model import Report
+from molprof.analysis.figures.run_model import Setup
 from molprof.common.errors import UsageError
 
 __all__ = ["Comparison", "Expectation", "compare"]
+
+# What tells runs of one model and processor apart, in a word or two; empty for what is usual.
+_TELLING: tuple[Callable[[Setup], str], ...] = (
+    lambda setup: f"{setup.cache} cache",
+    lambda setup: "forced runs" if setup.forced_runs else "",
+    lambda setup: "finished dropped" if setup.drop_finished else "",
+    lambda setup: setup.attention,
+    lambda setup: f"batch {setup.batch_size}",
+)
 
 
 def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Sequence[Expectation] = ()) -> Comparison:
@@ -60,12 +70,23 @@ def repeat_notes(labels: Sequence[str], reports: Sequence[Report]) -> tuple[str,
 
 
 def run_labels(reports: Sequence[Report]) -> tuple[str, ...]:
-    """Unique short names: of the run, or of the file for a foreign trace."""
-    names = [report_label(report) for report in reports]
+    """Unique short names: of the run, or of the file for a foreign trace; runs of one name tell what differs."""
+    names = _told_apart([report_label(report) for report in reports], reports)
     return tuple(
         f"{name} #{names[: place + 1].count(name)}" if names.count(name) > 1 else name
         for place, name in enumerate(names)
     )
+
+
+def _told_apart(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
+    """The names, of runs that share one with the settings in which they differ, such as `qwen no lp static cache`."""
+    told = []
+    for name, report in zip(names, reports, strict=True):
+        alike = [other.run.setup for label, other in zip(names, reports, strict=True) if label == name and other.run]
+        differing = [tell for tell in _TELLING if len({tell(setup) for setup in alike}) > 1]
+        words = [tell(report.run.setup) for tell in differing] if report.run is not None else []
+        told.append(" ".join(filter(None, (name, *words))))
+    return told
 
 
 def report_label(report: Report) -> str:
