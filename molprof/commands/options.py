@@ -121,6 +121,16 @@ def file_option(*endings: str) -> Callable[[_F], _F]:
     return lambda command: output(_force_option(command))
 
 
+def given_options(command: _F) -> _F:
+    """`--tokens` and `--molecules`: what a foreign trace does not record."""
+    text = "Number of {what} in a foreign trace. Repeat it for several traces, in their order."
+    for name, what in (("molecules", "molecules"), ("tokens", "generated tokens")):
+        whole = click.IntRange(min=1)
+        option = click.option(f"--{name}", type=whole, multiple=True, metavar="N", help=text.format(what=what))
+        command = option(command)
+    return command
+
+
 def fail_if_option(example: str) -> Callable[[_F], _F]:
     """`--fail-if`: thresholds; a broken one is exit code 1."""
     return click.option(
