@@ -13,7 +13,7 @@ from typing import Any
 from molprof.common.errors import MolprofError
 from molprof.profiler.cluster.scheduler import SchedulerError, available, check_reachable
 from molprof.profiler.doctor.trials import Answer, ask
-from molprof.profiler.environment import driver_version, installed_version, nvidia_smi
+from molprof.profiler.environment import driver_version, installed_version, nvidia_smi, outdated
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.project import NAME, find_project
 
@@ -140,6 +140,9 @@ def _gpu(torch: Answer) -> list[Check]:
         problem = why or (f"built for {platform_}, sees no GPU" if platform_ else "built without CUDA")
         fix = "install a build of torch for this driver: https://pytorch.org/get-started/locally"
         checks.append(Check(_TORCH, f"{build['version']}: {problem}", BROKEN, fix))
+    elif wanted := outdated(_TORCH):
+        value = f"{build['version']}; molprof requires {wanted}"
+        checks.append(Check(_TORCH, value, BROKEN, f"pip install --upgrade '{_TORCH}{wanted}'"))
     else:
         checks.append(Check(_TORCH, build["version"], OK))
     for name, value in (("cuda", build.get("cuda") or build.get("hip")), ("cudnn", build.get("cudnn"))):
@@ -162,6 +165,9 @@ def _optional(name: str, answer: Answer) -> Check:
 
 def _package(name: str, answer: Answer, absent: Check) -> Check:
     """A package that is imported; `absent` where it is not installed."""
+    if wanted := outdated(name):
+        value = f"{installed_version(name)}; molprof requires {wanted}"
+        return Check(name, value, BROKEN, f"pip install --upgrade '{name}{wanted}'")
     if answer.problem is None:
         return Check(name, installed_version(name) or (answer.value or {}).get("version"), OK)
     if answer.missing == name:
