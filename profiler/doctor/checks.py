@@ -140,11 +140,8 @@ def _gpu(torch: Answer) -> list[Check]:
         problem = why or (f"built for {platform_}, sees no GPU" if platform_ else "built without CUDA")
         fix = "install a build of torch for this driver: https://pytorch.org/get-started/locally"
         checks.append(Check(_TORCH, f"{build['version']}: {problem}", BROKEN, fix))
-    elif wanted := outdated(_TORCH):
-        value = f"{build['version']}; molprof requires {wanted}"
-        checks.append(Check(_TORCH, value, BROKEN, f"pip install --upgrade '{_TORCH}{wanted}'"))
     else:
-        checks.append(Check(_TORCH, build["version"], OK))
+        checks.append(_outdated(_TORCH) or Check(_TORCH, build["version"], OK))
     for name, value in (("cuda", build.get("cuda") or build.get("hip")), ("cudnn", build.get("cudnn"))):
         checks.append(Check(name, "none" if value is None else str(value), ABSENT if value is None else OK))
     return checks
@@ -165,14 +162,20 @@ def _optional(name: str, answer: Answer) -> Check:
 
 def _package(name: str, answer: Answer, absent: Check) -> Check:
     """A package that is imported; `absent` where it is not installed."""
-    if wanted := outdated(name):
-        value = f"{installed_version(name)}; molprof requires {wanted}"
-        return Check(name, value, BROKEN, f"pip install --upgrade '{name}{wanted}'")
+    if (old := _outdated(name)) is not None:
+        return old
     if answer.problem is None:
         return Check(name, installed_version(name) or (answer.value or {}).get("version"), OK)
     if answer.missing == name:
         return absent
     return Check(name, answer.problem, BROKEN, f"pip install --force-reinstall {name}")
+
+
+def _outdated(name: str) -> Check | None:
+    if (wanted := outdated(name)) is None:
+        return None
+    value = f"{installed_version(name)}; molprof requires {wanted}"
+    return Check(name, value, BROKEN, f"pip install --upgrade '{name}{wanted}'")
 
 
 def _backend(name: str, answer: Answer, torch: Answer) -> Check:
