@@ -75,7 +75,13 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
     help="Take the first N molecules or prompts.  [default: all of FILE, or the 64 built-in molecules]",
 )
 @_setting("--batch-size", metavar="N", help="Molecules to generate together.")
-@_setting("--smiles", type=click.Path(), metavar="FILE", help="File with one SMILES per line.")
+@_setting(
+    "--smiles",
+    type=click.Path(),
+    metavar="FILE[:COLUMN]",
+    help="SMILES, one per line, or in CSV, TSV, JSON, JSON lines or a pickle of plain data.  [COLUMN: smiles, else the"
+    " first]",
+)
 @_setting("--prompts", type=click.Path(), metavar="FILE", help="File with one plain-text prompt per line.")
 @_setting("--generations", metavar="K", help="Generate each molecule K times.")
 @_setting("--strict", is_flag=True, help="Refuse a SMILES that RDKit cannot read instead of skipping it.")
@@ -145,6 +151,7 @@ def command(context: click.Context, /, output: Path, force: bool, submission: Su
       molprof capture --model qwen --processor generic --window 0:9 -o prefill.json.gz
       molprof capture --model ./my-model --processor my_package:make --prompts ask.txt --max-new-tokens 64 -o ask.json
       molprof capture --model ./my-model --lp --smiles mine.smi --device cuda -o mine.json.gz
+      molprof capture --model qwen --lp --smiles set.csv:canonical_smiles -n 100 -o set.json.gz
       molprof capture --model mine --lp --submit h100 --slurm time=2:00:00 -o mine.json.gz
     """
     check_sampling(context)
