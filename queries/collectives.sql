@@ -45,12 +45,12 @@ ORDER BY
 -- Elements of the tensors of annotations around collectives; null for several with a shape that is not recorded.
 CREATE PERFETTO TABLE _molprof_annotation_size AS
 WITH
-  -- A key is args.Input Dims[tensor][dimension].
+  -- A key is args.Input Dims[tensor][dimension]; as molprof reads traces for figures, args.Input Dims.tensor.dimension.
   dimension AS (
     SELECT
       annotation.id,
       CAST(SUBSTR(args.key, 17) AS INT) AS tensor,
-      CAST(SUBSTR(args.key, INSTR(args.key, '][') + 2) AS INT) AS place,
+      CAST(LTRIM(LTRIM(SUBSTR(args.key, 17), '0123456789'), '].[') AS INT) AS place,
       args.int_value AS length
     FROM molprof_annotation AS annotation
     JOIN slice
@@ -58,7 +58,7 @@ WITH
     JOIN args
       USING (arg_set_id)
     WHERE
-      annotation.name GLOB '*ccl:*' AND args.key GLOB 'args.Input Dims[[][0-9]*][[][0-9]*]'
+      annotation.name GLOB '*ccl:*' AND args.key GLOB 'args.Input Dims[[.][0-9]*[[.][0-9]*'
   ),
   -- SQL has no product. Tensors have at most 8 dimensions here.
   tensor AS (
@@ -90,7 +90,7 @@ SELECT
         COUNT()
       FROM args
       WHERE
-        args.arg_set_id = slice.arg_set_id AND args.key GLOB 'args.Input type[[]*'
+        args.arg_set_id = slice.arg_set_id AND args.key GLOB 'args.Input type[[.]*'
     ),
     SUM(tensor.elements),
     NULL
@@ -108,7 +108,10 @@ CREATE PERFETTO TABLE _molprof_collective_size AS
 SELECT
   kernel.id,
   size.elements,
-  EXTRACT_ARG(annotation.arg_set_id, 'args.Input type[0]') AS dtype,
+  COALESCE(
+    EXTRACT_ARG(annotation.arg_set_id, 'args.Input type[0]'),
+    EXTRACT_ARG(annotation.arg_set_id, 'args.Input type.0')
+  ) AS dtype,
   MAX(annotation.depth) AS depth
 FROM _molprof_collective_kernel AS kernel
 JOIN molprof_gpu_work_call AS link

@@ -32,7 +32,7 @@ def load_job(paths: Sequence[Path], options: ReadOptions | None = None) -> Job:
     files, left_out = rank_files(paths)
     ranks, wrong = checked(read_ranks(files, options or ReadOptions()))
     damaged = [
-        f"{item.path} is damaged, only its whole part was read: {item.problem}" for item in ranks if item.problem
+        f"{item.path} is damaged, and only its whole part was read: {item.problem}" for item in ranks if item.problem
     ]
     world_size = next((item.world_size for item in ranks if item.world_size is not None), None)
     return Job(tuple(ranks), world_size, (*damaged, *wrong), tuple(left_out))

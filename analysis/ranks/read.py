@@ -78,7 +78,7 @@ def distributed_info(info: TraceInfo) -> tuple[int, int | None, str | None]:
     found = info.keys.get("distributedInfo")
     if not isinstance(found, dict) or "rank" not in found:
         raise TraceError(f"{info.path} does not record its rank (distributedInfo)", hint=_HINT)
-    rank, world_size, backend = (found.get(key) for key in ("rank", "world_size", "backend"))
+    rank, world_size, backend = found["rank"], found.get("world_size"), found.get("backend")
     if not _is_number(rank) or not (world_size is None or (_is_number(world_size) and rank < world_size)):
         what = f"{info.path} has a wrong distributedInfo: rank {rank!r} of {world_size!r}"
         raise TraceError(what, hint="correct it, or leave the file out")

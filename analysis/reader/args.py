@@ -19,6 +19,7 @@ def usable_args(category: str | None, name: str | None, text: bytes) -> bytes:
     """The args of a kind of event, as JSON text.
 
     The engine would read `true` as 1 and an array as nothing: where SQL expects a number or a text, both become text.
+    Arrays of sizes become objects (`{"0": {"0": 2048}}`): `compact` takes those.
     """
     odd = b"[" in text or b"true" in text or b"false" in text or text.count(b"{") > 1
     if not odd or category in WHOLE_CATEGORIES:
@@ -27,7 +28,14 @@ def usable_args(category: str | None, name: str | None, text: bytes) -> bytes:
     for key in (*NUMBERS, *COLLECTIVE_ARGS):
         if isinstance(args.get(key), (bool, list, dict)):
             args[key] = _encode(args[key]).decode()
-    if not (name or "").startswith(_BACKENDS):
-        for key in SIZE_ARGS:
+    for key in SIZE_ARGS:
+        if key in args and (name or "").startswith(_BACKENDS):
+            args[key] = _numbered(args[key])
+        else:
             args.pop(key, None)
     return _encode(args)
+
+
+def _numbered(value: Any) -> Any:
+    """The value with arrays as objects whose keys are places."""
+    return {str(place): _numbered(item) for place, item in enumerate(value)} if isinstance(value, list) else value

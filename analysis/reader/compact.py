@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from molprof.analysis.reader.events import WHOLE_CATEGORIES
 from molprof.analysis.reader.part import NO_NUMBER, Label
 from molprof.analysis.reader.places import HOME_TID, Places
 from molprof.analysis.reader.survey import Survey, time_order
@@ -63,10 +62,13 @@ def _label_fits(label: Label) -> bool:
 def _args_fit(label: Label) -> bool:
     if b"[" not in label.args and label.args.count(b":") <= _MAX_ARGS and label.args.count(b",") <= _MAX_ARGS:
         return True
+    args = _decode_args(label.args)
     # The engine's JSON reader gives all elements of an array one flat key, which this format cannot.
-    if label.category in WHOLE_CATEGORIES:
-        return False
-    return sum(1 for _ in _flat("args", _decode_args(label.args))) <= _MAX_ARGS
+    return not _has_array(args) and sum(1 for _ in _flat("args", args)) <= _MAX_ARGS
+
+
+def _has_array(value: Any) -> bool:
+    return isinstance(value, list) or (isinstance(value, dict) and any(map(_has_array, value.values())))
 
 
 def compact_chunks(found: Survey, places: Places) -> Iterator[bytes]:
@@ -142,9 +144,6 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, int | float | str]]:
     if isinstance(value, dict):
         for name, item in value.items():
             yield from _flat(f"{key}.{plain_text(name)}", item)
-    elif isinstance(value, list):
-        for place, item in enumerate(value):
-            yield from _flat(f"{key}[{place}]", item)
     elif isinstance(value, str):
         yield key, plain_text(value)
     elif isinstance(value, int):
