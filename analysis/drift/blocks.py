@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from molprof.analysis.drift.model import Drift, JunkExample, RuleCount
 
 EXAMPLES = 10
+GOOD = "good"
+# What a block is, the first that holds. A block has drift if it is not good: junk begins after x,y,z, so text that
+# never reads x,y,z has no junk, and counting junk alone would call it good.
+STATES = ("junk", "cut", "malformed", "filler", GOOD)
 _TRIPLE = re.compile(",".join([r"-?[0-9]+\.[0-9]+"] * 3))
 
 
@@ -30,6 +34,18 @@ class Block:
     junk_position: int | None
     marked_text: str
     surplus_text: str
+    cut: bool = False  # the answer ended in it, at the limit on tokens
+
+    @property
+    def malformed(self) -> bool:
+        """No prefix reads x,y,z."""
+        return not _TRIPLE.match(self.text)
+
+    @property
+    def state(self) -> str:
+        """What the block is: the first of `STATES` that holds."""
+        holds = {"junk": self.junk, "cut": self.cut, "malformed": self.malformed, "filler": self.filler}
+        return next((state for state in STATES if holds.get(state)), GOOD)
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,7 @@ def _not_floats(block: Block) -> bool:
 
 
 RULES = (
+    Rule("drift", "junk, filler, cut or malformed: not good", lambda block: block.state != GOOD),
     Rule("strict", "a token after the numbers x,y,z", lambda block: block.junk),
     Rule("surplus", "junk, or digits beyond the precision", lambda block: block.junk + block.filler),
     Rule("letters", "a letter of any script in the block", lambda block: any(map(str.isalpha, block.text))),
@@ -57,13 +74,14 @@ RULES = (
     Rule("any_nonnumeric", "other than digits, points, commas, minus", lambda block: block.text.strip("-.,0123456789")),
     Rule("not_two_commas", "more or fewer commas than two", lambda block: block.text.count(",") != 2),
     Rule("not_floats", "not three texts that float() reads", _not_floats),
-    Rule("malformed", "no prefix reads x,y,z", lambda block: not _TRIPLE.match(block.text)),
+    Rule("malformed", "no prefix reads x,y,z", lambda block: block.malformed),
     Rule("not_exact", "anything but exactly x,y,z", lambda block: not _TRIPLE.fullmatch(block.text)),
 )
 
 
 def drift_figures(blocks: list[Block]) -> Drift:
     """The figures of blocks that are sorted by sequence and block."""
+    states = Counter(block.state for block in blocks)
     drifts = [block.drift for block in blocks if block.drift is not None]
     needed = [block.needed for block in blocks if block.needed is not None]
     return Drift(
@@ -75,6 +93,7 @@ def drift_figures(blocks: list[Block]) -> Drift:
         mean_needed_tokens=sum(needed) / len(needed) if needed else None,
         junk_rules=tuple(_counted(rule, blocks) for rule in RULES) if blocks else (),
         junk_examples=_examples(blocks),
+        states={state: states[state] for state in STATES},
     )
 
 
