@@ -154,7 +154,7 @@ def _capture(output: OutputFile, prompts: Prompts, passes: Passes, raw: Callable
         skipped=list(prompts.skipped),
         rows_per_step=[list(batch.rows_per_step) for batch in reference.batches],
     )
-    path = write_trace(raw(), output, token_events(molecules, texts, steps), KEY, manifest.to_json())
+    path = write_trace(raw(), output, token_events(molecules, texts, steps, settings.text_format), KEY, manifest.to_json())
     left = incomplete_path(output.path)
     if is_incomplete(left):
         left.unlink()  # of an earlier run that failed
