@@ -13,8 +13,10 @@ import click
 
 from molprof.analysis.render import FORMATS, render
 from molprof.common.document import Document
+from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing, writing_stdout
 from molprof.common.text import escaped
+from molprof.common.text_format import ANSWER, PROMPT
 
 if TYPE_CHECKING:
     from molprof.analysis.compare.thresholds import Outcome
@@ -42,6 +44,32 @@ class PlotCommand(click.Command):
 def plot_format(output: Path | None) -> str:
     """Return the format that the ending of a path selects."""
     return "" if output is None else output.suffix.removeprefix(".").lower()
+
+
+class Pattern(click.ParamType):  # type: ignore[type-arg]
+    """A text in which `\\n` and `\\t` are a newline and a tab, as shells do not make them."""
+
+    name = "PATTERN"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value.replace("\\n", "\n").replace("\\t", "\t")
+
+
+def format_options(function: _F) -> _F:
+    """`--prompt-format` and `--answer-format`, None where they are not given."""
+    prompt = click.option(
+        "--prompt-format",
+        type=Pattern(),
+        metavar="PATTERN",
+        help=f"Text of a prompt, with {{smiles}}.  [default: {PROMPT}]",
+    )
+    answer = click.option(
+        "--answer-format",
+        type=Pattern(),
+        metavar="PATTERN",
+        help=f"Text of an answer: tags, and how a coordinate block opens, separates and closes.  [default: {ANSWER}]",
+    )
+    return prompt(answer(function))
 
 
 class Seconds(click.FloatRange):
@@ -108,17 +136,38 @@ def result_options(*more: str) -> Callable[[_F], _F]:
     return lambda command: style(output(_force_option(command)))
 
 
-def file_option(*endings: str) -> Callable[[_F], _F]:
-    """`-o` and `--force` of a command that writes a file of one of these endings, and nothing to stdout."""
-    shown = f"{', '.join(endings[:-1])} or {endings[-1]}"
+def file_option(*endings: str, folder_for: str | None = None) -> Callable[[_F], _F]:
+    """`-o` and `--force` of a command that writes a file of one of these endings, and nothing to stdout.
+
+    With `folder_for` OUT may be a folder, and the command checks it.
+    """
 
     def check(context: click.Context, parameter: click.Parameter, output: Path) -> Path:
-        if not output.name.lower().endswith(endings):
-            raise click.BadParameter(f"{output} does not end in {shown}")
+        if folder_for is None:
+            check_ending(output, endings)
         return output
 
-    output = _output_option(required=True, callback=check, help=f"File to write, {shown}.")
+    folder = "" if folder_for is None else f"; for {folder_for}, a folder"
+    output = _output_option(required=True, callback=check, help=f"File to write, {_either(endings)}{folder}.")
     return lambda command: output(_force_option(command))
+
+
+def check_ending(output: Path, endings: Sequence[str]) -> None:
+    """Refuse an OUT that ends in none of `endings`."""
+    if not output.name.lower().endswith(tuple(endings)):
+        raise click.BadParameter(f"{output} does not end in {_either(endings)}", param_hint="'-o' / '--output'")
+
+
+def _either(endings: Sequence[str]) -> str:
+    return f"{', '.join(endings[:-1])} or {endings[-1]}"
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of an output, and those above it. Raises UsageError where that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make {folder}: {error.strerror}", hint="name another with -o DIR") from error
 
 
 def fail_if_option(example: str) -> Callable[[_F], _F]:
