@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.analysis.drift.model import Drift, JunkExample, RuleCount
+from molprof.common.text_format import DEFAULT, TextFormat
 
 EXAMPLES = 10
 

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.analysis.drift.model import Agreement, AgreementBin, AgreementGroup, Disagreement, WorstPlace
+from molprof.common.text_format import DEFAULT, TextFormat
 
 BINS = 20
 WORST = 10
@@ -51,7 +51,9 @@ def disagreement_figures(tokens: Sequence[Token], form: TextFormat = DEFAULT) ->
     kinds: list[str] = []
     bins: defaultdict[int, list[Token]] = defaultdict(list)
     for group in sequences:
-        for place, (token, kind) in enumerate(zip(group, text_kinds([token.text for token in group], form), strict=True)):
+        for place, (token, kind) in enumerate(
+            zip(group, text_kinds([token.text for token in group], form), strict=True)
+        ):
             kinds.append("tag" if token.kind == "eos" else kind)
             bins[place * BINS // len(group)].append(token)
     return Disagreement(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.analysis.drift.blocks import Block, drift_figures
 from molprof.analysis.drift.disagreement import Token, disagreement_figures
 from molprof.analysis.drift.model import Drift
@@ -18,6 +17,7 @@ from molprof.common.errors import TraceError
 from molprof.common.manifest import Manifest, Repeat
 from molprof.common.phases import PHASES, STEP_PHASES
 from molprof.common.settings import RANDOM
+from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.common.values import per
 
 _SEQUENCES = Query(

@@ -15,9 +15,9 @@ from typing import Any
 
 from molprof.common.errors import RunError, TakenError, UsageError
 from molprof.common.files import check_output, replacing_packed
-from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.common.manifest import INCOMPLETE_KEY
 from molprof.common.molecule_records import CHOICE_LETTERS, KIND_LETTERS, MoleculeRun
+from molprof.common.text_format import DEFAULT, TextFormat
 
 # Neither a process (Linux: at most 2^22) nor a GPU has this number, and it fits into 32 bits.
 TOKENS_PID = 1 << 30

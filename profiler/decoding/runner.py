@@ -92,7 +92,7 @@ class Runner:
         form = self.loaded.target.form
         placeholder = getattr(self.processor, "placeholder", form.numbers(PLACEHOLDER))
         threads, cache = self.template_threads, self.settings.template_cache
-        return Templates(self.loaded.tokenizer, placeholder, form, threads, cache)
+        return Templates(self.loaded.tokenizer, placeholder, threads, cache, form)
 
     @property
     def template_threads(self) -> int:

@@ -15,8 +15,8 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from molprof.common.errors import RunError, UsageError
-from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.common.settings import RANDOM, CaptureSettings
+from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.profiler.models.architecture import ACCEPTED, ARCHITECTURES, check_preset
 from molprof.profiler.models.checkpoint import implementation, load_preset
 from molprof.profiler.models.device import on_gpu, resolve_device, resolve_dtype

@@ -140,10 +140,12 @@ def _texts(form: TextFormat, lines: list[str]) -> Iterator[Found]:
 
 def _of_text(form: TextFormat, line: int, text: str) -> Conformer | str:
     # Training data has the prompt and the tags around the text.
-    before = ".*?".join(map(re.escape, form.prompt_of("\0").strip().split("\0")))
+    before = ".*?".join(map(re.escape, form.prompt_of("\0").strip().split("\0"))) + r"\s*"
     opening, closing = (re.escape(tag.strip()) for tag in (form.opening, form.closing))
-    framed = re.fullmatch(f"(?:{before})?\\s*(?:{opening})?(.*?)(?:{closing})?", text)
-    assert framed is not None  # every part may be absent
+    heads = (before + opening, before + r"(?=\[)", opening, "")
+    matches = (re.fullmatch(f"{head}(.*?)(?:{closing})?", text) for head in heads)
+    framed = next(filter(None, matches), None)
+    assert framed is not None  # the last one takes any text
     body = framed.group(1)
     pieces: list[str] = []
     atoms: list[str] = []

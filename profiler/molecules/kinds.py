@@ -164,9 +164,7 @@ def _shown(inside: str, form: TextFormat) -> str:
     return f"{form.block_open}{inside}{form.block_close}"
 
 
-def judge(
-    text: str, molecule: Molecule, kinds: str, form: TextFormat = DEFAULT
-) -> tuple[bool | None, str | None]:
+def judge(text: str, molecule: Molecule, kinds: str, form: TextFormat = DEFAULT) -> tuple[bool | None, str | None]:
     """`valid` and `problem` of a `MoleculeRun` with this text and these kinds; both None if RDKit was missing."""
     try:
         problem = check(text, molecule, form)

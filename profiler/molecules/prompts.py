@@ -63,9 +63,7 @@ def read_inputs(settings: CaptureSettings) -> Prompts:
     return repeated(found, settings.generations)
 
 
-def read_prompts(
-    path: Path | None, count: int | None, strict: bool = False, form: TextFormat = DEFAULT
-) -> Prompts:
+def read_prompts(path: Path | None, count: int | None, strict: bool = False, form: TextFormat = DEFAULT) -> Prompts:
     """The first `count` molecules of a file, or of the built-in list; without a count all of them.
 
     Args:

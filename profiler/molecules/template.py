@@ -87,9 +87,9 @@ class Templates:
 
     tokenizer: PreTrainedTokenizerFast
     placeholder: str
-    form: TextFormat = DEFAULT
     threads: int = 1
     cache: bool = False  # keep templates until `clear`, so that each molecule is built once
+    form: TextFormat = DEFAULT
     _kept: dict[str, Template] = field(default_factory=dict)
 
     def build(self, molecules: Sequence[Molecule]) -> list[Template]:

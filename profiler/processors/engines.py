@@ -51,7 +51,7 @@ class Constraint:
         """The same in Lark."""
         sequence = " c ".join(map(json.dumps, self.texts))
         between = json.dumps(self.separator)
-        return f'start: {sequence}\nc: N {between} N {between} N\nN: /-?{_WHOLE}\\.{_FRACTION}/\n'
+        return f"start: {sequence}\nc: N {between} N {between} N\nN: /-?{_WHOLE}\\.{_FRACTION}/\n"
 
 
 def constraint(template: Template, target: Target) -> Constraint:

@@ -113,7 +113,13 @@ class Generic(TemplateProcessor):
         super().__init__(target)
         tokenizer, table, form = target.tokenizer, target.table, target.form
         vocabulary = tokenizer.get_vocab()
-        blocked = {target.eos, target.pad, *table.special, *table.containing(form.marks.encode()), *target.padding_columns()}
+        blocked = {
+            target.eos,
+            target.pad,
+            *table.special,
+            *table.containing(form.marks.encode()),
+            *target.padding_columns(),
+        }
         blocked.update(index for index in (tokenizer.bos_token_id,) if index is not None)
         blocked.update(vocabulary[tag] for tag in form.tags if tag in vocabulary)
         close = form.block_close.encode()
