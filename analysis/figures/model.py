@@ -24,8 +24,8 @@ class TraceFigures:
     path: str
     bytes: int
     events_by_category: dict[str, int]  # events with a duration, Python stacks too; 'None' for those without category
-    lost_events: int | None  # events that the trace processor lacks; None for a Perfetto trace, which it reads itself
-    lanes: int | None  # events that partly overlap another of their track; None as above
+    lost_events: int  # events that the trace processor lacks
+    lanes: int  # events that partly overlap another of their track
     complete: bool  # False for a damaged file, of which the part up to `problem` was read
     problem: str | None
     stacks: bool  # Python stacks were read too

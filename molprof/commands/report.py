@@ -55,9 +55,9 @@ def command(
 ) -> int:
     """Report launches, kernels, copies, host syncs, phases and tokens of TRACE.
 
-    TRACE is a trace of torch.profiler, captured by molprof or foreign, or one in Perfetto's own format. It may be
-    plain, gzip or zstd. Use - for standard input. The folder of a molprof sweep stands for its traces. With several
-    traces, OUT is a folder that gets one file for each, and JSON on stdout is a list.
+    TRACE is a trace of torch.profiler, captured by molprof or foreign: Chrome JSON or .pftrace, plain, gzip or zstd.
+    Use - for standard input. The folder of a molprof sweep stands for its traces. With several traces, OUT is a folder
+    that gets one file for each, and JSON on stdout is a list.
 
     \b
     Examples:
