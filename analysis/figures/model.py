@@ -124,6 +124,14 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Given:
+    """What a user says of a foreign trace, which does not record it."""
+
+    tokens: int | None = None  # generated tokens
+    molecules: int | None = None
+
+
+@dataclass(frozen=True)
 class Report:
     """All figures of one trace. A foreign trace has no `run`, one without annotated steps no `typical_step`."""
 
@@ -136,6 +144,7 @@ class Report:
     checks: tuple[Check, ...]
     findings: tuple[Finding, ...]
     typical_step: TypicalStep | None = None
+    given: Given = Given()
 
     def table(self, name: str) -> Table:
         """The table of that name; without rows where a stored report lacks it."""
