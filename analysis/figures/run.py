@@ -19,6 +19,7 @@ from molprof.common.manifest import Manifest, Repeat
 from molprof.common.molecule_records import MoleculeRun
 from molprof.common.phases import PHASES, STEP_PHASES
 from molprof.common.settings import RANDOM
+from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.common.values import per
 
 _SEQUENCES = Query(
@@ -101,24 +102,27 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         residual_ratio=per(wall_ns and wall_ns - sum(value or 0 for value in phase_walls.values()), wall_ns),
         window=window,
         sequences=sequences,
-        drift=read_drift(engine, molecules),
-        disagreement=disagreement_figures([Token(*row) for row in query_rows(engine, _TOKENS)[1]]),
+        drift=read_drift(engine, molecules, manifest.settings.text_format),
+        disagreement=disagreement_figures(
+            [Token(*row) for row in query_rows(engine, _TOKENS)[1]], manifest.settings.text_format
+        ),
         step_times=step_times(timings.repeats),
         repeats=tuple(filled(RepeatFigures, repeat) for repeat in timings.repeats),
     )
 
 
-def read_drift(engine: Engine, molecules: Sequence[MoleculeRun]) -> Drift:
+def read_drift(engine: Engine, molecules: Sequence[MoleculeRun], form: TextFormat = DEFAULT) -> Drift:
     """Drift of the captured run in the engine."""
     blocks = [Block(*row) for row in query_rows(engine, _BLOCKS)[1]]
     last = {block.sequence: block.block for block in blocks}
-    # A bracket is open at the end of an answer without an end token.
+    # A block is open at the end of an answer without an end token.
     cut = {
         (molecule.sequence, last.get(molecule.sequence))
         for molecule in molecules
-        if not molecule.kinds.endswith("e") and molecule.text.rfind("<") > molecule.text.rfind(">")
+        if not molecule.kinds.endswith("e")
+        and molecule.text.rfind(form.block_open) > molecule.text.rfind(form.block_close)
     }
-    return drift_figures([replace(block, cut=(block.sequence, block.block) in cut) for block in blocks])
+    return drift_figures([replace(block, cut=(block.sequence, block.block) in cut) for block in blocks], form)
 
 
 def _middle_repeats(repeats: list[Repeat]) -> list[Repeat]:
