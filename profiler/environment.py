@@ -9,11 +9,17 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from molprof.common.errors import UsageError
 from molprof.common.manifest import Environment
 from molprof.common.memory import processors
 
 if TYPE_CHECKING:
     import torch
+
+_OWN = "molprof"
 
 
 def environment(device: torch.device) -> Environment:
@@ -37,7 +43,7 @@ def environment(device: torch.device) -> Environment:
         torch=torch.__version__,
         transformers=transformers.__version__,
         flash_attn=installed_version("flash-attn"),
-        molprof=installed_version("molprof") or "not installed",
+        molprof=installed_version(_OWN) or "not installed",
         python=platform.python_version(),
         platform=platform.platform(),
         cpu=_cpu(),
@@ -52,6 +58,26 @@ def installed_version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def outdated(distribution: str) -> str | None:
+    """Return what molprof requires of an installed distribution that is older, such as `>=4.57`; else None."""
+    version = installed_version(distribution)
+    if version is None or installed_version(_OWN) is None:
+        return None
+    for line in importlib.metadata.requires(_OWN) or ():
+        requirement = Requirement(line)
+        if canonicalize_name(requirement.name) == distribution and not requirement.specifier.contains(version, True):
+            return str(requirement.specifier)
+    return None
+
+
+def check_versions() -> None:
+    """Raises UsageError where torch or transformers is older than molprof requires."""
+    for name in ("torch", "transformers"):
+        if wanted := outdated(name):
+            message = f"{name} {installed_version(name)} is too old: molprof requires {name}{wanted}"
+            raise UsageError(message, hint=f"pip install --upgrade '{name}{wanted}'")
 
 
 def driver_version() -> str | None:

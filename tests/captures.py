@@ -11,8 +11,9 @@ from typing import Any
 from tiny import loaded
 
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.capture.capture import CaptureResult, capture_loaded
+from molprof.profiler.capture.capture import capture_loaded
 from molprof.profiler.capture.passes import Report
+from molprof.profiler.capture.run import CaptureResult
 from molprof.profiler.capture.tracefile import OutputFile
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts, read_prompts

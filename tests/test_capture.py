@@ -12,8 +12,8 @@ from tiny import Script, loaded
 from molprof.analysis.reports.load import load_report
 from molprof.common.manifest import Window, from_json
 from molprof.common.phases import PHASES
-from molprof.profiler.capture.capture import CaptureResult
 from molprof.profiler.capture.passes import Progress
+from molprof.profiler.capture.run import CaptureResult
 from molprof.profiler.capture.tracefile import TOKENS_PID
 
 

@@ -14,6 +14,7 @@ from tiny import loaded
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import RunError, TakenError, UsageError
 from molprof.profiler.capture import capture as capture_module
+from molprof.profiler.capture import run as run_module
 from molprof.profiler.capture.capture import capture, capture_loaded
 from molprof.profiler.capture.passes import Progress
 from molprof.profiler.capture.tracefile import OutputFile
@@ -36,7 +37,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_file(tmp_path: Path, monkeyp
         yield "{}"
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(capture_module, "token_events", full)
+    monkeypatch.setattr(run_module, "token_events", full)
     (tmp_path / "out.json").write_text("old")
     with pytest.raises(RunError, match=r"cannot write .*/out\.json: No space left on device"):
         captured(tmp_path / "out.json", settings(repeats=1, max_new_tokens=3))

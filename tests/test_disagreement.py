@@ -143,7 +143,7 @@ def test_another_text_is_not_recorded(tmp_path: Path, monkeypatch: pytest.Monkey
         changed = replace(batch, rows=(batch.rows[0], (1, 2, 3)))
         return original(runner, plans, result, [(changed, figures), *rest])
 
-    monkeypatch.setattr("molprof.profiler.capture.capture.molecule_runs", other)
+    monkeypatch.setattr("molprof.profiler.capture.run.molecule_runs", other)
     asked = settings(processor="generic", repeats=1, warmup=0, max_new_tokens=4, disagreement=True, count=2)
     result = captured(tmp_path / "out.json", asked, inputs(tmp_path, 2))
     assert [run.disagreement is None for run in result.manifest.molecules] == [False, True]

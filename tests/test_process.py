@@ -19,7 +19,7 @@ from molprof.common.process import run_child
 def test_a_childs_end_is_told(tmp_path: Path) -> None:
     log = io.BytesIO()
     ending = run_child(["report", "absent.json"], tmp_path, log)
-    assert (ending.state, ending.exit_code) == ("failed", 3)
+    assert (ending.state, ending.exit_code) == ("failed", 2)
     assert ending.message == "cannot read absent.json: No such file or directory"
     assert log.getvalue().startswith(b"molprof: error: cannot read absent.json")
     ending = run_child(["queries"], tmp_path, log := io.BytesIO())

@@ -106,11 +106,13 @@ def _expectation(file: TomlFile, found: object, number: int) -> Expectation:
 def predictions(
     labels: Sequence[str], reports: Sequence[Report], given: Sequence[Expectation] = ()
 ) -> tuple[Prediction, ...]:
-    """The verdict on each expectation, built-in ones first."""
+    """The verdict on each expectation; built-in ones first, unless the runs generated no molecules."""
     runs = list(zip(labels, reports, strict=True))
+    known = [report.run for report in reports if report.run is not None]
+    built_in = BUILT_IN if not known or any(run.of_molecules for run in known) else ()
     pair = _families(runs)
     missing = "requires a LLaMA and a Qwen run, both with a processor or both without"
-    return (*(_judge(item, pair, missing) for item in BUILT_IN), *(_judge(item, *_named(item, runs)) for item in given))
+    return (*(_judge(item, pair, missing) for item in built_in), *(_judge(item, *_named(item, runs)) for item in given))
 
 
 def _families(runs: Sequence[Run]) -> tuple[Run, Run] | None:

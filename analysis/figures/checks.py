@@ -92,8 +92,9 @@ def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...
         _check("tokens", "tokens in the manifest = tokens in the trace", made, tokens["arrays"]),
         _check("unfinished_rows", unfinished, made, _of_unfinished_rows(manifest)),
         _check("token_slices", in_steps, tokens["slices"], tokens["in_recorded_steps"]),
-        _check("kinds", junk, surplus, run.junk_tokens + run.filler_tokens),
     ]
+    if run.of_molecules:
+        checks.append(_check("kinds", junk, surplus, run.junk_tokens + run.filler_tokens))
     if bound["parts_ns"] is not None:
         text = "phase time = GPU busy + host syncs + launching, ns"
         checks.append(_check("phase_bound", text, bound["host_ns"], bound["parts_ns"]))

@@ -14,7 +14,11 @@ from molprof.common.values import Unit, Value, count_text, number_text
 def _of_run(
     name: str, label: str, role: Role, value: Callable[[Run], Value], unit: Unit = "text", compared: bool = False
 ) -> Figure:
-    return Figure(name, "Settings of the run", label, unit, of_run(value), role=role, compared=compared)
+    of_molecules = name in ("valid_molecules", "placeholder")
+    read = of_run(value)
+    return Figure(
+        name, "Settings of the run", label, unit, read, role=role, compared=compared, of_molecules=of_molecules
+    )
 
 
 def _of_setup(name: str, label: str, role: Role, value: Callable[[Setup], Value], unit: Unit = "text") -> Figure:

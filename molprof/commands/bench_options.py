@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from molprof.commands.submission import submit_options
 from molprof.common.settings import AUTO, DTYPES
 from molprof.profiler.bench.cases import BACKENDS, MASKS
 from molprof.profiler.bench.grids import DIMENSIONS, PHASES, Benchmark, read_shape, values_of
+from molprof.profiler.molecules.files import split_column
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 ALL = "all"
@@ -64,6 +66,18 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]
         return size
 
 
+class Molecules(click.Path):
+    """FILE or FILE:COLUMN with molecules; the file, made absolute, exists."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False, resolve_path=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path, column = split_column(str(value))
+        found = os.fsdecode(super().convert(str(path), param, ctx))
+        return found if column is None else f"{found}:{column}"
+
+
 def _listed(option: str, name: str, choices: Sequence[str], default: str, text: str) -> Callable[[_F], _F]:
     return click.option(option, name, type=Values(choices), default=default, show_default=True, help=text)
 
@@ -85,7 +99,8 @@ _GENERATION_OPTIONS = (
     click.option("--size", metavar="SIZE", help="Size of the presets, as of molprof capture."),
     click.option("-n", "count", type=_AT_LEAST_1, metavar="N",
                  help="Generate at least N molecules, rounded up to full batches.  [default: the largest batch]"),
-    click.option("--smiles", type=_FILE, metavar="FILE", help="One SMILES per line."),
+    click.option("--smiles", type=Molecules(), metavar="FILE[:COLUMN]",
+                 help="SMILES, one per line, or CSV, TSV, JSON or pickle, as of molprof capture."),
     click.option("--prompts", type=_FILE, metavar="FILE", help="One plain-text prompt per line: no molecules."),
     click.option("--max-new-tokens", type=_AT_LEAST_1, metavar="N", help="Generate at most N tokens per sequence."),
     click.option("--warmup", type=_AT_LEAST_1, default=1, show_default=True, metavar="N",

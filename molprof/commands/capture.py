@@ -11,17 +11,22 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from molprof.commands.options import Pair, file_option, note
+from molprof.commands.options import Pair, check_ending, file_option, make_folder, note
 from molprof.commands.progress import Progress
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
+from molprof.common.files import next_free
 from molprof.common.settings import ATTENTION, AUTO, COMPILE, DTYPES, KV_CACHES, SAMPLING, WEIGHTS, CaptureSettings
+from molprof.common.text import escaped
 from molprof.common.values import bytes_text
-from molprof.profiler.capture.tracefile import OutputFile
+from molprof.profiler.capture.tracefile import OutputFile, default_name, trace_stem
 from molprof.profiler.models.architecture import NAMED, check_folder, check_preset
 from molprof.profiler.project import Project
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_ENDINGS = (".json", ".json.gz")
+# Words for no processor, and for that of --lp, in place of a processor's name.
+NONE, LP = "none", "lp"
 _SIZES = " or ".join(f"{size} ({preset})" for preset, sizes in NAMED.items() for size in sizes)
 
 
@@ -36,7 +41,10 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 
 @click.command("capture", cls=Submittable)
 @_setting(
-    "--model", required=True, metavar="NAME", help="Preset (qwen, llama), folder, hub id, or a name of molprof.toml."
+    "--model",
+    required=True,
+    metavar="NAME",
+    help="Preset (qwen, llama), folder, hub id, or a name of molprof.toml; or several: NAME,NAME.",
 )
 @_setting(
     "--size",
@@ -54,7 +62,11 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
     default=None,
     help="Constrain with the processor that suits the tokenizer, or not at all.  [default: not at all]",
 )
-@_setting("--processor", metavar="NAME", help="Constrain with this processor; molprof presets lists them.")
+@_setting(
+    "--processor",
+    metavar="NAME",
+    help="Constrain with this processor (molprof presets lists them), or none; or several: none,NAME,NAME.",
+)
 @_setting(
     "-n",
     "count",
@@ -63,7 +75,13 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
     help="Take the first N molecules or prompts.  [default: all of FILE, or the 64 built-in molecules]",
 )
 @_setting("--batch-size", metavar="N", help="Molecules to generate together.")
-@_setting("--smiles", type=click.Path(), metavar="FILE", help="File with one SMILES per line.")
+@_setting(
+    "--smiles",
+    type=click.Path(),
+    metavar="FILE[:COLUMN]",
+    help="SMILES, one per line, or in CSV, TSV, JSON, JSON lines or a pickle of plain data.  [COLUMN: smiles, else the"
+    " first]",
+)
 @_setting("--prompts", type=click.Path(), metavar="FILE", help="File with one plain-text prompt per line.")
 @_setting("--generations", metavar="K", help="Generate each molecule K times.")
 @_setting("--strict", is_flag=True, help="Refuse a SMILES that RDKit cannot read instead of skipping it.")
@@ -109,7 +127,7 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @_setting("--template-cache", is_flag=True, help="Keep the template of a molecule that a pass generates again.")
 @_setting("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one per core]")
 @_setting("--trust-remote-code", is_flag=True, help="Let a model from the hub run its own code.")
-@file_option(".json", ".json.gz")
+@file_option(*_ENDINGS, folder_for="several runs")
 @submit_options
 @click.pass_context
 def command(context: click.Context, /, output: Path, force: bool, submission: Submission, **options: Any) -> None:
@@ -118,41 +136,73 @@ def command(context: click.Context, /, output: Path, force: bool, submission: Su
     Warm-up and timed passes run first, without the profiler. One more pass is recorded, by default 20 decode steps of
     the first batch. OUT holds these steps, all tokens, and the settings and times of the run.
 
+    With several models or processors, OUT is a folder that gets a trace of each run. The timed passes of all runs take
+    turns, in random order, so that a machine that changes its speed changes all runs alike: compare such traces rather
+    than those of separate captures. A name twice shows the noise.
+
     \b
     Examples:
       molprof capture --model qwen --lp -o qwen-lp.json.gz
       molprof capture --model llama --no-lp -n 16 --batch-size 16 -o llama.json.gz
+      molprof capture --model qwen --processor none,generic,grammar -o runs
+      molprof capture --model qwen,llama --processor none,generic -o runs
       molprof capture --model qwen --lp --forced-runs -o qwen-jump.json.gz
       molprof capture --model qwen --size 0.6b --lp --device cuda -o qwen-0.6b.json.gz
       molprof capture --model qwen --processor generic --window 0:9 -o prefill.json.gz
       molprof capture --model ./my-model --processor my_package:make --prompts ask.txt --max-new-tokens 64 -o ask.json
       molprof capture --model ./my-model --lp --smiles mine.smi --device cuda -o mine.json.gz
+      molprof capture --model qwen --lp --smiles set.csv:canonical_smiles -n 100 -o set.json.gz
       molprof capture --model mine --lp --submit h100 --slurm time=2:00:00 -o mine.json.gz
     """
     check_sampling(context)
-    settings = capture_settings(submission.project, **options)
-    trace = OutputFile(output, force, ("molprof", *sys.argv[1:]))
-    trace.check()
-    if settings.strict:  # tells of a bad line before torch is imported, which takes seconds
+    runs = run_settings(submission.project, **options)
+    several = len(runs) > 1
+    if not several:
+        check_ending(output, _ENDINGS)
+    elif output.name.lower().endswith(_ENDINGS):
+        raise UsageError(f"{output} is one file, for {len(runs)} runs", hint="name a folder with -o DIR")
+    else:
+        make_folder(output)
+    places = [output / name for name in runs] if several else [output]
+    line = ("molprof", *sys.argv[1:])
+    asked = [(settings, OutputFile(path, force, line)) for settings, path in zip(runs.values(), places, strict=True)]
+    for _, trace in asked:
+        trace.check()
+    if asked[0][0].strict:  # tells of a bad line before torch is imported, which takes seconds
         from molprof.profiler.molecules.prompts import read_inputs
 
-        read_inputs(settings)
+        read_inputs(asked[0][0])
     if submission.cluster is not None:
-        check_folder("model", settings.model)
-        check_folder("tokenizer", settings.tokenizer)
+        for settings, _ in asked:
+            check_folder("model", settings.model)
+            check_folder("tokenizer", settings.tokenizer)
         from molprof.profiler.cluster.job import Task
 
-        name = output.name.removesuffix(".gz").removesuffix(".json")
-        task = Task(name, ("capture", *own_arguments(context)), str(output.absolute()))
+        task = Task(trace_stem(output.name), ("capture", *own_arguments(context)), str(output.absolute()))
         submit_command(submission, "capture", [task])
         return
-    from molprof.profiler.capture.capture import capture
+    from molprof.profiler.capture.capture import capture_together
 
-    with Progress() as progress:
-        result = capture(settings, trace, progress)
-    for line in result.notes:
-        note(line)
-    note(f"wrote {output} ({bytes_text(output.stat().st_size)}); next: molprof report {shlex.quote(str(output))}")
+    written: list[Path] = []
+    try:
+        with Progress() as progress:
+            for result in capture_together(asked, progress):
+                written.append(result.path)
+                name = f"{trace_stem(result.path.name)}: " if several else ""
+                for text in result.notes:
+                    progress.line(escaped(name + text))
+                if several:
+                    size = bytes_text(result.path.stat().st_size)
+                    progress.line(escaped(f"{name}wrote {result.path} ({size})"))
+    except KeyboardInterrupt:
+        if not written:
+            raise
+        note(f"interrupted; {len(written)} of {len(asked)} traces are written")
+        context.exit(130)
+    if several:
+        note(f"next: molprof compare {shlex.join(map(str, written))}")
+    else:
+        note(f"wrote {output} ({bytes_text(output.stat().st_size)}); next: molprof report {shlex.quote(str(output))}")
 
 
 def check_sampling(context: click.Context) -> None:
@@ -173,9 +223,34 @@ def capture_settings(project: Project, lp: bool | None, **options: Any) -> Captu
     if options["processor"] is not None and lp is not None:
         raise click.UsageError("--lp and --no-lp decide on a processor, --processor names one; give one of them")
     alias = project.model(options["model"])
+    lp = lp or options["processor"] == LP
+    options["processor"] = None if options["processor"] == NONE else options["processor"]
     if lp:
         options["processor"] = alias.processor or AUTO
     options |= {"model": alias.path, "tokenizer": project.tokenizer(options["tokenizer"], alias)}
     settings = CaptureSettings(**options)
     check_preset(settings)
     return settings
+
+
+def run_settings(project: Project, model: str, processor: str | None, **options: Any) -> dict[str, CaptureSettings]:
+    """The settings of each run by the name of its trace: every model with every processor, in that order."""
+    models = [model] if Path(model).exists() else _names("--model", model)
+    processors = [None] if processor is None else _names("--processor", processor)
+    several = len(models) * len(processors) > 1
+    found: dict[str, CaptureSettings] = {}
+    for one in models:
+        for chosen in processors:
+            word = chosen or (LP if options["lp"] else None)
+            word = None if word == NONE else word
+            own = {**options, "disagreement": False} if several and word is None else options  # the others have it
+            path = next_free(Path(default_name(one, word)), lambda path: path.name in found)
+            found[path.name] = capture_settings(project, model=one, processor=chosen, **own)
+    return found
+
+
+def _names(option: str, value: str) -> list[str]:
+    names = [name.strip() for name in value.split(",")]
+    if "" in names:
+        raise UsageError(f"{option} {value!r} names nothing between its commas", hint=f"e.g. {option} NAME,NAME")
+    return names

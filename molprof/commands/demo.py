@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from molprof.commands.options import deliver, engine_options, note, write
-from molprof.commands.progress import Progress, time_left
+from molprof.commands.progress import Progress
 from molprof.common.document import Document, Section
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing
+from molprof.common.text import escaped
 
 if TYPE_CHECKING:
     from molprof.analysis.figures import Report
@@ -64,8 +64,8 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     from molprof.analysis.documents.verdict import comparison_verdict
     from molprof.analysis.reports.load import ReportOptions, load_reports
     from molprof.common.settings import AUTO, CaptureSettings
-    from molprof.profiler.capture.capture import capture
-    from molprof.profiler.capture.tracefile import OutputFile
+    from molprof.profiler.capture.capture import capture_together
+    from molprof.profiler.capture.tracefile import OutputFile, trace_stem
     from molprof.profiler.molecules.prompts import short_molecules
 
     # One core stays free: torch's threads wait for each other at every operator, so one that shares its core with
@@ -74,23 +74,25 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     molecules = folder / "molecules.smi"
     with replacing(molecules) as part:
         part.write_text("".join(f"{smiles}\n" for smiles in short_molecules(count)))
-    began = time.monotonic()
-    for number, (name, (preset, constrained)) in enumerate(RUNS.items()):
-        note(f"run {number + 1} of {len(RUNS)}: {name}{_left(time.monotonic() - began, number)}")
-        settings = CaptureSettings(
-            model=preset,
-            processor=AUTO if constrained else None,
-            smiles=str(molecules),
-            count=count,
-            batch_size=count,
-            repeats=repeats,
-            threads=threads,
+    asked = [
+        (
+            CaptureSettings(
+                model=preset,
+                processor=AUTO if constrained else None,
+                smiles=str(molecules),
+                count=count,
+                batch_size=count,
+                repeats=repeats,
+                threads=threads,
+            ),
+            OutputFile(paths[name], force, ("molprof", *sys.argv[1:])),
         )
-        output = OutputFile(paths[name], force, ("molprof", *sys.argv[1:]))
-        with Progress(name) as progress:
-            result = capture(settings, output, progress)
-        for line in result.notes:
-            note(f"{name}: {line}")
+        for name, (preset, constrained) in RUNS.items()
+    ]
+    with Progress() as progress:
+        for result in capture_together(asked, progress):
+            for line in result.notes:
+                progress.line(escaped(f"{trace_stem(result.path.name)}: {line}"))
     note("reading the four traces")
     reports = load_reports(list(paths.values()), ReportOptions(trace_processor, cached=True))
     runs = dict(zip(RUNS, reports, strict=True))
@@ -108,10 +110,6 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
         ],
     }
     deliver(Document("", tuple(Section(title, tuple(lines)) for title, lines in after.items()), dict))
-
-
-def _left(elapsed_s: float, done: int) -> str:
-    return time_left(elapsed_s / done * (len(RUNS) - done)) if done else ""
 
 
 def _valid(report: Report) -> str:

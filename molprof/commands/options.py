@@ -13,6 +13,7 @@ import click
 
 from molprof.analysis.render import FORMATS, render
 from molprof.common.document import Document
+from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing, writing_stdout
 from molprof.common.text import escaped
 
@@ -108,17 +109,38 @@ def result_options(*more: str) -> Callable[[_F], _F]:
     return lambda command: style(output(_force_option(command)))
 
 
-def file_option(*endings: str) -> Callable[[_F], _F]:
-    """`-o` and `--force` of a command that writes a file of one of these endings, and nothing to stdout."""
-    shown = f"{', '.join(endings[:-1])} or {endings[-1]}"
+def file_option(*endings: str, folder_for: str | None = None) -> Callable[[_F], _F]:
+    """`-o` and `--force` of a command that writes a file of one of these endings, and nothing to stdout.
+
+    With `folder_for` OUT may be a folder, and the command checks it.
+    """
 
     def check(context: click.Context, parameter: click.Parameter, output: Path) -> Path:
-        if not output.name.lower().endswith(endings):
-            raise click.BadParameter(f"{output} does not end in {shown}")
+        if folder_for is None:
+            check_ending(output, endings)
         return output
 
-    output = _output_option(required=True, callback=check, help=f"File to write, {shown}.")
+    folder = "" if folder_for is None else f"; for {folder_for}, a folder"
+    output = _output_option(required=True, callback=check, help=f"File to write, {_either(endings)}{folder}.")
     return lambda command: output(_force_option(command))
+
+
+def check_ending(output: Path, endings: Sequence[str]) -> None:
+    """Refuse an OUT that ends in none of `endings`."""
+    if not output.name.lower().endswith(tuple(endings)):
+        raise click.BadParameter(f"{output} does not end in {_either(endings)}", param_hint="'-o' / '--output'")
+
+
+def _either(endings: Sequence[str]) -> str:
+    return f"{', '.join(endings[:-1])} or {endings[-1]}"
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of an output, and those above it. Raises UsageError where that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make {folder}: {error.strerror}", hint="name another with -o DIR") from error
 
 
 def fail_if_option(example: str) -> Callable[[_F], _F]:

@@ -22,6 +22,7 @@ _STAGES = {
     "profile": "recorded pass",
     "disagreement": "untimed pass for disagreement",
     "write": "writing the trace",
+    "failed": "failed",
 }
 _REDRAW_S = 0.1
 _CLEAR = "\r\x1b[2K"
@@ -68,13 +69,12 @@ class Lines:
 
 
 class Progress(Lines):
-    """Prints the progress of a capture, after `label`; a context manager, so that an error begins on a new line."""
+    """Prints the progress of a capture; a context manager, so that an error begins on a new line."""
 
-    def __init__(self, label: str = "") -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._label = f"{label}: " if label else ""
         self._drawn = 0.0
-        self._pass: tuple[str, int] = ("", 0)
+        self._pass: tuple[str, int, str] = ("", 0, "")
 
     def __enter__(self) -> Progress:
         return self
@@ -86,9 +86,10 @@ class Progress(Lines):
 
     def __call__(self, state: State) -> None:
         for line in state.notes:
-            self.line(f"{self._label}{escaped(line)}")
-        is_new = (state.stage, state.number) != self._pass
-        self._pass = (state.stage, state.number)
+            self.line(f"{_run(state)}{escaped(line)}")
+        this = state.stage, state.number, state.run
+        is_new = this != self._pass
+        self._pass = this
         if 0 < state.batches <= state.batch or (is_new and not self._live and state.stage in ("load", "write")):
             self.line(self._text(state))
         elif is_new or time.monotonic() - self._drawn >= _REDRAW_S:
@@ -96,7 +97,7 @@ class Progress(Lines):
             self.draw(self._text(state))
 
     def _text(self, state: State) -> str:
-        text: str = self._label + _STAGES.get(state.stage, state.stage)
+        text: str = _run(state) + _STAGES.get(state.stage, state.stage)
         if state.of > 1:
             text += f" {state.number}/{state.of}"
         if state.batches:
@@ -106,3 +107,7 @@ class Progress(Lines):
         if state.tokens and state.elapsed_ns:
             text += f", {state.tokens:,} tokens, {state.tokens / (state.elapsed_ns / 1e9):,.0f} tokens/s"
         return text
+
+
+def _run(state: State) -> str:
+    return f"{escaped(state.run)}: " if state.run else ""

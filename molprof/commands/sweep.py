@@ -13,7 +13,7 @@ import click
 
 from molprof.commands.capture import capture_settings, check_sampling
 from molprof.commands.capture import command as capture
-from molprof.commands.options import Seconds, note, write
+from molprof.commands.options import Seconds, make_folder, note, write
 from molprof.commands.submission import PARAMETERS, Submission, submit_command, submit_options, words
 from molprof.common.errors import MolprofError, RunError, UsageError
 from molprof.common.text import escaped
@@ -194,10 +194,7 @@ def _kept(
     """Put what an earlier sweep left in the folder into `entries`; return those that remain to be captured."""
     from molprof.profiler.sweep.index import read_index, write_index
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot make {folder}: {error.strerror}", hint="name another with -o DIR") from error
+    make_folder(folder)
     earlier = {entry.name: entry for entry in read_index(folder) or ()}
     left = []
     for entry in chosen:

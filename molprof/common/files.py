@@ -9,7 +9,7 @@ import itertools
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -171,12 +171,12 @@ def _remove(part: Path) -> None:
                 part.with_name(name).unlink()
 
 
-def next_free(path: Path) -> Path:
+def next_free(path: Path, taken: Callable[[Path], bool] = os.path.lexists) -> Path:
     """The path, or where a file has it the first that none has: `x-2.json.gz`, `x-3.json.gz`, ..."""
     ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
     stem = path.name.removesuffix(ending)
     names = itertools.chain((path.name,), (f"{stem}-{number}{ending}" for number in itertools.count(2)))
-    return next(place for name in names if not os.path.lexists(place := path.with_name(name)))
+    return next(place for name in names if not taken(place := path.with_name(name)))
 
 
 def check_output(path: Path, force: bool) -> None:

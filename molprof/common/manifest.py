@@ -111,6 +111,21 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Session:
+    """A capture of several runs, whose timed passes were interleaved: in each round every run had one, in random order.
+
+    Two runs of one session are compared round by round.
+    """
+
+    id: str  # the same in all traces of the capture
+    seed: int  # of the order
+    run: str = ""  # name of this run
+    others: list[str] = field(default_factory=list)  # names of the others
+    rounds: list[int] = field(default_factory=list)  # by timed pass, its round, from 0
+    places: list[int] = field(default_factory=list)  # by timed pass, its place in the round, from 0
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything about a run that is not an event."""
 
@@ -127,6 +142,7 @@ class Manifest:
     skipped: list[Skipped]
     # by batch, the rows that each step computed; None: one per molecule in every step
     rows_per_step: list[list[int]] | None = None
+    session: Session | None = None  # None: the capture had one run
 
     def setting(self, name: str) -> Any:
         """A setting by name; None if not recorded."""

@@ -70,8 +70,9 @@ class MoleculeRun:
 
 @dataclass(frozen=True)
 class Skipped:
-    """An input line that gave no prompt."""
+    """A part of the input that gave no prompt."""
 
     line: int
     text: str
     problem: str
+    place: str = "line"  # what `line` counts: line, row or entry

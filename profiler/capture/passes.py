@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from molprof.common.molecule_records import Disagreement
 from molprof.profiler.capture.disagreement import Watching
@@ -18,7 +20,8 @@ from molprof.profiler.decoding.runner import Runner
 class Progress:
     """How far a capture is."""
 
-    stage: str  # `load`, `weights`, `verify`, `warmup`, `repeat`, `unmarked`, `profile`, `disagreement` or `write`
+    # `load`, `weights`, `verify`, `warmup`, `repeat`, `unmarked`, `profile`, `disagreement`, `write` or `failed`
+    stage: str
     number: int = 1  # pass of the stage, layer of `weights`
     of: int = 1
     batch: int = 0  # finished
@@ -27,24 +30,31 @@ class Progress:
     max_steps: int = 0
     tokens: int = 0  # generated in finished batches of this pass
     elapsed_ns: int = 0  # since the pass began
-    notes: tuple[str, ...] = ()  # on the input, one line each; with `load` only
+    notes: tuple[str, ...] = ()  # one line each: with `load` on the input, with `failed` on the failure
+    run: str = ""  # name of the run; empty while models are loaded, and in a capture of one run
 
 
 Report = Callable[[Progress], None]
 
 
-class Passes:
-    """Runs passes and reports their progress."""
+# What transformers leaves on a model for its next `generate`: a static cache, or its length.
+_LEFT_ON_MODEL = ("_cache", "_previous_max_cache_length")
 
-    def __init__(self, runner: Runner, plans: list[BatchPlan], report: Report) -> None:
-        self.runner, self.plans, self.report = runner, plans, report
-        self._at = Progress("load")
+
+class Passes:
+    """Runs the passes of a run, named `name`, and reports their progress."""
+
+    def __init__(self, runner: Runner, plans: list[BatchPlan], report: Report, name: str = "") -> None:
+        self.runner, self.plans, self._report = runner, plans, report
+        self._at = Progress("load", run=name)
         self._began_ns = 0
+        self._left: dict[str, Any] = {}
 
     def run(self, stage: str, marks: Marks | None, number: int = 0, of: int = 1, only: int | None = None) -> PassResult:
         """Pass `number` of `of` of a stage: `Runner.run`."""
-        self._begin(Progress(stage, number + 1, of, batches=len(self.plans)))
-        result = self.runner.run(self.plans, marks, only)
+        self._begin(stage, number + 1, of)
+        with self._own_model():
+            result = self.runner.run(self.plans, marks, only)
         self.step(len(result.batches), 0, sum(len(row) for batch in result.batches for row in batch.rows))
         return result
 
@@ -55,11 +65,12 @@ class Passes:
         # Step by step: of a forced run, the model never gives scores token by token.
         settings = dataclasses.replace(self.runner.settings, forced_runs=False, drop_finished=False)
         runner: Runner = dataclasses.replace(self.runner, processor=watching, settings=settings)  # type: ignore[arg-type]
-        self._begin(Progress("disagreement", batches=len(self.plans)))
+        self._begin("disagreement")
         found = []
         tokens = 0
         for number in range(len(self.plans)):
-            (result,) = runner.run(self.plans, None, only=number).batches
+            with self._own_model():
+                (result,) = runner.run(self.plans, None, only=number).batches
             found.append((result, watching.batch.finish(result.rows)))
             tokens += sum(map(len, result.rows))
             self.step(number + 1, 0, tokens)
@@ -69,10 +80,27 @@ class Passes:
         """Reports a step of a pass that is not timed."""
         bound = self.plans[min(batch, len(self.plans) - 1)].max_new_tokens
         elapsed = time.perf_counter_ns() - self._began_ns
-        self.report(
+        self._report(
             dataclasses.replace(self._at, batch=batch, step=step, max_steps=bound, tokens=tokens, elapsed_ns=elapsed)
         )
 
-    def _begin(self, at: Progress) -> None:
-        self._at, self._began_ns = at, time.perf_counter_ns()
+    def tell(self, stage: str, *notes: str) -> None:
+        """Reports a stage that is no pass."""
+        self._report(Progress(stage, notes=notes, run=self._at.run))
+
+    def _begin(self, stage: str, number: int = 1, of: int = 1) -> None:
+        self._at = Progress(stage, number, of, batches=len(self.plans), run=self._at.run)
+        self._began_ns = time.perf_counter_ns()
         self.step(0, 0)
+
+    @contextmanager
+    def _own_model(self) -> Iterator[None]:
+        """Gives the model what this run's last pass left on it: another run's static cache has another length."""
+        model = self.runner.loaded.model.__dict__
+        others = {name: model.pop(name) for name in _LEFT_ON_MODEL if name in model}
+        model.update(self._left)
+        try:
+            yield
+        finally:
+            self._left = {name: model.pop(name) for name in _LEFT_ON_MODEL if name in model}
+            model.update(others)

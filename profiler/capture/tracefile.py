@@ -117,6 +117,11 @@ def default_name(model: str, processor: str | None) -> str:
     return "-".join(_UNSAFE.sub("-", part).strip("-.") or "run" for part in parts) + ".json.gz"
 
 
+def trace_stem(name: str) -> str:
+    """The name of a trace's file without its ending."""
+    return name.removesuffix(".gz").removesuffix(".json")
+
+
 def incomplete_path(output: Path) -> Path:
     """Where the events before a failed capture to `output` go: `x.json.gz` gives `x.incomplete.json.gz`."""
     ending = ".json.gz" if output.name.endswith(".json.gz") else ".json"

@@ -66,7 +66,7 @@ class _Layer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return self._capacity
 
-    get_max_cache_shape = get_max_length  # its name in the first transformers 5
+    get_max_cache_shape = get_max_length  # its name in transformers 4.57 and the first 5
 
 
 class RaggedCache(Cache):

@@ -9,7 +9,7 @@ Each step has four marks, at which phases begin:
 | P2 | the last of them | `sampling` |
 | S | the last stopping criterion | `bookkeeping`, until the next F or the end of `generate` |
 
-In transformers 5 (`GenerationMixin._sample`) the phases hold:
+In transformers 4.57 and 5 (`GenerationMixin._sample`) the phases hold:
 
 - `forward`: the forward, compiled or not; the float32 copy of the last logits; processors that `generate` makes from
   the model's own generation config.

@@ -13,7 +13,7 @@ from typing import Any
 from molprof.common.errors import MolprofError
 from molprof.profiler.cluster.scheduler import SchedulerError, available, check_reachable
 from molprof.profiler.doctor.trials import Answer, ask
-from molprof.profiler.environment import driver_version, installed_version, nvidia_smi
+from molprof.profiler.environment import driver_version, installed_version, nvidia_smi, outdated
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.project import NAME, find_project
 
@@ -141,7 +141,7 @@ def _gpu(torch: Answer) -> list[Check]:
         fix = "install a build of torch for this driver: https://pytorch.org/get-started/locally"
         checks.append(Check(_TORCH, f"{build['version']}: {problem}", BROKEN, fix))
     else:
-        checks.append(Check(_TORCH, build["version"], OK))
+        checks.append(_outdated(_TORCH) or Check(_TORCH, build["version"], OK))
     for name, value in (("cuda", build.get("cuda") or build.get("hip")), ("cudnn", build.get("cudnn"))):
         checks.append(Check(name, "none" if value is None else str(value), ABSENT if value is None else OK))
     return checks
@@ -162,11 +162,20 @@ def _optional(name: str, answer: Answer) -> Check:
 
 def _package(name: str, answer: Answer, absent: Check) -> Check:
     """A package that is imported; `absent` where it is not installed."""
+    if (old := _outdated(name)) is not None:
+        return old
     if answer.problem is None:
         return Check(name, installed_version(name) or (answer.value or {}).get("version"), OK)
     if answer.missing == name:
         return absent
     return Check(name, answer.problem, BROKEN, f"pip install --force-reinstall {name}")
+
+
+def _outdated(name: str) -> Check | None:
+    if (wanted := outdated(name)) is None:
+        return None
+    value = f"{installed_version(name)}; molprof requires {wanted}"
+    return Check(name, value, BROKEN, f"pip install --upgrade '{name}{wanted}'")
 
 
 def _backend(name: str, answer: Answer, torch: Answer) -> Check:

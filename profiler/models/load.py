@@ -70,10 +70,10 @@ def load(settings: CaptureSettings, report: Report = lambda layer, layers: None)
         else:
             model = _load_model(settings, dtype, device, local)
     loaded = describe(name, tokenizer, model, text)
+    notes = [] if settings.prompts is not None else _tag_notes(text)  # prompts of plain text have no tags
     if settings.weights == RANDOM:
-        note = "the weights are random: times and launches are real, tokens and drift are not meaningful"
-        return dataclasses.replace(loaded, notes=(*loaded.notes, note))
-    return loaded
+        notes.append("the weights are random: times and launches are real, tokens and drift are not meaningful")
+    return dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
 
 
 def describe(name: str, tokenizer_name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> LoadedModel:
@@ -98,12 +98,15 @@ def describe(name: str, tokenizer_name: str, model: PreTrainedModel, tokenizer: 
     declared = model.generation_config.eos_token_id
     ends = {eos, *(declared if isinstance(declared, list) else [declared])} - {None}
     target = Target(tokenizer, table, width, eos, tokenizer.pad_token_id, model.device)
-    notes = []
+    return LoadedModel(name, model, tokenizer, frozenset(ends), target, ())
+
+
+def _tag_notes(tokenizer: PreTrainedTokenizerFast) -> list[str]:
+    # Added tokens would have embeddings that were never trained, or none.
     split = [tag for tag in TAGS if len(tokenizer(tag, add_special_tokens=False)["input_ids"]) != 1]
-    if split:
-        # Added tokens would have embeddings that were never trained, or none.
-        notes.append(f"the tokenizer has no single token for {', '.join(split)}: it writes them as ordinary text")
-    return LoadedModel(name, model, tokenizer, frozenset(ends), target, tuple(notes))
+    return (
+        [f"the tokenizer has no single token for {', '.join(split)}: it writes them as ordinary text"] if split else []
+    )
 
 
 def _load_tokenizer(name: str, trust_remote_code: bool, local: str | None) -> PreTrainedTokenizerFast:

@@ -113,9 +113,11 @@ def _preset_backend(name: str, cache: Path | None = None) -> Tokenizer:
             return Tokenizer.from_file(str(stored))
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
-    specials = [*vocabulary.specials, *TAGS]
+    # Its name in transformers 5, and in 4.57; each ignores the other's.
+    names = ("extra_special_tokens", "additional_special_tokens")
+    specials = {name: [*vocabulary.specials, *TAGS] for name in names}
     backend = TikTokenConverter(  # takes 2 to 3 s
-        vocab_file=str(source), pattern=vocabulary.pattern, extra_special_tokens=specials
+        vocab_file=str(source), pattern=vocabulary.pattern, **specials
     ).converted()
     if (size := backend.get_vocab_size(with_added_tokens=False)) != vocabulary.base_tokens:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Prompts: molecules of a SMILES file or the built-in ones, or lines of plain text."""
+"""Prompts: molecules of a file or the built-in ones, or lines of plain text."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from molprof.common.files import read_text
 from molprof.common.molecule_records import Skipped
 from molprof.common.settings import CaptureSettings
 from molprof.common.text import shortened
+from molprof.profiler.molecules.files import Entry, MoleculeFile, molecules_of
 from molprof.profiler.molecules.smiles import Molecule, molecule, require_rdkit, split_atoms
 from molprof.profiler.molecules.template import prompt_text
 
@@ -21,8 +22,8 @@ SHORT_ATOMS = 8
 class Prompt:
     """One prompt."""
 
-    line: int  # in the input, from 1
-    name: str  # the input's second column; empty without one
+    line: int  # line, row or entry of the input, from 1
+    name: str  # the molecule's name in the input; empty without one
     text: str
     molecule: Molecule | None  # None for plain text
 
@@ -40,7 +41,7 @@ class Prompts:
 
     def notes(self) -> tuple[str, ...]:
         """Notes on skipped and missing lines, for the user."""
-        notes = [f"{self.source}, line {item.line}: {item.problem}; skipped" for item in self.skipped]
+        notes = [f"{self.source}, {item.place} {item.line}: {item.problem}; skipped" for item in self.skipped]
         count = len(self.prompts) // self.times
         if self.wanted is not None and count < self.wanted:
             plural = "" if count == 1 else "s"
@@ -60,44 +61,48 @@ def read_inputs(settings: CaptureSettings) -> Prompts:
 
 
 def read_prompts(path: Path | None, count: int | None, strict: bool = False) -> Prompts:
-    """The first `count` molecules of a SMILES file, or of the built-in list; without a count all of them.
+    """The first `count` molecules of a file, or of the built-in list; without a count all of them.
 
     Args:
-        path: a SMILES per line, optionally with a name after white space; empty lines and lines that begin with `#`
-            are ignored. None: the built-in molecules.
-        strict: raise for a line that RDKit cannot read instead of skipping it.
+        path: FILE or FILE:COLUMN (see `files.molecules_of`). None: the built-in molecules.
+        strict: raise for a SMILES that RDKit cannot read instead of skipping it.
 
     Raises:
-        UsageError: the file cannot be read or holds no molecule, or `strict` and a line is unreadable, or RDKit, which
-            every file needs, is missing.
+        UsageError: the file cannot be read or holds no molecule, or `strict` and a SMILES is unreadable, or RDKit,
+            which every file needs, is missing.
         RunError: the built-in list is missing from the installation.
     """
     source = "the built-in molecules" if path is None else str(path)
     prompts: list[Prompt] = []
     skipped: list[Skipped] = []
-    if path is not None:
+    if path is None:
+        found = MoleculeFile(tuple(Entry(number, text, "") for number, text in enumerate(_built_in(), start=1)), "line")
+    else:
         require_rdkit(f"reading SMILES of {path}")
-    for number, line in enumerate(_lines(path), start=1):
+        found = molecules_of(str(path))
+    for entry in found.entries:
         if len(prompts) == count:
             break
-        text, name = (*line.split(maxsplit=1), "", "")[:2]
-        if not text or text.startswith("#"):
-            continue
         try:
-            read = molecule(text) if path is not None else split_atoms(text)  # the built-in ones are canonical
+            if entry.problem is not None:
+                raise UsageError(entry.problem)
+            # the built-in ones are canonical
+            read = molecule(entry.text) if path is not None else split_atoms(entry.text)
         except UsageError as problem:
             if strict:
                 hint = "correct it, or leave out --strict"
-                raise UsageError(f"{source}, line {number}: {problem}", hint) from None
-            skipped.append(Skipped(number, text, str(problem)))
+                raise UsageError(f"{source}, {found.place} {entry.number}: {problem}", hint) from None
+            skipped.append(Skipped(entry.number, entry.text, str(problem), found.place))
             continue
-        prompts.append(Prompt(number, name.strip(), prompt_text(read.smiles), read))
+        prompts.append(Prompt(entry.number, entry.name, prompt_text(read.smiles), read))
     if not prompts:
-        why = "has no molecules"
+        why, hint = "has no molecules", "one SMILES per line, optionally followed by a name; or CSV, TSV, JSON, pickle"
         if skipped:
             shown = repr(shortened(skipped[0].text))
-            why = f"has no molecule that RDKit can read; line {skipped[0].line}: {shown}"
-        raise UsageError(f"{source} {why}", hint="one SMILES per line, optionally followed by a name")
+            why = f"has no molecule that RDKit can read; {found.place} {skipped[0].line}: {shown}"
+        if found.place != "line":
+            hint = f"name the column with SMILES: {source.partition(':')[0]}:COLUMN"
+        raise UsageError(f"{source} {why}", hint)
     return Prompts(tuple(prompts), tuple(skipped), source, count)
 
 
@@ -107,7 +112,8 @@ def read_texts(path: Path, count: int | None) -> Prompts:
     Raises:
         UsageError: the file cannot be read or holds no prompt.
     """
-    lines = enumerate(_lines(path), start=1)
+    # str.splitlines would also end a line at a form feed or U+2028, where no editor does.
+    lines = enumerate(read_text(path).removesuffix("\n").split("\n"), start=1)
     prompts = [Prompt(number, "", line, None) for number, line in lines if line.strip()]
     if not prompts:
         raise UsageError(f"{path} has no prompts", hint="one prompt of plain text per line")
@@ -127,12 +133,9 @@ def short_molecules(count: int) -> list[str]:
     return [item.smiles for item in ordered[:count]]
 
 
-def _lines(path: Path | None) -> list[str]:
-    if path is None:
-        try:
-            return resources.files(__package__).joinpath("molecules.smi").read_text().splitlines()
-        except OSError as problem:
-            hint = "--smiles FILE, or reinstall molprof"
-            raise RunError("the built-in molecules are missing from this installation", hint) from problem
-    # str.splitlines would also end a line at a form feed or U+2028, where no editor does.
-    return read_text(path).removesuffix("\n").split("\n")
+def _built_in() -> list[str]:
+    try:
+        return resources.files(__package__).joinpath("molecules.smi").read_text().splitlines()
+    except OSError as problem:
+        hint = "--smiles FILE, or reinstall molprof"
+        raise RunError("the built-in molecules are missing from this installation", hint) from problem

@@ -1,0 +1,190 @@
+"""One run of a capture: its warm-up, its timed passes one by one, and the trace of its recorded pass."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from molprof.common.errors import MolprofError, ProcessorError
+from molprof.common.files import scratch_file
+from molprof.common.manifest import KEY, SCHEMA, Manifest, Repeat, Session, Timings, Window
+from molprof.common.settings import CaptureSettings
+from molprof.common.values import counted, now
+from molprof.profiler.capture.account import molecule_runs, resolved
+from molprof.profiler.capture.passes import Passes, Report
+from molprof.profiler.capture.recorded_pass import check_window, choose_window, kept_recording, recorded_pass
+from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, token_events, write_trace
+from molprof.profiler.decoding.batches import PassResult
+from molprof.profiler.decoding.marks import HostMarks, mark_cost_ns, signature_cost_ns
+from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.environment import environment
+from molprof.profiler.models.load import LoadedModel
+from molprof.profiler.molecules.prompts import Prompts
+from molprof.profiler.processors import make_processor
+from molprof.profiler.processors.checked import UserProcessor
+
+
+@dataclass(frozen=True)
+class CaptureResult:
+    """A finished run: the trace's path, and remarks on the run, one line each."""
+
+    path: Path
+    manifest: Manifest
+    notes: tuple[str, ...]
+
+
+class CapturedRun:
+    """One run: call `warm_up`, `timed_pass` as often as there are repeats, `unmarked_pass`, then `record`.
+
+    Passes of other runs may come between them, also of the same model.
+
+    Args:
+        name: for progress; empty where the capture has one run.
+
+    Raises:
+        UsageError: the settings, the processor and the prompts do not fit each other.
+    """
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        output: OutputFile,
+        loaded: LoadedModel,
+        prompts: Prompts,
+        report: Report = lambda progress: None,
+        name: str = "",
+    ) -> None:
+        processor = None if settings.processor is None else make_processor(settings.processor, loaded.target)
+        runner = Runner(loaded, processor, settings)
+        plans = runner.plan(prompts.prompts)
+        if settings.window is not None:
+            check_window(settings.window, plans[0].max_new_tokens)  # before the passes, as far as the bound tells
+        self.settings, self.output, self.prompts, self.name = settings, output, prompts, name
+        self.passes = Passes(runner, plans, report, name)
+        self._looked_at: PassResult | None = None
+        self._warmup: list[PassResult] = []
+        self._results: list[PassResult] = []
+        self._repeats: list[Repeat] = []
+        self._unmarked: PassResult | None = None
+
+    def warm_up(self) -> None:
+        """The untimed pass that checks a user's processor, and the warm-up passes."""
+        runner, passes = self.passes.runner, self.passes
+        if isinstance(runner.processor, UserProcessor):
+            # The checks cause host syncs, so they have a pass of their own, which is not timed.
+            runner.processor.verify = True
+            self._looked_at = passes.run("verify", HostMarks(passes.step))
+            runner.processor.verify = False
+        count = self.settings.warmup
+        self._warmup = [passes.run("warmup", HostMarks(passes.step), number, count) for number in range(count)]
+
+    def timed_pass(self) -> None:
+        """The next timed pass."""
+        marks = HostMarks()
+        result = self.passes.run("repeat", marks, len(self._results), self.settings.repeats)
+        self._results.append(result)
+        self._repeats.append(
+            Repeat(result.wall_ns, marks.phases_ns(), marks.steps_ns(), result.compiles, result.compile_ns)
+        )
+
+    def unmarked_pass(self) -> None:
+        """The timed pass without phase timestamps."""
+        self._unmarked = self.passes.run("unmarked", None)
+
+    def record(self, session: Session | None = None) -> CaptureResult:
+        """The recorded pass, and the trace file with tokens and manifest."""
+        with ExitStack() as stack:
+            # Made late: a capture that is killed before leaves nothing. A name of its own: torch replaces the file.
+            raw = functools.cache(lambda: Path(f"{stack.enter_context(scratch_file(self.output.path))}.json"))
+            try:
+                return self._record(raw, session)
+            except ProcessorError as problem:
+                raise kept_recording(self.output, self.passes, raw(), problem) from problem
+
+    def failed(self, problem: MolprofError) -> MolprofError:
+        """What to raise for a failure of a pass before `record`; the steps before a processor's failure are kept."""
+        if not isinstance(problem, ProcessorError):
+            return problem
+        with scratch_file(self.output.path) as part:
+            return kept_recording(self.output, self.passes, Path(f"{part}.json"), problem)
+
+    def _record(self, raw: Callable[[], Path], session: Session | None) -> CaptureResult:
+        """The recorded pass, exported to the path that `raw` returns, and the trace of all passes."""
+        settings, passes, unmarked = self.settings, self.passes, self._unmarked
+        runner, plans, loaded = passes.runner, passes.plans, passes.runner.loaded
+        assert unmarked is not None
+        reference = self._results[0]
+        window = choose_window(settings.window, settings.full, reference)
+        profiled, steps = recorded_pass(passes, window, raw(), self.output)
+        watched = passes.watched() if settings.disagreement else None
+        passes.tell("write")
+        molecules, texts = molecule_runs(runner, plans, reference, watched)
+        same = [sum(repeat.steps_ns[batch][step] for batch, step in steps) for repeat in self._repeats]
+        timings = Timings(
+            warmup_ns=[result.wall_ns for result in self._warmup],
+            repeats=self._repeats,
+            mark_ns=mark_cost_ns(),
+            unmarked_wall_ns=unmarked.wall_ns,
+            profiled_steps_ns=sum(span.duration_ns for span in steps.values()),
+            unprofiled_steps_ns=round(statistics.median(same)),
+            signature_ns=None if settings.own_loop else signature_cost_ns(),
+            warmup_compiles=[result.compiles for result in self._warmup],
+            warmup_compile_ns=[result.compile_ns for result in self._warmup],
+            profiled_wall_ns=profiled.wall_ns if settings.full else None,
+        )
+        manifest = Manifest(
+            schema=SCHEMA,
+            created=now(),
+            command=list(self.output.command),
+            environment=environment(loaded.target.device),
+            settings=settings,
+            resolved=resolved(runner, plans, reference),
+            timings=timings,
+            window=window,
+            steps_per_batch=[batch.steps for batch in reference.batches],
+            molecules=molecules,
+            skipped=list(self.prompts.skipped),
+            rows_per_step=[list(batch.rows_per_step) for batch in reference.batches],
+            session=session,
+        )
+        path = write_trace(raw(), self.output, token_events(molecules, texts, steps), KEY, manifest.to_json())
+        left = incomplete_path(self.output.path)
+        if is_incomplete(left):
+            left.unlink()  # of an earlier run that failed
+        notes = [*loaded.notes, *_notes(settings, [*self._results, unmarked], profiled, window)]
+        if self._looked_at is not None and self._looked_at.batches != reference.batches:
+            notes.append(
+                "the timed passes wrote another text than the checking pass: nothing checked that the processor left "
+                "every row a token there"
+            )
+        if settings.disagreement and (lost := sum(run.disagreement is None for run in molecules)):
+            notes.append(
+                f"the pass for disagreement wrote another text for {lost} molecules: none is recorded for them"
+            )
+        if unchecked := sum(run.unchecked for run in molecules):
+            notes.append(
+                f"validity of {unchecked} of {counted(len(molecules), 'molecule')} not recorded: their skeletons are "
+                "not the prompts', and RDKit, which compares molecules, is not installed (pip install 'molprof[rdkit]')"
+            )
+        return CaptureResult(path, manifest, tuple(notes))
+
+
+def _notes(settings: CaptureSettings, results: list[PassResult], profiled: PassResult, window: Window) -> list[str]:
+    notes = []
+    if window.full is False and settings.window is not None and window.last_step < settings.window[1]:
+        notes.append(f"the recorded steps end at step {window.last_step}, the last one")
+    reference = results[0].batches
+    if any(result.batches != reference for result in results[1:]):
+        notes.append("the timed passes did not all write the same text: their times measure different work")
+    expected = reference if window.full else reference[window.batch : window.batch + 1]
+    if any(
+        batch.written(row, got.steps) != wrote
+        for batch, got in zip(expected, profiled.batches, strict=True)
+        for row, wrote in enumerate(got.rows)
+    ):
+        notes.append("the recorded pass wrote another text than the timed passes, whose tokens the trace shows")
+    return notes

@@ -1,0 +1,81 @@
+"""The oldest transformers that molprof supports writes the same text as the installed one; an older one is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from molprof.common.errors import UsageError
+from molprof.common.settings import CaptureSettings
+from molprof.profiler.capture.capture import capture
+from molprof.profiler.capture.tracefile import OutputFile
+from molprof.profiler.doctor import checks
+from molprof.profiler.doctor.checks import BROKEN, Check
+from molprof.profiler.doctor.trials import Answer
+from molprof.profiler.environment import check_versions, outdated
+
+FOLDER = os.environ.get("MOLPROF_TRANSFORMERS_4")
+CAPTURES: dict[str, dict[str, Any]] = {
+    "forced": {"model": "qwen", "processor": "grammar", "forced_runs": True},
+    "static": {"model": "qwen", "processor": "vectorized", "kv_cache": "static", "disagreement": True},
+}
+SMALL: dict[str, Any] = {"count": 1, "batch_size": 1, "repeats": 1, "warmup": 0, "max_new_tokens": 16}
+RUN = """
+import json, sys
+from pathlib import Path
+from molprof.common.settings import CaptureSettings
+from molprof.profiler.capture.capture import capture
+from molprof.profiler.capture.tracefile import OutputFile
+for name, settings in json.loads(sys.argv[1]).items():
+    capture(CaptureSettings(**settings), OutputFile(Path(name + ".json.gz")))
+"""
+
+
+def _written(path: Path) -> tuple[str, list[list[int]]]:
+    """The version of transformers that a trace names, and the tokens of its molecules."""
+    manifest = json.loads(gzip.decompress(path.read_bytes()))["molprof"]
+    return manifest["environment"]["transformers"], [run["token_ids"] for run in manifest["molecules"]]
+
+
+@pytest.mark.skipif(FOLDER is None, reason="MOLPROF_TRANSFORMERS_4 names no folder with transformers 4.57")
+def test_the_oldest_transformers_writes_the_same_text(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(FOLDER), os.environ.get("PYTHONPATH", "")])
+    asked = {name: {**settings, **SMALL} for name, settings in CAPTURES.items()}
+    subprocess.run(
+        [sys.executable, "-c", RUN, json.dumps(asked)], env={**os.environ, "PYTHONPATH": path}, cwd=tmp_path, check=True
+    )
+    for name, settings in asked.items():
+        now = capture(CaptureSettings(**settings), OutputFile(tmp_path / f"{name}-now.json.gz")).path
+        (old, before), (_, after) = _written(tmp_path / f"{name}.json.gz"), _written(now)
+        assert old.startswith("4.57.")
+        assert before == after
+
+
+@pytest.fixture
+def old_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "transformers-4.51.3.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 4.51.3\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_an_older_transformers_is_refused(old_transformers: None) -> None:
+    with pytest.raises(
+        UsageError, match=r"transformers 4\.51\.3 is too old: molprof requires transformers>=4\.57"
+    ) as told:
+        check_versions()
+    assert told.value.hint == "pip install --upgrade 'transformers>=4.57'"
+    assert outdated("torch") is None
+
+
+def test_the_doctor_names_an_older_transformers(old_transformers: None) -> None:
+    assert checks._required("transformers", Answer({"version": "4.51.3"})) == Check(
+        "transformers", "4.51.3; molprof requires >=4.57", BROKEN, "pip install --upgrade 'transformers>=4.57'"
+    )
