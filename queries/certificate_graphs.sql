@@ -5,9 +5,11 @@
 --   FROM molprof_graph_without_work
 --   ORDER BY name;
 
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
 INCLUDE PERFETTO MODULE molprof.graphs;
 
--- Calls that launch graphs, by name, where any of them has no work.
+-- Calls that launch graphs, by name, where any of them has no work. Calls without a correlation number are left out.
 CREATE PERFETTO VIEW molprof_graph_without_work(
   -- Name of the runtime or driver function.
   name STRING,
@@ -25,6 +27,8 @@ SELECT
   SUM(kernels + memory_operations = 0) AS without_work,
   SUM(kernels) AS kernels
 FROM molprof_graph_launch
+WHERE
+  id IN (SELECT id FROM molprof_gpu_call WHERE correlation IS NOT NULL)
 GROUP BY
   name
 HAVING

@@ -175,7 +175,7 @@ ORDER BY
 -- GPU work without a call of its correlation number, by place.
 CREATE PERFETTO VIEW molprof_missing_call(
   -- start: its number is below that of any recorded call, so it was launched before the recording; later: its number is
-  -- not; all: no GPU work has a call.
+  -- not; all: no GPU work has a call; unnumbered: it has no number.
   place STRING,
   -- Kernels.
   kernels LONG,
@@ -196,8 +196,6 @@ WITH
       correlation,
       correlation IN (SELECT correlation FROM molprof_gpu_call WHERE correlation IS NOT NULL) AS has_call
     FROM molprof_gpu_work
-    WHERE
-      correlation IS NOT NULL
   ),
   known AS (
     SELECT
@@ -206,7 +204,8 @@ WITH
   )
 SELECT
   CASE
-    WHEN NOT known.any_call THEN 'all'
+    WHEN work.correlation IS NULL THEN 'unnumbered'
+    WHEN NOT IFNULL(known.any_call, 0) THEN 'all'
     WHEN work.correlation < known.least THEN 'start'
     ELSE 'later'
   END AS place,
@@ -217,7 +216,7 @@ SELECT
 FROM work
 CROSS JOIN known
 WHERE
-  NOT work.has_call
+  NOT IFNULL(work.has_call, 0)
 GROUP BY
   1
 ORDER BY

@@ -85,29 +85,6 @@ def whole(name: str) -> Report:
 
 @needs_traces
 @pytest.mark.parametrize(
-    ("path", "checks"),
-    [
-        ("traces/torch_compile_triton", set()),
-        ("traces/v100_resnet_ddp", set()),
-        ("traces/mi300x_sglang_qwen3_8b_decode", set()),
-        ("ranks/megatron_tp8_rank0", set()),
-        # 544 of its 546 launches are recorded into a graph, and start nothing.
-        ("graphs/mi300x_sglang_qwen3_8b_capture_bs32", set()),
-        ("traces/b200_vllm_eager", {"overlap"}),
-        ("traces/mi300x_vllm_decode_graph", {"memory"}),
-        ("traces/mi300x_vllm_piecewise_graph", {"overlap", "memory"}),
-        ("traces/h100_qwen1.5_0.5b", {"earlier_work"}),
-        ("pairs/mi300_qwen1.5_0.5b", {"earlier_work", "clocks"}),
-    ],
-)
-def test_public_traces(path: str, checks: set[str]) -> None:
-    certificate = certified(load_report(Path(str(CORPUS), f"{path}.json.gz")))
-    assert {doubt.check for doubt in certificate.doubts} == checks
-    assert (certificate.verdict == "exact") == (not checks)
-
-
-@needs_traces
-@pytest.mark.parametrize(
     ("check", "chosen"),
     [("started_late", slice(0, 20)), ("cut_end", slice(-20, None)), ("dropped", slice(1000, 1020))],
 )

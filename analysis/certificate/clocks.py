@@ -25,8 +25,8 @@ def _find(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     if row["early_work"] or row["late_work"]:
         yield from _two_clocks(row)
     if row["backward_calls"]:
-        calls = counted(row["backward_calls"], "call")
-        reason = f"{calls} of the host begin up to {time_text(row['backward_ns'])} before earlier ones: its clock jumps"
+        cases = counted(row["backward_calls"], "case")
+        reason = f"the host's clock goes back by up to {time_text(row['backward_ns'])} ({cases})"
         for group in ("host_time", "links", "gpu_idle"):
             if group in facts.recorded:
                 yield Doubt(group, "not_to_be_had", reason, (), row)
@@ -37,11 +37,11 @@ def _two_clocks(row: dict[str, Any]) -> Iterator[Doubt]:
     early_ns, late_ns = row["earliest_ns"], row["latest_ns"]
     reasons = []
     if early_ns:
-        work = counted(row["early_work"], "piece")
-        reasons.append(f"{work} of GPU work begin before their call, by up to {time_text(early_ns)}")
+        cases = counted(row["early_work"], "case")
+        reasons.append(f"GPU work begins up to {time_text(early_ns)} before its call ({cases})")
     if late_ns:
-        work = counted(row["late_work"], "piece")
-        reasons.append(f"{work} of GPU work end after the sync that waited for it, by up to {time_text(late_ns)}")
+        cases = counted(row["late_work"], "case")
+        reasons.append(f"GPU work ends up to {time_text(late_ns)} after a sync that waited for it ({cases})")
     reason = "; ".join(reasons)
     offset_explains = not (early_ns and late_ns) and (
         late_ns <= row["least_delay_ns"]

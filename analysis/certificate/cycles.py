@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from molprof.analysis.certificate.model import Bound, Check, Doubt, Facts
+from molprof.analysis.certificate.model import Bound, Check, Doubt, Facts, Group
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row, query_rows
 from molprof.analysis.reader import TraceInfo
@@ -26,7 +26,7 @@ def _find(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
             Bound(f"devices.{device}.idle_ns", idle_ns - between.get(device, 0), idle_ns, idle_ns)
             for device, (_, idle_ns) in facts.devices.items()
         )
-        group = "gpu_idle" if bounds else "host_time"
+        group: Group = "gpu_idle" if bounds else "host_time"
         yield Doubt(group, "bounded", reason, bounds, {"runs": len(runs), "gap_ns": gap_ns})
     if numbers := query_row(engine, _SHARED)["numbers"]:
         reason = f"{count_text(numbers)} correlation numbers belong to several launches"

@@ -8,7 +8,7 @@ from molprof.analysis.certificate.model import Bound, Check, Doubt, Facts
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row
 from molprof.analysis.reader import TraceInfo
-from molprof.common.values import counted
+from molprof.common.values import count_text, counted
 
 _GRAPHS = Query(
     "certificate_graphs",
@@ -23,8 +23,7 @@ def _find(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     if not without:
         return
     evidence = {"graph_launches": all_launches, "without_work": without}
-    which = "no graph launch has" if without == all_launches else f"{counted(without, 'graph launch', 'es')} have"
-    reason = f"{which} recorded work"
+    reason = f"{counted(without, 'graph launch', 'es')} of {count_text(all_launches)} without GPU work"
     if without == all_launches:
         yield Doubt("graphs", "not_to_be_had", reason, (), evidence)
     else:

@@ -63,9 +63,9 @@ def _missing_work(engine: Engine, info: TraceInfo, facts: Facts, place: str, tex
 
 
 def _dropped(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
-    yield from _missing_work(engine, info, facts, "middle", "{launches} between others have no GPU work: dropped")
+    yield from _missing_work(engine, info, facts, "middle", "{launches} between others without GPU work: dropped")
     for row in _rows(engine, _CALL, "later"):
-        reason = f"{counted(row['kernels'], 'kernel')} have no recorded call: dropped"
+        reason = f"{counted(row['kernels'], 'kernel')} without recorded call: dropped"
         evidence = {key: value for key, value in row.items() if key != "place"}
         calls = Bound("counts.launches", facts.launches, facts.launches, facts.launches + row["calls"])
         yield Doubt("launches", "bounded", reason, (calls,), evidence)
@@ -89,12 +89,18 @@ def _losses(info: TraceInfo) -> list[str]:
 def _no_calls(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     for row in _rows(engine, _CALL, "start"):
         evidence = {key: value for key, value in row.items() if key != "place"}
-        reason = f"{counted(row['kernels'], 'kernel')} were launched before the recording"
+        reason = f"{counted(row['kernels'], 'kernel')} launched before the recording"
         kernels = Bound("counts.kernels", facts.kernels - row["kernels"], facts.kernels, facts.kernels)
         time_ns = facts.kernel_time_ns
         yield Doubt("gpu_work", "bounded", reason, (kernels,), evidence)
         bound = Bound("counts.kernel_time_ns", time_ns - row["kernel_time_ns"], time_ns, time_ns)
         yield Doubt("gpu_time", "bounded", reason, (bound,), evidence)
+    for row in _rows(engine, _CALL, "unnumbered"):
+        evidence = {key: value for key, value in row.items() if key != "place"}
+        reason = f"{counted(row['kernels'], 'kernel')} without correlation number"
+        for group in ("links", "steps", "graphs"):
+            if group in facts.recorded:
+                yield Doubt(group, "not_to_be_had", reason, (), evidence)
     for row in _rows(engine, _CALL, "all"):
         evidence = {key: value for key, value in row.items() if key != "place"}
         known = facts.launches + facts.graph_launches
@@ -108,19 +114,19 @@ STARTED_LATE = Check(
     "started_late",
     "the first launches have GPU work",
     (_WORK, _TIME),
-    partial(_missing_work, place="start", text="the first {launches} have no GPU work: the profiler started late"),
+    partial(_missing_work, place="start", text="{launches} at the start without GPU work: recorded too late"),
 )
 CUT_END = Check(
     "cut_end",
     "the last launches have GPU work",
     (_WORK, _TIME),
-    partial(_missing_work, place="end", text="the last {launches} have no GPU work: the recording was cut"),
+    partial(_missing_work, place="end", text="{launches} at the end without GPU work: recording cut"),
 )
 NO_WORK = Check(
     "no_work",
     "launches have GPU work at all",
     (_WORK, _TIME),
-    partial(_missing_work, place="all", text="none of {launches} has GPU work"),
+    partial(_missing_work, place="all", text="{launches}, all without GPU work"),
 )
 DROPPED = Check("dropped", "no activities were dropped", (_WORK, _CALL), _dropped)
 EARLIER_WORK = Check("earlier_work", "GPU work has its call", (_CALL,), _no_calls)

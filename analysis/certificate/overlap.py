@@ -8,7 +8,7 @@ from molprof.analysis.certificate.model import Bound, Check, Doubt, Facts
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.reader import TraceInfo
-from molprof.common.values import count_text
+from molprof.common.values import counted
 
 _STREAMS = Query(
     "certificate_overlap",
@@ -32,7 +32,7 @@ def _find(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     yield Doubt(
         "gpu_time",
         "bounded",
-        f"{count_text(overlaps)} pieces of work on {where} begin before the one ahead ends (union against sum)",
+        f"{counted(overlaps, 'overlap')} of work on {where} (union against sum)",
         tuple(bounds),
         {"overlaps": overlaps, "overlap_ns": overlap_ns, "longest_ns": max(s["longest_ns"] for s in streams)},
     )

@@ -28,7 +28,7 @@ def _find(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
             # At most, the steps without work were like the largest of the others.
             low, high = row[part] / steps, (row[part] + without * row[f"most_{part}"]) / steps
             bounds.append(Bound(f"steps.{row['kind'] or row['source']}.{name}", low, low, high))
-        reason = f"{count_text(without)} of {count_text(steps)} {kind} have no GPU work"
+        reason = f"{count_text(without)} of {count_text(steps)} {kind} without GPU work"
         yield Doubt("steps", "bounded", reason, tuple(bounds), row)
 
 

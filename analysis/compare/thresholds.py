@@ -32,7 +32,10 @@ _UNCERTAIN = Figure(
     "count",
     lambda report: None if report.certificate is None else len(report.certificate.uncertain),
 )
-_FORMS = "uncertain, or FIGURE, then > >= < or <=, then a change (+5%, -5%) or a value: launches_per_token>+5%  wall_ns>2s  junk_tokens>0"
+_FORMS = (
+    "FIGURE, then > >= < or <=, then a change (+5%, -5%) or a value: launches_per_token>+5%  wall_ns>2s  junk_tokens>0;"
+    " or uncertain"
+)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from molprof.analysis.compare import run_labels
-from molprof.analysis.documents.certificate import certificate_section
+from molprof.analysis.documents.certificate import certificate_sections
 from molprof.analysis.documents.figures import Reports, figure_values, report_figures, settings_section
 from molprof.analysis.documents.run import run_sections
 from molprof.analysis.documents.verdict import report_verdict
@@ -28,7 +28,7 @@ def report_document(report: Report) -> Document:
     return Document(
         f"molprof report: {report.trace.path}",
         (
-            certificate_section(reports),
+            *certificate_sections(reports),
             plot_sections(subject_of(report)),
             findings_section(reports),
             report_figures(reports.labels[0], report),
