@@ -33,7 +33,7 @@ ANALYSIS = (
     ("molprof.analysis.certificate",),
     ("molprof.analysis.figures", "molprof.analysis.query"),
     ("molprof.analysis.findings", "molprof.analysis.compare", "molprof.analysis.trim", "molprof.analysis.ui"),
-    ("molprof.analysis.reports", "molprof.analysis.bench"),
+    ("molprof.analysis.reports", "molprof.analysis.bench", "molprof.analysis.ranks"),
     ("molprof.analysis.plots",),
     ("molprof.analysis.documents",),
 )

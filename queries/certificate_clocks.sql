@@ -1,11 +1,12 @@
--- Where the times of a trace contradict each other: the clocks of the host and the GPU, and the host's own.
+-- Times of a trace that contradict each other: of the host and the GPU, and of the host alone.
 --
 -- GPU work cannot begin before its call, nor end after a device sync that waited for it. Correlation numbers rise with
 -- time in each thread, so a call with a higher number that begins earlier shows a clock that went back.
 --
 -- Example:
 --   SELECT early_work, earliest_ns, late_work, latest_ns, backward_calls, backward_ns
---   FROM molprof_clock;
+--   FROM molprof_clock
+--   ORDER BY early_work;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 

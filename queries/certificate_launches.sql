@@ -1,4 +1,4 @@
--- Launches whose GPU work is not recorded, and GPU work whose call is not recorded, by where in the recording they are.
+-- Launches whose GPU work is not recorded, and GPU work whose call is not recorded.
 --
 -- A launch inside a stream capture runs nothing: it becomes a node of a graph.
 --

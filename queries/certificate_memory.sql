@@ -2,7 +2,8 @@
 --
 -- Example:
 --   SELECT events
---   FROM molprof_memory_event_count;
+--   FROM molprof_memory_event_count
+--   ORDER BY events;
 
 -- One row.
 CREATE PERFETTO VIEW molprof_memory_event_count(

@@ -1,4 +1,4 @@
--- Processes of one file: torch.profiler records one process, so a file with several was merged, mostly from ranks.
+-- Processes of one file: torch.profiler records one, so a file with several was merged.
 --
 -- Example:
 --   SELECT pid, name, operators, gpu_calls

@@ -179,7 +179,7 @@ def test_a_report_needs_no_other_args() -> None:
     own = {"molprof_tid", "sequence", "batch", "row", "smiles", "tokens", "position"}
     own |= {"token_id", "text", "kind", "block", "step", "block_free", "block_needed"}
     own |= {"probability", "rank", "choice", "forbidden"}
-    used = {name for sql in modules().values() for name in re.findall(r"'args\.([^'\[]+)", sql)}
+    used = {name for sql in modules().values() for name in re.findall(r"'args\.([^'\[.]+)", sql)}
     assert used - own <= set(NEEDED_ARGS)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from molprof.analysis.certificate.model import Bound, Check, Doubt, Facts
+from molprof.analysis.certificate.model import Bound, Check, Doubt, Facts, Group
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.reader import TraceInfo
@@ -105,7 +105,8 @@ def _no_calls(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
         evidence = {key: value for key, value in row.items() if key != "place"}
         known = facts.launches + facts.graph_launches
         reason = "no GPU work has the number of a recorded call" if known else "no launch calls are recorded"
-        for group in ("links", "steps") if known else ("launches", "links", "steps"):
+        groups: tuple[Group, ...] = ("links", "steps") if known else ("launches", "links", "steps")
+        for group in groups:
             if group != "steps" or facts.steps:
                 yield Doubt(group, "not_to_be_had", reason, (), evidence)
 

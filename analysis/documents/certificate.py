@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import count, product
 from string import ascii_lowercase
 
-from molprof.analysis.certificate.model import Bound, Certificate
+from molprof.analysis.certificate.model import Bound
 from molprof.analysis.documents.figures import Reports
 from molprof.analysis.figures import Report
 from molprof.common.document import Row, Section, pairs
