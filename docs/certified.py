@@ -17,7 +17,7 @@ from molprof.analysis.reports.load import load_report
 from molprof.common.files import replacing
 
 PAGE = Path(__file__).parent / "certificate.md"
-FOLDERS = ("traces", "pairs", "graphs", "ranks")
+FOLDERS = ("traces", "pairs", "graphs", "ranks", "native")
 BEGIN, END = "<!-- docs/certified.py writes from here: {} -->", "<!-- to here -->"
 
 
