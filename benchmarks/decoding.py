@@ -60,7 +60,8 @@ def ways(options: argparse.Namespace, model: str) -> dict[Named, tuple[Runner, l
     made: dict[Named, tuple[Runner, list[BatchPlan]]] = {}
 
     def add(processor: Any, way: str, **loop: Any) -> None:
-        used = runner(loaded, processor, batch_size=options.batch_size, **{"kv_cache": options.kv_cache, **loop})
+        bounds = {"batch_size": options.batch_size, "max_new_tokens": options.max_new_tokens}
+        used = runner(loaded, processor, **bounds, **{"kv_cache": options.kv_cache, **loop})
         made[processor.name if processor else None, way] = used, used.plan(prompts)
 
     add(None, DEFAULT, sort=False, kv_cache="dynamic")

@@ -103,14 +103,17 @@ def _graph(model: str, run: str, size: str) -> Step:
 
 
 def _costs(size: str) -> tuple[Step, ...]:
-    few = ("-n", "2", "--batch-size", "2", "--device", "cpu") if size == TINY else ("-n", "64", "--batch-size", "32")
+    few: tuple[str, ...] = ("-n", "64", "--batch-size", "32")
+    if size == TINY:
+        few = ("-n", "2", "--batch-size", "2", "--max-new-tokens", "32", "--device", "cpu")
     steps = []
     for model in MODELS:
         common = ("--models", model, *few, *_sized(model, size), "-o", FILE)
         rounds = ("--rounds", "1" if size == TINY else "2")
+        repeats = ("--repeats", "1" if size == TINY else "3")
         steps += [
             Step(f"processors-{model}", ("processors.py", *common, *rounds), f"processors-{model}.json", 200),
-            Step(f"decoding-{model}", ("decoding.py", *common), f"decoding-{model}.json", 200),
+            Step(f"decoding-{model}", ("decoding.py", *common, *repeats), f"decoding-{model}.json", 200),
         ]
     for peer in PEERS:
         options = ("--processor", peer, *(() if size == TINY else ("--repeats", "1")))

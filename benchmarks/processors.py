@@ -91,7 +91,9 @@ def main() -> None:
         loaded = load(CaptureSettings(name, size=options.size, device=options.device, dtype=options.dtype))
         models[name], left_out[name] = measure(loaded, read_prompts(None, options.count).prompts, options)
     dtype = str(loaded.model.dtype).removeprefix("torch.")
-    settings = CostSettings(options.size, options.count, options.batch_size, options.rounds, dtype)
+    settings = CostSettings(
+        options.size, options.count, options.batch_size, options.rounds, dtype, options.max_new_tokens
+    )
     where = environment(loaded.target.device)
     finish(Costs(SCHEMA, RECORD, now(), where, settings, models, left_out, options.note), options)
 
@@ -123,7 +125,7 @@ def measure(
     for number in range(rounds):
         for name, processor in made.items():
             progress(f"{loaded.name} {name}, round {number + 1} of {rounds}")
-            figures, runs[name] = one_pass(loaded, processor, prompts, size)
+            figures, runs[name] = one_pass(loaded, processor, prompts, options)
             passes[name].append(figures)
     costs = [
         Cost(
@@ -139,9 +141,11 @@ def measure(
     return costs, left_out
 
 
-def one_pass(loaded: LoadedModel, processor: Any, prompts: Sequence[Prompt], size: int) -> tuple[Round, list[Any]]:
+def one_pass(
+    loaded: LoadedModel, processor: Any, prompts: Sequence[Prompt], options: argparse.Namespace
+) -> tuple[Round, list[Any]]:
     """Time one pass: its figures, and its molecules."""
-    used = runner(loaded, processor, batch_size=size)
+    used = runner(loaded, processor, batch_size=options.batch_size, max_new_tokens=options.max_new_tokens)
     plans = used.plan(prompts)
 
     def synchronized() -> int:

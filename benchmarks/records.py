@@ -83,6 +83,7 @@ class CostSettings:
     batch_size: int
     rounds: int
     dtype: str
+    max_new_tokens: int | None = None  # None: the bound of molprof capture
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ class WaySettings:
     kv_cache: str
     dtype: str
     repeats: int
+    max_new_tokens: int | None = None  # None: the bound of molprof capture
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ def generation_parser(description: str | None, count: int, batch_size: int) -> a
     made.add_argument("--size", help="size of the presets, as of molprof capture")
     made.add_argument("-n", dest="count", type=int, default=count, help="molecules")
     made.add_argument("--batch-size", type=int, default=batch_size)
+    made.add_argument("--max-new-tokens", type=int, help="at most so many tokens for each molecule, to try a script")
     made.add_argument("--device", default="auto")
     made.add_argument("-o", "--output", type=Path, help="keep the measurements in this file instead, as JSON")
     made.add_argument("--write", action="store_true", help="put the tables into their page instead of printing them")

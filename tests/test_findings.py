@@ -136,6 +136,14 @@ def test_idle_rows(tmp_path: Path) -> None:
     assert "idle_rows" not in findings(tmp_path, decoding(lengths=[10, 9], batch_size=2))
 
 
+def test_idle_rows_of_a_run_that_is_sorted_and_drops_rows(tmp_path: Path) -> None:
+    content = decoding(lengths=[10, 2, 10, 2], batch_size=2)
+    content["molprof"]["generation"].update(sorted=True, drop_finished=True)
+    idle = findings(tmp_path, content)["idle_rows"]
+    assert "the batches are sorted by expected length" in idle.evidence
+    assert idle.fix == "Refill finished rows, as servers do."
+
+
 def test_junk_tokens(tmp_path: Path) -> None:
     junk = findings(tmp_path, decoding(kinds=["fffjj", "ffffl"], lengths=[5, 5], batch_size=2))["junk_tokens"]
     assert junk.figures == {"junk_tokens": 2, "filler_tokens": 1, "token_ratio": 0.3, "steps": 5, "steps_without": 4}

@@ -30,7 +30,7 @@ ASKED = CostSettings(None, 2, 2, 2, "float32")
 @pytest.fixture(scope="module")
 def costs() -> Costs:
     """Of a random tiny model."""
-    options = argparse.Namespace(only="none,grammar,qwen", batch_size=2, rounds=2)
+    options = argparse.Namespace(only="none,grammar,qwen", batch_size=2, rounds=2, max_new_tokens=None)
     prompts = [Prompt(line, "", prompt_text(item), split_atoms(item)) for line, item in enumerate(SHORTEST)]
     found, left_out = processors.measure(loaded("llama"), prompts, options)
     return Costs(SCHEMA, PROCESSORS, "2026-11-22", environment(None), ASKED, {"llama": found}, {"llama": left_out})
@@ -73,7 +73,7 @@ def test_ways_of_decoding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     for kv_cache, plain in (("dynamic", []), ("static", ["step by step"])):
         options = argparse.Namespace(
             size=None, device="cpu", dtype="float32", count=2, batch_size=2, kv_cache=kv_cache, repeats=1,
-            processors=["grammar"],
+            processors=["grammar"], max_new_tokens=None,
         )  # fmt: skip
         found = decoding.measure(options, "llama", time.process_time_ns)
         unconstrained = [way.way for way in found if way.processor is None]

@@ -134,6 +134,7 @@ def test_run_figures(tmp_path: Path) -> None:
         "masked_logits": 300,
         "valid": False,
         "problem": "no [/CONFORMER]",
+        "prompt": "[SMILES]C[/SMILES]",
     }
     repeats = run.pop("repeats")
     assert [repeat["wall_ns"] for repeat in repeats] == [1195, 995, 1095]

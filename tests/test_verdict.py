@@ -88,7 +88,7 @@ def test_one_run(tmp_path: Path) -> None:
     # Not recorded: 48 of 82 µs, between the graph's work and the kernel without a call.
     assert report_verdict(report) == (
         "llama lp:generic: 2 molecules, 5 tokens in 4.00 s (median of 3 timed passes), 800 ms per token; "
-        "forward takes 91.3 %, prefill takes 2.74 %.",
+        "forward takes 91.3 %, prefill takes 2.74 %. 1 of 2 answers stopped at the token limit of 3.",
         "llama lp:generic recorded 1 graph launch, 4 launches, 6 kernels; the GPU was busy for 45.0 % of 149 µs, "
         "first work to last; 55.6 % of GPU time is matmul; main cause of idle time: call not recorded "
         "(58.5 %).",
@@ -149,4 +149,7 @@ def test_a_run_without_repeats(tmp_path: Path) -> None:
     report = report_of(tmp_path, tiny_trace.document())
     assert report.run is not None
     bare = replace(report, run=replace(report.run, wall_ns=Spread(None, None, None, 0)))
-    assert report_verdict(bare)[0] == "llama lp:generic: 2 molecules, 5 tokens; no unprofiled times are recorded."
+    assert report_verdict(bare)[0] == (
+        "llama lp:generic: 2 molecules, 5 tokens; no unprofiled times are recorded. "
+        "1 of 2 answers stopped at the token limit of 3."
+    )

@@ -9,7 +9,7 @@ from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run
 from molprof.common.errors import NotComparableError
-from molprof.common.values import by_unit
+from molprof.common.values import by_unit, counted
 
 
 def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: bool = False) -> tuple[str, ...]:
@@ -27,20 +27,18 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
         if differences := [*_unlike(first, report, "setting"), *_differences(first_run, run)]:
             notes.append(f"{label} differs from {first_label} in {'; '.join(differences)}")
     for label, _, run in runs:
-        # Every token is of one of these kinds or the end.
-        cut = sum(item.tokens == item.free + item.copy + item.junk + item.filler for item in run.sequences)
-        if cut:
+        if run.cut_answers:
             notes.append(
-                f"{cut} of {run.molecules} molecules of {label} stopped at the token limit, so its tokens and times "
-                "are not of whole molecules"
+                f"{run.cut_answers} of {counted(run.molecules, run.noun)} of {label} stopped at the token limit, so "
+                "its tokens and times are not of whole answers"
             )
     if random := [label for label, _, run in runs if run.setup.random]:
         notes.append(f"random weights, so tokens, junk and drift are not meaningful: {', '.join(random)}")
     foreign = [label for label, report in named if report.run is None]
     if foreign and runs:
         notes.append(
-            f"not captured by molprof: {', '.join(foreign)}. Figures of the whole trace are compared. Figures of runs, "
-            "steps and tokens are not recorded there"
+            f"not captured by molprof: {', '.join(foreign)}. Unprofiled times and drift are not recorded there; "
+            "--tokens and --molecules say how many it generated"
         )
     return tuple(notes)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from molprof.analysis.compare import Comparison
@@ -21,6 +21,11 @@ class Reports:
 
     labels: tuple[str, ...]
     reports: tuple[Report, ...]
+
+    @property
+    def of_prompts(self) -> bool:
+        """Whether there are runs and none generated molecules."""
+        return of_prompts(self.reports)
 
     def table(
         self,
@@ -48,10 +53,22 @@ class Reports:
         )
 
 
+def of_prompts(reports: Iterable[Report]) -> bool:
+    """Whether some are of runs, and all of these of plain-text prompts."""
+    runs = [report.run for report in reports if report.run is not None]
+    return bool(runs) and not any(run.of_molecules for run in runs)
+
+
+def _worded(figure: Figure, plain: bool) -> Figure:
+    """The figure; of runs of prompts (`plain`) its label has no word of molecules."""
+    return replace(figure, label=figure.label.replace("molecule", "prompt")) if plain else figure
+
+
 def report_figures(label: str, report: Report) -> Section:
     """The figures of one report."""
     columns = (Column("figure"), Column(label, "number"))
-    return _section(columns, ((figure, [Cell(figure.value(report), figure.unit)]) for figure in FIGURES), ())
+    rows = ((figure, [Cell(figure.value(report), figure.unit)]) for figure in FIGURES)
+    return _section(columns, rows, (), of_prompts([report]))
 
 
 def figure_values(report: Report) -> dict[str, Value]:
@@ -71,14 +88,18 @@ def compared_figures(comparison: Comparison) -> Section:
             cells.append(Cell(value, row.figure.unit))
             cells.append(Cell("" if ratio is None else ratio, "factor", noise=row.within_noise(place)))
         rows.append((row.figure, cells))
-    return _section(tuple(columns), rows, ('"-": not recorded',))
+    return _section(tuple(columns), rows, ('"-": not recorded',), of_prompts(comparison.runs))
 
 
 def _section(
-    columns: tuple[Column, ...], rows: Iterable[tuple[Figure, Sequence[Cell]]], notes: tuple[str, ...]
+    columns: tuple[Column, ...], rows: Iterable[tuple[Figure, Sequence[Cell]]], notes: tuple[str, ...], plain: bool
 ) -> Section:
-    """A table for each group but the settings; what no trace records, in a line."""
-    rows = [row for row in rows if row[0] not in SETTINGS]
+    """A table for each group but the settings; what no trace records, in a line. `plain`: no word of molecules."""
+    rows = [
+        (_worded(figure, plain), cells)
+        for figure, cells in rows
+        if figure not in SETTINGS and not (plain and figure.of_molecules)
+    ]
     known = [(figure, cells) for figure, cells in rows if any(cell.value not in (None, "") for cell in cells)]
     rows = [row for row in rows if row in known or not row[0].stands_in]
     sections = [
@@ -104,7 +125,9 @@ def _missing(figures: Sequence[Figure], known: Sequence[Figure]) -> tuple[str, .
 
 def settings_section(reports: Reports) -> Section:
     """One row for each setting that any report has, one column for each report; what differs is marked."""
-    found = [(figure, [figure.value(report) for report in reports.reports]) for figure in SETTINGS]
+    plain = reports.of_prompts
+    shown = [_worded(figure, plain) for figure in SETTINGS if not (plain and figure.of_molecules)]
+    found = [(figure, [figure.value(report) for report in reports.reports]) for figure in shown]
     found = [(figure, values) for figure, values in found if any(value is not None for value in values)]
     marked = frozenset(
         place
@@ -114,5 +137,6 @@ def settings_section(reports: Reports) -> Section:
     columns = (Column("setting"), *map(Column, reports.labels))
     rows: list[Row] = [(figure.label, *(Cell(value, figure.unit) for value in values)) for figure, values in found]
     notes: tuple[str, ...] = ("rows that differ are marked",) if marked else ()
-    notes += _missing(SETTINGS, [figure for figure, _ in found])
+    asked = [figure for figure in shown if not figure.stands_in]
+    notes += _missing(asked, [figure for figure, _ in found])
     return Section("Settings", notes, Table(columns, rows, marked))

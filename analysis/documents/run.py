@@ -80,7 +80,7 @@ def _outside(report: Report) -> Iterator[str]:
 
 def _drift(report: Report) -> Iterator[str]:
     run = report.run
-    if run is None:
+    if run is None or not run.of_molecules:
         return
     drift = run.drift
     if run.setup.random:
@@ -121,6 +121,13 @@ def _molecules(reports: Reports) -> Section:
         for item in sorted(report.run.sequences, key=order) if report.run is not None else ():
             yield item.sequence, item.smiles, *(getattr(item, name) for name in counts)
 
+    def of_prompts(report: Report) -> Iterator[Row]:
+        for item in report.run.sequences if report.run is not None else ():
+            yield item.sequence, item.prompt, item.tokens, item.masked_logits
+
+    if reports.of_prompts:
+        titles = (Column("#", "index"), Column("prompt"), Column("tokens", "count"), Column("masked logits", "count"))
+        return Section("Prompts", table=reports.table(titles, of_prompts), detail=True)
     return Section("Molecules", table=reports.table(columns, rows), detail=True)
 
 

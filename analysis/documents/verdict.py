@@ -178,9 +178,9 @@ def _range(spread: Spread) -> str:
 
 def _run(run: Run) -> str:
     wall = run.wall_ns
-    made = f"{counted(run.molecules, 'molecule')}, {counted(run.generated_tokens, 'token')}"
+    made = f"{counted(run.molecules, run.noun)}, {counted(run.generated_tokens, 'token')}"
     if wall.median is None:
-        return f"{run.setup.label}: {made}; no unprofiled times are recorded."
+        return f"{run.setup.label}: {made}; no unprofiled times are recorded.{_cut(run)}"
     shares = sorted(((phase.wall_ns or 0, name) for name, phase in run.phases.items()), reverse=True)
     largest = "".join(
         f", {name} takes {percent_text(per(ns, wall.median))}{_waiting(run.phases[name])}"
@@ -190,7 +190,16 @@ def _run(run: Run) -> str:
     times = "the only timed pass" if wall.repeats == 1 else f"median of {wall.repeats} timed passes"
     each = time_text(per(wall.median, run.generated_tokens))
     tail = f"; {largest.removeprefix(', ')}" if largest else ""
-    return f"{run.setup.label}: {made} in {time_text(wall.median)} ({times}), {each} per token{tail}."
+    return f"{run.setup.label}: {made} in {time_text(wall.median)} ({times}), {each} per token{tail}.{_cut(run)}"
+
+
+def _cut(run: Run) -> str:
+    """Answers that the token limit ended: their tokens and times are not of whole ones."""
+    if not run.cut_answers:
+        return ""
+    number = "All" if run.cut_answers == run.molecules else f"{count_text(run.cut_answers)} of"
+    answers = counted(run.molecules, "answer")
+    return f" {number} {answers} stopped at the token limit of {count_text(run.setup.max_new_tokens)}."
 
 
 def _waiting(phase: PhaseFigures) -> str:

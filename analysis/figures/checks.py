@@ -73,8 +73,6 @@ def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
         trace.events_by_category.get("kernel", 0),
         counts.kernels_with_call + counts.kernels_without_call,
     )
-    if trace.lost_events is None:  # a Perfetto trace: only the trace processor counts its events
-        return (kernels,)
     text = f"events in the file{left_out} = slices in the trace processor"
     return (_check("events", text, events, events - trace.lost_events), kernels)
 
@@ -92,8 +90,9 @@ def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...
         _check("tokens", "tokens in the manifest = tokens in the trace", made, tokens["arrays"]),
         _check("unfinished_rows", unfinished, made, _of_unfinished_rows(manifest)),
         _check("token_slices", in_steps, tokens["slices"], tokens["in_recorded_steps"]),
-        _check("kinds", junk, surplus, run.junk_tokens + run.filler_tokens),
     ]
+    if run.of_molecules:
+        checks.append(_check("kinds", junk, surplus, run.junk_tokens + run.filler_tokens))
     if bound["parts_ns"] is not None:
         text = "phase time = GPU busy + host syncs + launching, ns"
         checks.append(_check("phase_bound", text, bound["host_ns"], bound["parts_ns"]))

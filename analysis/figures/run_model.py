@@ -97,7 +97,7 @@ class WindowFigures:
 
 @dataclass(frozen=True)
 class SequenceFigures:
-    """One molecule: its tokens by kind (from the trace), its validity (from the manifest)."""
+    """One molecule or prompt: its tokens by kind (from the trace), its validity (from the manifest)."""
 
     sequence: int
     smiles: str | None
@@ -113,6 +113,12 @@ class SequenceFigures:
     masked_logits: int | None
     valid: bool | None
     problem: str | None
+    prompt: str | None = None
+
+    @property
+    def cut(self) -> bool:
+        """It stopped at the token limit: every token is of one of these kinds or the end."""
+        return self.tokens == self.free + self.copy + self.junk + self.filler
 
 
 @dataclass(frozen=True)
@@ -233,3 +239,18 @@ class Run:
     step_times: tuple[StepTime, ...] = ()
     session: Session | None = None  # None: the capture had one run
     shapes: BatchShapes | None = None
+
+    @property
+    def of_molecules(self) -> bool:
+        """Whether it generated molecules; else answers to prompts of plain text, which have no coordinates."""
+        return not self.sequences or any(item.smiles is not None for item in self.sequences)
+
+    @property
+    def noun(self) -> str:
+        """What one of its sequences is."""
+        return "molecule" if self.of_molecules else "prompt"
+
+    @property
+    def cut_answers(self) -> int:
+        """Number of answers that stopped at the token limit."""
+        return sum(item.cut for item in self.sequences)

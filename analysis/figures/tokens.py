@@ -7,16 +7,22 @@ from collections.abc import Callable
 from molprof.analysis.figures.figure import Figure, of_run, without_gpu
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import PhaseFigures, Run
+from molprof.analysis.figures.work import molecules, tokens
 from molprof.common.values import Unit, Value, per
 
 
-def _count(name: str, label: str, compared: bool = True) -> Figure:
+def _count(name: str, label: str, compared: bool = True, of_molecules: bool = False) -> Figure:
     """The field of the run that is called as the figure."""
-    return Figure(name, "Tokens", label, "count", of_run(lambda run: getattr(run, name)), compared=compared)
+    value = of_run(lambda run: getattr(run, name))
+    return Figure(name, "Tokens", label, "count", value, compared=compared, of_molecules=of_molecules)
+
+
+def _of_blocks(name: str, label: str, compared: bool = True) -> Figure:
+    return _count(name, label, compared, of_molecules=True)
 
 
 def _mean(name: str, label: str, value: Callable[[Run], float | None], group: str = "Tokens") -> Figure:
-    return Figure(name, group, label, "number", of_run(value))
+    return Figure(name, group, label, "number", of_run(value), of_molecules=name.endswith("per_block"))
 
 
 def _per_step(
@@ -31,18 +37,19 @@ def _of_processor(value: Callable[[PhaseFigures], float | None]) -> Callable[[Re
 
 
 TOKENS = (
-    _count("generated_tokens", "generated tokens", compared=False),
-    _mean("tokens_per_molecule", "tokens per molecule", lambda run: per(run.generated_tokens, run.molecules)),
+    Figure("generated_tokens", "Tokens", "generated tokens", "count", tokens, compared=False),
+    Figure("tokens_per_molecule", "Tokens", "tokens per molecule", "number", lambda it: per(tokens(it), molecules(it))),
     _count("decode_steps", "decode steps"),
     _count("idle_row_steps", "steps on finished rows"),
-    _count("blocks", "coordinate blocks"),
+    _of_blocks("blocks", "coordinate blocks"),
     _mean("free_positions_per_block", "FREE positions per block", lambda run: run.free_positions_per_block),
     _mean("coordinate_tokens_per_block", "coordinate tokens per block", lambda run: run.coordinate_tokens_per_block),
-    _count("junk_tokens", "junk tokens"),
-    _count("junk_blocks", "blocks with junk"),
-    _count("filler_tokens", "filler tokens"),
-    _count("malformed_blocks", "malformed blocks"),
-    _count("cut_blocks", "cut blocks", compared=False),
+    _of_blocks("junk_tokens", "junk tokens"),
+    _of_blocks("junk_blocks", "blocks with junk"),
+    _of_blocks("filler_tokens", "filler tokens"),
+    _of_blocks("malformed_blocks", "malformed blocks"),
+    _of_blocks("cut_blocks", "cut blocks", compared=False),
+    _count("cut_answers", "answers that stopped at the token limit", compared=False),
     _count("skipped", "skipped input lines", compared=False),
 )
 MASKING = (

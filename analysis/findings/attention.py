@@ -122,6 +122,7 @@ def _masked(engine: Engine, report: Report, scope: Scope) -> Iterator[Finding]:
     if gain < LEAST_GAIN:
         return
     names = sorted(set(slow.names.tolist()))
+    by_length = run is not None and run.setup.sorted
     yield Finding(
         id="mask_rules_out_flash",
         title="A mask prevents flash attention",
@@ -130,7 +131,11 @@ def _masked(engine: Engine, report: Report, scope: Scope) -> Iterator[Finding]:
             f"torch free to choose: {time_text(gpu_ns)} in {counted(count, 'kernel')}"
         ),
         gain_ratio=gain,
-        fix="Batch by length and drop the mask (is_causal), or pack rows without padding (flash_attention_2).",
+        fix=(
+            "Pack rows without padding (flash_attention_2)."
+            if by_length
+            else "Batch by length and drop the mask (is_causal), or pack rows without padding (flash_attention_2)."
+        ),
         explanation="The flash kernel of SDPA takes no mask but the causal one, and padding adds another.",
         query="attention",
         figures={"calls": len(slow), "kernels": count, "gpu_ns": gpu_ns},

@@ -180,7 +180,7 @@ def _templates(engine: Engine, report: Report, scope: Scope | None) -> Iterator[
         title="Building templates delays every batch",
         evidence=(
             f"{time_text(template_ns)} of {time_text(wall_ns)} unprofiled time "
-            f"({percent_text(template_ns / wall_ns)}), {time_text(template_ns / run.molecules)} per molecule"
+            f"({percent_text(template_ns / wall_ns)}), {time_text(template_ns / run.molecules)} per {run.noun}"
         ),
         gain_ratio=template_ns / wall_ns,
         fix="Build templates in threads (--template-threads). Keep those of repeated molecules (--template-cache).",

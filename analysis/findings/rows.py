@@ -42,12 +42,19 @@ def _idle(run: Run, rows: Sequence[tuple[int, int, int]]) -> Iterator[Finding]:
     batches = Counter(batch for batch, _, _ in rows)
     by_length = sum(ordered[:: max(batches.values())])
     # With forced runs a row's steps are fewer than its tokens, and not known by its length.
-    sortable = len(batches) > 1 and not run.setup.forced_runs and by_length < run.steps
+    unsorted = len(batches) > 1 and run.of_molecules and not run.setup.sorted
+    sortable = unsorted and not run.setup.forced_runs and by_length < run.steps
     dropping = "Drop finished rows from the batch (--drop-finished), or refill them, as servers do."
+    if run.setup.drop_finished:
+        dropping = "Refill finished rows, as servers do."
     if sortable:
         advice = f"sorted by length, the batches need {count_text(by_length)} steps instead of {count_text(run.steps)}"
     elif len(batches) == 1:
         advice = "all rows are in one batch, so sorting does not help"
+    elif not run.of_molecules:
+        advice = "prompts of plain text have no expected length to sort by"
+    elif run.setup.sorted:
+        advice = "the batches are sorted by expected length"
     elif run.setup.forced_runs:
         advice = "with forced runs, it is not known what sorting saves"
     else:

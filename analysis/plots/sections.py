@@ -40,12 +40,14 @@ _NO_GPU = "phases and operators on the host. No GPU work is recorded"
 def plot_sections(subject: Subject) -> Section:
     """Every plot, in the order in which they explain the summary; the waterfall only where there are two runs."""
     has_gpu = any(report.trace.gpu_recorded for report in subject.reports)
+    runs = [report.run for report in subject.reports if report.run is not None]
+    plain = bool(runs) and not any(run.of_molecules for run in runs)  # prompts have no coordinates
     words = {"band": _BAND if has_bands(subject) else "", "shown": _GPU if has_gpu else _NO_GPU}
     return Section(
         "",
         parts=tuple(
             Section(title, plot=Plot(caption.format(**words), partial(plot_svg, kind, subject)))
             for kind, (title, caption) in _PLOTS.items()
-            if kind != "waterfall" or len(subject.reports) > 1
+            if (kind != "waterfall" or len(subject.reports) > 1) and not (kind == "drift" and plain)
         ),
     )

@@ -79,7 +79,7 @@ class Decoder:
         """
         if studied is not None and not isinstance(studied, ForcedRuns):
             raise UsageError(
-                "the processor does not say which tokens are forced",
+                f"the processor {self._settings.processor!r} does not say which tokens are forced",
                 hint="leave out --forced-runs and --drop-finished, or implement ForcedRuns",
             )
         marks.begin(number)

@@ -1,0 +1,61 @@
+"""Runs that answer prompts of plain text: no word of molecules in reports, comparisons and pages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_trace
+from page_data import render, report_of
+
+from molprof.analysis.compare import compare
+from molprof.analysis.compare.predictions import Expectation, predictions
+
+OF_MOLECULES = re.compile(
+    r"molecul|SMILES|junk|filler|placeholder|coordinate|\bblock|LLaMA|Qwen|\bvalid\b|FREE|drift", re.I
+)
+
+
+def of_prompts() -> dict[str, Any]:
+    """The tiny run, as if its prompts had been plain text: all tokens are free, none is in a block."""
+    content = tiny_trace.document()
+    for event in content["traceEvents"]:
+        if event.get("cat") == "molprof.sequence":
+            count = event["args"]["tokens"]
+            kinds = ["free"] * (count - 1) + ["eos" if event["args"]["sequence"] else "free"]
+            event["args"].update(smiles=None, kind=kinds, block=[-1] * count)
+        if event.get("cat") == "molprof.token":
+            event["args"].update(kind="eos" if event["args"]["kind"] == "eos" else "free", block=-1)
+    for run, kinds in zip(content["molprof"]["molecules"], ("fff", "fe"), strict=True):
+        blocks = [-1] * len(kinds)
+        run.update(smiles=None, prompt="Say hello", valid=None, problem=None, template=None, kinds=kinds, blocks=blocks)
+    content["molprof"]["model"].update(name="mine", family="gpt2", tokenizer="mine")
+    content["molprof"]["generation"]["placeholder"] = None
+    content["molprof"]["generation"]["processor"] = "mine"
+    return content
+
+
+@pytest.mark.parametrize("form", ["table", "html"])
+def test_no_such_word(tmp_path: Path, form: str) -> None:
+    first, other = report_of(tmp_path, of_prompts(), "a"), report_of(tmp_path, of_prompts(), "b")
+    for shown in (render(first, form), render(compare([first, other]), form)):
+        shown = re.sub(r"<style.*?</style>|<script.*?</script>", "", shown, flags=re.DOTALL)
+        assert not OF_MOLECULES.findall(shown)
+        assert "per prompt" in shown
+
+
+def test_what_it_is_about_instead(tmp_path: Path) -> None:
+    shown = render(report_of(tmp_path, of_prompts()))
+    assert "2 prompts, 5 tokens" in shown
+    assert "Say hello" in shown
+    assert "1 of 2 answers stopped at the token limit of 3." in shown
+    assert "tokens per prompt" in shown
+
+
+def test_predictions_about_molecules_are_not_made(tmp_path: Path) -> None:
+    reports = [report_of(tmp_path, of_prompts(), name) for name in ("a", "b")]
+    assert predictions(["a", "b"], reports) == ()
+    own = Expectation("mine", "fewer steps", "decode_steps", "lower")
+    assert [item.id for item in predictions(["a", "b"], reports, [own])] == ["mine"]
