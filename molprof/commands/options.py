@@ -125,6 +125,16 @@ def file_option(*endings: str, folder_for: str | None = None) -> Callable[[_F], 
     return lambda command: output(_force_option(command))
 
 
+def given_options(command: _F) -> _F:
+    """`--tokens` and `--molecules`: what a foreign trace does not record."""
+    text = "Number of {what} in a foreign trace. Repeat it for several traces, in their order."
+    for name, what in (("molecules", "molecules"), ("tokens", "generated tokens")):
+        whole = click.IntRange(min=1)
+        option = click.option(f"--{name}", type=whole, multiple=True, metavar="N", help=text.format(what=what))
+        command = option(command)
+    return command
+
+
 def check_ending(output: Path, endings: Sequence[str]) -> None:
     """Refuse an OUT that ends in none of `endings`."""
     if not output.name.lower().endswith(tuple(endings)):
