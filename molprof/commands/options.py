@@ -16,6 +16,7 @@ from molprof.common.document import Document
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing, writing_stdout
 from molprof.common.text import escaped
+from molprof.common.text_format import ANSWER, PROMPT
 
 if TYPE_CHECKING:
     from molprof.analysis.compare.thresholds import Outcome
@@ -43,6 +44,32 @@ class PlotCommand(click.Command):
 def plot_format(output: Path | None) -> str:
     """Return the format that the ending of a path selects."""
     return "" if output is None else output.suffix.removeprefix(".").lower()
+
+
+class Pattern(click.ParamType):  # type: ignore[type-arg]
+    """A text in which `\\n` and `\\t` are a newline and a tab, as shells do not make them."""
+
+    name = "PATTERN"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value.replace("\\n", "\n").replace("\\t", "\t")
+
+
+def format_options(function: _F) -> _F:
+    """`--prompt-format` and `--answer-format`, None where they are not given."""
+    prompt = click.option(
+        "--prompt-format",
+        type=Pattern(),
+        metavar="PATTERN",
+        help=f"Text of a prompt, with {{smiles}}.  [default: {PROMPT}]",
+    )
+    answer = click.option(
+        "--answer-format",
+        type=Pattern(),
+        metavar="PATTERN",
+        help=f"Text of an answer: tags, and how a coordinate block opens, separates and closes.  [default: {ANSWER}]",
+    )
+    return prompt(answer(function))
 
 
 class Seconds(click.FloatRange):
