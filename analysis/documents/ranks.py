@@ -49,7 +49,7 @@ def ranks_document(job: Job) -> Document:
 
 
 def _ranks(job: Job) -> Table:
-    rows = []
+    rows: list[Row] = []
     for rank in job.ranks:
         found = totals(job, rank.rank)
         parts = [found[name] for name in ("wall_ns", *PARTS, "hidden_ns")]
