@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from string import ascii_letters
@@ -196,7 +198,15 @@ def check_result(output: Path | None, force: bool) -> None:
 
 def deliver(document: Document, style: str = "table", output: Path | None = None) -> None:
     """Write the document in one of `FORMATS` to OUT, or to stdout."""
-    write(render(document, style), output)
+    write(render(document, style, terminal_columns() if output is None else None), output)
+
+
+def terminal_columns() -> int | None:
+    """Columns of the terminal that stdout is, or those that COLUMNS says; None without either."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told) > 0:
+        return int(told)
+    return os.get_terminal_size(sys.stdout.fileno()).columns or None if sys.stdout and sys.stdout.isatty() else None
 
 
 def write(result: str | bytes, output: Path | None = None) -> None:
