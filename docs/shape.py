@@ -28,11 +28,11 @@ FOLDERS = {
 GROUND = "molprof.common"
 ANALYSIS = (
     ("molprof.queries", "molprof.analysis.drift", "molprof.analysis.render"),
-    ("molprof.analysis.engine",),
+    ("molprof.analysis.engine", "molprof.analysis.packets"),
     ("molprof.analysis.reader",),
     ("molprof.analysis.figures", "molprof.analysis.query"),
     ("molprof.analysis.findings", "molprof.analysis.compare", "molprof.analysis.trim", "molprof.analysis.ui"),
-    ("molprof.analysis.reports", "molprof.analysis.bench"),
+    ("molprof.analysis.reports", "molprof.analysis.bench", "molprof.analysis.ranks"),
     ("molprof.analysis.plots",),
     ("molprof.analysis.documents",),
 )

@@ -1,4 +1,6 @@
--- The call that started each piece of GPU work, matched by correlation number.
+-- The call that started each piece of GPU work, matched by rank and correlation number.
+--
+-- Each rank counts its correlation numbers itself. Only a trace of several ranks has a rank here.
 --
 -- Example:
 --   SELECT work.name, call.name AS call, link.delay
@@ -30,12 +32,14 @@ WITH
   -- takes twice as long.
   first AS MATERIALIZED (
     SELECT
+      IFNULL(rank, -1) AS rank,
       correlation,
       MIN((kind IS NULL) << 48 | id) & ((1 << 48) - 1) AS call_id
     FROM molprof_gpu_call
     WHERE
       correlation IS NOT NULL
     GROUP BY
+      1,
       correlation
   )
 SELECT
@@ -44,7 +48,7 @@ SELECT
   work.ts - call.ts AS delay
 FROM molprof_gpu_work AS work
 JOIN first
-  ON first.correlation = work.correlation
+  ON first.correlation = work.correlation AND first.rank = IFNULL(work.rank, -1)
 JOIN slice AS call
   ON call.id = first.call_id
 ORDER BY

@@ -14,7 +14,7 @@ from molprof.common.values import Unit, Value, per
 
 SCHEMA = 1
 
-Verdict = Literal["confirmed", "refuted", "not significant", "not recorded"]
+Verdict = Literal["confirmed", "refuted", "equal", "not significant", "not recorded"]
 Direction = Literal["lower", "higher"]
 # A part is of unprofiled times and counts, or of unprofiled time divided as in the recorded steps.
 Basis = Literal["measured", "window"]

@@ -24,8 +24,8 @@ class TraceFigures:
     path: str
     bytes: int
     events_by_category: dict[str, int]  # events with a duration, Python stacks too; 'None' for those without category
-    lost_events: int | None  # events that the trace processor lacks; None for a Perfetto trace, which it reads itself
-    lanes: int | None  # events that partly overlap another of their track; None as above
+    lost_events: int  # events that the trace processor lacks
+    lanes: int  # events that partly overlap another of their track
     complete: bool  # False for a damaged file, of which the part up to `problem` was read
     problem: str | None
     stacks: bool  # Python stacks were read too
@@ -124,6 +124,14 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Given:
+    """What a user says of a foreign trace, which does not record it."""
+
+    tokens: int | None = None  # generated tokens
+    molecules: int | None = None
+
+
+@dataclass(frozen=True)
 class Report:
     """All figures of one trace. A foreign trace has no `run`, one without annotated steps no `typical_step`."""
 
@@ -136,6 +144,7 @@ class Report:
     checks: tuple[Check, ...]
     findings: tuple[Finding, ...]
     typical_step: TypicalStep | None = None
+    given: Given = Given()
 
     def table(self, name: str) -> Table:
         """The table of that name; without rows where a stored report lacks it."""

@@ -17,6 +17,7 @@ from molprof.common.errors import TraceError
 from molprof.common.manifest import Manifest, Repeat
 from molprof.common.phases import PHASES, STEP_PHASES
 from molprof.common.settings import RANDOM
+from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.common.values import per
 
 _SEQUENCES = Query(
@@ -99,16 +100,18 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         residual_ratio=per(wall_ns and wall_ns - sum(value or 0 for value in phase_walls.values()), wall_ns),
         window=window,
         sequences=sequences,
-        drift=read_drift(engine),
-        disagreement=disagreement_figures([Token(*row) for row in query_rows(engine, _TOKENS)[1]]),
+        drift=read_drift(engine, manifest.settings.text_format),
+        disagreement=disagreement_figures(
+            [Token(*row) for row in query_rows(engine, _TOKENS)[1]], manifest.settings.text_format
+        ),
         step_times=step_times(timings.repeats),
         repeats=tuple(filled(RepeatFigures, repeat) for repeat in timings.repeats),
     )
 
 
-def read_drift(engine: Engine) -> Drift:
+def read_drift(engine: Engine, form: TextFormat = DEFAULT) -> Drift:
     """Drift of the captured run in the engine."""
-    return drift_figures([Block(*row) for row in query_rows(engine, _BLOCKS)[1]])
+    return drift_figures([Block(*row) for row in query_rows(engine, _BLOCKS)[1]], form)
 
 
 def _middle_repeats(repeats: list[Repeat]) -> list[Repeat]:

@@ -17,7 +17,14 @@ FED_PHASES = SLICE_PHASES | FLOW_PHASES | frozenset("EeC")
 
 # The args that the SQL modules read, and the `name` of metadata: an event with all args takes the engine ten times
 # as long. A module that reads another arg needs it here.
-NEEDED_ARGS = ("correlation", "device", "stream", "bytes", "name")
+NUMBERS = ("correlation", "device", "stream", "bytes")
+COLLECTIVE_ARGS = (
+    "Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Process Group Name",
+    "Process Group Ranks", "Seq",
+)  # fmt: skip
+# Of the annotations around collectives alone: where older versions of torch record sizes.
+SIZE_ARGS = ("Input Dims", "Input type")
+NEEDED_ARGS = (*NUMBERS, "name", *COLLECTIVE_ARGS, *SIZE_ARGS)
 # Categories whose args are kept whole: molprof's own token tracks.
 WHOLE_CATEGORIES = ("molprof.sequence", "molprof.token")
 # Categories whose args no module reads; most events have one of them.
@@ -28,8 +35,9 @@ _WHOLE_MARKS = tuple(f'"{category}"'.encode() for category in WHOLE_CATEGORIES)
 Id = int | str | None
 ABSENT = msgspec.Raw()
 
+_FIELDS = {name.lower().replace(" ", "_"): name for name in NEEDED_ARGS}
 NeededArgs = msgspec.defstruct(
-    "NeededArgs", [(name, Any, msgspec.UNSET) for name in NEEDED_ARGS], omit_defaults=True, gc=False
+    "NeededArgs", [(field, Any, msgspec.UNSET) for field in _FIELDS], rename=_FIELDS, omit_defaults=True, gc=False
 )
 
 

@@ -15,6 +15,7 @@ from molprof.commands.options import (
     check_result,
     deliver,
     fail_if_option,
+    given_options,
     judged,
     note,
     reading_options,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
 @click.option("--stacks", is_flag=True, help="Read Python stacks too. No figure needs them.")
 @fail_if_option("'junk_tokens>0' or 'wall_ns>2s'")
+@given_options
 @reading_options
 @result_options()
 @submit_options
@@ -46,6 +48,8 @@ def command(
     traces: Sequence[Path],
     stacks: bool,
     thresholds: tuple[str, ...],
+    tokens: tuple[int, ...],
+    molecules: tuple[int, ...],
     partial: bool,
     cached: bool,
     trace_processor: str | None,
@@ -56,9 +60,9 @@ def command(
 ) -> int:
     """Report launches, kernels, copies, host syncs, phases and tokens of TRACE.
 
-    TRACE is a trace of torch.profiler, captured by molprof or foreign, or one in Perfetto's own format. It may be
-    plain, gzip or zstd. Use - for standard input. The folder of a molprof sweep stands for its traces. With several
-    traces, OUT is a folder that gets one file for each, and JSON on stdout is a list.
+    TRACE is a trace of torch.profiler, captured by molprof or foreign: Chrome JSON or .pftrace, plain, gzip or zstd.
+    Use - for standard input. The folder of a molprof sweep stands for its traces. With several traces, OUT is a folder
+    that gets one file for each, and JSON on stdout is a list.
 
     \b
     Examples:
@@ -68,6 +72,7 @@ def command(
       molprof report trace.json.gz --format html -o report.html
       molprof report killed-job.json.gz --partial
       zcat trace.json.gz | molprof report -
+      molprof report foreign.json.gz --tokens 96000 --molecules 64
       molprof report trace.json.gz --fail-if 'junk_tokens>0' --fail-if 'launches_per_token>30'
       molprof report my-sweep --format json -o reports
       molprof report my-sweep --format json -o reports --submit slurm
@@ -83,11 +88,15 @@ def command(
 
     bounds = [parse_threshold(text, relative=False) for text in thresholds]
     if submission.cluster is not None:
+        if max(len(tokens), len(molecules)) > 1:
+            raise UsageError("each report of a cluster gets the same --tokens and --molecules: give one of each")
         submit_command(submission, "report", _tasks(traces, outputs, own_arguments(context, "output", "config")))
         return 0
+    from molprof.analysis.reports.given import with_given
     from molprof.analysis.reports.load import ReportOptions, load_reports
 
     reports = load_reports(traces, ReportOptions(trace_processor, stacks, partial, cached))
+    reports = with_given(reports, tokens, molecules)
     for report in reports:
         for remark in report.trace.remarks:
             note(f"{report.trace.path}: {remark}" if several else remark)
