@@ -10,7 +10,16 @@ from molprof.analysis.drift.model import Drift
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.model import TraceFigures
-from molprof.analysis.figures.run_model import Marks, RepeatFigures, Run, SequenceFigures, Setup, Spread, filled
+from molprof.analysis.figures.run_model import (
+    BatchShapes,
+    Marks,
+    RepeatFigures,
+    Run,
+    SequenceFigures,
+    Setup,
+    Spread,
+    filled,
+)
 from molprof.analysis.figures.step_times import step_times
 from molprof.analysis.figures.window import phase_figures, read_window
 from molprof.common.errors import TraceError
@@ -105,6 +114,8 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
             [Token(*row) for row in query_rows(engine, _TOKENS)[1]], manifest.settings.text_format
         ),
         step_times=step_times(timings.repeats),
+        session=manifest.session,
+        shapes=_shapes(manifest),
         repeats=tuple(filled(RepeatFigures, repeat) for repeat in timings.repeats),
     )
 
@@ -154,7 +165,19 @@ def _setup(manifest: Manifest) -> Setup:
         tokenizer=settings.tokenizer or settings.model,
         sampling="greedy" if settings.sampling == "greedy" else "sample",
         cache=settings.kv_cache,
+        threads=manifest.environment.threads,
         **{name: manifest.setting(name) for name in ("forced_runs", "drop_finished", "compile")},
+    )
+
+
+def _shapes(manifest: Manifest) -> BatchShapes:
+    batches = range(len(manifest.steps_per_batch))
+    prompts = [[item.prompt_tokens for item in manifest.molecules if item.batch == batch] for batch in batches]
+    rows = manifest.rows_per_step
+    return BatchShapes(
+        rows=tuple(len(prompts[batch]) if rows is None or not rows[batch] else rows[batch][0] for batch in batches),
+        prompt_widths=tuple(max(widths, default=0) for widths in prompts),
+        steps=tuple(manifest.steps_per_batch),
     )
 
 

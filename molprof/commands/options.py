@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -239,11 +239,8 @@ def deliver(document: Document, style: str = "table", output: Path | None = None
 
 
 def terminal_columns() -> int | None:
-    """Columns of the terminal that stdout is, or those that COLUMNS says; None without either."""
-    told = os.environ.get("COLUMNS", "")
-    if told.isdecimal() and int(told) > 0:
-        return int(told)
-    return os.get_terminal_size(sys.stdout.fileno()).columns or None if sys.stdout and sys.stdout.isatty() else None
+    """Columns of the terminal that stdout is; None where it is none. There COLUMNS has its say, as for the help."""
+    return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
 
 
 def write(result: str | bytes, output: Path | None = None) -> None:
