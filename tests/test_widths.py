@@ -16,7 +16,7 @@ from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report
 from molprof.analysis.render import table
-from molprof.analysis.render.table import NARROWEST, WIDTH
+from molprof.analysis.render.table import NARROW, WIDTH
 from molprof.analysis.reports.load import load_report
 from molprof.common.document import Column, Document, Section, Table
 from molprof.common.values import width
@@ -75,7 +75,7 @@ def test_a_narrow_terminal(tmp_path: Path) -> None:
     for terminal in (60, 40):
         lines = table.render(comparison_document(comparison), terminal).splitlines()
         lines += table.render(report_document(comparison.runs[0]), terminal).splitlines()
-        assert max(map(width, lines)) <= NARROWEST
+        assert max(map(width, lines)) <= NARROW
         assert any("5.38 s" in line for line in lines)
 
 

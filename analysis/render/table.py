@@ -14,8 +14,8 @@ from molprof.common.text import escaped
 from molprof.common.values import width
 
 WIDTH = 100
-# On a narrower terminal lines break: numbers would be cut.
-NARROWEST = 60
+# Of tables for a small window. On a narrower terminal lines break: numbers would be cut.
+NARROW = 60
 # Rows of a detail.
 ROWS = 12
 _INDENT, _MARK = "  ", "* "
@@ -33,7 +33,7 @@ _Piece = dict[int, int]
 
 def render(document: Document, terminal: int | None = None) -> str:
     """The document as plain text, ending with a newline; `terminal` is the number of columns, if it is for one."""
-    room = WIDTH if terminal is None else max(NARROWEST, min(WIDTH, terminal))
+    room = WIDTH if terminal is None else max(NARROW, min(WIDTH, terminal))
     title = _cut(escaped(document.title), room)
     blocks = [f"{title}\n{'=' * width(title)}"] if title else []
     blocks.extend(
@@ -164,7 +164,7 @@ def _pair(row: Sequence[str], table: Table, piece: _Piece, columns: int) -> Iter
     """A name and what there is to say about it, over as many lines as that needs."""
     head = _line(row[:1], table, {0: piece[0]})
     indent = len(_INDENT) + piece[0] + _gap(table.columns[1])
-    room = columns - indent
+    room = (NARROW if table.narrow else columns) - indent
     for line in _words(escaped(row[1]), room):
         yield f"{head:{indent}}{line if table.wide else _cut(line, room)}".rstrip()
         head = ""
