@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.command("report", cls=Submittable)
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
 @click.option("--stacks", is_flag=True, help="Read Python stacks too. No figure needs them.")
-@fail_if_option("'junk_tokens>0' or 'wall_ns>2s'")
+@fail_if_option("'drift_blocks>0' or 'wall_ns>2s'")
 @given_options
 @reading_options
 @result_options()
@@ -73,7 +73,7 @@ def command(
       molprof report killed-job.json.gz --partial
       zcat trace.json.gz | molprof report -
       molprof report foreign.json.gz --tokens 96000 --molecules 64
-      molprof report trace.json.gz --fail-if 'junk_tokens>0' --fail-if 'launches_per_token>30'
+      molprof report trace.json.gz --fail-if 'drift_blocks>0' --fail-if 'launches_per_token>30'
       molprof report my-sweep --format json -o reports
       molprof report my-sweep --format json -o reports --submit slurm
     """
