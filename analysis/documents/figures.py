@@ -101,7 +101,7 @@ def _section(
         if figure not in SETTINGS and not (plain and figure.of_molecules)
     ]
     known = [(figure, cells) for figure, cells in rows if any(cell.value not in (None, "") for cell in cells)]
-    rows = [row for row in rows if row in known or not row[0].stands_in]
+    rows = [row for row in rows if row in known or not row[0].if_recorded]
     sections = [
         Section(group, table=Table(columns, [(figure.label, *cells) for figure, cells in found], keys=2, missing="-"))
         for group, found in groupby(known, key=lambda row: row[0].group)

@@ -22,7 +22,7 @@ def _mean(name: str, label: str, value: Callable[[Run], float | None]) -> Figure
 
 def _operators(name: str, label: str, value: Callable[[Run], float | None]) -> Figure:
     """Leaf operators, in place of launches."""
-    return Figure(name, "Launches", label, "number", without_gpu(of_run(value)), stands_in=True)
+    return Figure(name, "Launches", label, "number", without_gpu(of_run(value)), if_recorded=True)
 
 
 def _of_kernels(name: str, label: str, value: Callable[[Run], float | None]) -> Figure:

@@ -66,7 +66,7 @@ MASKING = (
         "processor leaf operators per step",
         "number",
         without_gpu(_of_processor(lambda phase: phase.leaf_operators)),
-        stands_in=True,
+        if_recorded=True,
     ),
     _per_step("masking_syncs", "processor host syncs per step", lambda phase: phase.syncs),
 )
