@@ -18,6 +18,7 @@ from molprof.analysis.engine import open_engine
 from molprof.analysis.figures.run import read_drift
 from molprof.analysis.reader import load_trace
 from molprof.common.molecule_records import KIND_LETTERS
+from molprof.common.text_format import DEFAULT
 from molprof.profiler.molecules.kinds import classify
 from molprof.queries import PACKAGE, modules
 
@@ -34,7 +35,7 @@ OTHERS = ("<1.0,2.0,3.0>", "<1.0,2.0>", "<1.0,2.0,3.0000001>", "<1,2,3>", "<1.0,
 
 def rules(text: str, junk: int = 0, filler: int = 0) -> list[str]:
     block = Block(0, 0, text, junk, filler, None, None, None, "", "")
-    return [rule.name for rule in RULES if rule.counts(block)]
+    return [rule.name for rule in RULES if rule.counts(block, DEFAULT)]
 
 
 @pytest.mark.parametrize(

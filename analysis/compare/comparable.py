@@ -37,8 +37,8 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
     foreign = [label for label, report in named if report.run is None]
     if foreign and runs:
         notes.append(
-            f"not captured by molprof: {', '.join(foreign)}. Figures of the whole trace are compared. Figures of runs, "
-            "steps and tokens are not recorded there"
+            f"not captured by molprof: {', '.join(foreign)}. Unprofiled times and drift are not recorded there; "
+            "--tokens and --molecules say how many it generated"
         )
     return tuple(notes)
 

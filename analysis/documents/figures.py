@@ -101,7 +101,7 @@ def _section(
         if figure not in SETTINGS and not (plain and figure.of_molecules)
     ]
     known = [(figure, cells) for figure, cells in rows if any(cell.value not in (None, "") for cell in cells)]
-    rows = [row for row in rows if row in known or not row[0].if_recorded]
+    rows = [row for row in rows if row in known or not row[0].stands_in]
     sections = [
         Section(group, table=Table(columns, [(figure.label, *cells) for figure, cells in found], keys=2, missing="-"))
         for group, found in groupby(known, key=lambda row: row[0].group)
@@ -137,5 +137,6 @@ def settings_section(reports: Reports) -> Section:
     columns = (Column("setting"), *map(Column, reports.labels))
     rows: list[Row] = [(figure.label, *(Cell(value, figure.unit) for value in values)) for figure, values in found]
     notes: tuple[str, ...] = ("rows that differ are marked",) if marked else ()
-    notes += _missing(shown, [figure for figure, _ in found])
+    asked = [figure for figure in shown if not figure.stands_in]
+    notes += _missing(asked, [figure for figure, _ in found])
     return Section("Settings", notes, Table(columns, rows, marked))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from molprof.analysis.certificate import certify
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.checks import read_counts, read_devices, run_checks, trace_checks
@@ -55,4 +56,5 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         checks=checks,
         findings=(),
         typical_step=read_typical_step(engine) if trace.whole_steps else None,
+        certificate=certify(engine, info),
     )

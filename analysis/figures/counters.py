@@ -41,7 +41,7 @@ def _counter(id_: str, label: str, unit: Unit, name: str, of: str) -> Figure:
     def value(report: Report) -> Value:
         return _mean(report, name, of, factor)
 
-    return Figure(id_, _GROUP, label, unit, value, once=True, tables=(_SUMMARY,), if_recorded=True)
+    return Figure(id_, _GROUP, label, unit, value, once=True, tables=(_SUMMARY,), stands_in=True)
 
 
 COUNTERS = (
@@ -57,6 +57,6 @@ COUNTERS = (
         _energy,
         once=True,
         tables=(_ENERGY,),
-        if_recorded=True,
+        stands_in=True,
     ),
 )

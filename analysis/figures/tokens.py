@@ -7,6 +7,7 @@ from collections.abc import Callable
 from molprof.analysis.figures.figure import Figure, of_run, without_gpu
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import PhaseFigures, Run
+from molprof.analysis.figures.work import molecules, tokens
 from molprof.common.values import Unit, Value, per
 
 
@@ -36,8 +37,8 @@ def _of_processor(value: Callable[[PhaseFigures], float | None]) -> Callable[[Re
 
 
 TOKENS = (
-    _count("generated_tokens", "generated tokens", compared=False),
-    _mean("tokens_per_molecule", "tokens per molecule", lambda run: per(run.generated_tokens, run.molecules)),
+    Figure("generated_tokens", "Tokens", "generated tokens", "count", tokens, compared=False),
+    Figure("tokens_per_molecule", "Tokens", "tokens per molecule", "number", lambda it: per(tokens(it), molecules(it))),
     _count("decode_steps", "decode steps"),
     _count("idle_row_steps", "steps on finished rows"),
     _of_blocks("blocks", "coordinate blocks"),
@@ -66,7 +67,7 @@ MASKING = (
         "processor leaf operators per step",
         "number",
         without_gpu(_of_processor(lambda phase: phase.leaf_operators)),
-        if_recorded=True,
+        stands_in=True,
     ),
     _per_step("masking_syncs", "processor host syncs per step", lambda phase: phase.syncs),
 )

@@ -11,6 +11,8 @@ from molprof.common.text import escaped
 from molprof.common.values import width
 
 WIDTH = 100
+# Of tables for a small window.
+NARROW = 60
 # Rows of a detail.
 ROWS = 12
 _INDENT, _MARK = "  ", "* "
@@ -150,7 +152,7 @@ def _pair(row: Sequence[str], table: Table, piece: _Piece) -> Iterator[str]:
     """A name and what there is to say about it, over as many lines as that needs."""
     head = _line(row[:1], table, {0: piece[0]})
     indent = len(_INDENT) + piece[0] + _gap(table.columns[1])
-    room = WIDTH - indent
+    room = (NARROW if table.narrow else WIDTH) - indent
     for line in _words(escaped(row[1]), room):
         yield f"{head:{indent}}{line if table.wide else _cut(line, room)}".rstrip()
         head = ""

@@ -16,6 +16,7 @@ from molprof.common.document import Document
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing, writing_stdout
 from molprof.common.text import escaped
+from molprof.common.text_format import ANSWER, PROMPT
 
 if TYPE_CHECKING:
     from molprof.analysis.compare.thresholds import Outcome
@@ -43,6 +44,32 @@ class PlotCommand(click.Command):
 def plot_format(output: Path | None) -> str:
     """Return the format that the ending of a path selects."""
     return "" if output is None else output.suffix.removeprefix(".").lower()
+
+
+class Pattern(click.ParamType):  # type: ignore[type-arg]
+    """A text in which `\\n` and `\\t` are a newline and a tab, as shells do not make them."""
+
+    name = "PATTERN"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value.replace("\\n", "\n").replace("\\t", "\t")
+
+
+def format_options(function: _F) -> _F:
+    """`--prompt-format` and `--answer-format`, None where they are not given."""
+    prompt = click.option(
+        "--prompt-format",
+        type=Pattern(),
+        metavar="PATTERN",
+        help=f"Text of a prompt, with {{smiles}}.  [default: {PROMPT}]",
+    )
+    answer = click.option(
+        "--answer-format",
+        type=Pattern(),
+        metavar="PATTERN",
+        help=f"Text of an answer: tags, and how a coordinate block opens, separates and closes.  [default: {ANSWER}]",
+    )
+    return prompt(answer(function))
 
 
 class Seconds(click.FloatRange):
@@ -123,6 +150,16 @@ def file_option(*endings: str, folder_for: str | None = None) -> Callable[[_F], 
     folder = "" if folder_for is None else f"; for {folder_for}, a folder"
     output = _output_option(required=True, callback=check, help=f"File to write, {_either(endings)}{folder}.")
     return lambda command: output(_force_option(command))
+
+
+def given_options(command: _F) -> _F:
+    """`--tokens` and `--molecules`: what a foreign trace does not record."""
+    text = "Number of {what} in a foreign trace. Repeat it for several traces, in their order."
+    for name, what in (("molecules", "molecules"), ("tokens", "generated tokens")):
+        whole = click.IntRange(min=1)
+        option = click.option(f"--{name}", type=whole, multiple=True, metavar="N", help=text.format(what=what))
+        command = option(command)
+    return command
 
 
 def check_ending(output: Path, endings: Sequence[str]) -> None:

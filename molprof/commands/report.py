@@ -15,6 +15,7 @@ from molprof.commands.options import (
     check_result,
     deliver,
     fail_if_option,
+    given_options,
     judged,
     note,
     reading_options,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
 @click.option("--stacks", is_flag=True, help="Read Python stacks too. No figure needs them.")
 @fail_if_option("'junk_tokens>0' or 'wall_ns>2s'")
+@given_options
 @reading_options
 @result_options()
 @submit_options
@@ -45,6 +47,8 @@ def command(
     traces: Sequence[Path],
     stacks: bool,
     thresholds: tuple[str, ...],
+    tokens: tuple[int, ...],
+    molecules: tuple[int, ...],
     partial: bool,
     cached: bool,
     trace_processor: str | None,
@@ -67,6 +71,7 @@ def command(
       molprof report trace.json.gz --format html -o report.html
       molprof report killed-job.json.gz --partial
       zcat trace.json.gz | molprof report -
+      molprof report foreign.json.gz --tokens 96000 --molecules 64
       molprof report trace.json.gz --fail-if 'junk_tokens>0' --fail-if 'launches_per_token>30'
       molprof report my-sweep --format json -o reports
       molprof report my-sweep --format json -o reports --submit slurm
@@ -82,11 +87,15 @@ def command(
 
     bounds = [parse_threshold(text, relative=False) for text in thresholds]
     if submission.cluster is not None:
+        if max(len(tokens), len(molecules)) > 1:
+            raise UsageError("each report of a cluster gets the same --tokens and --molecules: give one of each")
         submit_command(submission, "report", _tasks(traces, outputs, own_arguments(context, "output", "config")))
         return 0
+    from molprof.analysis.reports.given import with_given
     from molprof.analysis.reports.load import ReportOptions, load_reports
 
     reports = load_reports(traces, ReportOptions(trace_processor, stacks, partial, cached))
+    reports = with_given(reports, tokens, molecules)
     for report in reports:
         for remark in report.trace.remarks:
             note(f"{report.trace.path}: {remark}" if several else remark)
