@@ -25,14 +25,15 @@ _ENERGY = TableQuery(
 def _mean(report: Report, name: str, unit: str, factor: float = 1.0) -> float | None:
     """Mean of a counter over the devices that have samples while they worked."""
     rows = [row for row in report.table(_SUMMARY.name).to_json() if (row["name"], row["unit"]) == (name, unit)]
-    means = [row["working_mean"] * factor for row in rows if row["working_mean"] is not None]
+    means = [value * factor for row in rows if isinstance(value := row["working_mean"], (int, float))]
     return per(sum(means), len(means))
 
 
 def _energy(report: Report) -> Value:
     """Energy of all devices per token."""
     values = [row["energy_per_token_j"] for row in report.table(_ENERGY.name).to_json()]
-    return None if None in values or not values else sum(values)
+    known = [value for value in values if isinstance(value, (int, float))]
+    return sum(known) if known and len(known) == len(values) else None
 
 
 def _counter(id_: str, label: str, unit: Unit, name: str, of: str) -> Figure:
