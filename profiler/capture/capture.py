@@ -7,6 +7,7 @@ import secrets
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from transformers.utils.import_utils import is_optimum_quanto_available
@@ -128,7 +129,7 @@ def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterato
         turn = list(runs)
         order.shuffle(turn)
         for place, run in enumerate(turn):
-            if number < run.settings.repeats and went_well(run, lambda run=run: run.timed_pass(watch)):
+            if number < run.settings.repeats and went_well(run, partial(run.timed_pass, watch)):
                 places[run.name].append((number, place))
     for run in runs:
         went_well(run, run.unmarked_pass)
