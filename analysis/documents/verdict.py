@@ -8,6 +8,7 @@ from math import prod
 
 from molprof.analysis.compare import Comparison, report_label
 from molprof.analysis.compare.causes import named_parts
+from molprof.analysis.compare.comparable import one_file
 from molprof.analysis.compare.model import Difference, TraceDifference
 from molprof.analysis.compare.parts import MACHINE, PART_LABELS, RECORDED_LABELS, group_of
 from molprof.analysis.figures import Report
@@ -43,7 +44,9 @@ def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
     statements = []
     for place, (label, report) in enumerate(zip(comparison.labels[1:], comparison.runs[1:], strict=True)):
         recorded, difference = comparison.trace_differences[place], comparison.differences[place]
-        if recorded is not None:
+        if one_file(first, report):
+            statements.append(f"{label} and {first_label} are one file, or copies of one: {report.trace.path}.")
+        elif recorded is not None:
             statements.append(_recorded(label, recorded, first_label))
         elif difference is None or report.run is None or first.run is None:
             statements.append(
