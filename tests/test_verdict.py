@@ -69,7 +69,7 @@ def test_too_few_repeats_are_said(tmp_path: Path, repeats: tuple[int, int], said
 
 def test_without_unprofiled_times_no_speed_is_claimed(tmp_path: Path) -> None:
     run = report_of(tmp_path, tiny_trace.document())
-    for pair in ([run, foreign(tmp_path)], [foreign(tmp_path), run], [foreign(tmp_path)] * 2):
+    for pair in ([run, foreign(tmp_path)], [foreign(tmp_path), run]):
         (sentence,) = comparison_verdict(compare(pair))
         assert "which is faster is not recorded" in sentence
         assert "x the time" not in sentence
@@ -153,3 +153,13 @@ def test_a_run_without_repeats(tmp_path: Path) -> None:
         "llama lp:generic: 2 molecules, 5 tokens; no unprofiled times are recorded. "
         "1 of 2 answers stopped at the token limit of 3."
     )
+
+
+def test_one_file_twice_is_said(tmp_path: Path) -> None:
+    first, same = report_of(tmp_path, tiny_trace.document(), "a"), report_of(tmp_path, tiny_trace.document(), "a")
+    comparison = compare([first, same])
+    said = "llama lp:generic #2 and llama lp:generic #1 are one file, or copies of one"
+    assert comparison_verdict(comparison) == (f"{said}: {tmp_path}/a.json.",)
+    assert any("are one file" in note for note in comparison.notes)
+    replaced = report_of(tmp_path, tiny_trace.cpu_document(), "a")
+    assert "one file" not in comparison_verdict(compare([first, replaced]))[0]

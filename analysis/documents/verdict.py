@@ -8,6 +8,7 @@ from math import prod
 
 from molprof.analysis.compare import Comparison, report_label
 from molprof.analysis.compare.causes import named_parts
+from molprof.analysis.compare.comparable import one_file
 from molprof.analysis.compare.model import Difference, TraceDifference
 from molprof.analysis.compare.parts import MACHINE, PART_LABELS, RECORDED_LABELS, group_of
 from molprof.analysis.figures import Report
@@ -43,7 +44,9 @@ def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
     statements = []
     for place, (label, report) in enumerate(zip(comparison.labels[1:], comparison.runs[1:], strict=True)):
         recorded, difference = comparison.trace_differences[place], comparison.differences[place]
-        if recorded is not None:
+        if one_file(first, report):
+            statements.append(f"{label} and {first_label} are one file, or copies of one: {report.trace.path}.")
+        elif recorded is not None:
             statements.append(_recorded(label, recorded, first_label))
         elif difference is None or report.run is None or first.run is None:
             statements.append(
@@ -54,6 +57,7 @@ def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
             noise = wall.within_noise(place + 1)
             statements.append(
                 _against(label, report.run, difference, first_label, first.run, noise)
+                + _doubts(difference)
                 + _validity(label, report.run, first_label, first.run)
             )
     return tuple(statements)
@@ -97,6 +101,13 @@ def _recorded(label: str, difference: TraceDifference, first_label: str) -> str:
         f"{signed_time_text(busy_ns)}, idle {signed_time_text(idle_ns)}); which is faster is not recorded: that "
         "requires unprofiled times of both."
     )
+
+
+def _doubts(difference: Difference) -> str:
+    """Why times of separate captures may mislead; rounds of paired runs meet the same machine."""
+    if difference.paired or not difference.doubts:
+        return ""
+    return f" Not reliable: {'; '.join(difference.doubts)}."
 
 
 def _validity(label: str, run: Run, first_label: str, first: Run) -> str:

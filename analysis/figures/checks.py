@@ -93,8 +93,7 @@ def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...
     ]
     if run.of_molecules:
         checks.append(_check("kinds", junk, surplus, run.junk_tokens + run.filler_tokens))
-    if run.masked is not None and run.masked.own is not None:
-        masked = run.masked
+    if (masked := run.masked) is not None and masked.own is not None:
         counted = masked.free + masked.copy + masked.end + masked.idle
         text = "masked logits that molprof counted = that the processor counted"
         checks.append(_check("masked_logits", text, counted, masked.own))

@@ -120,6 +120,7 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         masked=_masked([molecule.masked for molecule in molecules]),
         session=manifest.session,
         shapes=_shapes(manifest),
+        machine=manifest.machine,
         repeats=tuple(filled(RepeatFigures, repeat) for repeat in timings.repeats),
     )
 

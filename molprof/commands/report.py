@@ -21,6 +21,7 @@ from molprof.commands.options import (
     reading_options,
     result_options,
     sweeps_expanded,
+    terminal_columns,
     write,
 )
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
@@ -141,7 +142,7 @@ def _deliver(reports: Sequence[Report], style: str, outputs: Sequence[Path | Non
 
     documents = [report_document(report) for report in reports]
     if outputs[0] is None and len(documents) > 1:
-        texts = [render(document, style).rstrip("\n") for document in documents]
+        texts = [render(document, style, terminal_columns()).rstrip("\n") for document in documents]
         write("[\n" + ",\n".join(texts) + "\n]" if style == "json" else "\n\n".join(texts))
         return
     for document, place in zip(documents, outputs, strict=True):
