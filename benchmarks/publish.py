@@ -162,7 +162,9 @@ class _Stage:
         """Complete a trace, check it, and trim it to its size."""
         manifest, text, start, end = _read_manifest(path)
         if any(run.unchecked for run in manifest.molecules):
-            whole = replace(manifest, molecules=[complete(run) for run in manifest.molecules])
+            whole = replace(
+                manifest, molecules=[complete(run, manifest.settings.text_format) for run in manifest.molecules]
+            )
             data = (text[:start] + json.dumps(whole.to_json(), separators=(",", ":")) + text[end:]).encode()
             path.write_bytes(gzip.compress(data, 6, mtime=0))
         _check(path)

@@ -28,8 +28,9 @@ FOLDERS = {
 GROUND = "molprof.common"
 ANALYSIS = (
     ("molprof.queries", "molprof.analysis.drift", "molprof.analysis.render"),
-    ("molprof.analysis.engine",),
+    ("molprof.analysis.engine", "molprof.analysis.packets"),
     ("molprof.analysis.reader",),
+    ("molprof.analysis.certificate",),
     ("molprof.analysis.figures", "molprof.analysis.query"),
     (
         "molprof.analysis.findings",
@@ -38,7 +39,7 @@ ANALYSIS = (
         "molprof.analysis.ui",
         "molprof.analysis.origin",
     ),
-    ("molprof.analysis.reports", "molprof.analysis.bench"),
+    ("molprof.analysis.reports", "molprof.analysis.bench", "molprof.analysis.ranks"),
     ("molprof.analysis.plots",),
     ("molprof.analysis.documents",),
 )

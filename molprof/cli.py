@@ -27,6 +27,7 @@ COMMANDS = {
     "capture": "Record a trace of generation, with or without a logits processor.",
     "report": "Report launches, kernels, phases and tokens of one or more traces.",
     "compare": "Compare two or more traces, and explain the difference.",
+    "ranks": "Show the ranks of a distributed job side by side.",
     "drift": "Compare the tokens that coordinates need with the positions of placeholders.",
     "bench": "Benchmark attention, KV caches, batch sizes, compilation and processors.",
     "recommend": "Recommend the fastest valid configuration that a benchmark measured.",

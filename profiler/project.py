@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from molprof.common.errors import UsageError
+from molprof.common.text_format import ANSWER, DEFAULT, PROMPT, TextFormat
 from molprof.common.toml_file import TomlFile, read_toml, unknown
 from molprof.profiler.cluster.settings import SlurmSettings, slurm_table
 from molprof.profiler.models.architecture import ARCHITECTURES
@@ -23,7 +24,10 @@ time = "2:00:00"
 [models.mine]
 path = "checkpoints/mine"
 tokenizer = "qwen"
-processor = "generic\""""
+processor = "generic"
+prompt-format = "[SMILES]{smiles}[/SMILES]"
+answer-format = "[CONFORMER]{atom}<{x},{y},{z}>...[/CONFORMER]\""""
+_KEYS = ("path", "tokenizer", "processor", "prompt-format", "answer-format")
 # `--submit slurm` requires no table: without one, the cluster's own defaults.
 DEFAULT_CLUSTER = "slurm"
 
@@ -35,6 +39,7 @@ class ModelAlias:
     path: str  # folder or hub id; folders are relative to the file
     tokenizer: str | None = None  # preset, folder or hub id; None: the model's own
     processor: str | None = None  # the one of `--lp`; None: by the tokenizer
+    form: TextFormat = DEFAULT  # how its prompts and answers are written
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ def _tables(file: TomlFile, kind: str) -> dict[str, Any]:
 
 def _model(file: TomlFile, name: str) -> ModelAlias:
     where = ["models", name]
-    table = file.check_keys(file.content["models"][name], where, ("path", "tokenizer", "processor"))
+    table = file.check_keys(file.content["models"][name], where, _KEYS)
     if name in ARCHITECTURES:
         file.refuse(f"the name {name!r} is taken by a preset", where)
     if "path" not in table:
@@ -109,11 +114,18 @@ def _model(file: TomlFile, name: str) -> ModelAlias:
     for key, value in table.items():
         if not isinstance(value, str) or not value:
             file.refuse(f"{key} is {value!r}, expected text", [*where, key])
+    try:
+        form = TextFormat(table.get("prompt-format", PROMPT), table.get("answer-format", ANSWER))
+    except UsageError as problem:
+        # The message begins with the option's name.
+        key = "prompt-format" if str(problem).startswith("--prompt") else "answer-format"
+        file.refuse(str(problem).removeprefix("--"), [*where, key], problem.hint)
     folder = file.path.parent
     return ModelAlias(
         _beside(folder, table["path"]),
         _beside(folder, table["tokenizer"]) if "tokenizer" in table else None,
         table.get("processor"),
+        form,
     )
 
 

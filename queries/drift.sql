@@ -36,8 +36,8 @@ GROUP BY
   sequence,
   block;
 
--- One row per coordinate block, in order of sequence and block: every <, also without tokens behind it, as in <> or at
--- the end of the text. Empty for foreign traces.
+-- One row per coordinate block, in order of sequence and block: every one that is opened, also without tokens behind
+-- it, as in <> or at the end of the text. Empty for foreign traces.
 CREATE PERFETTO TABLE molprof_block(
   -- Sequence, from 0.
   sequence LONG,
@@ -85,8 +85,14 @@ WITH
       LAG(block, 1, -1) OVER (PARTITION BY sequence ORDER BY position) AS block_before,
       LEAD(block, 1, -1) OVER (PARTITION BY sequence ORDER BY position) AS block_after,
       LAG(kind, 1, '') OVER (PARTITION BY sequence ORDER BY position) IN ('junk', 'filler') AS surplus_before,
-      LEAD(kind, 1, '') OVER (PARTITION BY sequence ORDER BY position) IN ('junk', 'filler') AS surplus_after
+      LEAD(kind, 1, '') OVER (PARTITION BY sequence ORDER BY position) IN ('junk', 'filler') AS surplus_after,
+      -- A block ends at the first character of what closes it or opens another: no coordinate contains them.
+      SUBSTR(block_open, 1, 1) AS first,
+      SUBSTR(block_open, -1) AS last,
+      SUBSTR(block_close, 1, 1) AS end
     FROM molprof_token
+    JOIN molprof_sequence
+      USING (sequence)
   ),
   -- Ordered here, because GROUP_CONCAT joins in the order of its input.
   token AS (
@@ -96,14 +102,14 @@ WITH
       position,
       kind,
       -- A junk token may close its block.
-      IIF(INSTR(text, '>') > 0, SUBSTR(text, 1, INSTR(text, '>') - 1), text) AS text,
+      IIF(INSTR(text, end) > 0, SUBSTR(text, 1, INSTR(text, end) - 1), text) AS text,
       surplus,
-      -- head: what follows the last < of the token before the block. tail: what precedes the first > of the token
-      -- behind it, except in tokens such as </s>.
-      IIF(block_before != block, SUBSTR(before, LENGTH(RTRIM(before, REPLACE(before, '<', ''))) + 1), '') AS head,
+      -- head: what follows the last < (or what else opens a block) of the token before the block. tail: what precedes
+      -- the first > of the token behind it, except in tokens such as </s>.
+      IIF(block_before != block, SUBSTR(before, LENGTH(RTRIM(before, REPLACE(before, last, ''))) + 1), '') AS head,
       IIF(
-        block_after != block AND SUBSTR(after, 1, MAX(INSTR(after, '>') - 1, 0)) NOT GLOB '*<*',
-        SUBSTR(after, 1, MAX(INSTR(after, '>') - 1, 0)),
+        block_after != block AND INSTR(SUBSTR(after, 1, MAX(INSTR(after, end) - 1, 0)), first) = 0,
+        SUBSTR(after, 1, MAX(INSTR(after, end) - 1, 0)),
         ''
       ) AS tail,
       IIF(surplus AND NOT (surplus_before AND block_before = block), '|', '') AS bar_before,
@@ -126,7 +132,7 @@ WITH
       COUNT() FILTER (WHERE kind = 'filler') AS filler,
       MIN(IIF(kind = 'junk', position, NULL)) AS junk_position,
       GROUP_CONCAT(head || text || tail, '') AS text,
-      '<' || GROUP_CONCAT(head || bar_before || text || bar_after || tail, '') || '>' AS marked_text,
+      GROUP_CONCAT(head || bar_before || text || bar_after || tail, '') AS marked_text,
       GROUP_CONCAT(IIF(surplus, text, ''), '') AS surplus_text
     FROM token
     GROUP BY
@@ -155,9 +161,11 @@ SELECT
   given.template_free - given.needed AS drift,
   block.junk_position,
   IFNULL(block.text, '') AS text,
-  IFNULL(block.marked_text, '<>') AS marked_text,
+  of.block_open || IFNULL(block.marked_text, '') || of.block_close AS marked_text,
   IFNULL(block.surplus_text, '') AS surplus_text
 FROM opened
+JOIN molprof_sequence AS of
+  ON of.sequence = opened.sequence
 LEFT JOIN block
   ON block.sequence = opened.sequence AND block.block = opened.block
 LEFT JOIN _molprof_block_array AS given

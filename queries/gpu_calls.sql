@@ -6,6 +6,8 @@
 --   GROUP BY name, kind
 --   ORDER BY time_ns DESC, name;
 
+INCLUDE PERFETTO MODULE molprof.process_ranks;
+
 -- One row per slice of category cuda_runtime or cuda_driver (HIP traces use the same), in order of start.
 CREATE PERFETTO TABLE molprof_gpu_call(
   -- The slice.
@@ -19,22 +21,27 @@ CREATE PERFETTO TABLE molprof_gpu_call(
   -- launch: starts a kernel; graph_launch: starts a graph; null: any other call.
   kind STRING,
   -- Correlation number, which the GPU work that it started has too; null where not recorded.
-  correlation LONG
+  correlation LONG,
+  -- Rank; null unless the trace is of several ranks.
+  rank LONG
 )
 AS
 SELECT
-  id,
-  ts,
-  dur,
-  name,
+  slice.id,
+  slice.ts,
+  slice.dur,
+  slice.name,
   CASE
-    WHEN name GLOB '*Launch*Kernel*' THEN 'launch'
-    WHEN name GLOB '*GraphLaunch*' THEN 'graph_launch'
+    WHEN slice.name GLOB '*Launch*Kernel*' THEN 'launch'
+    WHEN slice.name GLOB '*GraphLaunch*' THEN 'graph_launch'
   END AS kind,
-  EXTRACT_ARG(arg_set_id, 'args.correlation') AS correlation
+  EXTRACT_ARG(slice.arg_set_id, 'args.correlation') AS correlation,
+  place.rank
 FROM slice
+LEFT JOIN molprof_track_rank AS place
+  ON place.track_id = slice.track_id
 WHERE
-  category IN ('cuda_runtime', 'cuda_driver')
+  slice.category IN ('cuda_runtime', 'cuda_driver')
 ORDER BY
-  ts,
-  id;
+  slice.ts,
+  slice.id;

@@ -6,6 +6,8 @@
 --   GROUP BY device, stream, category
 --   ORDER BY device, stream, category;
 
+INCLUDE PERFETTO MODULE molprof.process_ranks;
+
 -- One row per slice of category kernel, gpu_memcpy or gpu_memset, in order of start.
 CREATE PERFETTO TABLE molprof_gpu_work(
   -- The slice.
@@ -18,14 +20,17 @@ CREATE PERFETTO TABLE molprof_gpu_work(
   name STRING,
   -- kernel, gpu_memcpy or gpu_memset.
   category STRING,
-  -- Device number as text; the event's process number where the event names no device.
+  -- Device number as text; the event's process number where the event names no device. In a trace of several ranks
+  -- rank and device, such as 3:0.
   device STRING,
   -- Stream number; null where not recorded.
   stream LONG,
   -- Correlation number, which the call that started it has too; null where not recorded.
   correlation LONG,
   -- Bytes moved or set; null for kernels, and where not recorded or below 0.
-  bytes LONG
+  bytes LONG,
+  -- Rank; null unless the trace is of several ranks.
+  rank LONG
 )
 AS
 SELECT
@@ -34,7 +39,7 @@ SELECT
   slice.dur,
   IFNULL(slice.name, '(no name)') AS name,
   slice.category,
-  CAST(
+  IFNULL(place.rank || ':', '') || CAST(
     COALESCE(
       EXTRACT_ARG(slice.arg_set_id, 'args.device'),
       -- A subquery, unlike a join, runs only where it is needed.
@@ -59,8 +64,11 @@ SELECT
     WHEN TYPEOF(EXTRACT_ARG(slice.arg_set_id, 'args.bytes')) = 'text' THEN EXTRACT_ARG(slice.arg_set_id, 'args.bytes')
     WHEN CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT) >= 0
     THEN CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT)
-  END AS bytes
+  END AS bytes,
+  place.rank
 FROM slice
+LEFT JOIN molprof_track_rank AS place
+  ON place.track_id = slice.track_id
 WHERE
   slice.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
 ORDER BY

@@ -1,4 +1,4 @@
--- Launches and the GPU work that they started, matched by correlation number.
+-- Launches and the GPU work that they started, matched by rank and correlation number.
 --
 -- Example:
 --   SELECT name, kind, count, time_ns, kernels, mean_delay_ns
@@ -127,7 +127,14 @@ WITH
       AND IIF(
         correlation IS NULL,
         (SELECT COUNT() FROM molprof_gpu_work WHERE correlation IS NULL) = 0,
-        correlation NOT IN (SELECT correlation FROM molprof_gpu_work WHERE correlation IS NOT NULL)
+        (IFNULL(rank, -1), correlation) NOT IN (
+          SELECT
+            IFNULL(rank, -1),
+            correlation
+          FROM molprof_gpu_work
+          WHERE
+            correlation IS NOT NULL
+        )
       )
   ),
   kernel AS (

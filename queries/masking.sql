@@ -9,6 +9,8 @@ INCLUDE PERFETTO MODULE molprof.phase_work;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
+INCLUDE PERFETTO MODULE molprof.kernel_kinds;
+
 INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.placement;
@@ -49,8 +51,8 @@ ORDER BY
   batch,
   step;
 
--- Kernels and operators that can write a mask (index, fill, put, scatter, where) by name, longest total time first: of
--- the processor phase in molprof's traces, of the whole trace in foreign ones. Do not add up rows of kind operator:
+-- Kernels and operators that can write a mask, kind masking of molprof.kernel_kinds, by name, longest total time first:
+-- of the processor phase in molprof's traces, of the whole trace in foreign ones. Do not add up rows of kind operator:
 -- their times include the operators that they call.
 CREATE PERFETTO VIEW molprof_masking_candidate(
   -- kernel or operator.
@@ -105,15 +107,15 @@ LEFT JOIN place
 LEFT JOIN molprof_phase AS phase
   ON phase.id = place.phase_id
 WHERE
-  (
-    LOWER(operation.name) GLOB '*index*'
-    OR LOWER(operation.name) GLOB '*fill*'
-    OR LOWER(operation.name) GLOB '*[:_]put*'
-    OR LOWER(operation.name) GLOB '*scatter*'
-    OR LOWER(operation.name) GLOB '*where*'
+  EXISTS(
+    SELECT
+      1
+    FROM molprof_kind_pattern AS pattern
+    WHERE
+      pattern.kind = 'masking'
+      AND LOWER(operation.name) GLOB pattern.pattern
+      AND NOT LOWER(operation.name) GLOB pattern.unless
   )
-  -- arange and the like.
-  AND operation.name NOT GLOB '*with_index*'
   AND (phase.phase = 'processor' OR (SELECT COUNT() FROM molprof_phase) = 0)
 GROUP BY
   operation.kind,

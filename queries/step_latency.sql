@@ -14,9 +14,9 @@ INCLUDE PERFETTO MODULE molprof.steps;
 CREATE PERFETTO VIEW molprof_step_latency(
   -- duration, from a step's start to its end; or period, to the start of the next step on its thread.
   measure STRING,
-  -- molprof, vllm, sglang or profiler.
+  -- molprof, vllm, sglang, profiler or program.
   source STRING,
-  -- Kind of the steps, as in molprof.steps; null for profiler.
+  -- Kind of the steps, as in molprof.steps; null for profiler and program.
   kind STRING,
   -- Steps; the last of a thread has no period.
   count LONG,

@@ -117,9 +117,9 @@ ORDER BY
 
 -- The same by source and kind of step; what is outside any step last.
 CREATE PERFETTO VIEW molprof_step_launch_summary(
-  -- molprof, vllm, sglang or profiler; null for what is outside any step.
+  -- molprof, vllm, sglang, profiler or program; null for what is outside any step.
   source STRING,
-  -- Kind of the steps, as in molprof.steps; null for profiler and as above.
+  -- Kind of the steps, as in molprof.steps; null for profiler and program, and as above.
   kind STRING,
   -- Steps; 0 for what is outside any.
   steps LONG,

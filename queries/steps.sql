@@ -1,9 +1,10 @@
--- Steps of any trace, from the annotations of molprof, vLLM, SGLang or torch's profiler.
+-- Steps of any trace, from annotations of molprof, vLLM, SGLang, torch's profiler or the program.
 --
 -- Names: molprof.step batch=B step=S; SGLang's step[MODE bs=N] and step[MODE bs=N toks=T]; vLLM's
--- execute_context_C(...)_generation_G(...) and execute_N_context_C(...)_generation_G(...); ProfilerStep#N. No step
--- counts twice: molprof's go before the engines', these before the profiler's, and of nested steps the outermost
--- counts.
+-- execute_context_C(...)_generation_G(...) and execute_N_context_C(...)_generation_G(...); ProfilerStep#N; and names of
+-- a program's own that hold "step" or "iter" with a number, or end in "step", such as "decode step 12". No step counts
+-- twice: molprof's go before the engines', these before the profiler's, its before the program's, and of nested steps
+-- the outermost counts.
 --
 -- Example:
 --   SELECT source, kind, COUNT() AS steps, SUM(tokens) AS tokens, SUM(dur) AS host_ns
@@ -31,6 +32,14 @@ WITH
         WHEN name GLOB 'step[[][A-Z]*]' THEN 2
         WHEN name GLOB 'execute_*context_[0-9]*_generation_[0-9]*' THEN 2
         WHEN name GLOB 'ProfilerStep#[0-9]*' THEN 3
+        -- Phases.
+        WHEN name GLOB 'molprof.*' THEN NULL
+        WHEN LOWER(name) GLOB '*step[0-9]*' THEN 4
+        WHEN LOWER(name) GLOB '*step[-_ #:=][0-9]*' THEN 4
+        WHEN LOWER(name) GLOB '*iter[-_ #:=][0-9]*' THEN 4
+        WHEN LOWER(name) GLOB '*iteration[-_ #:=][0-9]*' THEN 4
+        -- Not Optimizer.step#SGD.step.
+        WHEN LOWER(name) GLOB '*step' AND LOWER(name) NOT GLOB '*.step' AND name != 'ProfilerStep' THEN 4
       END AS choice,
       name GLOB 'step[[]*' AS is_sglang,
       upid,
@@ -66,8 +75,13 @@ SELECT
   ts,
   dur,
   name,
-  CASE choice WHEN 1 THEN 'molprof' WHEN 2 THEN IIF(has_sglang, 'sglang', 'vllm') ELSE 'profiler' END AS source,
-  CASE choice WHEN 1 THEN 'molprof' WHEN 2 THEN IIF(is_sglang, 'step', 'execute') ELSE 'profiler' END AS form,
+  CASE choice
+    WHEN 1 THEN 'molprof'
+    WHEN 2 THEN IIF(has_sglang, 'sglang', 'vllm')
+    WHEN 3 THEN 'profiler'
+    ELSE 'program'
+  END AS source,
+  CASE choice WHEN 1 THEN 'molprof' WHEN 2 THEN IIF(is_sglang, 'step', 'execute') WHEN 3 THEN 'profiler' END AS form,
   upid,
   tid,
   -- CAST reads the leading digits.
@@ -90,13 +104,14 @@ CREATE PERFETTO TABLE molprof_any_step(
   ts TIMESTAMP,
   -- Time on the host, profiler's cost included, ns.
   dur DURATION,
-  -- Whose steps they are: molprof, vllm, sglang (where any step[...] is recorded) or profiler.
+  -- Whose steps they are: molprof, vllm, sglang (where any step[...] is recorded), profiler or program.
   source STRING,
   -- The annotation, as recorded.
   name STRING,
-  -- prefill, decode, mixed (both at once) or idle, or another mode of the engine's in lower case; null for profiler.
+  -- prefill, decode, mixed (both at once) or idle, or another mode of the engine's in lower case; null for
+  -- profiler and program.
   kind STRING,
-  -- Number of the step in its batch, or of the profiler's step; null for vllm and sglang.
+  -- Number of the step in its batch, or of the profiler's step; null for all others.
   number LONG,
   -- Sequences whose prompt it read; null where not known.
   prompt_sequences LONG,

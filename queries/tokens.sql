@@ -17,6 +17,10 @@ CREATE PERFETTO TABLE molprof_sequence(
   smiles STRING,
   -- Generated tokens with EOS, without the padding after it.
   tokens LONG,
+  -- Text that opens a coordinate block: < unless the run had another format.
+  block_open STRING,
+  -- Text that closes a coordinate block: > unless the run had another format.
+  block_close STRING,
   -- Args with the arrays of its tokens.
   arg_set_id ARGSETID
 )
@@ -27,6 +31,8 @@ SELECT
   EXTRACT_ARG(arg_set_id, 'args.row') AS row,
   EXTRACT_ARG(arg_set_id, 'args.smiles') AS smiles,
   EXTRACT_ARG(arg_set_id, 'args.tokens') AS tokens,
+  IFNULL(EXTRACT_ARG(arg_set_id, 'args.block_open'), '<') AS block_open,
+  IFNULL(EXTRACT_ARG(arg_set_id, 'args.block_close'), '>') AS block_close,
   arg_set_id
 FROM slice
 WHERE

@@ -118,7 +118,14 @@ def test_times_are_judged_by_the_interval_of_their_ratio(
 
 @pytest.mark.parametrize(
     ("direction", "bound", "verdict"),
-    [("higher", 1.0, "refuted"), ("lower", 1.0, "refuted"), ("lower", 1.1, "confirmed"), ("higher", 0.9, "confirmed")],
+    [
+        ("higher", 1.0, "equal"),
+        ("lower", 1.0, "equal"),
+        ("lower", 1.005, "equal"),
+        ("lower", 1.1, "confirmed"),
+        ("higher", 0.9, "confirmed"),
+        ("lower", 0.9, "refuted"),
+    ],
 )
 def test_counts_are_exact(tmp_path: Path, direction: Any, bound: float, verdict: str) -> None:
     (item,) = given([run(tmp_path), run(tmp_path)], Expectation("x", "x", "tokens_per_molecule", direction, bound))

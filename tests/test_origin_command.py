@@ -87,4 +87,4 @@ def test_command(molprof: Cli, tmp_path: Path) -> None:
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 2)
     wrong = molprof("report", "a.json", "--by", "module", "--fail-if", "launches>1")
     assert wrong.returncode == 2
-    assert "--by has no figures for --fail-if" in wrong.stderr
+    assert "--by takes no --fail-if" in wrong.stderr

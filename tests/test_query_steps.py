@@ -73,6 +73,9 @@ def test_annotations_keep_their_thread_on_a_lane(tmp_path: Path) -> None:
         ("step[IDLE]", ("sglang", "idle", None, None, None, None)),
         ("step[TARGET_VERIFY bs=2]", ("sglang", "target_verify", None, None, None, None)),
         ("ProfilerStep#6", ("profiler", None, 6, None, None, None)),
+        ("decode step 12", ("program", None, None, None, None, None)),
+        ("Iteration_3", ("program", None, None, None, None, None)),
+        ("generate_step", ("program", None, None, None, None, None)),
     ],
 )
 def test_a_step_by_its_name(tmp_path: Path, name: str, expected: tuple[Any, ...]) -> None:
@@ -81,7 +84,15 @@ def test_a_step_by_its_name(tmp_path: Path, name: str, expected: tuple[Any, ...]
 
 
 @pytest.mark.parametrize(
-    "name", ["step", "my step[DECODE bs=1]", "execute_model", "ProfilerStep", "Optimizer.step#Adam"]
+    "name",
+    [
+        "steps",
+        "molprof.forward batch=0 step=1",
+        "my step[DECODE bs=1]",
+        "execute_model",
+        "ProfilerStep",
+        "Optimizer.step#Adam",
+    ],
 )
 def test_other_annotations_are_no_steps(tmp_path: Path, name: str) -> None:
     with events_loaded(tmp_path, [annotation(name, 0, 10), slice_("cpu_op", "step[DECODE bs=1]", 0, 1)]) as query:

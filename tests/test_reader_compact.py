@@ -99,7 +99,7 @@ def test_more_texts_than_the_format_can_number(tmp_path: Path, engine: Engine, m
         x("n" * 40_000, 1, 1),
         x("many", 1, 1, cat="molprof.token", args={f"a{i}": i for i in range(40)}),
         x("long", 1, 1, cat="kernel", args={"name": "n" * 40_000}),
-        x("array", 1, 1, cat="kernel", args={"device": [3, {"a": 4}]}),
+        x("array", 1, 1, cat="kernel", args={"name": [3, {"a": 4}]}),
         {"ph": "B", "name": "begin", "cat": "c", "ts": 1, **BASE},
         {"ph": "b", "id": "0x1", "name": "async", "cat": "c", "ts": 1, **BASE},
         {"ph": "n", "id": "0x1", "name": "async", "cat": "c", "ts": 1, **BASE},
@@ -120,6 +120,6 @@ def test_what_does_not_fit_goes_as_json(tmp_path: Path, engine: Engine, event: d
         assert len(rows(engine.query(ARGS))) == 42
     if event["name"] == "array":  # whose elements share a flat key
         assert rows(engine.query(ARGS), "key", "flat_key")[2:] == [
-            ("args.device[0]", "args.device"),
-            ("args.device[1].a", "args.device.a"),
+            ("args.name[0]", "args.name"),
+            ("args.name[1].a", "args.name.a"),
         ]

@@ -1,4 +1,4 @@
-"""Formats told by content: zstd, Perfetto's own, standard input; bombs; what reports leave out."""
+"""Formats told by content: zstd, gzip, standard input; bombs; what reports leave out."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ import pytest
 import tiny_trace
 from trace_rows import load, rows, x
 
-from molprof.analysis.engine import Engine, open_engine
+from molprof.analysis.engine import Engine
 from molprof.analysis.figures import build_report
 from molprof.analysis.reader import load_trace, source
 from molprof.analysis.reader.events import NEEDED_ARGS
 from molprof.analysis.reader.open import open_trace
-from molprof.analysis.reader.source import Packets
 from molprof.analysis.reports.load import ReportOptions, load_report
 from molprof.common.errors import TraceError
 from molprof.queries import modules
@@ -30,29 +29,6 @@ else:
     from backports import zstd
 
 TEXT = json.dumps({"traceEvents": [x(f"n{i * 7919 % 10007}", i, 0.5) for i in range(3000)]}).encode()
-
-
-def varint(value: int) -> bytes:
-    result = b""
-    while value > 0x7F:
-        result += bytes([value & 0x7F | 0x80])
-        value >>= 7
-    return result + bytes([value])
-
-
-def field(number: int, value: int | bytes) -> bytes:
-    """One protobuf field: a varint, or bytes with their length."""
-    if isinstance(value, int):
-        return varint(number << 3) + varint(value)
-    return varint(number << 3 | 2) + varint(len(value)) + value
-
-
-def perfetto_trace() -> bytes:
-    """A track with one slice `work` of category `kernel`, from 1000 to 1500 ns."""
-    track = field(60, field(1, 7) + field(2, b"stream 7"))
-    begin = field(8, 1000) + field(11, field(9, 1) + field(11, 7) + field(22, b"kernel") + field(23, b"work"))
-    end = field(8, 1500) + field(11, field(9, 2) + field(11, 7))
-    return b"".join(field(1, field(10, 1) + packet) for packet in (track, begin, end))
 
 
 def test_zstd_by_content_in_several_frames(engine: Engine, tmp_path: Path) -> None:
@@ -107,48 +83,6 @@ def test_a_byte_order_mark_is_no_part_of_the_text(engine: Engine, tmp_path: Path
     assert load(engine, tmp_path, pack(b"\xef\xbb\xbf \n" + text)).events_by_category == {"cpu_op": 3000}  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_perfetto_traces_are_fed_as_they_are(engine: Engine, tmp_path: Path, pack: object) -> None:
-    info = load(engine, tmp_path, pack(perfetto_trace()))  # type: ignore[operator]
-    assert (info.events_by_category, info.lost_events, info.lanes) == ({"kernel": 1}, None, None)
-    report = build_report(engine, info)
-    assert (report.counts.kernels, report.counts.kernel_time_ns) == (1, 500)
-    assert [check.id for check in report.checks] == ["kernels"]
-
-
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_a_perfetto_trace_that_is_cut_off_is_refused(engine: Engine, tmp_path: Path, pack: object) -> None:
-    whole = perfetto_trace() * 30_000  # of packets far longer than a block all together
-    cut = pack(whole[:-3])  # type: ignore[operator]
-    with pytest.raises(TraceError, match=r"trace\.json is truncated inside packet 90000"):
-        load(engine, tmp_path, cut)
-    with open_engine() as another:
-        info = load(another, tmp_path, cut, partial=True)
-    assert (info.events_by_category, info.complete) == ({"kernel": 30_000}, False)
-    assert str(info.problem).endswith("is truncated inside packet 90000")
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000, 10**6])
-def test_packets_are_followed_wherever_blocks_end(size: int) -> None:
-    lengths = (0, 1, 127, 128, 300, 20_000)
-    data = b"".join(b"\x0a" + varint(length) + b"\x0a" * length for length in lengths)
-    ends = [sum(1 + len(varint(length)) + length for length in lengths[:count]) for count in range(len(lengths) + 1)]
-    for cut in sorted({0, *ends, *(end - 1 for end in ends[1:]), *(end + 1 for end in ends[:-1]), len(data) - 9_000}):
-        packets = Packets()
-        for start in range(0, cut, size):
-            packets.take(data[start : min(start + size, cut)])
-        assert packets.is_whole == (cut in ends)
-    packets.take(b"")
-    assert (packets.count, packets.known) == (len(lengths), True)
-
-
-def test_what_is_no_packet_tells_nothing() -> None:
-    for data in (b"\x0a\x01x\x12\x05ab", b"\x0a\xff\xff\xff\xff\xff\xff"):
-        packets = Packets()
-        packets.take(data)
-        assert (packets.known, packets.is_whole) == (False, True)
-
-
 def test_json_that_begins_like_perfetto_is_json(engine: Engine, tmp_path: Path) -> None:
     assert load(engine, tmp_path, b"\n" + TEXT).events_by_category == {"cpu_op": 3000}
 
@@ -179,7 +113,7 @@ def test_a_report_needs_no_other_args() -> None:
     own = {"molprof_tid", "sequence", "batch", "row", "smiles", "tokens", "position"}
     own |= {"token_id", "text", "kind", "block", "step", "block_free", "block_needed"}
     own |= {"probability", "rank", "choice", "forbidden"}
-    used = {name for sql in modules().values() for name in re.findall(r"'args\.([^'\[]+)", sql)}
+    used = {name for sql in modules().values() for name in re.findall(r"'args\.([^'\[.]+)", sql)}
     assert used - own <= set(NEEDED_ARGS)
 
 

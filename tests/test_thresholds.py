@@ -61,7 +61,7 @@ def test_what_a_threshold_says(text: str, metric: str, operator: str, bound: flo
         ("lanches_per_token>+5%", "no figure 'lanches_per_token'", "did you mean launches_per_token"),
         ("junk>0", "no figure 'junk'", "junk_tokens"),
         ("xyzzy>0", "no figure 'xyzzy'", "figures: batch_size, molecules"),
-        ("device>0", "no figure 'device'", "figures: "),
+        ("vendor>0", "no figure 'vendor'", "figures: "),
         ("wall_ns>5", "wall_ns is a time", "ns us ms s"),
         ("wall_ns>5%", "wall_ns is a time", "a change such as +5%"),
         ("junk_tokens>5%", "junk_tokens has no unit %", "+5%"),

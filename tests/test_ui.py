@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
 
+import native_trace
 import pytest
 import tiny_trace
 from decoding_trace import decoding
-from test_reader_formats import perfetto_trace
 from trace_rows import SLICES, rows, x
 from ui_server import get, prepared, serving
 
 from molprof.analysis.engine import Engine, open_engine
-from molprof.analysis.trim import Wish, trim
 from molprof.analysis.ui.contents import MAX_SLICES, Place, Span, _longest
 from molprof.analysis.ui.prepare import Prepared, Settings, prepare
 from molprof.common.errors import TraceError, UsageError
@@ -214,17 +212,16 @@ def test_a_trace_without_steps_is_shown_whole(tmp_path: Path) -> None:
         prepared(tmp_path, [x("op", 0, 5)], place=Place(step=0))
 
 
-def test_a_trace_in_perfettos_format_is_served_as_it_is(tmp_path: Path) -> None:
-    data = perfetto_trace()
-    path = tmp_path / "trace.pftrace"
-    path.write_bytes(gzip.compress(data))
-    result = prepare([path], tmp_path, Settings(Place()))
-    assert gzip.decompress(result.trace.read_bytes()) == data
-    assert (result.view.title, result.view.visible, result.view.pinned) == ("trace.pftrace", None, ())
-    with pytest.raises(UsageError, match="in Perfetto's own format, which cannot be set beside another"):
-        prepare([path, path], tmp_path, Settings(Place()))
-    with pytest.raises(TraceError, match="in Perfetto's own format, which is not trimmed"):
-        trim(path, tmp_path / "small.json", Wish(start_ns=0))
+def test_a_native_trace_is_shown_as_the_same_run_in_json(tmp_path: Path) -> None:
+    document = native_trace.named(tiny_trace.document())
+    native = native_trace.write(tmp_path / "run.pftrace", document)
+    plain = tiny_trace.write(tmp_path / "run.json", document)
+    result, expected = (prepare([path], tmp_path, Settings(Place())) for path in (native, plain))
+    assert result.view.visible == expected.view.visible
+    assert strips(result) == strips(expected)
+    assert result.view.pinned == expected.view.pinned
+    both = prepare([native, plain], tmp_path, Settings(Place()))
+    assert both.notes == ()
 
 
 def test_of_a_damaged_trace_what_is_whole_is_shown(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ HOST, GPU, TOKENS = 100, 0, 900
 
 
 def slice_(
-    category: str, name: str, ts: float, dur: float, pid: int = HOST, tid: int = 100, **args: Any
+    category: str, name: str, ts: float, dur: float, pid: int | str = HOST, tid: int = 100, **args: Any
 ) -> dict[str, Any]:
     """One complete event."""
     return {

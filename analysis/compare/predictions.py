@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from molprof.analysis.compare.model import Direction, Prediction, Verdict
-from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval, ratio_interval, significant
+from molprof.analysis.compare.rounds import in_rounds
+from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval, paired_ratio_interval, ratio_interval
 from molprof.analysis.compare.thresholds import near_metrics
 from molprof.analysis.figures.catalog import METRICS
 from molprof.analysis.figures.figure import Figure
@@ -29,6 +30,9 @@ metric = "launches_per_token"
 direction = "lower"
 bound = 0.8
 between = ["llama*", "qwen*"]"""
+
+# A ratio this near its bound is equal to it: a difference that decides nothing.
+RELEVANT = 0.01
 
 Run = tuple[str, Report]
 
@@ -111,23 +115,31 @@ def predictions(
     known = [report.run for report in reports if report.run is not None]
     built_in = BUILT_IN if not known or any(run.of_molecules for run in known) else ()
     pair = _families(runs)
-    missing = "requires a LLaMA and a Qwen run, both with a processor or both without"
+    missing = "requires a LLaMA and a Qwen run, both with a processor or both without, or two foreign traces"
     return (*(_judge(item, pair, missing) for item in built_in), *(_judge(item, *_named(item, runs)) for item in given))
 
 
 def _families(runs: Sequence[Run]) -> tuple[Run, Run] | None:
-    """A LLaMA and a Qwen run, both with a processor or else both without."""
-    for constrained in (True, False):
+    """A LLaMA and a Qwen run, both with a processor, both without or both foreign; else the first two of foreign ones.
+
+    The name of a foreign trace's file tells its family.
+    """
+    for constrained in (True, False, None):
         alike = [
-            (label, report, report.run.setup.family)
+            (label, report, label if report.run is None else report.run.setup.family)
             for label, report in runs
-            if report.run is not None and (report.run.setup.processor is not None) is constrained
+            if _constrained(report) is constrained
         ]
-        lower = next(((label, report) for label, report, family in alike if family.startswith("llama")), None)
-        higher = next(((label, report) for label, report, family in alike if family.startswith("qwen")), None)
-        if lower and higher:
+        lower = next(((label, report) for label, report, family in alike if "llama" in family.lower()), None)
+        higher = next(((label, report) for label, report, family in alike if "qwen" in family.lower()), None)
+        if lower and higher and lower != higher:
             return lower, higher
-    return None
+    return (runs[0], runs[1]) if all(report.run is None for _, report in runs) else None
+
+
+def _constrained(report: Report) -> bool | None:
+    """A logits processor ran; None: a foreign trace does not tell."""
+    return None if report.run is None else report.run.setup.processor is not None
 
 
 def _named(item: Expectation, runs: Sequence[Run]) -> tuple[tuple[Run, Run] | None, str]:
@@ -154,7 +166,7 @@ def _judge(item: Expectation, pair: tuple[Run, Run] | None, missing: str) -> Pre
         values = [metric.value(report) for _, report in pair]
         one, other = (None if isinstance(value, str) else value for value in values)
         figures = {pair[0][0]: one, pair[1][0]: other}
-        reason = f"not recorded in {' and '.join(name for name, value in figures.items() if value is None)}"
+        reason = _unrecorded(metric, pair, (one, other))
         if one is not None and other is not None:
             ratio = per(one, other)
             verdict, interval, reason = _verdict(item, metric, pair, one, other)
@@ -170,17 +182,34 @@ def _judge(item: Expectation, pair: tuple[Run, Run] | None, missing: str) -> Pre
     )
 
 
+def _unrecorded(metric: Figure, pair: tuple[Run, Run], values: tuple[float | None, float | None]) -> str:
+    """Where a figure is not recorded, and what would tell it."""
+    lacking = [run for run, value in zip(pair, values, strict=True) if value is None]
+    text = f"not recorded in {' and '.join(label for label, _ in lacking)}"
+    divided = metric.id.endswith(("_per_token", "_per_molecule"))
+    foreign = any(report.run is None for _, report in lacking)
+    return f"{text}; --tokens and --molecules say how many it generated" if divided and foreign else text
+
+
 def _verdict(
     item: Expectation, metric: Figure, pair: tuple[Run, Run], one: float, other: float
 ) -> tuple[Verdict, Interval | None, str]:
-    """From the interval of the ratio for times, from the figures themselves for all else."""
-    lower = item.direction == "lower"
-    if metric.noise != "repeats":
-        holds = one < item.bound * other if lower else one > item.bound * other
-        return ("confirmed" if holds else "refuted"), None, ""
-    interval = ratio_interval(metric.samples(pair[0][1]), metric.samples(pair[1][1]))
-    if interval is None:
-        return "not significant", None, f"one of the runs has fewer than {LEAST_REPEATS} timed passes"
-    if not significant(interval, item.bound):
+    """Beyond noise and relevance only: from the interval of the ratio for times, from the figures for counts."""
+    if metric.noise == "once":
+        return "not significant", None, "measured once, so its noise is not known"
+    interval = None
+    ends = (one / other, one / other) if other else (math.inf if one else 1.0,) * 2
+    if metric.noise == "repeats":
+        together = in_rounds(metric, pair[1][1], pair[0][1])
+        if together is None:
+            interval = ratio_interval(metric.samples(pair[0][1]), metric.samples(pair[1][1]))
+        else:
+            interval = paired_ratio_interval(together[1], together[0])
+        if interval is None:
+            return "not significant", None, f"one of the runs has fewer than {LEAST_REPEATS} timed passes"
+        ends = interval.low, interval.high
+    if all(abs(end / item.bound - 1) <= RELEVANT for end in ends):
+        return "equal", interval, ""
+    if ends[0] <= item.bound <= ends[1]:
         return "not significant", interval, f"the interval of the ratio contains {item.bound:g}"
-    return ("confirmed" if (interval.high < item.bound) is lower else "refuted"), interval, ""
+    return ("confirmed" if (ends[1] < item.bound) is (item.direction == "lower") else "refuted"), interval, ""

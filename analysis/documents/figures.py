@@ -137,5 +137,6 @@ def settings_section(reports: Reports) -> Section:
     columns = (Column("setting"), *map(Column, reports.labels))
     rows: list[Row] = [(figure.label, *(Cell(value, figure.unit) for value in values)) for figure, values in found]
     notes: tuple[str, ...] = ("rows that differ are marked",) if marked else ()
-    notes += _missing(shown, [figure for figure, _ in found])
+    asked = [figure for figure in shown if not figure.stands_in]
+    notes += _missing(asked, [figure for figure, _ in found])
     return Section("Settings", notes, Table(columns, rows, marked))

@@ -11,9 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from molprof.analysis.drift.model import Drift, JunkExample, RuleCount
+from molprof.common.text_format import DEFAULT, TextFormat
 
 EXAMPLES = 10
-_TRIPLE = re.compile(",".join([r"-?[0-9]+\.[0-9]+"] * 3))
+GOOD = "good"
+# What a block is, the first that holds. A block has drift if it is not good: junk begins after x,y,z, so text that
+# never reads x,y,z has no junk, and counting junk alone would call it good.
+STATES = ("junk", "cut", "malformed", "filler", GOOD)
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,16 @@ class Block:
     junk_position: int | None
     marked_text: str
     surplus_text: str
+    cut: bool = False  # the answer ended in it, at the limit on tokens
+
+    def malformed(self, form: TextFormat) -> bool:
+        """No prefix reads x,y,z."""
+        return not form.triple.match(self.text)
+
+    def state(self, form: TextFormat) -> str:
+        """What the block is: the first of `STATES` that holds."""
+        holds = {"junk": self.junk, "cut": self.cut, "malformed": self.malformed(form), "filler": self.filler}
+        return next((state for state in STATES if holds.get(state)), GOOD)
 
 
 @dataclass(frozen=True)
@@ -38,32 +52,38 @@ class Rule:
 
     name: str
     meaning: str
-    counts: Callable[[Block], object]
+    counts: Callable[[Block, TextFormat], object]
 
 
-def _not_floats(block: Block) -> bool:
+def _not_floats(block: Block, form: TextFormat) -> bool:
     # float() also reads 1, 1e5, nan and spaces.
     try:
-        return len(list(map(float, block.text.split(",")))) != 3
+        return len(list(map(float, block.text.split(form.separator)))) != 3
     except ValueError:
         return True
 
 
+def _nonnumeric(block: Block, form: TextFormat) -> str:
+    return block.text.replace(form.separator, "").strip("-.0123456789")
+
+
 RULES = (
-    Rule("strict", "a token after the numbers x,y,z", lambda block: block.junk),
-    Rule("surplus", "junk, or digits beyond the precision", lambda block: block.junk + block.filler),
-    Rule("letters", "a letter of any script in the block", lambda block: any(map(str.isalpha, block.text))),
-    Rule("latin_letters", "a letter A to Z or a to z in the block", lambda block: re.search("[A-Za-z]", block.text)),
-    Rule("any_nonnumeric", "other than digits, points, commas, minus", lambda block: block.text.strip("-.,0123456789")),
-    Rule("not_two_commas", "more or fewer commas than two", lambda block: block.text.count(",") != 2),
+    Rule("drift", "junk, filler, cut or malformed: not good", lambda block, form: block.state(form) != GOOD),
+    Rule("strict", "a token after the numbers x,y,z", lambda block, _: block.junk),
+    Rule("surplus", "junk, or digits beyond the precision", lambda block, _: block.junk + block.filler),
+    Rule("letters", "a letter of any script in the block", lambda block, _: any(map(str.isalpha, block.text))),
+    Rule("latin_letters", "a letter A to Z or a to z in the block", lambda block, _: re.search("[A-Za-z]", block.text)),
+    Rule("any_nonnumeric", "other than digits, points, commas, minus", _nonnumeric),
+    Rule("not_two_commas", "more or fewer commas than two", lambda block, form: block.text.count(form.separator) != 2),
     Rule("not_floats", "not three texts that float() reads", _not_floats),
-    Rule("malformed", "no prefix reads x,y,z", lambda block: not _TRIPLE.match(block.text)),
-    Rule("not_exact", "anything but exactly x,y,z", lambda block: not _TRIPLE.fullmatch(block.text)),
+    Rule("malformed", "no prefix reads x,y,z", lambda block, form: block.malformed(form)),
+    Rule("not_exact", "anything but exactly x,y,z", lambda block, form: not form.triple.fullmatch(block.text)),
 )
 
 
-def drift_figures(blocks: list[Block]) -> Drift:
-    """The figures of blocks that are sorted by sequence and block."""
+def drift_figures(blocks: list[Block], form: TextFormat = DEFAULT) -> Drift:
+    """The figures of blocks that are sorted by sequence and block; for `commas` in a rule, the format's separator."""
+    states = Counter(block.state(form) for block in blocks)
     drifts = [block.drift for block in blocks if block.drift is not None]
     needed = [block.needed for block in blocks if block.needed is not None]
     return Drift(
@@ -73,16 +93,18 @@ def drift_figures(blocks: list[Block]) -> Drift:
         too_long_blocks=sum(drift > 0 for drift in drifts),
         mean_drift_tokens=sum(drifts) / len(drifts) if drifts else None,
         mean_needed_tokens=sum(needed) / len(needed) if needed else None,
-        junk_rules=tuple(_counted(rule, blocks) for rule in RULES) if blocks else (),
+        junk_rules=tuple(_counted(rule, blocks, form) for rule in RULES) if blocks else (),
         junk_examples=_examples(blocks),
+        states={state: states[state] for state in STATES},
     )
 
 
-def _counted(rule: Rule, blocks: list[Block]) -> RuleCount:
+def _counted(rule: Rule, blocks: list[Block], form: TextFormat) -> RuleCount:
     molecules = len({block.sequence for block in blocks})
-    found = [block.sequence for block in blocks if rule.counts(block)]
+    found = [block.sequence for block in blocks if rule.counts(block, form)]
     touched = len(set(found))
-    return RuleCount(rule.name, rule.meaning, len(found), len(found) / len(blocks), touched, touched / molecules)
+    meaning = rule.meaning if form.separator == "," else rule.meaning.replace("commas", "separators")
+    return RuleCount(rule.name, meaning, len(found), len(found) / len(blocks), touched, touched / molecules)
 
 
 def _examples(blocks: list[Block]) -> tuple[JunkExample, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from molprof.analysis.drift.model import Agreement, AgreementBin, AgreementGroup, Disagreement, WorstPlace
+from molprof.common.text_format import DEFAULT, TextFormat
 
 BINS = 20
 WORST = 10
@@ -22,11 +23,10 @@ _LEAST = math.ulp(0.0)
 # coordinate. `mark` is a comma, point or minus of a coordinate; `ring` a ring digit or a parenthesis.
 TEXTS = ("tag", "close", "element", "bond", "ring", "digit", "mark", "other", "bracket")
 
-_TAG = re.compile(r"\[/?(?:SMILES|CONFORMER)\]")
 _SPECIAL = re.compile(r"<\|[^<>]*\|>|</?s>")
 # Characters outside brackets, and inside a coordinate.
 _OUTSIDE = dict.fromkeys("-=#:$/\\.~", "bond") | dict.fromkeys("0123456789%()", "ring")
-_COORDINATE = dict.fromkeys("0123456789", "digit") | dict.fromkeys(",.-", "mark")
+_COORDINATE = dict.fromkeys("0123456789", "digit") | dict.fromkeys(".-", "mark")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Token:
     forbidden: int
 
 
-def disagreement_figures(tokens: Sequence[Token]) -> Disagreement | None:
+def disagreement_figures(tokens: Sequence[Token], form: TextFormat = DEFAULT) -> Disagreement | None:
     """The figures of tokens that are sorted by sequence and position; None without any."""
     if not tokens:
         return None
@@ -51,7 +51,9 @@ def disagreement_figures(tokens: Sequence[Token]) -> Disagreement | None:
     kinds: list[str] = []
     bins: defaultdict[int, list[Token]] = defaultdict(list)
     for group in sequences:
-        for place, (token, kind) in enumerate(zip(group, text_kinds([token.text for token in group]), strict=True)):
+        for place, (token, kind) in enumerate(
+            zip(group, text_kinds([token.text for token in group], form), strict=True)
+        ):
             kinds.append("tag" if token.kind == "eos" else kind)
             bins[place * BINS // len(group)].append(token)
     return Disagreement(
@@ -99,15 +101,15 @@ def _worst(tokens: Sequence[Token], sequences: Sequence[Sequence[Token]]) -> Ite
         )  # fmt: skip
 
 
-def text_kinds(words: Sequence[str]) -> list[str]:
+def text_kinds(words: Sequence[str], form: TextFormat = DEFAULT) -> list[str]:
     """One of `TEXTS` for each token of a sequence, by its context.
 
     A minus is a bond between atoms, part of the element in `[O-]`, and a mark in a coordinate. words: the tokens' texts
     in order; special tokens read `<|...|>`.
     """
     text = "".join(words)
-    kinds = _characters(words)
-    for match in _TAG.finditer(text):
+    kinds = _characters(words, form)
+    for match in re.finditer("|".join(map(re.escape, form.tags)), text) if form.tags else ():
         kinds[match.start() : match.end()] = ["tag"] * len(match.group())
     found, begin = [], 0
     for word in words:
@@ -117,22 +119,33 @@ def text_kinds(words: Sequence[str]) -> list[str]:
     return found
 
 
-def _characters(words: Sequence[str]) -> list[str]:
+def _characters(words: Sequence[str], form: TextFormat) -> list[str]:
     """The kind of each character, without tags."""
+    # A special token is no text: neither opens a block nor continues one.
+    around = form.block_open, form.block_close
+    special = [_SPECIAL.fullmatch(word) is not None and word not in around for word in words]
+    text = "".join("\0" * len(word) if skipped else word for word, skipped in zip(words, special, strict=True))
+    coordinate = _COORDINATE | dict.fromkeys(form.separator, "mark")
     kinds: list[str] = []
-    inside = ""  # the bracket that is open: `<`, `[` or none
-    for word in words:
-        if _SPECIAL.fullmatch(word):
-            kinds.extend(["tag"] * len(word))
-            continue
-        for character in word:
-            if character in "<>" or (character in "[]" and inside != "<"):
-                kinds.append("close" if character == ">" else "bracket")
-                inside = character if character in "<[" else ""
-            elif inside == "<":
-                kinds.append(_COORDINATE.get(character, "other"))
-            elif inside == "[":
-                kinds.append("element")
-            else:
-                kinds.append(_OUTSIDE.get(character, "element" if character.isalpha() else "other"))
+    inside = ""  # what is open: a block, a bracket or nothing
+    while len(kinds) < len(text):
+        place = len(kinds)
+        character = text[place]
+        if text.startswith(form.block_close, place) and (inside == "block" or form.block_close[:1] not in "[]"):
+            kinds.extend(["close"] * len(form.block_close))
+            inside = ""
+        elif text.startswith(form.block_open, place):
+            kinds.extend(["bracket"] * len(form.block_open))
+            inside = "block"
+        elif character == "\0":
+            kinds.append("tag")
+        elif character in "[]" and (inside != "block" or character in form.marks):
+            kinds.append("bracket")
+            inside = "atom" if character == "[" else ""
+        elif inside == "block":
+            kinds.append(coordinate.get(character, "other"))
+        elif inside == "atom":
+            kinds.append("element")
+        else:
+            kinds.append(_OUTSIDE.get(character, "element" if character.isalpha() else "other"))
     return kinds

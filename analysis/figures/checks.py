@@ -73,8 +73,6 @@ def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
         trace.events_by_category.get("kernel", 0),
         counts.kernels_with_call + counts.kernels_without_call,
     )
-    if trace.lost_events is None:  # a Perfetto trace: only the trace processor counts its events
-        return (kernels,)
     text = f"events in the file{left_out} = slices in the trace processor"
     return (_check("events", text, events, events - trace.lost_events), kernels)
 

@@ -34,7 +34,7 @@ class Figure:
     tables: tuple[TableQuery, ...] = ()  # read for this figure; a stored report may lack them
     compared: bool = True  # in comparisons, --fail-if and predictions
     of_molecules: bool = False  # not shown of runs of plain-text prompts, where it means nothing
-    stands_in: bool = False  # for a figure of the GPU, in a trace without one (`without_gpu`)
+    stands_in: bool = False  # for a figure that a trace lacks (`without_gpu`, `--tokens`), so that it is not missed
 
     @property
     def noise(self) -> Noise:

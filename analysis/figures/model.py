@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from molprof.analysis.certificate.model import Certificate
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.timeline import TypicalStep
 from molprof.common.values import Value
@@ -24,8 +25,8 @@ class TraceFigures:
     path: str
     bytes: int
     events_by_category: dict[str, int]  # events with a duration, Python stacks too; 'None' for those without category
-    lost_events: int | None  # events that the trace processor lacks; None for a Perfetto trace, which it reads itself
-    lanes: int | None  # events that partly overlap another of their track; None as above
+    lost_events: int  # events that the trace processor lacks
+    lanes: int  # events that partly overlap another of their track
     complete: bool  # False for a damaged file, of which the part up to `problem` was read
     problem: str | None
     stacks: bool  # Python stacks were read too
@@ -121,6 +122,15 @@ class Finding:
     explanation: str  # why it costs time
     query: str  # argument of `molprof query` that shows the evidence: name of a module, or SQL
     figures: dict[str, int | float]  # of the evidence; the suffix is the unit (_ns, _ratio), else a count or mean
+    uncertain: str | None = None  # why figures that it rests on are not exact; None where they are
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a user says of a foreign trace, which does not record it."""
+
+    tokens: int | None = None  # generated tokens
+    molecules: int | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +146,8 @@ class Report:
     checks: tuple[Check, ...]
     findings: tuple[Finding, ...]
     typical_step: TypicalStep | None = None
+    certificate: Certificate | None = None  # None in a stored report of an older molprof
+    given: Given = Given()
 
     def table(self, name: str) -> Table:
         """The table of that name; without rows where a stored report lacks it."""

@@ -29,6 +29,15 @@ def _of_trace(name: str, label: str, role: Role, value: Callable[[Report], Value
     return Figure(name, "Trace", label, unit, value, role=role, compared=False)
 
 
+def _given(name: str, label: str) -> Figure:
+    """What the user says of a foreign trace."""
+
+    def value(report: Report) -> Value:
+        return getattr(report.given, name) if report.run is None else None
+
+    return Figure(f"given_{name}", "Trace", label, "count", value, role="subject", compared=False, stands_in=True)
+
+
 def _tokenizer(setup: Setup) -> str:
     return f"{setup.tokenizer}, {count_text(setup.vocabulary)} tokens"
 
@@ -84,6 +93,8 @@ SETTINGS = (
     _of_trace("trace", "trace file", "measure", lambda report: report.trace.path),
     _of_trace("trace_bytes", "trace size", "measure", lambda report: report.trace.bytes, "bytes"),
     _of_trace("devices", "devices in the trace", "subject", _devices),
+    _given("tokens", "generated tokens, as given"),
+    _given("molecules", "molecules, as given"),
     _of_trace("events", "events in the trace", "measure", _events, "count"),
     _of_trace("lost_events", "events lost while reading", "subject", lambda report: report.trace.lost_events, "count"),
     _of_trace("whole", "trace complete", "subject", _whole),

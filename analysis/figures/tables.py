@@ -36,7 +36,8 @@ STEPS = TableQuery(
     "steps",
     "Steps by source and kind (tokens only where the annotation tells their number)",
     "SELECT IFNULL(source, '(outside)') AS source, kind, steps, tokens, launches, graph_launches, kernels, gpu_ns,"
-    " launches_per_step, launches_per_token FROM molprof_step_launch_summary ORDER BY steps = 0, source, kind",
+    " syncs, launches_per_step, launches_per_token"
+    " FROM molprof_step_launch_summary ORDER BY steps = 0, source, kind",
     "step_launches",
 )
 TABLES = (

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from molprof.analysis.drift.model import Drift
 from molprof.analysis.figures.figure import Figure, of_run, without_gpu
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import PhaseFigures, Run
+from molprof.analysis.figures.work import molecules, tokens
 from molprof.common.values import Unit, Value, per
 
 
@@ -18,6 +20,12 @@ def _count(name: str, label: str, compared: bool = True, of_molecules: bool = Fa
 
 def _of_blocks(name: str, label: str, compared: bool = True) -> Figure:
     return _count(name, label, compared, of_molecules=True)
+
+
+def _of_drift(name: str, label: str, unit: Unit, value: Callable[[Drift], Value]) -> Figure:
+    """A figure of the drift of the run's blocks."""
+    read = of_run(lambda run: None if run.drift is None else value(run.drift))
+    return Figure(name, "Tokens", label, unit, read, of_molecules=True)
 
 
 def _mean(name: str, label: str, value: Callable[[Run], float | None], group: str = "Tokens") -> Figure:
@@ -36,14 +44,21 @@ def _of_processor(value: Callable[[PhaseFigures], float | None]) -> Callable[[Re
 
 
 TOKENS = (
-    _count("generated_tokens", "generated tokens", compared=False),
-    _mean("tokens_per_molecule", "tokens per molecule", lambda run: per(run.generated_tokens, run.molecules)),
+    Figure("generated_tokens", "Tokens", "generated tokens", "count", tokens, compared=False),
+    Figure("tokens_per_molecule", "Tokens", "tokens per molecule", "number", lambda it: per(tokens(it), molecules(it))),
     _count("decode_steps", "decode steps"),
     _count("idle_row_steps", "steps on finished rows"),
     _of_blocks("blocks", "coordinate blocks"),
     _mean("free_positions_per_block", "FREE positions per block", lambda run: run.free_positions_per_block),
     _mean("coordinate_tokens_per_block", "coordinate tokens per block", lambda run: run.coordinate_tokens_per_block),
     _of_blocks("junk_tokens", "junk tokens"),
+    _of_drift("drift_blocks", "blocks with drift (not good)", "count", lambda drift: drift.drift_blocks),
+    _of_drift(
+        "drift_block_ratio",
+        "share of blocks with drift",
+        "ratio",
+        lambda drift: None if drift.states is None else per(drift.drift_blocks, sum(drift.states.values())),
+    ),
     _of_blocks("junk_blocks", "blocks with junk"),
     _of_blocks("filler_tokens", "filler tokens"),
     _of_blocks("malformed_blocks", "malformed blocks"),

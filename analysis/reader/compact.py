@@ -55,11 +55,20 @@ def _label_fits(label: Label) -> bool:
         and len(label.name or "") <= _MAX_NAME_BYTES // 4
         and len(label.category or "") <= _MAX_NAME_BYTES // 4
         and len(label.args) <= _MAX_ARGS_BYTES
-        # The engine's JSON reader gives all elements of an array one flat key, which this format cannot.
-        and b"[" not in label.args
-        and label.args.count(b":") <= _MAX_ARGS
-        and label.args.count(b",") <= _MAX_ARGS
+        and _args_fit(label)
     )
+
+
+def _args_fit(label: Label) -> bool:
+    if b"[" not in label.args and label.args.count(b":") <= _MAX_ARGS and label.args.count(b",") <= _MAX_ARGS:
+        return True
+    args = _decode_args(label.args)
+    # The engine's JSON reader gives all elements of an array one flat key, which this format cannot.
+    return not _has_array(args) and sum(1 for _ in _flat("args", args)) <= _MAX_ARGS
+
+
+def _has_array(value: Any) -> bool:
+    return isinstance(value, list) or (isinstance(value, dict) and any(map(_has_array, value.values())))
 
 
 def compact_chunks(found: Survey, places: Places) -> Iterator[bytes]:

@@ -17,19 +17,29 @@ FED_PHASES = SLICE_PHASES | FLOW_PHASES | frozenset("EeC")
 
 # The args that the SQL modules read, and the `name` of metadata: an event with all args takes the engine ten times
 # as long. A module that reads another arg needs it here.
-NEEDED_ARGS = ("correlation", "device", "stream", "bytes", "name")
+NUMBERS = ("correlation", "device", "stream", "bytes")
+COLLECTIVE_ARGS = (
+    "Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Process Group Name",
+    "Process Group Ranks", "Seq",
+)  # fmt: skip
+# Of the annotations around collectives alone: where older versions of torch record sizes.
+SIZE_ARGS = ("Input Dims", "Input type")
+NEEDED_ARGS = (*NUMBERS, "name", *COLLECTIVE_ARGS, *SIZE_ARGS)
 # Categories whose args are kept whole: molprof's own token tracks.
 WHOLE_CATEGORIES = ("molprof.sequence", "molprof.token")
 # Categories whose args no module reads; most events have one of them.
 ARGLESS_CATEGORIES = frozenset({"cpu_op", STACK_CATEGORY})
 _ARGLESS_PHASES = frozenset("XiIR")
+# As the phase of a counter stands in the text, or elsewhere by chance.
+_COUNTER = b'"C"'
 _WHOLE_MARKS = tuple(f'"{category}"'.encode() for category in WHOLE_CATEGORIES)
 
 Id = int | str | None
 ABSENT = msgspec.Raw()
 
+_FIELDS = {name.lower().replace(" ", "_"): name for name in NEEDED_ARGS}
 NeededArgs = msgspec.defstruct(
-    "NeededArgs", [(name, Any, msgspec.UNSET) for name in NEEDED_ARGS], omit_defaults=True, gc=False
+    "NeededArgs", [(field, Any, msgspec.UNSET) for field in _FIELDS], rename=_FIELDS, omit_defaults=True, gc=False
 )
 
 
@@ -85,8 +95,8 @@ _needed_args = msgspec.json.Decoder(NeededArgs | None, float_hook=exact_float)
 
 
 def decode_brief(text: bytes) -> list[Any]:
-    """The events without args that no module reads; args of molprof's own tracks are copied as text."""
-    if b'"molprof.' in text and any(mark in text for mark in _WHOLE_MARKS):
+    """The events without args that no module reads; args of counters and of molprof's own tracks are copied as text."""
+    if _COUNTER in text or (b'"molprof.' in text and any(mark in text for mark in _WHOLE_MARKS)):
         events: list[Any] = [_shortened(event) for event in decode_whole(text)]
     else:
         events = _decode_brief(text)
@@ -97,7 +107,7 @@ def decode_brief(text: bytes) -> list[Any]:
 
 
 def _shortened(event: Event) -> Event:
-    if event.args and event.cat not in WHOLE_CATEGORIES:
+    if event.args and event.cat not in WHOLE_CATEGORIES and event.ph != "C":
         event.args = msgspec.Raw(msgspec.json.encode(_needed_args.decode(event.args)))
     return event
 

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.reader.cursor import RECORD_HINT
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted
 from molprof.analysis.reader.feeding import feed_events
 from molprof.analysis.reader.pieces import Pieces
-from molprof.analysis.reader.source import Packets, Source, open_source
+from molprof.analysis.reader.source import Source, open_source
 from molprof.analysis.reader.survey import Survey, survey
 from molprof.analysis.reader.text import plain_text
 from molprof.common.errors import EngineError, TraceError
@@ -38,19 +37,15 @@ MANIFEST_HINT = "capture again, or delete the key 'molprof' from the file to rea
 
 @dataclass(frozen=True)
 class TraceInfo:
-    """What is known of a loaded trace besides what SQL shows.
-
-    Of a trace in Perfetto's own format, which the engine reads itself, lost_events and lanes are None (not known), and
-    events_by_category counts the engine's slices.
-    """
+    """What is known of a loaded trace besides what SQL shows."""
 
     path: str
     bytes: int  # of the file as it is stored
     events_by_category: dict[str, int]  # complete events (ph X) in the file; 'None' for those without category
     complete: bool  # the whole file could be read, and its capture went through
     problem: str | None  # where the file is damaged, or what failed
-    lost_events: int | None = None  # slices that the engine should show and does not
-    lanes: int | None = None  # slices on another lane
+    lost_events: int = 0  # slices that the engine should show and does not
+    lanes: int = 0  # slices on another lane
     stacks: bool = True  # Python stacks are in the engine; events_by_category counts them in any case
     unread_events: int = 0  # of kinds that the trace processor does not know
     origin_ns: int = 0  # time in the file = SQL time + origin_ns
@@ -91,8 +86,6 @@ def load_trace(
     """
     wanted = Wanted(stacks, all_args)
     with open_source(Path(path)) as source:
-        if source.is_perfetto:
-            return _load_perfetto(source, engine(True) if callable(engine) else engine, partial)
         document, found = survey_source(source, wanted, partial, processes)
     name = source.name
     manifest = document.keys.pop("molprof", None)
@@ -128,7 +121,7 @@ def load_trace(
 def survey_source(
     source: Source, wanted: Wanted, partial: bool, processes: int | None = None
 ) -> tuple[Document, Survey]:
-    """Reads a trace in Chrome format to its end. Arguments and errors are those of `load_trace`."""
+    """Reads a trace to its end. Arguments and errors are those of `load_trace`."""
     with closing(Pieces(wanted, processes or processors())) as pieces:
         document = Document(source.name, source.blocks, pieces.reader.read, partial, pieces)
         return document, survey(document.parts(), source.name)
@@ -141,37 +134,6 @@ def check_memory(name: str, events: int, event_bytes: int) -> None:
     if available is not None and needed > available:
         need = f"need about {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are available"
         raise TraceError(f"{name}: its {events:,} events {need}", hint=_MEMORY_HINT)
-
-
-def _load_perfetto(source: Source, engine: Engine, partial: bool) -> TraceInfo:
-    """Feeds a trace in Perfetto's own format as it is."""
-    packets = Packets()
-    problem: TraceError | None = None
-    try:
-        try:
-            for block in source.blocks:
-                packets.take(block)
-                engine.feed(block)
-            if not packets.is_whole:
-                what = f"is truncated inside packet {packets.count}"
-                hint = "record it again, or read the intact part with --partial"
-                raise TraceError(f"{source.name} {what}", hint=hint)
-        except TraceError as error:
-            problem = error
-            if not partial:
-                raise
-            if not packets.count:
-                raise TraceError(f"{problem}: there is nothing before the damage", hint=RECORD_HINT) from problem
-        engine.finish()
-    except EngineError as error:
-        raise TraceError(f"{source.name}: {error}") from error
-    return TraceInfo(
-        path=source.name,
-        bytes=source.stored_bytes,
-        events_by_category=dict(_shown_slices(engine)[0]),
-        complete=problem is None,
-        problem=None if problem is None else str(problem),
-    )
 
 
 def _lost_events(engine: Engine, found: Survey, expected_ns: int, file: str) -> int:

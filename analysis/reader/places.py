@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from molprof.analysis.reader.events import Id
+from molprof.analysis.reader.merged import told_ranks
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.reader.text import plain_text
 
@@ -37,10 +38,13 @@ def find_places(found: Survey) -> Places:
     pids: list[int] = []
     tids: list[int] = []
     names: list[dict[str, Any]] = []
+    ranks = told_ranks(found)
     for track, (pid, tid) in enumerate(found.track_ids):
         if pid not in pids_by_id:
             pids_by_id[pid] = _kept(pid) or (next(made_up) if pid else 0)
             name = found.process_names.get(pid) or (str(pid) if pids_by_id[pid] >= _FIRST_MADE_UP else "")
+            if pid in ranks:  # as queries/process_ranks.sql reads it
+                name = f"rank {ranks[pid]}: {name or pid}"
             add_name(names, "process_name", pids_by_id[pid], pids_by_id[pid], name)
         pids.append(pids_by_id[pid])
         tid = pid if tid is None else tid

@@ -1,4 +1,4 @@
-"""The bytes of a trace file: its format found by content, decompressed in a thread of their own, in bounded blocks."""
+"""The text of a trace file: its format found by content, decompressed in a thread of its own, in bounded blocks."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
 
+from molprof.analysis.packets import chrome_text, looks_like_packets
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import FULL
 
@@ -36,12 +37,6 @@ _KNOWN = {
 }
 _JSON = re.compile(rb'\s*(\{\s*["}]|\[\s*[{\]]|$)')
 GIVE_HINT = "give a trace as torch.profiler or Perfetto write it, plain or packed by gzip or zstd"
-# A Perfetto trace is a row of packets: field number and wire type, length (varint), content.
-_PACKET = b"\x0a"
-_LENGTH = re.compile(rb"[\x80-\xff]{0,4}[\x00-\x7f]")
-_CHECKED_PACKETS = 8
-_LENGTH_BYTES = 5  # a varint of 32 bits
-
 # Decompressed bytes per block. The thread waits up to 5 ms for Python's lock after each: with small blocks it would
 # take turns with the decoding thread instead of overlapping it.
 BLOCK_BYTES = 2 * 1024 * 1024
@@ -79,7 +74,7 @@ class Source:
     """An open trace."""
 
     is_perfetto: bool  # in Perfetto's own format, else JSON
-    blocks: Iterator[bytes]  # its text
+    blocks: Iterator[bytes]  # its text as JSON
 
     def __init__(self, name: str, file: BinaryIO) -> None:
         self.name = name  # for messages
@@ -121,8 +116,10 @@ def open_source(path: Path) -> Generator[Source, None, None]:
                         head += block
                 except TraceError as error:  # in a small file; the text before it is still given
                     blocks = _raising(error)
-                source.is_perfetto = _is_perfetto(head)
-                source.blocks = itertools.chain([head] if head else [], blocks)
+                text = itertools.chain([head] if head else [], blocks)
+                whole = len(head) < BLOCK_BYTES // 2
+                source.is_perfetto = not _JSON.match(head[:4096]) and looks_like_packets(head, whole)
+                source.blocks = chrome_text(name, text) if source.is_perfetto else text
                 yield source
     except FileNotFoundError as error:
         hint = f"give the path of a trace; {STDIN} is standard input"
@@ -156,16 +153,6 @@ def _refuse_others(name: str, head: bytes) -> None:
         if head.startswith(magic):
             first = head[:4].hex(" ")
             raise TraceError(f"{name} is {what}, not a trace (first bytes {first})", hint=GIVE_HINT)
-
-
-def _is_perfetto(head: bytes) -> bool:
-    if _JSON.match(head[:4096]):
-        return False
-    packets = Packets()
-    packets.take(head)
-    # The end of the file, or inside a packet; JSON looks like a packet that long by chance only.
-    ends = packets.known and (packets.is_whole or len(head) >= BLOCK_BYTES // 2)
-    return packets.count >= _CHECKED_PACKETS or (packets.count > 0 and ends)
 
 
 def _blocks(source: Source) -> Iterator[bytes]:
@@ -224,37 +211,3 @@ def _ahead(pool: ThreadPoolExecutor, blocks: Iterator[bytes]) -> Iterator[bytes]
     while block := waiting.popleft().result():
         waiting.append(pool.submit(next, blocks, b""))
         yield block
-
-
-class Packets:
-    """Follows the packets of a Perfetto trace by their lengths: the engine accepts a cut one without an error."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.known = True
-        self._missing = 0  # bytes of the packet that are still to come
-        self._head = b""  # the start of a tag and length
-
-    def take(self, block: bytes) -> None:
-        """Takes the next bytes of the trace."""
-        if len(block) < self._missing:
-            self._missing -= len(block)
-            return
-        data, at = self._head + block, self._missing
-        self._missing, self._head = 0, b""
-        while at < len(data) and self.known:
-            length = _LENGTH.match(data, at + 1)
-            if data[at : at + 1] == _PACKET and length:
-                self.count += 1
-                at = length.end() + sum((byte & 0x7F) << 7 * place for place, byte in enumerate(length[0]))
-            elif data[at : at + 1] == _PACKET and len(data) - at <= _LENGTH_BYTES:
-                self._head = data[at:]
-                return
-            else:
-                self.known = False
-        self._missing = max(0, at - len(data))
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the trace ends with a whole packet, as far as that is known."""
-        return not self.known or not (self._missing or self._head)

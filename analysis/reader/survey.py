@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from isal import isal_zlib
 
+from molprof.analysis.reader.args import usable_args
 from molprof.analysis.reader.cursor import CHROME_HINT
 from molprof.analysis.reader.events import SLICE_PHASES, STACK_CATEGORY, Id
 from molprof.analysis.reader.part import Label, Numbered, Part, WrongEventError
@@ -143,7 +144,7 @@ def _labelled(parts: list[Part], tracks: Numbered) -> tuple[list[Label], np.ndar
         numbers[id(kinds)] = np.zeros((2, len(kinds)), dtype=np.int32)
         for number in np.flatnonzero(there).tolist():
             (category, phase, name, pid, tid), args, more = kinds[number]
-            label = Label(category, phase, name, args, more)
+            label = Label(category, phase, name, usable_args(category, name, args), more)
             numbers[id(kinds)][:, number] = labels[label], tracks[pid, tid]
     none = np.empty((2, 0), dtype=np.int32)
     found = np.concatenate([none, *(numbers[id(part.kinds)][:, part.kind_of] for part in parts)], axis=1)

@@ -23,6 +23,8 @@ _WIDE_INTEGER = re.compile(rb"(?<![\d.])\d{%d,}(?![\d.eE])|\d{200}" % _WIDE_DIGI
 _HUGE_FLOAT = re.compile(rb"\d[eE]\+?\d{3}")
 _ZERO = ord("0")
 _NO_DEVICE = b'"device":null'
+# The engine would read true as 1.
+_NO_NUMBER = re.compile(rb'("(?:correlation|device|stream|bytes)":\s*)(true|false)\b')
 _STRIDE = 9  # so that each run of 19 digits covers two neighbours p, p + 9
 
 
@@ -44,6 +46,8 @@ def plain_lines(text: bytes) -> bytes:
     if _NO_DEVICE in text:
         # A device, unlike a missing one; the engine has no null. Quotes inside a text are escaped.
         text = text.replace(_NO_DEVICE, b'"device":"None"')
+    if b"true" in text or b"false" in text:
+        text = _NO_NUMBER.sub(rb'\1"\2"', text)
     if not needs_plain(text):
         return text
     return msgspec.json.Encoder().encode_lines(_plain_value(_decode(line)) for line in text.split(b"\n")[:-1])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +22,7 @@ from molprof.analysis.reader.source import STDIN
 from molprof.analysis.reports.cache import decode_report, encode_report, read_report, report_key, write_report
 from molprof.common import errors
 from molprof.common.memory import processors
-from molprof.common.process import call_line, why_failed
+from molprof.common.served import answer, ask
 from molprof.queries import PACKAGE, modules
 
 # Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves; with more,
@@ -116,25 +114,15 @@ def _remote(path: Path, options: ReportOptions) -> Report:
     if str(path) == STDIN:  # only this process has standard input
         return load_report(path, options)
     request = msgspec.json.encode([str(path), asdict(options)])
-    process = subprocess.run(call_line(f"{__name__}:serve"), input=request, capture_output=True, check=False)
-    answer = process.stdout[1:]
-    if process.returncode == 0 and process.stdout[:1] == b"+":
-        return decode_report(answer)
-    if process.returncode == 0 and process.stdout[:1] == b"-":
-        kind, message, hint = msgspec.json.decode(answer)
-        raise getattr(errors, kind)(message, hint=hint)
-    reason = why_failed(process.returncode, process.stderr.decode("utf-8", "replace"))
-    raise errors.EngineError(
-        f"the process that read {path} failed: {reason}",
-        hint="if memory ran out, read the traces one by one with molprof report",
-    )
+    hint = "if memory ran out, read the traces one by one with molprof report"
+    return decode_report(ask(f"{__name__}:serve", request, str(path), hint))
 
 
 def serve() -> None:
-    """In the other process: read a request on standard input, write its answer to standard output."""
-    path, options = msgspec.json.decode(sys.stdin.buffer.read())
-    try:
-        answer = b"+" + encode_report(load_report(Path(path), ReportOptions(**options)))
-    except errors.MolprofError as error:
-        answer = b"-" + msgspec.json.encode([type(error).__name__, str(error), error.hint])
-    sys.stdout.buffer.write(answer)
+    """In the other process: answer a request of `_remote`."""
+    answer(_served)
+
+
+def _served(request: bytes) -> bytes:
+    path, options = msgspec.json.decode(request)
+    return encode_report(load_report(Path(path), ReportOptions(**options)))

@@ -119,9 +119,6 @@ class Scan:
 def pass_over(path: Path, read: Any) -> dict[str, Any]:
     """Gives every block of events to `read`; returns the other top-level keys. Raises TraceError."""
     with open_source(path) as source:
-        if source.is_perfetto:
-            what = "is in Perfetto's own format, which is not trimmed"
-            raise TraceError(f"{source.name} {what}", hint="give a trace in Chrome JSON")
         document = Document(source.name, source.blocks, read, partial=False)
         done = 0
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +21,9 @@ from molprof.analysis.reader.open import open_trace, wrong_value
 from molprof.analysis.reader.source import open_source
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.ui.contents import Contents, Place, Span, read_contents
-from molprof.analysis.ui.tracks import Tracks, arrange_tracks
+from molprof.analysis.ui.tracks import arrange_tracks
 from molprof.analysis.ui.view import FileView, View, build_view
-from molprof.common.errors import QueryError, TraceError, UsageError
+from molprof.common.errors import QueryError
 
 _LEVEL = 1
 # Between the ids of two files: above any of torch's, within the engine's 64 bits.
@@ -64,16 +64,7 @@ def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared
     surveys: list[Survey] = []
     for path in paths:
         with open_source(path) as source:
-            if not source.is_perfetto:
-                surveys.append(survey_source(source, Wanted(stacks=settings.stacks), settings.partial)[1])
-                continue
-            if len(paths) > 1:
-                what = "is in Perfetto's own format, which cannot be set beside another trace"
-                raise UsageError(f"{path} {what}", hint="open it alone")
-            _pack(_until_damage(source.blocks) if settings.partial else source.blocks, output)
-            contents = looks[0][0]
-            view = build_view(title, [FileView(contents, Tracks.unknown())], contents.whole)
-            return Prepared(output, view, _notes(looks, view))
+            surveys.append(survey_source(source, Wanted(stacks=settings.stacks), settings.partial)[1])
     files = _placed(surveys, looks, labels)
     ends = [int((survey.starts_ns + survey.durations_ns).max(initial=0)) for survey in surveys]
     _pack(json_chunks(*zip(surveys, [file.tracks.places for file in files], strict=True)), output)
@@ -155,15 +146,10 @@ def _pack(chunks: Iterable[bytes], output: Path) -> None:
         out.writelines(chunks)
 
 
-def _until_damage(blocks: Iterable[bytes]) -> Iterable[bytes]:
-    with suppress(TraceError):  # reported by the first reading
-        yield from blocks
-
-
 def _labels(paths: Sequence[Path]) -> list[str]:
     """Short names that tell files apart: without ending, with it, with the folder, or numbered."""
     names = [path.name for path in paths]
-    stems = [re.sub(r"(\.json)?(\.gz|\.zst)?$", "", name) for name in names]
+    stems = [re.sub(r"(\.json|\.pftrace)?(\.gz|\.zst)?$", "", name) for name in names]
     placed = [f"{path.resolve().parent.name}/{path.name}" for path in paths]
     numbered = [f"{name} ({number})" for number, name in enumerate(placed, 1)]
     return next(found for found in (stems, names, placed, numbered) if len(set(found)) == len(found))

@@ -26,12 +26,6 @@ class Tracks:
     sequences: dict[tuple[int, int], str]  # token tracks by the reader's process and thread number
     hosts: tuple[str, ...]  # processes with operators
 
-    @classmethod
-    def unknown(cls) -> Tracks:
-        """The tracks of a trace that the UI reads by itself."""
-        nothing = np.empty(0, dtype=np.int64)
-        return cls(Places(nothing, nothing, {}, {}, []), frozenset(), (), {}, ())
-
 
 def arrange_tracks(found: Survey, label: str = "", taken: frozenset[int] = frozenset()) -> Tracks:
     """Gives every track and lane its numbers and its name; two files differ by `label` in names.

@@ -116,7 +116,8 @@ Examples:
 
 def _generation_cases(running: Running, given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
     given |= {"device": running.device, "threads": running.threads}
-    cases = resolved(generation_cases(given), running.submission.project)
+    prompt, answer = given.pop("prompt_format"), given.pop("answer_format")
+    cases = resolved(generation_cases(given), running.submission.project, prompt, answer)
     for name in dict.fromkeys(case.processor for case in cases):
         if name is not None and name != AUTO and name not in PROCESSORS:
             find_factory(name)
@@ -127,14 +128,17 @@ def _generation_cases(running: Running, given: dict[str, Any]) -> Callable[[bool
     return lambda gpu: cases
 
 
-def resolved(cases: Sequence[GenerateCase], project: Project) -> tuple[GenerateCase, ...]:
+def resolved(
+    cases: Sequence[GenerateCase], project: Project, prompt: str | None = None, answer: str | None = None
+) -> tuple[GenerateCase, ...]:
     """Return the cases with what models' names in molprof.toml stand for, as in a capture."""
     found = []
     for case in cases:
         alias = project.model(case.model)
         name = alias.processor or case.processor if case.processor == AUTO else case.processor
         tokenizer = project.tokenizer(case.tokenizer, alias)
-        found.append(replace(case, model=alias.path, tokenizer=tokenizer, processor=name))
+        form = {"prompt_format": prompt or alias.form.prompt, "answer_format": answer or alias.form.answer}
+        found.append(replace(case, model=alias.path, tokenizer=tokenizer, processor=name, **form))
     return tuple(dict.fromkeys(found))
 
 

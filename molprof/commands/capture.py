@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from molprof.commands.options import Pair, check_ending, file_option, make_folder, note
+from molprof.commands.options import Pair, check_ending, file_option, format_options, make_folder, note
 from molprof.commands.progress import Progress
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
@@ -83,6 +83,7 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
     " first]",
 )
 @_setting("--prompts", type=click.Path(), metavar="FILE", help="File with one plain-text prompt per line.")
+@format_options
 @_setting("--generations", metavar="K", help="Generate each molecule K times.")
 @_setting("--strict", is_flag=True, help="Refuse a SMILES that RDKit cannot read instead of skipping it.")
 @_setting("--sampling", type=click.Choice(SAMPLING))
@@ -152,6 +153,8 @@ def command(context: click.Context, /, output: Path, force: bool, submission: Su
       molprof capture --model ./my-model --processor my_package:make --prompts ask.txt --max-new-tokens 64 -o ask.json
       molprof capture --model ./my-model --lp --smiles mine.smi --device cuda -o mine.json.gz
       molprof capture --model qwen --lp --smiles set.csv:canonical_smiles -n 100 -o set.json.gz
+      molprof capture --model ./my-model --lp --prompt-format 'Molecule: {smiles}\\n' \\
+        --answer-format '<mol>{atom}<{x} {y} {z}>...</mol>' -o tags.json.gz
       molprof capture --model mine --lp --submit h100 --slurm time=2:00:00 -o mine.json.gz
     """
     check_sampling(context)
@@ -228,6 +231,8 @@ def capture_settings(project: Project, lp: bool | None, **options: Any) -> Captu
     if lp:
         options["processor"] = alias.processor or AUTO
     options |= {"model": alias.path, "tokenizer": project.tokenizer(options["tokenizer"], alias)}
+    options["prompt_format"] = options.get("prompt_format") or alias.form.prompt
+    options["answer_format"] = options.get("answer_format") or alias.form.answer
     settings = CaptureSettings(**options)
     check_preset(settings)
     return settings

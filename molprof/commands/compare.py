@@ -12,6 +12,7 @@ from molprof.commands.options import (
     check_result,
     deliver,
     fail_if_option,
+    given_options,
     judged,
     note,
     reading_options,
@@ -30,6 +31,7 @@ from molprof.commands.options import (
     help="TOML file of expectations to test besides the built-in ones.",
 )
 @click.option("--anyway", is_flag=True, help="Compare runs of different molecules or sampling anyway.")
+@given_options
 @reading_options
 @result_options()
 def command(
@@ -37,6 +39,8 @@ def command(
     thresholds: tuple[str, ...],
     predictions: Path | None,
     anyway: bool,
+    tokens: tuple[int, ...],
+    molecules: tuple[int, ...],
     partial: bool,
     cached: bool,
     trace_processor: str | None,
@@ -58,6 +62,7 @@ def command(
       molprof compare llama.json.gz qwen.json.gz --format html -o comparison.html
       molprof compare baseline.json new.json.gz --fail-if 'launches_per_token>+5%' --fail-if 'wall_ns>+10%'
       molprof compare llama.json.gz qwen.json.gz --predictions mine.toml
+      molprof compare a-foreign.json.gz b-foreign.json.gz --tokens 96000 --tokens 64000 --molecules 64
       molprof compare my-sweep
     """
     traces = sweeps_expanded(traces)
@@ -68,12 +73,14 @@ def command(
     from molprof.analysis.compare.predictions import read_expectations
     from molprof.analysis.compare.thresholds import judge_comparison, parse_threshold
     from molprof.analysis.documents.comparison import comparison_document
+    from molprof.analysis.reports.given import with_given
     from molprof.analysis.reports.load import ReportOptions
     from molprof.analysis.reports.stored import load_compared
 
     bounds = [parse_threshold(text) for text in thresholds]
     expectations = () if predictions is None else read_expectations(predictions)
     reports = load_compared(traces, ReportOptions(trace_processor, partial=partial, cached=cached))
+    reports = with_given(reports, tokens, molecules)
     for report in reports:
         for remark in report.trace.remarks:
             note(remark)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import check_result, deliver, note, result_options
+from molprof.commands.options import check_result, deliver, format_options, note, result_options
 from molprof.commands.submission import config_option
+from molprof.common.text_format import ANSWER, PROMPT, TextFormat
 
 
 @click.command("drift")
@@ -38,6 +39,7 @@ from molprof.commands.submission import config_option
 @click.option(
     "--decimals", type=click.IntRange(1, 12), default=4, show_default=True, help="Decimals of the coordinates."
 )
+@format_options
 @config_option
 @result_options()
 def command(
@@ -46,6 +48,8 @@ def command(
     count: int | None,
     placeholders: tuple[str, ...],
     decimals: int,
+    prompt_format: str | None,
+    answer_format: str | None,
     config: Path | None,
     style: str,
     output: Path | None,
@@ -61,6 +65,7 @@ def command(
       molprof drift
       molprof drift --tokenizer qwen --tokenizer ./my-model --conformers molecules.sdf
       molprof drift --tokenizer llama --placeholder 0.00,0.00,0.00 --format json
+      molprof drift --tokenizer ./my-model --answer-format '<mol>{atom}<{x} {y} {z}>...</mol>'
     """
     check_result(output, force)
     from molprof.profiler.drift.document import drift_document
@@ -70,10 +75,11 @@ def command(
     from molprof.profiler.project import find_project
 
     project = find_project(config)
+    form = TextFormat(prompt_format or PROMPT, answer_format or ANSWER)
     wanted = (*PLACEHOLDERS, *placeholders)
     check_placeholders(wanted)
-    found = built_in_conformers(count) if path is None else read_conformers(path, count)
+    found = built_in_conformers(count) if path is None else read_conformers(path, count, form)
     loaded = [(name, load_backend(project.tokenizer(name) or name)) for name in dict.fromkeys(tokenizers)]
     for skipped in found.skipped:
         note(f"line {skipped.line}: {skipped.problem}; skipped")
-    deliver(drift_document(survey(loaded, found, wanted, decimals)), style, output)
+    deliver(drift_document(survey(loaded, found, wanted, decimals, form)), style, output)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from string import ascii_letters
@@ -16,6 +18,7 @@ from molprof.common.document import Document
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing, writing_stdout
 from molprof.common.text import escaped
+from molprof.common.text_format import ANSWER, PROMPT
 
 if TYPE_CHECKING:
     from molprof.analysis.compare.thresholds import Outcome
@@ -43,6 +46,32 @@ class PlotCommand(click.Command):
 def plot_format(output: Path | None) -> str:
     """Return the format that the ending of a path selects."""
     return "" if output is None else output.suffix.removeprefix(".").lower()
+
+
+class Pattern(click.ParamType):  # type: ignore[type-arg]
+    """A text in which `\\n` and `\\t` are a newline and a tab, as shells do not make them."""
+
+    name = "PATTERN"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value.replace("\\n", "\n").replace("\\t", "\t")
+
+
+def format_options(function: _F) -> _F:
+    """`--prompt-format` and `--answer-format`, None where they are not given."""
+    prompt = click.option(
+        "--prompt-format",
+        type=Pattern(),
+        metavar="PATTERN",
+        help=f"Text of a prompt, with {{smiles}}.  [default: {PROMPT}]",
+    )
+    answer = click.option(
+        "--answer-format",
+        type=Pattern(),
+        metavar="PATTERN",
+        help=f"Text of an answer: tags, and how a coordinate block opens, separates and closes.  [default: {ANSWER}]",
+    )
+    return prompt(answer(function))
 
 
 class Seconds(click.FloatRange):
@@ -125,6 +154,16 @@ def file_option(*endings: str, folder_for: str | None = None) -> Callable[[_F], 
     return lambda command: output(_force_option(command))
 
 
+def given_options(command: _F) -> _F:
+    """`--tokens` and `--molecules`: what a foreign trace does not record."""
+    text = "Number of {what} in a foreign trace. Repeat it for several traces, in their order."
+    for name, what in (("molecules", "molecules"), ("tokens", "generated tokens")):
+        whole = click.IntRange(min=1)
+        option = click.option(f"--{name}", type=whole, multiple=True, metavar="N", help=text.format(what=what))
+        command = option(command)
+    return command
+
+
 def check_ending(output: Path, endings: Sequence[str]) -> None:
     """Refuse an OUT that ends in none of `endings`."""
     if not output.name.lower().endswith(tuple(endings)):
@@ -196,7 +235,12 @@ def check_result(output: Path | None, force: bool) -> None:
 
 def deliver(document: Document, style: str = "table", output: Path | None = None) -> None:
     """Write the document in one of `FORMATS` to OUT, or to stdout."""
-    write(render(document, style), output)
+    write(render(document, style, terminal_columns() if output is None else None), output)
+
+
+def terminal_columns() -> int | None:
+    """Columns of the terminal that stdout is; None where it is none. There COLUMNS has its say, as for the help."""
+    return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
 
 
 def write(result: str | bytes, output: Path | None = None) -> None:

@@ -15,11 +15,13 @@ from molprof.commands.options import (
     check_result,
     deliver,
     fail_if_option,
+    given_options,
     judged,
     note,
     reading_options,
     result_options,
     sweeps_expanded,
+    terminal_columns,
     write,
 )
 from molprof.commands.report_by import BYS, ENDINGS, SPEEDSCOPE, by_style, report_by
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 @click.command("report", cls=Submittable)
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
 @click.option("--stacks", is_flag=True, help="Read Python stacks too. No figure needs them.")
-@fail_if_option("'junk_tokens>0' or 'wall_ns>2s'")
+@fail_if_option("'drift_blocks>0' or 'wall_ns>2s'")
+@given_options
 @reading_options
 @click.option("--by", type=click.Choice(BYS), help="Show where GPU work comes from, as a tree. Reads Python stacks.")
 @result_options("speedscope")
@@ -48,6 +51,8 @@ def command(
     stacks: bool,
     by: str | None,
     thresholds: tuple[str, ...],
+    tokens: tuple[int, ...],
+    molecules: tuple[int, ...],
     partial: bool,
     cached: bool,
     trace_processor: str | None,
@@ -58,9 +63,9 @@ def command(
 ) -> int:
     """Report launches, kernels, copies, host syncs, phases and tokens of TRACE.
 
-    TRACE is a trace of torch.profiler, captured by molprof or foreign, or one in Perfetto's own format. It may be
-    plain, gzip or zstd. Use - for standard input. The folder of a molprof sweep stands for its traces. With several
-    traces, OUT is a folder that gets one file for each, and JSON on stdout is a list.
+    TRACE is a trace of torch.profiler, captured by molprof or foreign: Chrome JSON or .pftrace, plain, gzip or zstd.
+    Use - for standard input. The folder of a molprof sweep stands for its traces. With several traces, OUT is a folder
+    that gets one file for each, and JSON on stdout is a list.
 
     --by shows which modules, Python functions, operators or kernel classes the GPU's work comes from, and who asks for
     launches, copies and host syncs. With --format speedscope, or an OUT that ends in .speedscope.json, it is a flame
@@ -76,11 +81,12 @@ def command(
       zcat trace.json.gz | molprof report -
       molprof report trace.json.gz --by module
       molprof report trace.json.gz --by source -o trace.speedscope.json
-      molprof report trace.json.gz --fail-if 'junk_tokens>0' --fail-if 'launches_per_token>30'
+      molprof report foreign.json.gz --tokens 96000 --molecules 64
+      molprof report trace.json.gz --fail-if 'drift_blocks>0' --fail-if 'launches_per_token>30'
       molprof report my-sweep --format json -o reports
       molprof report my-sweep --format json -o reports --submit slurm
     """
-    style = by_style(by, style, output, thresholds)
+    style = by_style(by, style, output, (*thresholds, *tokens, *molecules))
     several = len(traces) > 1 or traces[0].is_dir()
     traces = sweeps_expanded(traces)
     outputs: list[Path | None] = [output]
@@ -95,11 +101,15 @@ def command(
 
     bounds = [parse_threshold(text, relative=False) for text in thresholds]
     if submission.cluster is not None:
+        if max(len(tokens), len(molecules)) > 1:
+            raise UsageError("each report of a cluster gets the same --tokens and --molecules: give one of each")
         submit_command(submission, "report", _tasks(traces, outputs, own_arguments(context, "output", "config")))
         return 0
+    from molprof.analysis.reports.given import with_given
     from molprof.analysis.reports.load import ReportOptions, load_reports
 
     reports = load_reports(traces, ReportOptions(trace_processor, stacks, partial, cached))
+    reports = with_given(reports, tokens, molecules)
     for report in reports:
         for remark in report.trace.remarks:
             note(f"{report.trace.path}: {remark}" if several else remark)
@@ -145,7 +155,7 @@ def _deliver(reports: Sequence[Report], style: str, outputs: Sequence[Path | Non
 
     documents = [report_document(report) for report in reports]
     if outputs[0] is None and len(documents) > 1:
-        texts = [render(document, style).rstrip("\n") for document in documents]
+        texts = [render(document, style, terminal_columns()).rstrip("\n") for document in documents]
         write("[\n" + ",\n".join(texts) + "\n]" if style == "json" else "\n\n".join(texts))
         return
     for document, place in zip(documents, outputs, strict=True):

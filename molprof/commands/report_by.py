@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from molprof.analysis.render import FORMATS, render
-from molprof.commands.options import note, write
+from molprof.commands.options import note, terminal_columns, write
 from molprof.common.errors import UsageError
 
 BYS = ("module", "source", "operator", "kernel")
@@ -14,7 +14,7 @@ SPEEDSCOPE = "speedscope"
 ENDINGS = {**{name: ending for name, (_, ending) in FORMATS.items()}, SPEEDSCOPE: ".speedscope.json"}
 
 
-def by_style(by: str | None, style: str, output: Path | None, thresholds: Sequence[str]) -> str:
+def by_style(by: str | None, style: str, output: Path | None, excluded: Sequence[object]) -> str:
     """Return the format of the result: an OUT that ends in .speedscope.json selects speedscope.
 
     Raises:
@@ -24,8 +24,8 @@ def by_style(by: str | None, style: str, output: Path | None, thresholds: Sequen
         style = SPEEDSCOPE
     if by is None and style == SPEEDSCOPE:
         raise UsageError("speedscope shows a tree, and none is chosen", hint=f"--by {', '.join(BYS[:-1])} or {BYS[-1]}")
-    if by is not None and thresholds:
-        raise UsageError("--by has no figures for --fail-if", hint="leave one of them out")
+    if by is not None and excluded:
+        raise UsageError("--by takes no --fail-if, --tokens or --molecules", hint="leave --by or these out")
     return style
 
 
@@ -47,7 +47,7 @@ def report_by(
         if style == SPEEDSCOPE:
             text = speedscope_text(origins, by, f"molprof {__version__}")
         else:
-            text = render(origin_document(origins, by), style)
+            text = render(origin_document(origins, by), style, terminal_columns() if place is None else None)
         if place is None:
             texts.append(text.rstrip("\n"))
         else:

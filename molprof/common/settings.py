@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from molprof.common.errors import UsageError
+from molprof.common.text_format import ANSWER, PROMPT, TextFormat
 
 AUTO = "auto"
 TRAINED, RANDOM = "trained", "random"
@@ -69,6 +70,8 @@ class CaptureSettings:
     template_cache: bool = False
     threads: int | None = None
     trust_remote_code: bool = False
+    prompt_format: str = PROMPT  # prompt_format, answer_format: see `TextFormat`
+    answer_format: str = ANSWER
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -90,6 +93,7 @@ class CaptureSettings:
             )
         if not 0 < self.top_p <= 1:
             raise UsageError(f"--top-p {self.top_p} is not in (0, 1]", hint="0.9 keeps 90 % of the mass")
+        _ = self.text_format
         for applies, message, hint in self._conflicts():
             if applies:
                 raise UsageError(message, hint)
@@ -140,6 +144,11 @@ class CaptureSettings:
                 "e.g. --window 20:39",
             ),
         )
+
+    @property
+    def text_format(self) -> TextFormat:
+        """How prompts and answers are written; UsageError where a pattern is none."""
+        return TextFormat(self.prompt_format, self.answer_format)
 
     @property
     def own_loop(self) -> bool:

@@ -54,7 +54,8 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
         if case.prompts is not None:
             found = read_texts(Path(case.prompts), case.count)
         else:
-            found = read_prompts(None if case.smiles is None else Path(case.smiles), case.count)
+            smiles = None if case.smiles is None else Path(case.smiles)
+            found = read_prompts(smiles, case.count, form=case.text_format)
         runner = Runner(loaded, processor, case)
         plans = padded(runner.plan(filled(found.prompts, case.count)), case.padding_multiple, loaded.context)
     except UsageError as problem:

@@ -23,17 +23,20 @@ def molecule_runs(
 
     `watched` is what the pass for disagreement wrote and found; a row that it wrote otherwise has no disagreement.
     """
-    loaded = runner.loaded
+    loaded, form = runner.loaded, runner.loaded.target.form
     runs: list[MoleculeRun] = []
     for number, (plan, batch) in enumerate(zip(plans, result.batches, strict=True)):
         for row, (prompt, tokens) in enumerate(zip(plan.prompts, batch.rows, strict=True)):
-            found = (classify if prompt.molecule is not None else plain)(tokens, loaded.target.table, loaded.eos)
+            if prompt.molecule is None:
+                found = plain(tokens, loaded.target.table, loaded.eos)
+            else:
+                found = classify(tokens, loaded.target.table, loaded.eos, form=form)
             disagreement = None
             if watched is not None and watched[number][0].rows[row] == tokens:
                 disagreement = watched[number][1][row]
             valid, problem, counts = None, None, None
             if prompt.molecule is not None:
-                valid, problem = judge(found.text, prompt.molecule, found.kinds)
+                valid, problem = judge(found.text, prompt.molecule, found.kinds, form)
                 if getattr(runner.processor, "fixed_length", runner.processor is not None):
                     (template,) = runner.templates.build([prompt.molecule])
                     per_block = template.free_per_block.tolist()
@@ -56,7 +59,7 @@ def molecule_runs(
                     cut_blocks=found.cut_blocks,
                     masked_logits=None if batch.masked_logits is None else batch.masked_logits[row],
                     template=counts,
-                    needed_per_block=needs(loaded.tokenizer, found.insides),
+                    needed_per_block=needs(loaded.tokenizer, found.insides, form=form),
                     disagreement=disagreement,
                     step_tokens=None if batch.appended is None else list(batch.appended[row]),
                 )

@@ -26,9 +26,10 @@ from molprof.profiler.processors import PROCESSORS, find_factory
 
 Asked = tuple[CaptureSettings, OutputFile]
 
+_FORMAT = ("prompt_format", "answer_format")
 # The settings that make a loaded model, and those that make the prompts.
-_MODEL = ("model", "size", "weights", "tokenizer", "dtype", "device", "attention", "trust_remote_code")
-_INPUTS = ("smiles", "prompts", "count", "strict", "generations")
+_MODEL = ("model", "size", "weights", "tokenizer", "dtype", "device", "attention", "trust_remote_code", *_FORMAT)
+_INPUTS = ("smiles", "prompts", "count", "strict", "generations", *_FORMAT)
 
 
 def capture(settings: CaptureSettings, output: OutputFile, report: Report = lambda progress: None) -> CaptureResult:

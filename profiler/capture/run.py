@@ -151,7 +151,8 @@ class CapturedRun:
             rows_per_step=[list(batch.rows_per_step) for batch in reference.batches],
             session=session,
         )
-        path = write_trace(raw(), self.output, token_events(molecules, texts, steps), KEY, manifest.to_json())
+        events = token_events(molecules, texts, steps, self.settings.text_format)
+        path = write_trace(raw(), self.output, events, KEY, manifest.to_json())
         left = incomplete_path(self.output.path)
         if is_incomplete(left):
             left.unlink()  # of an earlier run that failed

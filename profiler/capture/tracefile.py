@@ -17,6 +17,7 @@ from molprof.common.errors import RunError, TakenError, UsageError
 from molprof.common.files import check_output, replacing_packed
 from molprof.common.manifest import INCOMPLETE_KEY
 from molprof.common.molecule_records import CHOICE_LETTERS, KIND_LETTERS, MoleculeRun
+from molprof.common.text_format import DEFAULT, TextFormat
 
 # Neither a process (Linux: at most 2^22) nor a GPU has this number, and it fits into 32 bits.
 TOKENS_PID = 1 << 30
@@ -140,8 +141,11 @@ def is_incomplete(path: Path) -> bool:
     return _INCOMPLETE.search(last) is not None
 
 
-def token_events(molecules: Sequence[MoleculeRun], texts: Sequence[Sequence[str]], steps: Steps) -> Iterator[str]:
+def token_events(
+    molecules: Sequence[MoleculeRun], texts: Sequence[Sequence[str]], steps: Steps, form: TextFormat = DEFAULT
+) -> Iterator[str]:
     """The token tracks as JSON events: a thread per sequence, with a slice of all of it and one per recorded token."""
+    around = {} if form.answer == DEFAULT.answer else {"block_open": form.block_open, "block_close": form.block_close}
     origin = min(span.start_ns for span in steps.values())
     yield _label("process_name", 0, origin, {"name": "molprof tokens"})
     yield _label("process_sort_index", 0, origin, {"sort_index": -1})
@@ -159,7 +163,7 @@ def token_events(molecules: Sequence[MoleculeRun], texts: Sequence[Sequence[str]
         if run.step_tokens is not None:
             begins = [0, *itertools.accumulate(run.step_tokens)]
             arrays["step"] = [step for step, count in enumerate(run.step_tokens) for _ in range(count)]
-        whole = {"batch": run.batch, "row": run.row, "smiles": run.smiles, "tokens": len(words), **arrays}
+        whole = {"batch": run.batch, "row": run.row, "smiles": run.smiles, "tokens": len(words), **around, **arrays}
         yield _slice("molprof.sequence", name, track, StepSpan(start, end - start), {"sequence": run.sequence, **whole})
         for step, span in spans.items():
             made = range(*begins[step : step + 2]) if step + 1 < len(begins) else range(0)

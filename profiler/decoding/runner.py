@@ -89,8 +89,10 @@ class Runner:
     @functools.cached_property
     def templates(self) -> Templates:
         """Builds templates with the processor's placeholder."""
-        placeholder = getattr(self.processor, "placeholder", PLACEHOLDER)
-        return Templates(self.loaded.tokenizer, placeholder, self.template_threads, self.settings.template_cache)
+        form = self.loaded.target.form
+        placeholder = getattr(self.processor, "placeholder", form.numbers(PLACEHOLDER))
+        threads, cache = self.template_threads, self.settings.template_cache
+        return Templates(self.loaded.tokenizer, placeholder, threads, cache, form)
 
     @property
     def template_threads(self) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from molprof.common.errors import UsageError
 from molprof.common.molecule_records import Skipped
 from molprof.common.text import shortened
+from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.profiler.molecules.conformers import Conformer, Conformers
 from molprof.profiler.molecules.placeholders import (
     Placeholder,
@@ -25,7 +26,7 @@ from molprof.profiler.molecules.placeholders import (
     offsets,
 )
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS, block
-from molprof.profiler.molecules.template import PLACEHOLDER, conformer_text, free_flags
+from molprof.profiler.molecules.template import PLACEHOLDER, free_flags
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -77,7 +78,7 @@ class ExampleTokens:
 class PlaceholderDrift:
     """A placeholder over all coordinates."""
 
-    text: str  # what a template writes between `<` and `>`
+    text: str  # what a template writes in a block
     tokens: int | None  # FREE positions that it gives a block; None, as all others, if it merges with its brackets
     drift_tokens: Distribution | None  # FREE positions minus tokens needed; below 0 a coordinate does not fit
     too_short_ratio: float | None  # too_short_ratio, exact_ratio, too_long_ratio: of the blocks
@@ -138,8 +139,9 @@ def survey(
     found: Conformers,
     placeholders: Sequence[str] = PLACEHOLDERS,
     decimals: int = COORDINATE_DECIMALS,
+    form: TextFormat = DEFAULT,
 ) -> Survey:
-    """The drift of every tokenizer and placeholder over all conformers."""
+    """The drift of every tokenizer and placeholder over all conformers; placeholders are written with commas."""
     conformers = found.conformers
     return Survey(
         SCHEMA,
@@ -148,7 +150,10 @@ def survey(
         sum(len(item.positions) for item in conformers),
         decimals,
         found.skipped,
-        tuple(_tokenizer(name, tokenizer, conformers, placeholders, decimals) for name, tokenizer in tokenizers),
+        tuple(
+            _tokenizer(name, tokenizer, conformers, list(map(form.numbers, placeholders)), decimals, form)
+            for name, tokenizer in tokenizers
+        ),
     )
 
 
@@ -181,10 +186,15 @@ def distribution(values: Sequence[int]) -> Distribution:
 
 
 def _tokenizer(
-    name: str, tokenizer: Tokenizer, conformers: Sequence[Conformer], placeholders: Sequence[str], decimals: int
+    name: str,
+    tokenizer: Tokenizer,
+    conformers: Sequence[Conformer],
+    placeholders: Sequence[str],
+    decimals: int,
+    form: TextFormat,
 ) -> TokenizerDrift:
     positions = [position for item in conformers for position in item.positions]
-    needed = needed_tokens(tokenizer, [block(position, decimals) for position in positions])
+    needed = needed_tokens(tokenizer, [block(position, decimals, form) for position in positions], form)
     singles = {text: tokenizer.encode(text, add_special_tokens=False).ids for text in SINGLES}
     return TokenizerDrift(
         name,
@@ -197,22 +207,23 @@ def _tokenizer(
             for text, spans in zip(EXAMPLES, offsets(tokenizer, EXAMPLES), strict=True)
         ),
         distribution(needed),
-        tuple(_placeholder(tokenizer, text, needed, conformers) for text in dict.fromkeys(placeholders)),
-        best_placeholder(tokenizer, positions, decimals),
-        closest_placeholder(tokenizer, positions, decimals),
-        _answers(tokenizer, conformers, decimals),
+        tuple(_placeholder(tokenizer, text, needed, conformers, form) for text in dict.fromkeys(placeholders)),
+        best_placeholder(tokenizer, positions, decimals, form),
+        closest_placeholder(tokenizer, positions, decimals, form),
+        _answers(tokenizer, conformers, decimals, form),
     )
 
 
 def _placeholder(
-    tokenizer: Tokenizer, text: str, needed: Sequence[int], conformers: Sequence[Conformer]
+    tokenizer: Tokenizer, text: str, needed: Sequence[int], conformers: Sequence[Conformer], form: TextFormat
 ) -> PlaceholderDrift:
-    (tokens,) = free_positions(tokenizer, [text])
+    (tokens,) = free_positions(tokenizer, [text], form)
     if tokens is None:
         return PlaceholderDrift(text, *[None] * 7)
     fits = fit(text, tokens, needed)
     exact = sum(need == tokens for need in needed)
-    skeletons = [conformer_text(item.molecule.skeleton(text)) for item in conformers if item.molecule is not None]
+    molecules = [item.molecule for item in conformers if item.molecule is not None]
+    skeletons = [form.answer_of(molecule.skeleton(text, form)) for molecule in molecules]
     total = sum(map(len, offsets(tokenizer, skeletons))) if len(skeletons) == len(conformers) else None
     return PlaceholderDrift(
         text,
@@ -226,9 +237,11 @@ def _placeholder(
     )
 
 
-def _answers(tokenizer: Tokenizer, conformers: Sequence[Conformer], decimals: int) -> AnswerTokens | None:
+def _answers(
+    tokenizer: Tokenizer, conformers: Sequence[Conformer], decimals: int, form: TextFormat
+) -> AnswerTokens | None:
     texts = [
-        conformer_text(item.molecule.skeleton([block(position, decimals) for position in item.positions]))
+        form.answer_of(item.molecule.skeleton([block(position, decimals, form) for position in item.positions], form))
         for item in conformers
         if item.molecule is not None
     ]
@@ -236,6 +249,6 @@ def _answers(tokenizer: Tokenizer, conformers: Sequence[Conformer], decimals: in
         return None
     spans = offsets(tokenizer, texts)
     tokens = sum(map(len, spans))
-    free = sum(int(free_flags(text, places).sum()) for text, places in zip(texts, spans, strict=True))
+    free = sum(int(free_flags(text, places, form).sum()) for text, places in zip(texts, spans, strict=True))
     atoms = sum(len(item.positions) for item in conformers)
     return AnswerTokens(tokens / len(texts), tokens / atoms, free / atoms, (tokens - free) / atoms)

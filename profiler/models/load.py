@@ -16,12 +16,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from molprof.common.errors import RunError, UsageError
 from molprof.common.settings import RANDOM, CaptureSettings
+from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.profiler.models.architecture import ACCEPTED, ARCHITECTURES, check_preset
 from molprof.profiler.models.checkpoint import implementation, load_preset
 from molprof.profiler.models.device import on_gpu, resolve_device, resolve_dtype
 from molprof.profiler.models.hub import not_found, only_local
 from molprof.profiler.models.target import Target, token_bytes
-from molprof.profiler.models.tokenizers import TAGS, VOCABULARIES, preset_tokenizer
+from molprof.profiler.models.tokenizers import VOCABULARIES, preset_tokenizer
 from molprof.profiler.models.widening import Report
 
 # Errors of transformers may list every architecture that it knows.
@@ -69,14 +70,21 @@ def load(settings: CaptureSettings, report: Report = lambda layer, layers: None)
                 raise UsageError(f"the attention {settings.attention!r}: {problem}", "--attention sdpa") from problem
         else:
             model = _load_model(settings, dtype, device, local)
-    loaded = describe(name, tokenizer, model, text)
-    notes = [] if settings.prompts is not None else _tag_notes(text)  # prompts of plain text have no tags
+    loaded = describe(name, tokenizer, model, text, settings.text_format)
+    # prompts of plain text have no tags
+    notes = [] if settings.prompts is not None else _tag_notes(text, settings.text_format)
     if settings.weights == RANDOM:
         notes.append("the weights are random: times and launches are real, tokens and drift are not meaningful")
     return dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
 
 
-def describe(name: str, tokenizer_name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> LoadedModel:
+def describe(
+    name: str,
+    tokenizer_name: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    form: TextFormat = DEFAULT,
+) -> LoadedModel:
     """A model and its tokenizer, ready to generate; UsageError where they do not fit each other."""
     if not tokenizer.is_fast:
         raise UsageError(
@@ -97,13 +105,13 @@ def describe(name: str, tokenizer_name: str, model: PreTrainedModel, tokenizer: 
         tokenizer.pad_token_id = eos
     declared = model.generation_config.eos_token_id
     ends = {eos, *(declared if isinstance(declared, list) else [declared])} - {None}
-    target = Target(tokenizer, table, width, eos, tokenizer.pad_token_id, model.device)
+    target = Target(tokenizer, table, width, eos, tokenizer.pad_token_id, model.device, form)
     return LoadedModel(name, model, tokenizer, frozenset(ends), target, ())
 
 
-def _tag_notes(tokenizer: PreTrainedTokenizerFast) -> list[str]:
+def _tag_notes(tokenizer: PreTrainedTokenizerFast, form: TextFormat) -> list[str]:
     # Added tokens would have embeddings that were never trained, or none.
-    split = [tag for tag in TAGS if len(tokenizer(tag, add_special_tokens=False)["input_ids"]) != 1]
+    split = [tag for tag in form.tags if len(tokenizer(tag, add_special_tokens=False)["input_ids"]) != 1]
     return (
         [f"the tokenizer has no single token for {', '.join(split)}: it writes them as ordinary text"] if split else []
     )

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from molprof.common.text_format import DEFAULT, TextFormat
+
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerFast
@@ -52,6 +54,7 @@ class Target:
     eos: int  # the id that ends a sequence
     pad: int  # the id that fills finished rows
     device: torch.device  # of the logits
+    form: TextFormat = DEFAULT  # how prompts and answers are written
 
     def padding_columns(self) -> list[int]:
         """Columns of the logits that stand for no token: between the vocabulary and the padded width."""

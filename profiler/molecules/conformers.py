@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 from molprof.common.errors import RunError, UsageError
 from molprof.common.files import read_text
 from molprof.common.molecule_records import Skipped
-from molprof.profiler.molecules.smiles import TRIPLE, Molecule, Position, position_of, require_rdkit, split_atoms
+from molprof.common.text_format import DEFAULT, TextFormat
+from molprof.profiler.molecules.smiles import Molecule, Position, position_of, require_rdkit, split_atoms
 
 if TYPE_CHECKING:
     from rdkit import Chem
 
-# Training data has the prompt and the tags around the text.
-_LINE = re.compile(r"(?:\[SMILES\].*?\[/SMILES\])?(?:\[CONFORMER\])?(.*?)(?:\[/CONFORMER\])?")
-_ATOM_BLOCK = re.compile(r"([^\[\]<>]*)(\[[^\[\]<>]+\])<([^<>]*)>")
 _SHOWN_CHARACTERS = 60
 _FORMATS = "SDF (.sdf, .mol), XYZ (.xyz), or one text per line: [C]<1.0,2.0,3.0>=[O]<...>"
 
@@ -62,7 +60,7 @@ def reference_conformers() -> tuple[tuple[str, tuple[Position, ...]], ...]:
     except OSError as problem:
         raise RunError("the built-in conformers are missing from this installation", "reinstall molprof") from problem
     pairs = (line.split("\t") for line in lines)
-    return tuple((smiles, tuple(map(position_of, TRIPLE.finditer(text)))) for smiles, text in pairs)
+    return tuple((smiles, tuple(map(position_of, DEFAULT.triple.finditer(text)))) for smiles, text in pairs)
 
 
 def built_in_conformers(count: int | None = None) -> Conformers:
@@ -72,7 +70,7 @@ def built_in_conformers(count: int | None = None) -> Conformers:
     return Conformers("ETKDG conformers of the built-in molecules", found, ())
 
 
-def read_conformers(path: Path, count: int | None = None) -> Conformers:
+def read_conformers(path: Path, count: int | None = None, form: TextFormat = DEFAULT) -> Conformers:
     """The first `count` conformers of a file (None: all), coordinates as they stand, without hydrogens.
 
     The suffix decides: SDF, XYZ, or lines of enriched text.
@@ -86,7 +84,7 @@ def read_conformers(path: Path, count: int | None = None) -> Conformers:
     lines = read_text(path, _FORMATS).splitlines()
     conformers: list[Conformer] = []
     skipped: list[Skipped] = []
-    for line, text, item in readers.get(path.suffix.lower(), _texts)(lines):
+    for line, text, item in readers.get(path.suffix.lower(), partial(_texts, form))(lines):
         if isinstance(item, Conformer):
             conformers.append(item)
         else:
@@ -133,32 +131,38 @@ def _positions(mol: Chem.Mol, atoms: list[int]) -> tuple[Position, ...]:
     return tuple((float(x), float(y), float(z)) for x, y, z in rows)
 
 
-def _texts(lines: list[str]) -> Iterator[Found]:
+def _texts(form: TextFormat, lines: list[str]) -> Iterator[Found]:
     for number, line in enumerate(lines, start=1):
         text = line.strip()
         if text and not text.startswith("#"):
-            yield number, text, _of_text(number, text)
+            yield number, text, _of_text(form, number, text)
 
 
-def _of_text(line: int, text: str) -> Conformer | str:
-    framed = _LINE.fullmatch(text)
-    assert framed is not None  # every part may be absent
+def _of_text(form: TextFormat, line: int, text: str) -> Conformer | str:
+    # Training data has the prompt and the tags around the text.
+    before = ".*?".join(map(re.escape, form.prompt_of("\0").strip().split("\0"))) + r"\s*"
+    opening, closing = (re.escape(tag.strip()) for tag in (form.opening, form.closing))
+    heads = (before + opening, before + r"(?=\[)", opening, "")
+    matches = (re.fullmatch(f"{head}(.*?)(?:{closing})?", text) for head in heads)
+    framed = next(filter(None, matches), None)
+    assert framed is not None  # the last one takes any text
     body = framed.group(1)
     pieces: list[str] = []
     atoms: list[str] = []
     positions: list[Position] = []
     end = 0
-    while match := _ATOM_BLOCK.match(body, end):
+    while match := form.atom_block.match(body, end):
         piece, atom, inside = match.groups()
-        numbers = TRIPLE.fullmatch(inside)
+        numbers = form.triple.fullmatch(inside)
         if numbers is None:
-            return f"block {len(atoms) + 1} is not three decimal numbers: <{inside[:_SHOWN_CHARACTERS]}>"
+            shown = f"{form.block_open}{inside[:_SHOWN_CHARACTERS]}{form.block_close}"
+            return f"block {len(atoms) + 1} is not three decimal numbers: {shown}"
         pieces.append(piece)
         atoms.append(atom)
         positions.append(position_of(numbers))
         end = match.end()
     rest = body[end:]
-    if not atoms or re.search(r"[\[\]<>]", rest):
+    if not atoms or re.fullmatch(form.between, rest) is None:
         return f"character {framed.start(1) + end + 1}: expected an atom in brackets with a coordinate block after it"
     bare = "".join(piece + atom for piece, atom in zip(pieces, atoms, strict=True)) + rest
     return Conformer(line, Molecule(bare, tuple(atoms), (*pieces, rest)), tuple(positions))

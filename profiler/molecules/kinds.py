@@ -12,24 +12,17 @@ from dataclasses import dataclass, replace
 
 from molprof.common.errors import MissingExtraError
 from molprof.common.molecule_records import MoleculeRun
+from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.profiler.models.target import TokenBytes
 from molprof.profiler.molecules.smiles import (
     COORDINATE_DECIMALS,
-    TRIPLE,
     Molecule,
     require_rdkit,
     smiles_of_conformer,
     split_atoms,
-    without_blocks,
 )
 
-_TRIPLE_BYTES = re.compile(TRIPLE.pattern.encode())
 _FRACTION = re.compile(rb"\.([0-9]+)")
-# A block ends at its `>`, where another one opens, or where the text ends.
-_BLOCK = re.compile(rb"<([^<>]*)")
-_ANSWER = re.compile(r"\[CONFORMER\](.*)\[/CONFORMER\]", re.DOTALL)
-_ATOM_BLOCK = re.compile(r"\[[^\[\]<>]+\]<([^<>]*)>")
-_STRUCTURE = re.compile(r"(?:[^\[\]<>]*\[[^\[\]<>]+\]<[^<>]*>)+[^\[\]<>]*")
 
 
 @dataclass(frozen=True)
@@ -41,7 +34,7 @@ class Classified:
     malformed_blocks: int  # blocks that do not begin with three decimal numbers
     cut_blocks: int  # those of them, 0 or 1, in which the bound on new tokens ends the text
     text: str  # without the end token
-    insides: tuple[str | None, ...] = ()  # text between the brackets of each block; None if no `>` closes it
+    insides: tuple[str | None, ...] = ()  # what each block holds; None if nothing closes it
 
 
 @dataclass(frozen=True)
@@ -55,7 +48,11 @@ class _Span:
 
 
 def classify(
-    tokens: Sequence[int], table: TokenBytes, eos: frozenset[int], decimals: int = COORDINATE_DECIMALS
+    tokens: Sequence[int],
+    table: TokenBytes,
+    eos: frozenset[int],
+    decimals: int = COORDINATE_DECIMALS,
+    form: TextFormat = DEFAULT,
 ) -> Classified:
     """Kind and block of each token.
 
@@ -66,10 +63,16 @@ def classify(
     body, ended = _body(tokens, eos)
     pieces = [table.of(token) for token in body]
     # Special tokens such as <|im_start|> are no coordinate blocks: they keep their length, not their brackets.
-    scanned = b"".join(
-        bytes(len(piece)) if token in table.special else piece for token, piece in zip(body, pieces, strict=True)
+    around = (form.block_open.encode(), form.block_close.encode())
+    scanned = form.blanked(
+        b"".join(
+            bytes(len(piece)) if token in table.special and piece not in around else piece
+            for token, piece in zip(body, pieces, strict=True)
+        )
     )
-    spans = [_span(match, decimals) for match in _BLOCK.finditer(scanned)]
+    # A block ends where it is closed, where another one opens, or where the text ends.
+    blocks_of, triple = (re.compile(item.pattern.encode()) for item in (form.open_block, form.triple))
+    spans = [_span(match, triple, decimals) for match in blocks_of.finditer(scanned)]
     starts = [span.start for span in spans]
     kinds, blocks, begin = "", [], 0
     for piece in pieces:
@@ -86,7 +89,9 @@ def classify(
     malformed = [span for span in spans if span.good is None]
     cut = sum(span.end == len(scanned) and not ended for span in malformed)
     insides = tuple(
-        scanned[span.start : span.end].decode("utf-8", errors="replace") if scanned.startswith(b">", span.end) else None
+        scanned[span.start : span.end].decode("utf-8", errors="replace")
+        if scanned.startswith(around[1], span.end)
+        else None
         for span in spans
     )
     return Classified(kinds, blocks, len(malformed), cut, text, insides)
@@ -104,9 +109,9 @@ def _body(tokens: Sequence[int], eos: frozenset[int]) -> tuple[Sequence[int], bo
     return (tokens[:-1] if ended else tokens), ended
 
 
-def _span(match: re.Match[bytes], decimals: int) -> _Span:
+def _span(match: re.Match[bytes], triple: re.Pattern[bytes], decimals: int) -> _Span:
     start, end = match.span(1)
-    prefix = _TRIPLE_BYTES.match(match.string, start, end)
+    prefix = triple.match(match.string, start, end)
     stretches = ((digits.start(1) + decimals, digits.end(1)) for digits in _FRACTION.finditer(match.string, start, end))
     filler = tuple(pair for pair in stretches if pair[0] < pair[1])
     return _Span(start, end, None if prefix is None else prefix.end(), filler)
@@ -121,7 +126,7 @@ def _kind(begin: int, end: int, span: _Span) -> str:
     return "l" if any(first <= begin < last for first, last in span.filler) else "f"
 
 
-def check(text: str, molecule: Molecule) -> str | None:
+def check(text: str, molecule: Molecule, form: TextFormat = DEFAULT) -> str | None:
     """Why a generated text is not a valid conformer of the molecule; None where it is valid.
 
     Valid: the tags enclose a skeleton with one block per atom, the molecular graph that RDKit reads is the prompt's,
@@ -130,35 +135,39 @@ def check(text: str, molecule: Molecule) -> str | None:
     Raises:
         MissingExtraError: the skeleton is written otherwise than the prompt's, and RDKit is not installed.
     """
-    answer = _ANSWER.fullmatch(text)
-    if answer is None:
-        return "no [CONFORMER]...[/CONFORMER] around the whole text"
-    body = answer.group(1)
-    if _STRUCTURE.fullmatch(body) is None:
+    if len(text) < len(form.answer_of("")) or not (text.startswith(form.opening) and text.endswith(form.closing)):
+        return f"no {form.opening}...{form.closing} around the whole text"
+    body = text[len(form.opening) : len(text) - len(form.closing)]
+    if form.structure.fullmatch(body) is None:
         return "not a skeleton with one coordinate block after each atom"
     # The same text is the same molecule, which needs no RDKit.
-    if without_blocks(body) != without_blocks(molecule.skeleton("")):
+    skeleton = molecule.skeleton("", form)
+    if form.without_blocks(body) != form.without_blocks(skeleton):
         require_rdkit("comparing molecules")
-        written = smiles_of_conformer(body)
+        written = smiles_of_conformer(body, form)
         if written is None:
             return "RDKit cannot read the skeleton"
         # RDKit's canonical SMILES of a canonical SMILES is, rarely, another string.
-        if written not in (molecule.smiles, smiles_of_conformer(molecule.skeleton(""))):
+        if written not in (molecule.smiles, smiles_of_conformer(skeleton, form)):
             return f"another molecule: {written}"
-    inside = [match.group(1) for match in _ATOM_BLOCK.finditer(body)]
+    inside = [match.group(3) for match in form.atom_block.finditer(body)]
     if len(inside) != len(molecule.atoms):
         return f"{len(inside)} coordinate blocks for {len(molecule.atoms)} atoms"
-    malformed = [block for block in inside if TRIPLE.match(block) is None]
+    malformed = [block for block in inside if form.triple.match(block) is None]
     if malformed:
-        return f"{len(malformed)} of {len(inside)} blocks malformed: <{malformed[0]}>"
-    junk = [block for block in inside if TRIPLE.fullmatch(block) is None]
-    return f"{len(junk)} of {len(inside)} blocks end in junk: <{junk[0]}>" if junk else None
+        return f"{len(malformed)} of {len(inside)} blocks malformed: {_shown(malformed[0], form)}"
+    junk = [block for block in inside if form.triple.fullmatch(block) is None]
+    return f"{len(junk)} of {len(inside)} blocks end in junk: {_shown(junk[0], form)}" if junk else None
 
 
-def judge(text: str, molecule: Molecule, kinds: str) -> tuple[bool | None, str | None]:
+def _shown(inside: str, form: TextFormat) -> str:
+    return f"{form.block_open}{inside}{form.block_close}"
+
+
+def judge(text: str, molecule: Molecule, kinds: str, form: TextFormat = DEFAULT) -> tuple[bool | None, str | None]:
     """`valid` and `problem` of a `MoleculeRun` with this text and these kinds; both None if RDKit was missing."""
     try:
-        problem = check(text, molecule)
+        problem = check(text, molecule, form)
     except MissingExtraError:
         return None, None
     if problem is not None and not kinds.endswith("e"):
@@ -166,7 +175,7 @@ def judge(text: str, molecule: Molecule, kinds: str) -> tuple[bool | None, str |
     return problem is None, problem
 
 
-def complete(run: MoleculeRun) -> MoleculeRun:
+def complete(run: MoleculeRun, form: TextFormat = DEFAULT) -> MoleculeRun:
     """The record with `valid` and `problem` where recording could not check them; any other as it is.
 
     Raises:
@@ -174,6 +183,6 @@ def complete(run: MoleculeRun) -> MoleculeRun:
     """
     if run.unchecked and run.smiles is not None:
         require_rdkit("checking molecules")
-        valid, problem = judge(run.text, split_atoms(run.smiles), run.kinds)
+        valid, problem = judge(run.text, split_atoms(run.smiles), run.kinds, form)
         return replace(run, valid=valid, problem=problem)
     return run

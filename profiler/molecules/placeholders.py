@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import UsageError
-from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS, TRIPLE, Position, block
+from molprof.common.text_format import DEFAULT, TextFormat
+from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS, Position, block
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 
     AnyTokenizer = Tokenizer | PreTrainedTokenizerFast
 
-# The texts beside a block, so that a token may merge with them as it does in a template.
-_BEFORE, _AFTER = "[C]<", ">[C]"
+# The atoms beside a block, so that a token may merge with them as it does in a template.
+_ATOM = "[C]"
 # Decimals beyond the format's: where digits share tokens, one more token takes several.
 _EXTRA_DECIMALS = 3
 _NUMBER = r"-?[0-9]+\.[0-9]+"
-# A beginning of x,y,z: complete numbers with their commas, then part of the next.
-_BEGINNING = re.compile(rf"((?:{_NUMBER},){{0,2}})(-?(?:([0-9]+)(\.([0-9]*))?)?)")
+# A beginning of x,y,z: complete numbers with their separators, then part of the next.
+_BEGINNING = r"((?:{number}{separator}){{0,2}})(-?(?:([0-9]+)(\.([0-9]*))?)?)"
 _SIGNS = (("", "", ""), ("-", "", ""), ("", "-", "-"), ("-", "-", "-"))
 
 
@@ -32,7 +33,7 @@ _SIGNS = (("", "", ""), ("-", "", ""), ("", "-", "-"), ("-", "-", "-"))
 class Placeholder:
     """How a placeholder fits coordinates."""
 
-    text: str  # what a template writes between `<` and `>`
+    text: str  # what a template writes in a block
     tokens: int  # FREE positions that it gives a block
     coordinates: int  # number of coordinates measured
     too_short: int  # coordinates that need more tokens, which a constraint would cut
@@ -41,7 +42,10 @@ class Placeholder:
 
 
 def best_placeholder(
-    tokenizer: AnyTokenizer, coordinates: Iterable[Position], decimals: int = COORDINATE_DECIMALS
+    tokenizer: AnyTokenizer,
+    coordinates: Iterable[Position],
+    decimals: int = COORDINATE_DECIMALS,
+    form: TextFormat = DEFAULT,
 ) -> Placeholder:
     """The placeholder that cuts no coordinate and leaves the fewest positions over; among equals the plainest text.
 
@@ -50,14 +54,19 @@ def best_placeholder(
     Raises:
         UsageError: no coordinates, or every candidate merges with its brackets.
     """
-    return min(_fits(tokenizer, coordinates, decimals), key=lambda fit: (fit.too_short, fit.mean_absolute_drift_tokens))
+    fits = _fits(tokenizer, coordinates, decimals, form)
+    return min(fits, key=lambda fit: (fit.too_short, fit.mean_absolute_drift_tokens))
 
 
 def closest_placeholder(
-    tokenizer: AnyTokenizer, coordinates: Iterable[Position], decimals: int = COORDINATE_DECIMALS
+    tokenizer: AnyTokenizer,
+    coordinates: Iterable[Position],
+    decimals: int = COORDINATE_DECIMALS,
+    form: TextFormat = DEFAULT,
 ) -> Placeholder:
     """The placeholder with the least mean |drift|. Arguments and errors as for `best_placeholder`."""
-    return min(_fits(tokenizer, coordinates, decimals), key=lambda fit: (fit.mean_absolute_drift_tokens, fit.too_short))
+    fits = _fits(tokenizer, coordinates, decimals, form)
+    return min(fits, key=lambda fit: (fit.mean_absolute_drift_tokens, fit.too_short))
 
 
 def fit(text: str, tokens: int, needed: Sequence[int]) -> Placeholder:
@@ -67,14 +76,16 @@ def fit(text: str, tokens: int, needed: Sequence[int]) -> Placeholder:
     return Placeholder(text, tokens, len(drift), cut, statistics.fmean(drift), statistics.fmean(map(abs, drift)))
 
 
-def free_positions(tokenizer: AnyTokenizer, placeholders: Sequence[str]) -> list[int | None]:
+def free_positions(
+    tokenizer: AnyTokenizer, placeholders: Sequence[str], form: TextFormat = DEFAULT
+) -> list[int | None]:
     """FREE positions that each placeholder gives a block; None where it merges with a bracket and is forced with it."""
-    return [None if merged else free for free, merged in _inside(tokenizer, placeholders)]
+    return [None if merged else free for free, merged in _inside(tokenizer, placeholders, form)]
 
 
-def needed_tokens(tokenizer: AnyTokenizer, blocks: Sequence[str]) -> list[int]:
+def needed_tokens(tokenizer: AnyTokenizer, blocks: Sequence[str], form: TextFormat = DEFAULT) -> list[int]:
     """Tokens that each block's text needs between forced brackets, with which no token can merge."""
-    return [free + merged for free, merged in _inside(tokenizer, blocks)]
+    return [free + merged for free, merged in _inside(tokenizer, blocks, form)]
 
 
 def candidates(integer_digits: int, decimals: int) -> list[str]:
@@ -106,16 +117,18 @@ def offsets(tokenizer: AnyTokenizer, texts: Sequence[str]) -> list[list[tuple[in
     return list(wrapped(list(texts), add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"])
 
 
-def _fits(tokenizer: AnyTokenizer, coordinates: Iterable[Position], decimals: int) -> list[Placeholder]:
+def _fits(
+    tokenizer: AnyTokenizer, coordinates: Iterable[Position], decimals: int, form: TextFormat
+) -> list[Placeholder]:
     """The fit of the plainest candidate for each number of tokens, plainest first."""
-    texts = [block(position, decimals) for position in coordinates]
+    texts = [block(position, decimals, form) for position in coordinates]
     if not texts:
         raise UsageError("there are no coordinates to fit a placeholder to", hint="at least one (x, y, z)")
-    needed = needed_tokens(tokenizer, texts)
-    digits = max(len(number.lstrip("-").split(".")[0]) for text in texts for number in text.split(","))
-    family = candidates(digits, decimals)
+    needed = needed_tokens(tokenizer, texts, form)
+    digits = max(len(number.lstrip("-").split(".")[0]) for text in texts for number in text.split(form.separator))
+    family = [form.numbers(text) for text in candidates(digits, decimals)]
     plainest: dict[int, str] = {}
-    for text, tokens in zip(family, free_positions(tokenizer, family), strict=True):
+    for text, tokens in zip(family, free_positions(tokenizer, family, form), strict=True):
         if tokens is not None:
             plainest.setdefault(tokens, text)
     if not plainest:
@@ -123,11 +136,12 @@ def _fits(tokenizer: AnyTokenizer, coordinates: Iterable[Position], decimals: in
     return [fit(text, tokens, needed) for tokens, text in plainest.items()]
 
 
-def _inside(tokenizer: AnyTokenizer, blocks: Sequence[str]) -> list[tuple[int, int]]:
+def _inside(tokenizer: AnyTokenizer, blocks: Sequence[str], form: TextFormat) -> list[tuple[int, int]]:
     """Per block, tokens inside its brackets, and how many of its ends (0 to 2) merge with a bracket."""
     found = []
-    for text, spans in zip(blocks, offsets(tokenizer, [f"{_BEFORE}{text}{_AFTER}" for text in blocks]), strict=True):
-        start, end = len(_BEFORE), len(_BEFORE) + len(text)
+    before, after = _ATOM + form.block_open, form.block_close + _ATOM
+    for text, spans in zip(blocks, offsets(tokenizer, [f"{before}{text}{after}" for text in blocks]), strict=True):
+        start, end = len(before), len(before) + len(text)
         inside = [(begin, stop) for begin, stop in spans if start <= begin < stop <= end]
         merged = 2 if not inside else (inside[0][0] > start) + (inside[-1][1] < end)
         found.append((len(inside), merged if text else 0))
@@ -135,40 +149,44 @@ def _inside(tokenizer: AnyTokenizer, blocks: Sequence[str]) -> list[tuple[int, i
 
 
 def needs(
-    tokenizer: AnyTokenizer, blocks: Sequence[str | None], decimals: int = COORDINATE_DECIMALS
+    tokenizer: AnyTokenizer,
+    blocks: Sequence[str | None],
+    decimals: int = COORDINATE_DECIMALS,
+    form: TextFormat = DEFAULT,
 ) -> list[int | None]:
     """Tokens that each generated block's coordinates need between forced brackets.
 
     For a block that begins with `x,y,z`, these three as the format writes them. For a beginning of that (`1.0,2.`),
     the shortest text that it could become. None for any other block, and for one that was never closed (None).
     """
-    texts = [None if text is None else needed_text(text, decimals) for text in blocks]
-    counts = iter(needed_tokens(tokenizer, [text for text in texts if text is not None]))
+    texts = [None if text is None else needed_text(text, decimals, form) for text in blocks]
+    counts = iter(needed_tokens(tokenizer, [text for text in texts if text is not None], form))
     return [None if text is None else next(counts) for text in texts]
 
 
-def needed_text(block: str, decimals: int = COORDINATE_DECIMALS) -> str | None:
+def needed_text(block: str, decimals: int = COORDINATE_DECIMALS, form: TextFormat = DEFAULT) -> str | None:
     """The shortest text in the format that says what the block says, or could have become.
 
     >>> needed_text("5.7990,-0.2748,-0.9587abra"), needed_text("1.0,2."), needed_text("1,2,3")
     ('5.799,-0.2748,-0.9587', '1.0,2.0,0.0', None)
     """
-    whole = TRIPLE.match(block)
+    separator = form.separator
+    whole = form.triple.match(block)
     if whole is not None:
-        return _formatted(whole.group(), decimals)
-    begun = _BEGINNING.fullmatch(block)
+        return _formatted(whole.group(), decimals, separator)
+    begun = re.fullmatch(_BEGINNING.format(number=_NUMBER, separator=re.escape(separator)), block)
     if begun is None:
         return None
     before, last, digits, point, fraction = begun.groups()
     last += "0.0" if not digits else ".0" if not point else "0" if not fraction else ""
-    return _formatted(before + last + ",0.0" * (2 - before.count(",")), decimals)
+    return _formatted(before + last + f"{separator}0.0" * (2 - before.count(separator)), decimals, separator)
 
 
-def _formatted(numbers: str, decimals: int) -> str:
+def _formatted(numbers: str, decimals: int, separator: str) -> str:
     """Numbers as the format writes them: truncated, without trailing zeros. As text, for they may be of any length."""
     found = []
-    for text in numbers.split(","):
+    for text in numbers.split(separator):
         whole, _, fraction = text.lstrip("-").partition(".")
         value = f"{whole.lstrip('0') or '0'}.{fraction[:decimals].rstrip('0') or '0'}"
         found.append(f"-{value}" if text.startswith("-") and value != "0.0" else value)
-    return ",".join(found)
+    return separator.join(found)

@@ -11,9 +11,9 @@ from molprof.common.files import read_text
 from molprof.common.molecule_records import Skipped
 from molprof.common.settings import CaptureSettings
 from molprof.common.text import shortened
+from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.profiler.molecules.files import Entry, MoleculeFile, molecules_of
 from molprof.profiler.molecules.smiles import Molecule, molecule, require_rdkit, split_atoms
-from molprof.profiler.molecules.template import prompt_text
 
 SHORT_ATOMS = 8
 
@@ -55,12 +55,15 @@ def read_inputs(settings: CaptureSettings) -> Prompts:
         found = read_texts(Path(settings.prompts), settings.count)
     else:
         found = read_prompts(
-            None if settings.smiles is None else Path(settings.smiles), settings.count, settings.strict
+            None if settings.smiles is None else Path(settings.smiles),
+            settings.count,
+            settings.strict,
+            settings.text_format,
         )
     return repeated(found, settings.generations)
 
 
-def read_prompts(path: Path | None, count: int | None, strict: bool = False) -> Prompts:
+def read_prompts(path: Path | None, count: int | None, strict: bool = False, form: TextFormat = DEFAULT) -> Prompts:
     """The first `count` molecules of a file, or of the built-in list; without a count all of them.
 
     Args:
@@ -94,7 +97,7 @@ def read_prompts(path: Path | None, count: int | None, strict: bool = False) -> 
                 raise UsageError(f"{source}, {found.place} {entry.number}: {problem}", hint) from None
             skipped.append(Skipped(entry.number, entry.text, str(problem), found.place))
             continue
-        prompts.append(Prompt(entry.number, entry.name, prompt_text(read.smiles), read))
+        prompts.append(Prompt(entry.number, entry.name, form.prompt_of(read.smiles), read))
     if not prompts:
         why, hint = "has no molecules", "one SMILES per line, optionally followed by a name; or CSV, TSV, JSON, pickle"
         if skipped:

@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING
 
 from molprof.common.errors import MissingExtraError, UsageError
 from molprof.common.text import shortened
+from molprof.common.text_format import DEFAULT, TextFormat
 
 if TYPE_CHECKING:
     from rdkit import Chem
 
 # Bracket atoms first, then two-letter organic atoms, so that 'Cl' is never read as 'C' + 'l'.
 _ATOM = re.compile(r"\[[^\[\]]+\]|Br|Cl|[BCNOPSFIbcnops*]")
-_BLOCK = re.compile(r"<([^<>]*)>")
 # An element that SMILES allows without brackets; '[C]' in a conformer stands for such a bare atom.
 _BARE = re.compile(r"\[(Br|Cl|[BCNOPSFIbcnops])\]")
-_NUMBER = r"(-?[0-9]+\.[0-9]+)"
-TRIPLE = re.compile(",".join([_NUMBER] * 3))
-# As lenient as programs that read coordinates with float(): `0.`, and `-1`, where a number was cut short.
-_CUT_TRIPLE = re.compile(",".join([r"(-?[0-9]+\.?[0-9]*)"] * 3))
 
 COORDINATE_DECIMALS = 4
 Position = tuple[float, float, float]
@@ -36,12 +32,14 @@ class Molecule:
     atoms: tuple[str, ...]  # in brackets, in the order of `smiles`: heavy ones, and hydrogens that RDKit keeps
     pieces: tuple[str, ...]  # bonds, ring digits, parentheses and dots before each atom, and after the last one
 
-    def skeleton(self, blocks: str | Sequence[str]) -> str:
+    def skeleton(self, blocks: str | Sequence[str], form: TextFormat = DEFAULT) -> str:
         """The enriched text with a coordinate block after every atom: one text for all, or one per atom."""
         texts = [blocks] * len(self.atoms) if isinstance(blocks, str) else list(blocks)
         if len(texts) != len(self.atoms):
             raise ValueError(f"{len(texts)} coordinate blocks for {len(self.atoms)} atoms")
-        parts = (f"{piece}{atom}<{text}>" for piece, atom, text in zip(self.pieces, self.atoms, texts, strict=False))
+        begin, end = form.block_open, form.block_close
+        atoms = zip(self.pieces, self.atoms, texts, strict=False)  # one more piece, after the last atom
+        parts = (f"{piece}{atom}{begin}{text}{end}" for piece, atom, text in atoms)
         return "".join(parts) + self.pieces[-1]
 
 
@@ -103,19 +101,14 @@ def split_atoms(text: str) -> Molecule:
     return Molecule(text, tuple(atoms), tuple(pieces))
 
 
-def smiles_of_conformer(text: str) -> str | None:
+def smiles_of_conformer(text: str, form: TextFormat = DEFAULT) -> str | None:
     """The canonical SMILES of an enriched text, coordinates dropped; None where it is not a molecule."""
     from rdkit import Chem
 
-    mol = _read(_BARE.sub(r"\1", without_blocks(text)))
+    mol = _read(_BARE.sub(r"\1", form.without_blocks(text)))
     if mol is None or mol.GetNumAtoms() == 0:
         return None
     return str(Chem.MolToSmiles(mol))
-
-
-def without_blocks(text: str) -> str:
-    """An enriched text without its coordinate blocks."""
-    return _BLOCK.sub("", text)
 
 
 def _read(smiles: str) -> Chem.Mol | None:
@@ -125,18 +118,18 @@ def _read(smiles: str) -> Chem.Mol | None:
         return Chem.MolFromSmiles(smiles)
 
 
-def read_positions(text: str, cut: bool = False) -> list[Position | None]:
+def read_positions(text: str, cut: bool = False, form: TextFormat = DEFAULT) -> list[Position | None]:
     """Positions of an enriched text in Angstrom, one per block, junk after them dropped.
 
     None for a block that does not begin with three decimal numbers; with `cut` they may end at or before their point.
     """
-    triple = _CUT_TRIPLE if cut else TRIPLE
-    found = (triple.match(block.group(1)) for block in _BLOCK.finditer(text))
+    triple = form.cut_triple if cut else form.triple
+    found = (triple.match(text[start:end]) for start, end in form.spans(text))
     return [None if match is None else position_of(match) for match in found]
 
 
 def position_of(triple: re.Match[str]) -> Position:
-    """The three numbers that `TRIPLE` matched."""
+    """The three numbers that `TextFormat.triple` matched."""
     return float(triple[1]), float(triple[2]), float(triple[3])
 
 
@@ -152,6 +145,6 @@ def coordinate(value: float, decimals: int = COORDINATE_DECIMALS) -> str:
     return f"{sign}{whole}.{fraction.rstrip('0') or '0'}"
 
 
-def block(position: Iterable[float], decimals: int = COORDINATE_DECIMALS) -> str:
-    """The text between `<` and `>` for one atom's position (x, y, z in Angstrom)."""
-    return ",".join(coordinate(value, decimals) for value in position)
+def block(position: Iterable[float], decimals: int = COORDINATE_DECIMALS, form: TextFormat = DEFAULT) -> str:
+    """The text inside a coordinate block for one atom's position (x, y, z in Angstrom)."""
+    return form.separator.join(coordinate(value, decimals) for value in position)

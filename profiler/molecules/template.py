@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.profiler.molecules.smiles import Molecule
 
 if TYPE_CHECKING:
@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
 PLACEHOLDER = "0.0000,0.0000,0.0000"
 MOST_THREADS = 8
-_INSIDE = re.compile(r"<([^<>]*)>")
 
 
 @dataclass(frozen=True)
 class Template:
     """The skeleton of one molecule, tokenized into L tokens."""
 
-    text: str  # `[CONFORMER]`, the skeleton with a placeholder per coordinate, `[/CONFORMER]`
+    text: str  # opening tag, the skeleton with a placeholder per coordinate, closing tag
     ids: np.ndarray  # int64 (L,)
     free: np.ndarray  # True where a position is FREE, bool (L,)
     blocks: np.ndarray  # coordinate block of each FREE position from 0, -1 at COPY positions, int64 (L,)
@@ -38,33 +37,37 @@ class Template:
 
 
 def prompt_text(smiles: str) -> str:
-    """The prompt of a molecule."""
-    return f"[SMILES]{smiles}[/SMILES]"
+    """The prompt of a molecule in the presets' format."""
+    return DEFAULT.prompt_of(smiles)
 
 
 def conformer_text(skeleton: str) -> str:
-    """The answer with this skeleton, without the end token."""
-    return f"[CONFORMER]{skeleton}[/CONFORMER]"
+    """The answer with this skeleton in the presets' format, without the end token."""
+    return DEFAULT.answer_of(skeleton)
 
 
-def build_template(molecule: Molecule, tokenizer: PreTrainedTokenizerFast, placeholder: str = PLACEHOLDER) -> Template:
-    """The template of a molecule."""
-    text = conformer_text(molecule.skeleton(placeholder))
+def build_template(
+    molecule: Molecule,
+    tokenizer: PreTrainedTokenizerFast,
+    placeholder: str = PLACEHOLDER,
+    form: TextFormat = DEFAULT,
+) -> Template:
+    """The template of a molecule; the placeholder is written as `form` separates numbers."""
+    text = form.answer_of(molecule.skeleton(placeholder, form))
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     offsets = encoded["offset_mapping"]
-    free = free_flags(text, offsets)
-    spans = [match.span(1) for match in _INSIDE.finditer(text)]
-    starts = np.asarray([start for start, _ in spans])
+    free = free_flags(text, offsets, form)
+    starts = np.asarray([start for start, _ in form.spans(text)])
     begins = np.asarray([begin for begin, _ in offsets])
     blocks = np.where(free, np.searchsorted(starts, begins, side="right") - 1, -1)
     return Template(text, np.asarray(encoded["input_ids"], dtype=np.int64), free, blocks)
 
 
-def free_flags(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
-    """True for each token that lies between `<` and `>`, bool of length `len(offsets)`."""
+def free_flags(text: str, offsets: Sequence[tuple[int, int]], form: TextFormat = DEFAULT) -> np.ndarray:
+    """True for each token that lies inside a coordinate block, bool of length `len(offsets)`."""
     inside = np.zeros(len(text) + 1, dtype=np.int64)
-    for match in _INSIDE.finditer(text):
-        inside[match.start(1) : match.end(1)] = 1
+    for start, end in form.spans(text):
+        inside[start:end] = 1
     before = np.concatenate(([0], np.cumsum(inside)))
     begins, ends = np.asarray(offsets).reshape(-1, 2).T
     free: np.ndarray = (before[ends] - before[begins] == ends - begins) & (ends > begins)
@@ -86,6 +89,7 @@ class Templates:
     placeholder: str
     threads: int = 1
     cache: bool = False  # keep templates until `clear`, so that each molecule is built once
+    form: TextFormat = DEFAULT
     _kept: dict[str, Template] = field(default_factory=dict)
 
     def build(self, molecules: Sequence[Molecule]) -> list[Template]:
@@ -101,7 +105,7 @@ class Templates:
         self._kept.clear()
 
     def _build(self, molecules: Sequence[Molecule]) -> list[Template]:
-        one = partial(build_template, tokenizer=self.tokenizer, placeholder=self.placeholder)
+        one = partial(build_template, tokenizer=self.tokenizer, placeholder=self.placeholder, form=self.form)
         if self.threads == 1 or len(molecules) < 2:
             return list(map(one, molecules))
         # The first call may change the tokenizer's padding, which fails while other threads use the tokenizer.

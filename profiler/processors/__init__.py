@@ -80,8 +80,8 @@ def find_factory(name: str) -> Factory:
 
 def default_processor(target: Target) -> str:
     """The processor of `--lp` for a tokenizer: `qwen` if every digit is a token of its own, else `generic`."""
-    from molprof.profiler.processors.rows import ALLOWED
+    from molprof.profiler.processors.rows import number_tokens
 
     single = len(target.tokenizer("123", add_special_tokens=False)["input_ids"]) == 3
     vocabulary = target.tokenizer.get_vocab()
-    return "qwen" if single and all(text in vocabulary for text in ALLOWED) else "generic"
+    return "qwen" if single and all(text in vocabulary for text in number_tokens(target.form)[0]) else "generic"

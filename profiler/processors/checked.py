@@ -52,7 +52,7 @@ class UserProcessor:
             )
         self._made, self._factory, self.target = made, factory, target
         self.name, self.place = str(getattr(made, "name", name)), name
-        self.placeholder = str(getattr(made, "placeholder", PLACEHOLDER))
+        self.placeholder = str(getattr(made, "placeholder", target.form.numbers(PLACEHOLDER)))
         # As JSON holds them: checked now, since the trace is written only when a capture ends.
         parameters = dict(getattr(made, "parameters", {}))
         try:

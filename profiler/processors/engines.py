@@ -27,9 +27,8 @@ from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.smiles import COORDINATE_DECIMALS
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
 from molprof.profiler.processors.base import BatchProcessor
-from molprof.profiler.processors.free_length import BLOCK, WHOLE_DIGITS
+from molprof.profiler.processors.free_length import WHOLE_DIGITS
 
-_TAGS = "[CONFORMER]", "[/CONFORMER]"
 _WHOLE, _FRACTION = f"[0-9]{{1,{WHOLE_DIGITS}}}", f"[0-9]{{1,{COORDINATE_DECIMALS}}}"
 
 
@@ -40,32 +39,37 @@ class Constraint:
     opening: int | None  # token that is forced first; None where the tag is ordinary text
     texts: tuple[str, ...]  # before, between and after the coordinates
     closing: int  # token that ends the text: the closing tag's, else the end token
+    separator: str = ","
 
     def ebnf(self) -> str:
         """The text between opening and closing in GBNF."""
         sequence = " c ".join(map(json.dumps, self.texts))
-        return f'root ::= {sequence}\nc ::= n "," n "," n\nn ::= "-"? {_WHOLE} "." {_FRACTION}\n'
+        between = json.dumps(self.separator)
+        return f'root ::= {sequence}\nc ::= n {between} n {between} n\nn ::= "-"? {_WHOLE} "." {_FRACTION}\n'
 
     def lark(self) -> str:
         """The same in Lark."""
         sequence = " c ".join(map(json.dumps, self.texts))
-        return f'start: {sequence}\nc: N "," N "," N\nN: /-?{_WHOLE}\\.{_FRACTION}/\n'
+        between = json.dumps(self.separator)
+        return f"start: {sequence}\nc: N {between} N {between} N\nN: /-?{_WHOLE}\\.{_FRACTION}/\n"
 
 
 def constraint(template: Template, target: Target) -> Constraint:
     """The constraint of a template's molecule."""
     opening, closing = tag_tokens(target)
-    text = template.text
+    form = target.form
+    texts = form.gaps(template.text)
     if opening is not None:
-        text = text.removeprefix(_TAGS[0]).removesuffix(_TAGS[1])
-    return Constraint(opening, tuple(BLOCK.split(text)), closing)
+        texts[0], texts[-1] = texts[0].removeprefix(form.opening), texts[-1].removesuffix(form.closing)
+    return Constraint(opening, tuple(texts), closing, form.separator)
 
 
 def tag_tokens(target: Target) -> tuple[int | None, int]:
     """Opening and closing token of a `Constraint`."""
     vocabulary = target.tokenizer.get_vocab()
-    if all(vocabulary.get(tag) in target.table.special for tag in _TAGS):
-        return vocabulary[_TAGS[0]], vocabulary[_TAGS[1]]
+    tags = target.form.opening, target.form.closing
+    if all(vocabulary.get(tag) in target.table.special for tag in tags):
+        return vocabulary[tags[0]], vocabulary[tags[1]]
     return None, target.eos
 
 
@@ -78,7 +82,7 @@ class EngineProcessor(ABC):
 
     name: str
     modules: tuple[str, ...] = ()  # of the package, besides the one of its name
-    placeholder = PLACEHOLDER
+    placeholder: str
     needs_templates = True
     fixed_length = False
 
@@ -90,6 +94,7 @@ class EngineProcessor(ABC):
         except ImportError as problem:
             raise MissingExtraError(self.name, self.name, f"the processor {self.name!r}") from problem
         self.target = target
+        self.placeholder = target.form.numbers(PLACEHOLDER)
         self._times_ns: list[int] = []
         self.parameters: dict[str, Any] = {"version": version(self.name)}
 
@@ -113,7 +118,7 @@ class EngineProcessor(ABC):
         """One token per character, in the worst cut."""
         number = 1 + WHOLE_DIGITS + 1 + COORDINATE_DECIMALS
         texts = constraint(template, self.target).texts
-        return sum(map(len, texts)) + (len(texts) - 1) * (3 * number + 2) + 3
+        return sum(map(len, texts)) + (len(texts) - 1) * (3 * number + 2 * len(self.target.form.separator)) + 3
 
     def start(self, templates: Sequence[Template], prompt_width: int) -> BatchProcessor:
         rows = [constraint(template, self.target) for template in templates]

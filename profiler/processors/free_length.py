@@ -22,13 +22,10 @@ from molprof.profiler.processors.automaton_batch import AutomatonBatch, fused_st
 from molprof.profiler.processors.base import BatchProcessor
 
 WHOLE_DIGITS = 3
-BLOCK = re.compile(r"(?<=<)[^<>]*(?=>)")
-# A digit and a mark of a coordinate.
-_JOINED = re.compile(rb"[0-9][<>,.\-]|[<>,.\-][0-9]")
 # Stands for leaving the block while a coordinate's states are numbered.
 _LEAVE = -1
 _DIGITS = b"0123456789"
-# Which number, its part (begin, minus, whole, point, fraction), and digits of that part so far.
+# Which number, its part (begin, minus, whole, point, fraction, separator), and bytes of that part so far.
 _Place = tuple[int, str, int]
 _BEGIN: _Place = (0, "begin", 0)
 
@@ -40,19 +37,25 @@ class FreeLength(ABC):
     """
 
     name: str
-    placeholder = PLACEHOLDER
+    placeholder: str
     needs_templates = True
     fixed_length = False
 
     def __init__(self, target: Target) -> None:
+        form = target.form
+        # What a digit may stand beside. A token that joins them would be cut differently by each number.
+        marks = form.block_open[-1] + form.block_close[0] + form.separator + ".-"
+        beside = f"[{re.escape(marks)}]".encode()
+        joined = re.compile(b"[0-9]" + beside + b"|" + beside + b"[0-9]")
         for token, piece in enumerate(target.table.pieces):
-            if token not in target.table.special and _JOINED.search(piece):
+            if token not in target.table.special and joined.search(piece):
                 raise UsageError(
                     f"the processor {self.name!r} needs a tokenizer that cuts numbers off marks; its token {piece!r} "
                     "joins them",
                     hint="--processor generic works with any tokenizer",
                 )
         self._target = target
+        self.placeholder = form.numbers(PLACEHOLDER)
         self._coordinate = self.coordinate()
         self.parameters: dict[str, Any] = {
             "whole_digits": WHOLE_DIGITS,
@@ -93,7 +96,7 @@ class Grammar(FreeLength):
 
     def chain(self, template: Template) -> Chain:
         """The molecule's gaps; before a coordinate, one path without and one with its first minus."""
-        first, *between, last = BLOCK.split(template.text)
+        first, *between, last = self._target.form.gaps(template.text)
         gaps = [self._gap("", first, "0"), *(self._gap("0", text, "0") for text in between)]
         return Chain((*gaps, self._gap("0", last, "")))
 
@@ -120,7 +123,8 @@ class Grammar(FreeLength):
         whole = trie(self._digit_paths(WHOLE_DIGITS))
         fraction = trie(self._digit_paths(COORDINATE_DECIMALS))
         point = trie(tuple(self._cut([("0", ".", "0")])))
-        comma = trie(tuple(self._cut([("0", ",", "0"), ("0", ",-", "0")])))
+        separator = self._target.form.separator
+        comma = trie(tuple(self._cut([("0", separator, "0"), ("0", f"{separator}-", "0")])))
         states: list[dict[int, int]] = [{}]  # state 0 is filled in at last
         edges = {_LEAVE: _LEAVE}
         for number in range(3):
@@ -168,8 +172,9 @@ class Truncate(FreeLength):
 
     def coordinate(self) -> Coordinate:
         """Three decimal numbers, in any cut into the vocabulary's tokens."""
-        table = self._target.table
-        tokens = [(token, table.of(token)) for token in table.made_of(_DIGITS + b".,-") if token not in table.special]
+        table, separator = self._target.table, self._target.form.separator.encode()
+        made_of = table.made_of(_DIGITS + b".-" + separator)
+        tokens = [(token, table.of(token)) for token in made_of if token not in table.special]
         numbers = {_BEGIN: 0}
         waiting = [_BEGIN]
         edges: list[dict[int, int]] = []
@@ -177,7 +182,7 @@ class Truncate(FreeLength):
             place = waiting.pop(0)
             ways: dict[int, int] = {}
             for token, piece in tokens:
-                if (after := _read(place, piece)) is not None:
+                if (after := _read(place, piece, separator)) is not None:
                     if after not in numbers:
                         numbers[after] = len(numbers)
                         waiting.append(after)
@@ -193,11 +198,11 @@ class Truncate(FreeLength):
         return Chain(tuple((tuple(run),) for run in runs))
 
 
-def _read(place: _Place, piece: bytes) -> _Place | None:
+def _read(place: _Place, piece: bytes, separator: bytes) -> _Place | None:
     """Where `piece` leads; None where it may not stand."""
     for byte in piece:
         which, part, count = place
-        if byte in _DIGITS:
+        if byte in _DIGITS and part != "separator":
             part = {"begin": "whole", "minus": "whole", "point": "fraction"}.get(part, part)
             place = which, part, count + 1
             if place[2] > (WHOLE_DIGITS if part == "whole" else COORDINATE_DECIMALS):
@@ -206,8 +211,12 @@ def _read(place: _Place, piece: bytes) -> _Place | None:
             place = which, "minus", 0
         elif byte == ord(".") and part == "whole":
             place = which, "point", 0
-        elif byte == ord(",") and part == "fraction" and which < 2:
-            place = which + 1, "begin", 0
+        elif (
+            part in ("fraction", "separator")
+            and which < 2
+            and byte == separator[begun := count if part == "separator" else 0]
+        ):
+            place = (which, "separator", begun + 1) if begun + 1 < len(separator) else (which + 1, "begin", 0)
         else:
             return None
     return place

@@ -17,16 +17,20 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from molprof.common.errors import UsageError
+from molprof.common.text_format import TextFormat
 from molprof.profiler.models.target import Target
-from molprof.profiler.models.tokenizers import TAGS
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
 from molprof.profiler.processors.base import BatchProcessor, Places
 
-COMMAS = (",", ",-")
-SEPARATORS = (*COMMAS, "-", "-.")
-ALLOWED = (*"0123456789", ".", *SEPARATORS)
 # The last positions of a block hold decimals, so no separator may stand there.
 TAIL_POSITIONS = 2
+
+
+def number_tokens(form: TextFormat) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The texts of tokens that numbers are written with; those that separate numbers; these and those of a minus."""
+    commas = (form.separator, f"{form.separator}-")
+    separators = (*commas, "-", "-.")
+    return (*"0123456789", ".", *separators), commas, separators
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,7 @@ class TemplateProcessor(ABC):
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self.placeholder = target.form.numbers(self.placeholder)
 
     @abstractmethod
     def free(self, place: int, left: int, following: int) -> Action:
@@ -95,7 +100,7 @@ class TemplateProcessor(ABC):
 
 
 class Generic(TemplateProcessor):
-    """FREE blocks every token with `<` or `>`, the tags, BOS, EOS and PAD.
+    """FREE blocks every token with `<` or `>` (what a block opens and closes with), the tags, BOS, EOS and PAD.
 
     Right before a COPY token that begins with `>`, tokens of only `,` and `-` are blocked too. Everything else may be
     written in a coordinate, letters included, and a coordinate takes as many tokens as the placeholder: hence junk.
@@ -106,14 +111,21 @@ class Generic(TemplateProcessor):
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
-        tokenizer, table = target.tokenizer, target.table
+        tokenizer, table, form = target.tokenizer, target.table, target.form
         vocabulary = tokenizer.get_vocab()
-        blocked = {target.eos, target.pad, *table.special, *table.containing(b"<>"), *target.padding_columns()}
+        blocked = {
+            target.eos,
+            target.pad,
+            *table.special,
+            *table.containing(form.marks.encode()),
+            *target.padding_columns(),
+        }
         blocked.update(index for index in (tokenizer.bos_token_id,) if index is not None)
-        blocked.update(vocabulary[tag] for tag in TAGS if tag in vocabulary)
-        self._closing = {index for index, piece in enumerate(table.pieces) if piece.startswith(b">")}
+        blocked.update(vocabulary[tag] for tag in form.tags if tag in vocabulary)
+        close = form.block_close.encode()
+        self._closing = {index for index, piece in enumerate(table.pieces) if piece.startswith(close[:1])}
         self._free = self._block(blocked)
-        self._last = self._block(blocked.union(table.made_of(b",-")))
+        self._last = self._block(blocked.union(table.made_of(f"{form.separator}-".encode())))
         self.parameters = {
             "blocked_tokens": len(self._free.ids),
             "blocked_tokens_before_close": len(self._last.ids),
@@ -139,17 +151,18 @@ class Qwen(TemplateProcessor):
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         vocabulary = target.tokenizer.get_vocab()
-        missing = [text for text in ALLOWED if text not in vocabulary]
+        allowed, commas, separators = number_tokens(target.form)
+        missing = [text for text in allowed if text not in vocabulary]
         if missing:
             raise UsageError(
                 f"the processor 'qwen' needs single tokens for {', '.join(map(repr, missing))}",
                 hint="--processor generic works with any tokenizer",
             )
         self._first, self._middle, self._tail = (
-            Allow(self._on_device([vocabulary[text] for text in ALLOWED if text not in without]))
-            for without in (COMMAS, (), SEPARATORS)
+            Allow(self._on_device([vocabulary[text] for text in allowed if text not in without]))
+            for without in (commas, (), separators)
         )
-        self.parameters = {"allowed_tokens": list(ALLOWED), "tail_positions": TAIL_POSITIONS}
+        self.parameters = {"allowed_tokens": list(allowed), "tail_positions": TAIL_POSITIONS}
 
     def free(self, place: int, left: int, following: int) -> Action:
         if left < TAIL_POSITIONS:

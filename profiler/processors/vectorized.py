@@ -64,7 +64,7 @@ class Placeholder(Vectorized):
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         coordinates = [position for _, positions in reference_conformers() for position in positions]
-        best = best_placeholder(target.tokenizer, coordinates)
+        best = best_placeholder(target.tokenizer, coordinates, form=target.form)
         self.placeholder = best.text
         self.parameters |= {
             "placeholder_tokens": best.tokens,

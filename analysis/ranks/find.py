@@ -1,0 +1,114 @@
+"""The files of a job's ranks: found by content, and what is wrong with the set of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from molprof.analysis.ranks.model import RankTrace
+from molprof.analysis.reader.source import STDIN, open_source
+from molprof.common.errors import TraceError, UsageError
+from molprof.common.values import time_text
+
+_HEAD_BYTES = 4 << 20
+_HINT = "name the files of one recording: molprof ranks FILE FILE..."
+# Clocks of two nodes differ less than this, unless one counts from its start.
+_APART_NS = 600 * 10**9
+_NAMED = 8
+
+
+def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The files to read, those in folders included, and a remark on what is left out. Raises UsageError, TraceError."""
+    found: list[Path] = []
+    remarks: list[str] = []
+    for path in paths:
+        if str(path) == STDIN:
+            raise UsageError("ranks are read from files, not from standard input", hint="molprof ranks DIR")
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = [item for item in sorted(path.iterdir()) if item.is_file() and not item.name.startswith(".")]
+        traces = [item for item in inside if is_trace(item)]
+        if others := [item.name for item in inside if item not in traces]:
+            shown = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
+            remarks.append(f"left out, no traces: {shown} in {path}")
+        if not traces:
+            raise UsageError(f"{path} holds no traces", hint="give the folder with one trace for each rank")
+        found += traces
+    twice = sorted({str(path) for path in found if found.count(path) > 1})
+    if twice:
+        raise UsageError(f"{twice[0]} is named twice", hint="name each file once")
+    return found, remarks
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file begins as a trace does; a damaged trace is one."""
+    head = bytearray()
+    try:
+        with open_source(path) as source:
+            if source.is_perfetto:
+                return True
+            for block in source.blocks:
+                head += block
+                if b'"traceEvents"' in head or head.lstrip()[:1] == b"[":
+                    return True
+                if len(head) > _HEAD_BYTES:
+                    return False
+    except TraceError:
+        return b'"ph"' in head
+    return False
+
+
+def checked(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
+    """The ranks in order, and what a reader must know of the set. Raises TraceError where it is not one of one job."""
+    by_rank: dict[int, list[RankTrace]] = defaultdict(list)
+    for item in ranks:
+        by_rank[item.rank].append(item)
+    for rank, items in sorted(by_rank.items()):
+        if len(items) > 1:
+            what = f"{items[0].path} and {items[1].path} are both of rank {rank}: other recordings, or another job's"
+            raise TraceError(what, hint=_HINT)
+    sizes: dict[int, list[RankTrace]] = defaultdict(list)
+    for item in ranks:
+        if item.world_size is not None:
+            sizes[item.world_size].append(item)
+    if len(sizes) > 1:
+        first, second = list(sizes)[:2]
+        what = f"{sizes[first][0].path} is of a job of {first} ranks, {sizes[second][0].path} of one of {second}"
+        raise TraceError(what, hint=_HINT)
+    ordered = [by_rank[rank][0] for rank in sorted(by_rank)]
+    return ordered, [*_missing(ordered, next(iter(sizes), None)), *_apart(ordered)]
+
+
+def _missing(ranks: Sequence[RankTrace], world_size: int | None) -> list[str]:
+    if world_size is None:
+        return ["the number of ranks of the job is not recorded"]
+    missing = sorted(set(range(world_size)) - {item.rank for item in ranks})
+    if not missing:
+        return []
+    shown = _ranges(missing)
+    text = f"{len(ranks)} of {world_size} ranks are here; {'rank' if len(missing) == 1 else 'ranks'} {shown} missing"
+    return [f"{text}: who waits for a missing rank is shown as moving data"]
+
+
+def _apart(ranks: Sequence[RankTrace]) -> list[str]:
+    """Ranks that were recorded at another time than the first."""
+    first, remarks = ranks[0], []
+    for item in ranks[1:]:
+        apart = max(item.start_ns - first.end_ns, first.start_ns - item.end_ns)
+        if apart > _APART_NS:
+            why = "another job's file, or clocks that count from the start of their machine"
+            remarks.append(f"{item.path}: rank {item.rank} is {time_text(apart)} from rank {first.rank}: {why}")
+    return remarks
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in order as text: `1, 4-7`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)

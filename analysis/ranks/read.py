@@ -1,0 +1,117 @@
+"""The ranks of files: each file read in a process of its own, as many at once as memory allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import Query, query_rows
+from molprof.analysis.figures.linking import refuse_ambiguous
+from molprof.analysis.ranks.extract import RankOfFile, rank_trace
+from molprof.analysis.ranks.model import RankTrace
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.reader.open import open_trace, wrong_value
+from molprof.common.errors import QueryError, TraceError
+from molprof.common.memory import available_bytes, processors
+from molprof.common.served import answer, ask
+from molprof.queries import PACKAGE, modules
+
+# All processes together take at most this, unless one alone needs more.
+MOST_BYTES = 3_500_000_000
+# What reading takes, per byte of the file, packed or not, and in any case: measured with traces of 5 to 400 MB.
+_PACKED_RATIO, _PLAIN_RATIO, _LEAST_BYTES = 40, 3, 250_000_000
+# Ranks of a merged file that have GPU work, in order.
+_MERGED = Query("gpu_work", "SELECT DISTINCT rank FROM molprof_gpu_work WHERE rank IS NOT NULL ORDER BY rank")
+_HINT = "record with torch.distributed initialized: torch.profiler then writes distributedInfo"
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How files are read."""
+
+    native_path: str | None = None  # of a `trace_processor_shell` to use instead of the embedded one
+    partial: bool = False  # take the intact part of a damaged file
+
+
+def read_ranks(paths: Sequence[Path], options: ReadOptions) -> list[RankTrace]:
+    """The ranks in files, in their order. Raises TraceError or EngineError for the first file that fails."""
+    workers = workers_for([path.stat().st_size if path.is_file() else 0 for path in paths])
+    if len(paths) == 1:
+        return read_file(paths[0], options)
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        return [rank for ranks in pool.map(lambda path: _remote(path, options), paths) for rank in ranks]
+
+
+def workers_for(sizes: Sequence[int]) -> int:
+    """How many files of these sizes, bytes as stored, are read at once."""
+    budget = min(MOST_BYTES, available_bytes() or MOST_BYTES)
+    each = max(_LEAST_BYTES + size * _PACKED_RATIO for size in sizes)
+    return max(1, min(len(sizes), processors(), budget // each))
+
+
+def read_file(path: Path, options: ReadOptions) -> list[RankTrace]:
+    """The rank of a file, or the ranks of a merged one. Raises TraceError, EngineError."""
+    with open_trace(
+        path,
+        native_path=options.native_path,
+        stacks=False,
+        all_args=False,
+        partial=options.partial,
+        processes=1,
+    ) as (engine, info):
+        engine.register_package(PACKAGE, modules())
+        try:
+            return _ranks(engine, info)
+        except QueryError as error:
+            raise wrong_value(engine, str(path), error) from error
+
+
+def _ranks(engine: Engine, info: TraceInfo) -> list[RankTrace]:
+    refuse_ambiguous(engine, info.path)
+    _, rows = query_rows(engine, _MERGED)
+    if not rows:
+        rank, world_size, backend = distributed_info(info)
+        return [rank_trace(engine, info, RankOfFile(rank, "NULL", world_size, backend))]
+    # A merged file has the distributedInfo of one of its ranks, if any.
+    found = info.keys.get("distributedInfo")
+    world_size = found.get("world_size") if isinstance(found, dict) else None
+    size = world_size if _is_number(world_size) and world_size > rows[-1][0] else None
+    return [rank_trace(engine, info, RankOfFile(rank, str(rank), size, None)) for (rank,) in rows]
+
+
+def distributed_info(info: TraceInfo) -> tuple[int, int | None, str | None]:
+    """Rank, world size and backend of a file. Raises TraceError where they are not recorded, or wrong."""
+    found = info.keys.get("distributedInfo")
+    if not isinstance(found, dict) or "rank" not in found:
+        raise TraceError(f"{info.path} does not record its rank (distributedInfo)", hint=_HINT)
+    rank, world_size, backend = found["rank"], found.get("world_size"), found.get("backend")
+    if not _is_number(rank) or not (world_size is None or (_is_number(world_size) and rank < world_size)):
+        what = f"{info.path} has a wrong distributedInfo: rank {rank!r} of {world_size!r}"
+        raise TraceError(what, hint="correct it, or leave the file out")
+    return rank, world_size, backend if isinstance(backend, str) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _remote(path: Path, options: ReadOptions) -> list[RankTrace]:
+    request = msgspec.json.encode([str(path), asdict(options)])
+    hint = "if memory ran out, read the ranks on a machine or in a job with more memory"
+    return msgspec.msgpack.decode(ask(f"{__name__}:serve", request, str(path), hint), type=list[RankTrace])
+
+
+def serve() -> None:
+    """In the other process: answer a request of `_remote`."""
+    answer(_served)
+
+
+def _served(request: bytes) -> bytes:
+    path, options = msgspec.json.decode(request)
+    return msgspec.msgpack.encode(read_file(Path(path), ReadOptions(**options)))

@@ -1,0 +1,148 @@
+-- Times of a trace that contradict each other: of the host and the GPU, and of the host alone.
+--
+-- GPU work cannot begin before its call, nor end after a device sync that waited for it. Correlation numbers rise with
+-- time in each thread, so a launch with a higher number that begins earlier shows a clock that went back.
+--
+-- Example:
+--   SELECT early_work, earliest_ns, late_syncs, latest_ns, backward_calls, backward_ns
+--   FROM molprof_clock
+--   ORDER BY early_work;
+
+INCLUDE PERFETTO MODULE molprof.certificate_calls;
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.work_calls;
+
+-- Device syncs with the last GPU work that they waited for: of launches that ended between the sync before and this one.
+-- Only of processes whose work is on one device: a device sync waits for the current one, whose number is not recorded.
+CREATE PERFETTO TABLE molprof_device_sync(
+  -- The call's slice.
+  id JOINID(slice.id),
+  -- From the end of that work to the end of the sync, ns; below 0 where the clocks disagree.
+  slack DURATION
+)
+AS
+WITH
+  sync AS (
+    SELECT
+      id,
+      ts,
+      ts_end,
+      upid,
+      LAG(ts, 1, -1) OVER (PARTITION BY upid ORDER BY ts, id) AS last_ts
+    FROM molprof_checked_call
+    WHERE
+      role = 'device_sync'
+  ),
+  last AS (
+    SELECT
+      sync.id,
+      sync.upid,
+      sync.ts_end,
+      MAX(work.ts + work.dur) AS work_end,
+      MIN(work.device) AS first_device,
+      MAX(work.device) AS last_device
+    FROM sync
+    -- In this order, the engine searches the calls between two syncs.
+    CROSS JOIN molprof_checked_call AS call
+    CROSS JOIN molprof_gpu_work_call AS link
+    CROSS JOIN molprof_gpu_work AS work
+    WHERE
+      call.ts >= sync.last_ts
+      AND call.ts < sync.ts
+      AND call.ts_end <= sync.ts
+      AND call.upid = sync.upid
+      AND link.call_id = call.id
+      AND work.id = link.work_id
+    GROUP BY
+      sync.id
+  ),
+  process AS (
+    SELECT
+      upid
+    FROM last
+    GROUP BY
+      upid
+    HAVING
+      MIN(first_device) = MAX(last_device)
+  )
+SELECT
+  last.id,
+  last.ts_end - last.work_end AS slack
+FROM last
+JOIN process
+  USING (upid)
+ORDER BY
+  last.id;
+
+-- Contradictions, one row.
+CREATE PERFETTO VIEW molprof_clock(
+  -- GPU work that begins before its call does.
+  early_work LONG,
+  -- The largest time by which it does, ns; 0 where none does.
+  earliest_ns DURATION,
+  -- Device syncs that end before GPU work that they waited for.
+  late_syncs LONG,
+  -- The largest time by which they do, ns; 0 where none does.
+  latest_ns DURATION,
+  -- Launches that begin before one of their thread with a lower correlation number.
+  backward_calls LONG,
+  -- The largest time by which they do, ns; 0 where none does.
+  backward_ns DURATION,
+  -- Shortest time from a call's start to its work's start, ns: the GPU's clock is ahead by no more; null without calls.
+  least_delay_ns DURATION,
+  -- Shortest time from the end of work to the end of a device sync that waited for it, ns: the GPU's clock is behind by
+  -- no more; null without such a sync.
+  least_slack_ns DURATION,
+  -- Mean time from a call's start to its work's start, ns; null without calls.
+  mean_delay_ns DOUBLE
+)
+AS
+WITH
+  call AS (
+    SELECT
+      ts,
+      MAX(ts) OVER (
+        PARTITION BY upid, tid
+        ORDER BY correlation
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+      ) AS latest_ts
+    FROM molprof_checked_call
+    WHERE
+      role IN ('launch', 'graph_launch') AND TYPEOF(correlation) = 'integer'
+  ),
+  delay AS (
+    SELECT
+      COUNT() FILTER (WHERE delay < 0) AS early,
+      MIN(delay) AS least_ns,
+      AVG(delay) AS mean_ns
+    FROM molprof_gpu_work_call
+  ),
+  sync AS (
+    SELECT
+      COUNT() FILTER (WHERE slack < 0) AS late,
+      MIN(slack) AS least_ns
+    FROM molprof_device_sync
+  ),
+  backward AS (
+    SELECT
+      COUNT() AS count,
+      IFNULL(MAX(latest_ts - ts), 0) AS most_ns
+    FROM call
+    WHERE
+      latest_ts > ts
+  )
+SELECT
+  delay.early AS early_work,
+  MAX(0, IFNULL(-delay.least_ns, 0)) AS earliest_ns,
+  sync.late AS late_syncs,
+  MAX(0, IFNULL(-sync.least_ns, 0)) AS latest_ns,
+  backward.count AS backward_calls,
+  backward.most_ns AS backward_ns,
+  delay.least_ns AS least_delay_ns,
+  sync.least_ns AS least_slack_ns,
+  delay.mean_ns AS mean_delay_ns
+FROM delay
+CROSS JOIN sync
+CROSS JOIN backward;

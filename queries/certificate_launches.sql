@@ -1,0 +1,244 @@
+-- Launches whose GPU work is not recorded, and GPU work whose call is not recorded.
+--
+-- A launch inside a stream capture runs nothing: it becomes a node of a graph.
+--
+-- Example:
+--   SELECT place, launches, first_ts, last_ts
+--   FROM molprof_missing_work
+--   ORDER BY first_ts;
+
+INCLUDE PERFETTO MODULE molprof.certificate_calls;
+
+INCLUDE PERFETTO MODULE molprof.devices;
+
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.step_placement;
+
+INCLUDE PERFETTO MODULE molprof.work_calls;
+
+-- Launches while a capture is open in their process.
+CREATE PERFETTO TABLE _molprof_captured_launch AS
+WITH
+  capturing AS (
+    SELECT DISTINCT
+      upid
+    FROM molprof_checked_call
+    WHERE
+      role IN ('capture_begin', 'capture_end')
+  ),
+  depth AS (
+    SELECT
+      id,
+      role,
+      upid,
+      SUM((role = 'capture_begin') - (role = 'capture_end')) OVER (PARTITION BY upid ORDER BY ts, id) AS depth
+    FROM molprof_checked_call
+    WHERE
+      upid IN (SELECT upid FROM capturing)
+  ),
+  least AS (
+    SELECT
+      upid,
+      -- Below 0 where a capture was open when the recording began.
+      MIN(0, MIN(depth)) AS depth
+    FROM depth
+    GROUP BY
+      upid
+  )
+SELECT
+  depth.id
+FROM depth
+JOIN least
+  USING (upid)
+WHERE
+  depth.role = 'launch' AND depth.depth > least.depth
+ORDER BY
+  depth.id;
+
+-- Launches that start a kernel at once, in order of start. Graph launches are in molprof.certificate_graphs.
+CREATE PERFETTO TABLE molprof_certified_launch(
+  -- The call's slice.
+  id JOINID(slice.id),
+  -- Start of the call, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Whether GPU work of its rank with its correlation number is recorded: 1 or 0.
+  has_work LONG
+)
+AS
+SELECT
+  id,
+  ts,
+  (IFNULL(rank, -1), correlation) IN (
+    SELECT
+      IFNULL(rank, -1),
+      correlation
+    FROM molprof_gpu_work
+    WHERE
+      correlation IS NOT NULL
+  ) AS has_work
+FROM molprof_checked_call
+WHERE
+  role = 'launch'
+  AND correlation IS NOT NULL
+  AND id NOT IN (SELECT id FROM _molprof_captured_launch)
+ORDER BY
+  ts,
+  id;
+
+-- Launches without GPU work by place, in order of start.
+CREATE PERFETTO TABLE molprof_missing_work(
+  -- start: before the first launch that has work; end: after the last one; middle: between them; all: none has work.
+  place STRING,
+  -- Launches.
+  launches LONG,
+  -- Of these, launches in steps of molprof.steps.
+  in_steps LONG,
+  -- Start of the first of them, ns since the trace's earliest event.
+  first_ts TIMESTAMP,
+  -- Start of the last of them, ns since the trace's earliest event.
+  last_ts TIMESTAMP
+)
+AS
+WITH
+  known AS (
+    SELECT
+      MIN(ts) FILTER (WHERE has_work) AS first_ts,
+      MAX(ts) FILTER (WHERE has_work) AS last_ts
+    FROM molprof_certified_launch
+  ),
+  placed AS (
+    SELECT
+      CASE
+        WHEN known.first_ts IS NULL THEN 'all'
+        WHEN launch.ts < known.first_ts THEN 'start'
+        WHEN launch.ts > known.last_ts THEN 'end'
+        ELSE 'middle'
+      END AS place,
+      launch.ts,
+      launch.id IN (SELECT id FROM molprof_call_step) AS in_step
+    FROM molprof_certified_launch AS launch
+    CROSS JOIN known
+    WHERE
+      NOT launch.has_work
+  )
+SELECT
+  place,
+  COUNT() AS launches,
+  SUM(in_step) AS in_steps,
+  MIN(ts) AS first_ts,
+  MAX(ts) AS last_ts
+FROM placed
+GROUP BY
+  place
+ORDER BY
+  first_ts,
+  place;
+
+-- Device time without recorded work since the first launch without work: what the missing work may have taken.
+CREATE PERFETTO VIEW molprof_missing_time(
+  -- Place of the launches, as in molprof_missing_work.
+  place STRING,
+  -- Device number as text.
+  device STRING,
+  -- Idle time of the device between its recorded work, ns.
+  inside_ns DURATION,
+  -- Time before its first and after its last recorded work, ns.
+  outside_ns DURATION
+)
+AS
+WITH
+  trace AS (
+    SELECT
+      MAX(ts + MAX(dur, 0)) AS ts_end
+    FROM slice
+    WHERE
+      category IN ('cpu_op', 'cuda_runtime', 'cuda_driver', 'kernel', 'gpu_memcpy', 'gpu_memset', 'user_annotation')
+  ),
+  device AS (
+    SELECT
+      device,
+      MIN(ts) AS ts,
+      MAX(ts_end) AS ts_end
+    FROM molprof_device_work
+    GROUP BY
+      device
+  )
+SELECT
+  missing.place,
+  device.device,
+  (
+    SELECT
+      IFNULL(SUM(MAX(0, idle.ts + idle.dur - MAX(idle.ts, missing.first_ts))), 0)
+    FROM molprof_device_idle AS idle
+    WHERE
+      idle.device = device.device
+  ) AS inside_ns,
+  MAX(0, device.ts - missing.first_ts) + MAX(0, trace.ts_end - MAX(device.ts_end, missing.first_ts)) AS outside_ns
+FROM molprof_missing_work AS missing
+CROSS JOIN device
+CROSS JOIN trace
+ORDER BY
+  missing.place,
+  device.device;
+
+-- GPU work without a call of its rank and correlation number, by place.
+CREATE PERFETTO TABLE molprof_missing_call(
+  -- start: its number is below that of any recorded call, so it was launched before the recording; later: its number is
+  -- not; all: no GPU work has a call; unnumbered: it has no number.
+  place STRING,
+  -- Kernels.
+  kernels LONG,
+  -- Distinct correlation numbers of kernels, copies and sets: the calls that lack.
+  calls LONG,
+  -- Sum of the times of kernels, ns.
+  kernel_time_ns DURATION,
+  -- Start of the first, ns since the trace's earliest event.
+  first_ts TIMESTAMP
+)
+AS
+WITH
+  -- Every work with a call of its number is linked to one.
+  work AS (
+    SELECT
+      id,
+      ts,
+      dur,
+      category,
+      IFNULL(rank, -1) AS rank,
+      correlation
+    FROM molprof_gpu_work
+    WHERE
+      id NOT IN (SELECT work_id FROM molprof_gpu_work_call)
+  ),
+  first AS (
+    SELECT
+      IFNULL(rank, -1) AS rank,
+      MIN(correlation) AS least
+    FROM molprof_gpu_call
+    WHERE
+      EXISTS(SELECT 1 FROM work)
+    GROUP BY
+      1
+  )
+SELECT
+  CASE
+    WHEN work.correlation IS NULL THEN 'unnumbered'
+    WHEN NOT EXISTS(SELECT 1 FROM molprof_gpu_work_call) THEN 'all'
+    WHEN work.correlation < first.least THEN 'start'
+    ELSE 'later'
+  END AS place,
+  SUM(work.category = 'kernel') AS kernels,
+  COUNT(DISTINCT work.rank || ':' || work.correlation) AS calls,
+  IFNULL(SUM(work.dur) FILTER (WHERE work.category = 'kernel'), 0) AS kernel_time_ns,
+  MIN(work.ts) AS first_ts
+FROM work
+LEFT JOIN first
+  ON first.rank = work.rank
+GROUP BY
+  1
+ORDER BY
+  first_ts,
+  place;

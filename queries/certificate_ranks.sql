@@ -1,0 +1,75 @@
+-- Processes of one file: torch.profiler records one, so a file with several was merged.
+--
+-- Example:
+--   SELECT pid, name, operators, gpu_calls
+--   FROM molprof_host_process
+--   ORDER BY pid;
+
+INCLUDE PERFETTO MODULE molprof.certificate_calls;
+
+-- Processes with operators or GPU calls, in order of their first event.
+CREATE PERFETTO VIEW molprof_host_process(
+  -- The process.
+  upid JOINID(process.id),
+  -- Process number; made up where the file has text in its place.
+  pid LONG,
+  -- Name as recorded, or the text in place of a number; null where not recorded.
+  name STRING,
+  -- Operators (cpu_op).
+  operators LONG,
+  -- Calls into the runtime or driver.
+  gpu_calls LONG
+)
+AS
+WITH
+  -- Added up by track first: a join of every slice is slow.
+  track AS (
+    SELECT
+      track_id,
+      SUM(category = 'cpu_op') AS operators,
+      SUM(category != 'cpu_op') AS gpu_calls,
+      MIN(ts) AS ts
+    FROM slice
+    WHERE
+      category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
+    GROUP BY
+      track_id
+  )
+SELECT
+  process.upid,
+  process.pid,
+  process.name,
+  SUM(track.operators) AS operators,
+  SUM(track.gpu_calls) AS gpu_calls
+FROM track
+JOIN thread_track
+  ON thread_track.id = track.track_id
+JOIN thread
+  USING (utid)
+JOIN process
+  USING (upid)
+GROUP BY
+  process.upid
+ORDER BY
+  MIN(track.ts),
+  process.upid;
+
+-- Correlation numbers that launching calls of several processes have, whose ranks cannot be told apart, one row.
+CREATE PERFETTO VIEW molprof_colliding_correlation(
+  -- Numbers that launches or graph launches of more than one process have.
+  numbers LONG
+)
+AS
+SELECT
+  COUNT() AS numbers
+FROM (
+  SELECT
+    1
+  FROM molprof_checked_call
+  WHERE
+    role IN ('launch', 'graph_launch') AND correlation IS NOT NULL AND rank IS NULL
+  GROUP BY
+    correlation
+  HAVING
+    MIN(upid) < MAX(upid)
+);

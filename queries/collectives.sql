@@ -1,0 +1,248 @@
+-- Collectives: kernels of NCCL, RCCL and the like, in which ranks exchange data.
+--
+-- What a kernel does is in its args, where torch recorded them, else in its name. Sizes are in its args, else in the
+-- annotation around its launch (nccl:all_reduce), which older versions of torch give shapes.
+--
+-- Example:
+--   SELECT rank, operation, group_name, dtype, bytes, COUNT() AS count, SUM(dur) AS time_ns
+--   FROM molprof_collective
+--   GROUP BY rank, operation, group_name, dtype, bytes
+--   ORDER BY time_ns DESC, rank, operation, group_name, dtype, bytes;
+
+INCLUDE PERFETTO MODULE molprof.annotations;
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.kernel_classes;
+
+INCLUDE PERFETTO MODULE molprof.work_calls;
+
+-- Kernels that are collectives by their name or by their args.
+CREATE PERFETTO TABLE _molprof_collective_kernel AS
+SELECT
+  work.id,
+  IFNULL(EXTRACT_ARG(slice.arg_set_id, 'args.Collective name'), work.name) AS called,
+  CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Process Group Name') AS TEXT) AS group_name,
+  EXTRACT_ARG(slice.arg_set_id, 'args.Process Group Ranks') AS group_ranks,
+  CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Group size') AS INT) AS group_size,
+  CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Seq') AS INT) AS sequence,
+  EXTRACT_ARG(slice.arg_set_id, 'args.dtype') AS dtype,
+  MAX(
+    CAST(EXTRACT_ARG(slice.arg_set_id, 'args.In msg nelems') AS INT),
+    CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Out msg nelems') AS INT)
+  ) AS elements
+FROM molprof_gpu_work AS work
+JOIN slice
+  USING (id)
+JOIN molprof_work_class AS class
+  ON class.category = work.category AND class.name = work.name
+WHERE
+  work.category = 'kernel'
+  AND (class.class = 'collective' OR EXTRACT_ARG(slice.arg_set_id, 'args.Collective name') IS NOT NULL)
+ORDER BY
+  work.id;
+
+-- Elements of the tensors of annotations around collectives; null for several with a shape that is not recorded.
+CREATE PERFETTO TABLE _molprof_annotation_size AS
+WITH
+  -- A key is args.Input Dims[tensor][dimension]; as molprof reads traces for figures, args.Input Dims.tensor.dimension.
+  dimension AS (
+    SELECT
+      annotation.id,
+      CAST(SUBSTR(args.key, 17) AS INT) AS tensor,
+      CAST(LTRIM(LTRIM(SUBSTR(args.key, 17), '0123456789'), '].[') AS INT) AS place,
+      args.int_value AS length
+    FROM molprof_annotation AS annotation
+    JOIN slice
+      USING (id)
+    JOIN args
+      USING (arg_set_id)
+    WHERE
+      annotation.name GLOB '*ccl:*' AND args.key GLOB 'args.Input Dims[[.][0-9]*[[.][0-9]*'
+  ),
+  -- SQL has no product. Tensors have at most 8 dimensions here.
+  tensor AS (
+    SELECT
+      id,
+      tensor,
+      IIF(
+        MAX(place) < 8,
+        IFNULL(MAX(length) FILTER (WHERE place = 0), 1)
+        * IFNULL(MAX(length) FILTER (WHERE place = 1), 1)
+        * IFNULL(MAX(length) FILTER (WHERE place = 2), 1)
+        * IFNULL(MAX(length) FILTER (WHERE place = 3), 1)
+        * IFNULL(MAX(length) FILTER (WHERE place = 4), 1)
+        * IFNULL(MAX(length) FILTER (WHERE place = 5), 1)
+        * IFNULL(MAX(length) FILTER (WHERE place = 6), 1)
+        * IFNULL(MAX(length) FILTER (WHERE place = 7), 1),
+        NULL
+      ) AS elements
+    FROM dimension
+    GROUP BY
+      id,
+      tensor
+  )
+SELECT
+  tensor.id,
+  IIF(
+    COUNT(tensor.elements) = (
+      SELECT
+        COUNT()
+      FROM args
+      WHERE
+        args.arg_set_id = slice.arg_set_id AND args.key GLOB 'args.Input type[[.]*'
+    ),
+    SUM(tensor.elements),
+    NULL
+  ) AS elements
+FROM tensor
+JOIN slice
+  USING (id)
+GROUP BY
+  tensor.id
+ORDER BY
+  tensor.id;
+
+-- The innermost annotation around the launch of each collective that has a size.
+CREATE PERFETTO TABLE _molprof_collective_size AS
+SELECT
+  kernel.id,
+  size.elements,
+  COALESCE(
+    EXTRACT_ARG(annotation.arg_set_id, 'args.Input type[0]'),
+    EXTRACT_ARG(annotation.arg_set_id, 'args.Input type.0')
+  ) AS dtype,
+  MAX(annotation.depth) AS depth
+FROM _molprof_collective_kernel AS kernel
+JOIN molprof_gpu_work_call AS link
+  ON link.work_id = kernel.id
+JOIN slice AS call
+  ON call.id = link.call_id
+JOIN ancestor_slice(call.id) AS annotation
+JOIN _molprof_annotation_size AS size
+  ON size.id = annotation.id
+WHERE
+  kernel.elements IS NULL
+GROUP BY
+  kernel.id
+ORDER BY
+  kernel.id;
+
+-- One row per collective kernel, in order of start.
+CREATE PERFETTO TABLE molprof_collective(
+  -- The kernel.
+  id JOINID(slice.id),
+  -- Rank; null unless the trace is of several ranks.
+  rank LONG,
+  -- Device, as in molprof.gpu_work.
+  device STRING,
+  -- Stream number; null where not recorded.
+  stream LONG,
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time on the device, ns: waiting for other ranks and moving data.
+  dur DURATION,
+  -- Name of the kernel.
+  name STRING,
+  -- allreduce, allgather, reducescatter, alltoall, broadcast, sendrecv, send, recv, reduce, gather, scatter, barrier, or
+  -- other.
+  operation STRING,
+  -- Name of the process group; null where not recorded.
+  group_name STRING,
+  -- Ranks of the process group as a list in text, which torch cuts after 30; null where not recorded.
+  group_ranks STRING,
+  -- Number of ranks in the process group; null where not recorded.
+  group_size LONG,
+  -- Number of the collective in its process group; null where not recorded.
+  sequence LONG,
+  -- Type of the elements; null where not recorded.
+  dtype STRING,
+  -- Elements of the larger of the tensors that go in and come out; null where not recorded.
+  elements LONG,
+  -- Bytes of these elements; null where not recorded, or of a type whose size is not known here.
+  bytes LONG
+)
+AS
+WITH
+  sized AS (
+    SELECT
+      kernel.id,
+      LOWER(REPLACE(kernel.called, '_', '')) AS called,
+      kernel.group_name,
+      kernel.group_ranks,
+      kernel.group_size,
+      kernel.sequence,
+      IFNULL(kernel.dtype, size.dtype) AS dtype,
+      kernel.elements,
+      size.elements AS input_elements
+    FROM _molprof_collective_kernel AS kernel
+    LEFT JOIN _molprof_collective_size AS size
+      ON size.id = kernel.id
+  ),
+  told AS (
+    SELECT
+      id,
+      CASE
+        WHEN called GLOB '*allreduce*' OR called GLOB '*crossdevicereduce*' THEN 'allreduce'
+        WHEN called GLOB '*allgather*' THEN 'allgather'
+        WHEN called GLOB '*reducescatter*' THEN 'reducescatter'
+        WHEN called GLOB '*alltoall*' THEN 'alltoall'
+        WHEN called GLOB '*broadcast*' THEN 'broadcast'
+        WHEN called GLOB '*sendrecv*' THEN 'sendrecv'
+        WHEN called GLOB '*send*' THEN 'send'
+        WHEN called GLOB '*recv*' THEN 'recv'
+        WHEN called GLOB '*barrier*' THEN 'barrier'
+        WHEN called GLOB '*reduce*' THEN 'reduce'
+        WHEN called GLOB '*gather*' THEN 'gather'
+        WHEN called GLOB '*scatter*' THEN 'scatter'
+        ELSE 'other'
+      END AS operation,
+      group_name,
+      group_ranks,
+      group_size,
+      sequence,
+      dtype,
+      elements,
+      input_elements
+    FROM sized
+  ),
+  counted AS (
+    SELECT
+      id,
+      operation,
+      group_name,
+      group_ranks,
+      group_size,
+      sequence,
+      dtype,
+      -- An annotation shows what goes in, which is all of it in these only.
+      IFNULL(elements, IIF(operation IN ('allreduce', 'broadcast', 'reduce'), input_elements, NULL)) AS elements
+    FROM told
+  )
+SELECT
+  counted.id,
+  work.rank,
+  work.device,
+  work.stream,
+  work.ts,
+  work.dur,
+  work.name,
+  counted.operation,
+  counted.group_name,
+  counted.group_ranks,
+  counted.group_size,
+  counted.sequence,
+  counted.dtype,
+  counted.elements,
+  counted.elements * CASE
+    WHEN REPLACE(LOWER(counted.dtype), 'c10::', '') IN ('half', 'bfloat16', 'short', 'int16', 'float16') THEN 2
+    WHEN REPLACE(LOWER(counted.dtype), 'c10::', '') IN ('float', 'int', 'int32', 'float32') THEN 4
+    WHEN REPLACE(LOWER(counted.dtype), 'c10::', '') IN ('double', 'long', 'int64', 'long int', 'float64') THEN 8
+    WHEN REPLACE(LOWER(counted.dtype), 'c10::', '') GLOB 'float8*'
+    OR REPLACE(LOWER(counted.dtype), 'c10::', '') IN ('byte', 'char', 'bool', 'int8', 'uint8', 'unsigned char') THEN 1
+  END AS bytes
+FROM counted
+JOIN molprof_gpu_work AS work
+  ON work.id = counted.id
+ORDER BY
+  counted.id;

@@ -1,0 +1,62 @@
+-- Kernels by name across classes: elementwise ones, and those that can write a mask.
+--
+-- A kernel has one class, as in molprof.kernel_classes, and any number of kinds. torch makes direct copies, fills and
+-- indexed writes with elementwise kernels, so most of these are elementwise by name and have a class of their own.
+--
+-- Example:
+--   SELECT kind, name
+--   FROM molprof_kernel_kind
+--   ORDER BY kind, name;
+
+INCLUDE PERFETTO MODULE molprof.operation_totals;
+
+-- What names of a kind have in common.
+CREATE PERFETTO TABLE molprof_kind_pattern(
+  -- elementwise, or masking: index, fill, put, scatter, where.
+  kind STRING,
+  -- GLOB pattern for the name in lower case.
+  pattern STRING,
+  -- GLOB pattern of names that are not of the kind; '' for none.
+  unless STRING
+)
+AS
+WITH
+  data(kind, pattern, unless) AS (
+    VALUES
+      ('elementwise', '*elementwise*', ''),
+      -- arange and the like number their elements, and mask nothing.
+      ('masking', '*index*', '*with_index*'),
+      ('masking', '*fill*', ''),
+      -- Not output, input or compute.
+      ('masking', '*[:_]put*', ''),
+      ('masking', '*scatter*', ''),
+      ('masking', '*where*', '')
+  )
+SELECT
+  kind,
+  pattern,
+  unless
+FROM data
+ORDER BY
+  kind,
+  pattern;
+
+-- The kinds of every kernel of the trace; a kernel of no kind has no row.
+CREATE PERFETTO VIEW molprof_kernel_kind(
+  -- elementwise or masking.
+  kind STRING,
+  -- Name as recorded.
+  name STRING
+)
+AS
+SELECT DISTINCT
+  pattern.kind,
+  work.name
+FROM molprof_operation_total AS work
+JOIN molprof_kind_pattern AS pattern
+  ON LOWER(work.name) GLOB pattern.pattern AND NOT LOWER(work.name) GLOB pattern.unless
+WHERE
+  work.category = 'kernel'
+ORDER BY
+  pattern.kind,
+  work.name;

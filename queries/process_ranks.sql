@@ -1,0 +1,48 @@
+-- Ranks of a trace that was merged from the traces of several: each process with its rank.
+--
+-- The reader begins the names of processes with 'rank N: ' if process numbers or names of a merged trace tell the ranks
+-- apart. The trace of one rank has no rows: its rank is in the file's distributedInfo, which SQL does not see.
+--
+-- Example:
+--   SELECT rank, upid, name
+--   FROM molprof_process_rank
+--   ORDER BY rank, upid;
+
+-- Processes of a merged trace.
+CREATE PERFETTO TABLE molprof_process_rank(
+  -- The process.
+  upid JOINID(process.id),
+  -- Rank to which it belongs.
+  rank LONG,
+  -- Name of the process, which begins with the rank.
+  name STRING
+)
+AS
+SELECT
+  upid,
+  CAST(SUBSTR(name, 6) AS INT) AS rank,
+  name
+FROM process
+WHERE
+  name GLOB 'rank [0-9]*: *'
+ORDER BY
+  upid;
+
+-- Their tracks, by number.
+CREATE PERFETTO TABLE molprof_track_rank(
+  -- The track.
+  track_id JOINID(track.id),
+  -- Rank to which it belongs.
+  rank LONG
+)
+AS
+SELECT
+  thread_track.id AS track_id,
+  place.rank
+FROM thread_track
+JOIN thread
+  USING (utid)
+JOIN molprof_process_rank AS place
+  USING (upid)
+ORDER BY
+  thread_track.id;

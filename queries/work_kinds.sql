@@ -1,0 +1,114 @@
+-- Copies, cats, attention, elementwise, masking, memcpy by direction: in the trace and in steps.
+--
+-- Copy, cat and attention are classes of molprof.kernel_classes, elementwise and masking kinds of molprof.kernel_kinds.
+-- Kinds overlap classes, so the rows do not add up. Steps are those of molprof.steps; work belongs to the step of its
+-- launch.
+--
+-- Example:
+--   SELECT kind, count, time_ns, step_count, step_time_ns
+--   FROM molprof_work_kind
+--   ORDER BY kind;
+
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.kernel_classes;
+
+INCLUDE PERFETTO MODULE molprof.kernel_kinds;
+
+INCLUDE PERFETTO MODULE molprof.operation_totals;
+
+INCLUDE PERFETTO MODULE molprof.step_placement;
+
+INCLUDE PERFETTO MODULE molprof.steps;
+
+INCLUDE PERFETTO MODULE molprof.work_calls;
+
+-- One row per kind. Those that every trace is asked for are there with 0 too.
+CREATE PERFETTO VIEW molprof_work_kind(
+  -- copy, cat, attention, elementwise, masking; 'memcpy HtoD' and the like; memset.
+  kind STRING,
+  -- Kernels, copies or sets of the trace.
+  count LONG,
+  -- Sum of their times, ns.
+  time_ns DURATION,
+  -- Of these, those whose launch is in a step; null for a trace without steps.
+  step_count LONG,
+  -- Sum of their times, ns; null as above.
+  step_time_ns DURATION
+)
+AS
+WITH
+  asked(kind) AS (
+    VALUES
+      ('copy'),
+      ('cat'),
+      ('attention'),
+      ('elementwise'),
+      ('masking'),
+      ('memcpy HtoD'),
+      ('memcpy DtoH'),
+      ('memcpy DtoD'),
+      ('memset')
+  ),
+  named AS (
+    SELECT
+      category,
+      name,
+      class AS kind
+    FROM molprof_work_class
+    WHERE
+      category != 'kernel' OR class IN ('copy', 'cat', 'attention')
+    UNION ALL
+    SELECT
+      'kernel' AS category,
+      name,
+      kind
+    FROM molprof_kernel_kind
+  ),
+  step_work AS (
+    SELECT
+      work.category,
+      work.name,
+      COUNT() AS count,
+      SUM(work.dur) AS time_ns
+    FROM molprof_call_step AS place
+    JOIN molprof_gpu_work_call AS link
+      ON link.call_id = place.id
+    JOIN molprof_gpu_work AS work
+      ON work.id = link.work_id
+    GROUP BY
+      work.category,
+      work.name
+  ),
+  found AS (
+    SELECT
+      named.kind,
+      work.count,
+      work.time_ns,
+      IFNULL(step_work.count, 0) AS step_count,
+      IFNULL(step_work.time_ns, 0) AS step_time_ns
+    FROM named
+    JOIN molprof_operation_total AS work
+      ON work.category = named.category AND work.name = named.name
+    LEFT JOIN step_work
+      ON step_work.category = named.category AND step_work.name = named.name
+    UNION ALL
+    SELECT
+      kind,
+      0,
+      0,
+      0,
+      0
+    FROM asked
+  )
+SELECT
+  kind,
+  SUM(count) AS count,
+  SUM(time_ns) AS time_ns,
+  IIF(EXISTS(SELECT 1 FROM molprof_any_step), SUM(step_count), NULL) AS step_count,
+  IIF(EXISTS(SELECT 1 FROM molprof_any_step), SUM(step_time_ns), NULL) AS step_time_ns
+FROM found
+GROUP BY
+  kind
+ORDER BY
+  kind;
