@@ -30,6 +30,7 @@ ANALYSIS = (
     ("molprof.queries", "molprof.analysis.drift", "molprof.analysis.render"),
     ("molprof.analysis.engine", "molprof.analysis.packets"),
     ("molprof.analysis.reader",),
+    ("molprof.analysis.certificate",),
     ("molprof.analysis.figures", "molprof.analysis.query"),
     ("molprof.analysis.findings", "molprof.analysis.compare", "molprof.analysis.trim", "molprof.analysis.ui"),
     ("molprof.analysis.reports", "molprof.analysis.bench", "molprof.analysis.ranks"),

@@ -10,6 +10,7 @@ import tiny_trace
 
 import molprof.analysis.render
 from molprof.analysis.compare import Comparison, compare
+from molprof.analysis.compare.causes import named_parts
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report
@@ -91,7 +92,8 @@ def two_runs(folder: Path, parts: dict[str, int] | None = None, spread_ns: int =
     (difference,) = comparison.differences
     assert difference is not None
     parts = PARTS if parts is None else parts
-    changed = replace(difference, parts=parts, residual_ns=difference.wall_ns - sum(parts.values()))
+    residual_ns = difference.wall_ns - sum(parts.values())
+    changed = replace(difference, parts=parts, residual_ns=residual_ns, causes=named_parts(parts), intervals={})
     return replace(comparison, differences=(changed,))
 
 

@@ -59,6 +59,9 @@ def test_the_parts_of_the_difference_add_up(llama: Report, qwen: Report) -> None
         "steps_per_token": (3 / 6) / (3 / 5),
         "time_per_step": (2105 / 3) / (1095 / 3),
     }
+    intervals, total = found.pop("intervals"), found.pop("wall_interval")
+    assert {"forward.gpu", "tokens.useful", "steps.idle"} <= intervals.keys()
+    assert total.keys() == intervals["forward.gpu"].keys() == {"low", "high", "level"}
     assert found == {
         "wall_ns": 1010,
         "residual_ns": 10,
@@ -70,6 +73,11 @@ def test_the_parts_of_the_difference_add_up(llama: Report, qwen: Report) -> None
             "steps_per_token": [3 / 5, 3 / 6],
             "time_per_step": [1095 / 3, 2105 / 3],
         },
+        "paired": False,
+        "rounds": 3,
+        "significant": True,
+        "causes": ["forward.gpu", "steps.idle"],
+        "within_noise_ns": 0,
     }
     assert comparison["trace_difference"] is None
 

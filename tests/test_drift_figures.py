@@ -10,13 +10,14 @@ import tiny_trace
 from tiny import ids, table
 from token_tracks import Token, sequence
 
-from molprof.analysis.drift.blocks import EXAMPLES, RULES, Block, drift_figures
+from molprof.analysis.drift.blocks import EXAMPLES, RULES, STATES, Block, drift_figures
 from molprof.analysis.drift.disagreement import Token as Examined
 from molprof.analysis.drift.disagreement import agreement, disagreement_figures, text_kinds
 from molprof.analysis.drift.model import Agreement, Drift, JunkExample
 from molprof.analysis.engine import open_engine
 from molprof.analysis.figures.run import read_drift
 from molprof.analysis.reader import load_trace
+from molprof.analysis.reports.load import load_report
 from molprof.common.molecule_records import KIND_LETTERS
 from molprof.common.text_format import DEFAULT
 from molprof.profiler.molecules.kinds import classify
@@ -42,16 +43,16 @@ def rules(text: str, junk: int = 0, filler: int = 0) -> list[str]:
     ("text", "junk", "filler", "counted"),
     [
         ("1.0,2.0,3.0", 0, 0, []),
-        ("1.0,2.0,3.0abra", 1, 0, "strict surplus letters latin_letters any_nonnumeric not_floats not_exact"),
-        ("1.0,2.0,3.0 （", 1, 0, "strict surplus any_nonnumeric not_floats not_exact"),
-        ("1.0,2.0,3.0é", 1, 0, "strict surplus letters any_nonnumeric not_floats not_exact"),
-        ("1.0,2.0,3.0.5", 2, 0, "strict surplus not_floats not_exact"),
-        ("1.0,2.0,3.0,4", 2, 0, "strict surplus not_two_commas not_floats not_exact"),
-        ("1.0,2.0,3.00000", 0, 1, "surplus"),
-        ("1.0,2.0", 0, 0, "not_two_commas not_floats malformed not_exact"),
-        ("1,2,3", 0, 0, "malformed not_exact"),
-        ("1.0,nan,3.0", 0, 0, "letters latin_letters any_nonnumeric malformed not_exact"),
-        ("", 0, 0, "not_two_commas not_floats malformed not_exact"),
+        ("1.0,2.0,3.0abra", 1, 0, "drift strict surplus letters latin_letters any_nonnumeric not_floats not_exact"),
+        ("1.0,2.0,3.0 （", 1, 0, "drift strict surplus any_nonnumeric not_floats not_exact"),
+        ("1.0,2.0,3.0é", 1, 0, "drift strict surplus letters any_nonnumeric not_floats not_exact"),
+        ("1.0,2.0,3.0.5", 2, 0, "drift strict surplus not_floats not_exact"),
+        ("1.0,2.0,3.0,4", 2, 0, "drift strict surplus not_two_commas not_floats not_exact"),
+        ("1.0,2.0,3.00000", 0, 1, "drift surplus"),
+        ("1.0,2.0", 0, 0, "drift not_two_commas not_floats malformed not_exact"),
+        ("1,2,3", 0, 0, "drift malformed not_exact"),
+        ("1.0,nan,3.0", 0, 0, "drift letters latin_letters any_nonnumeric malformed not_exact"),
+        ("", 0, 0, "drift not_two_commas not_floats malformed not_exact"),
     ],
 )
 def test_what_each_rule_counts(text: str, junk: int, filler: int, counted: str | list[str]) -> None:
@@ -78,12 +79,13 @@ def drift(folder: Path, *texts: str) -> Drift:
     with open_engine() as engine:
         load_trace(tiny_trace.write(folder / "events.json", {"traceEvents": events}), engine)
         engine.register_package(PACKAGE, modules())
-        return read_drift(engine)
+        return read_drift(engine, ())
 
 
 def test_real_junk_by_every_rule(tmp_path: Path) -> None:
     found = drift(tmp_path, "".join(f"[C]{text}" for text in REAL), "".join(f"[N]{text}" for text in OTHERS))
     assert {rule.rule: (rule.blocks, rule.molecules) for rule in found.junk_rules} == {
+        "drift": (10, 2),
         "strict": (7, 2),
         "surplus": (8, 2),
         "letters": (4, 1),
@@ -94,8 +96,10 @@ def test_real_junk_by_every_rule(tmp_path: Path) -> None:
         "malformed": (2, 1),
         "not_exact": (9, 2),
     }
-    assert [rule.block_ratio for rule in found.junk_rules][:3] == [7 / 11, 8 / 11, 4 / 11]
-    assert [rule.molecule_ratio for rule in found.junk_rules][2] == 0.5
+    assert [rule.block_ratio for rule in found.junk_rules][:4] == [10 / 11, 7 / 11, 8 / 11, 4 / 11]
+    assert [rule.molecule_ratio for rule in found.junk_rules][3] == 0.5
+    assert found.states == {"junk": 7, "cut": 0, "malformed": 2, "filler": 1, "good": 1}
+    assert found.drift_blocks == 10
     assert [item.text for item in found.junk_examples] == [
         "<5.799,-0.2748,-0.9587|abra|>",
         "<3.669,-3.1469,0.1561|chedulers|>",
@@ -123,7 +127,41 @@ def test_signed_drift_counts_what_is_known() -> None:
     assert (found.known_blocks, found.too_short_blocks, found.exact_blocks, found.too_long_blocks) == (3, 1, 1, 1)
     assert found.mean_drift_tokens == pytest.approx(1 / 3)
     assert found.mean_needed_tokens == pytest.approx(41 / 3)
-    assert drift_figures([]) == Drift(0, 0, 0, 0, None, None, (), ())
+    assert drift_figures([]) == Drift(0, 0, 0, 0, None, None, (), (), dict.fromkeys(STATES, 0))
+
+
+@pytest.mark.parametrize(
+    ("text", "junk", "filler", "cut", "state"),
+    [
+        ("1.0,2.0,3.0", 0, 0, False, "good"),
+        ("1.0,2.0,3.00000", 0, 1, False, "filler"),
+        ("1.0,2.0,3.00000abra", 1, 1, False, "junk"),
+        ("1.0,2.0,3.0abra", 1, 0, True, "junk"),
+        ("1.0,2.0,3.", 0, 0, True, "cut"),
+        ("1.0,2.0,3.5", 0, 0, True, "cut"),
+        ("1.0,2.0,3.", 0, 0, False, "malformed"),
+        ("", 0, 0, False, "malformed"),
+        ("chedulers garbage", 0, 0, False, "malformed"),
+    ],
+)
+def test_what_a_block_is(text: str, junk: int, filler: int, cut: bool, state: str) -> None:
+    found = Block(0, 0, text, junk, filler, None, None, None, "", "", cut)
+    assert found.state(DEFAULT) == state
+    assert drift_figures([found]).drift_blocks == (state != "good")
+
+
+def test_a_block_is_cut_where_the_answer_ends_in_it(tmp_path: Path) -> None:
+    content = tiny_trace.document()
+    content["molprof"]["molecules"][0]["text"] = "[C]<1.0,2.0,3.0"
+    for event in content["traceEvents"]:
+        if event["name"] in ("sequence 0: C", "abra"):
+            args = event["args"]
+            args.update(kind="free" if isinstance(args["kind"], str) else ["copy", "free", "free"])
+    content["molprof"]["molecules"][0]["kinds"] = "cff"
+    run = load_report(tiny_trace.write(tmp_path / "cut.json", content)).run
+    assert run is not None
+    assert run.drift is not None
+    assert run.drift.states == {"junk": 0, "cut": 1, "malformed": 0, "filler": 0, "good": 0}
 
 
 def test_examples_are_the_most_frequent_junk_each_once() -> None:

@@ -75,7 +75,7 @@ def test_a_captured_run(tmp_path: Path) -> None:
     assert report["devices"] == {"0": {"span_ns": 149_000, "busy_ns": 67_000, "idle_ns": 82_000}}
     assert [finding["id"] for finding in report["findings"]] == ["junk_tokens", "idle_rows", "profiler_cost"]
     junk = report["findings"][0]
-    assert set(junk) == {"id", "title", "evidence", "gain_ratio", "fix", "explanation", "query", "figures"}
+    assert set(junk) == {"id", "title", "evidence", "gain_ratio", "fix", "explanation", "query", "figures", "uncertain"}
     assert junk["gain_ratio"] == pytest.approx((1 - 2 / 3) * (1000 + 20 + 15 + 10) / 1095)
     assert list(report["tables"]) == list(TABLES)
     assert json.loads(json.dumps(report)) == report
@@ -141,6 +141,8 @@ def test_run_figures(tmp_path: Path) -> None:
     assert repeats[0]["phases_ns"] == tiny_trace.repeat(1195, 1100)["phases_ns"]
     assert {(repeat["compiles"], repeat["compile_ns"]) for repeat in repeats} == {(None, None)}
     assert [(item["first_step"], item["last_step"]) for item in run.pop("step_times")] == [(0, 0), (1, 1), (2, 2)]
+    assert run.pop("session") is None
+    assert run.pop("shapes") == {"rows": [2], "prompt_widths": [4], "steps": [3]}
     assert run == {
         "first_pass_extra_ns": 5000 - 1095,
         "profiled_ratio": 2.0,

@@ -18,7 +18,8 @@ from molprof.analysis.figures.run_model import Spread
 def test_what_most_of_the_difference_is(tmp_path: Path) -> None:
     assert comparison_verdict(two_runs(tmp_path)) == (
         "qwen lp:generic takes 1.34x the time of llama lp:generic (5.38 s against 4.00 s, medians of 3 timed "
-        "passes): most of it is useful tokens (+900 ms, 65.2 %), forward: launch-bound (GPU idle) (+250 ms, 18.1 %).",
+        "passes, unpaired): most of it is useful tokens (+900 ms, 65.2 %), forward: launch-bound (GPU idle) (+250 ms, "
+        "18.1 %).",
     )
 
 
@@ -26,7 +27,7 @@ def test_a_part_that_works_against_the_difference(tmp_path: Path) -> None:
     comparison = two_runs(tmp_path, {"tokens.useful": 1_800_000_000, "forward.gpu": -420_000_000})
     assert comparison_verdict(comparison) == (
         "qwen lp:generic takes 1.34x the time of llama lp:generic (5.38 s against 4.00 s, medians of 3 timed "
-        "passes): most of it is useful tokens (+1.80 s, 130 %); in the other direction: forward: GPU busy "
+        "passes, unpaired): most of it is useful tokens (+1.80 s, 130 %); in the other direction: forward: GPU busy "
         "(-420 ms, -30.4 %).",
     )
 
@@ -37,19 +38,26 @@ def test_ids_without_a_group_are_named_as_they_are(tmp_path: Path) -> None:
 
 
 def test_within_noise(tmp_path: Path) -> None:
-    assert comparison_verdict(two_runs(tmp_path, spread_ns=700_000_000)) == (
+    assert comparison_verdict(two_runs(tmp_path, {}, spread_ns=700_000_000)) == (
         "No difference beyond noise between qwen lp:generic and llama lp:generic: 5.38 s against 4.00 s; timed "
         "passes range over 4.68 s to 6.08 s and 3.30 s to 4.70 s.",
+    )
+
+
+def test_a_part_beyond_noise_in_a_total_within_noise(tmp_path: Path) -> None:
+    (sentence,) = comparison_verdict(two_runs(tmp_path, {"processor.gpu": 80_000_000}, spread_ns=700_000_000))
+    assert sentence.endswith(
+        "; but beyond noise, of the time of llama lp:generic: processor: GPU busy (+80.0 ms, 2.00 %)."
     )
 
 
 @pytest.mark.parametrize(
     ("repeats", "said"),
     [
-        ((1, 1), "(5.38 s against 4.00 s, 1 timed pass, too few to know the noise)"),
-        ((3, 1), "(5.38 s against 4.00 s, 1 and 3 timed passes, too few to know the noise)"),
-        ((2, 2), "(5.38 s against 4.00 s, medians of 2 timed passes, which is few)"),
-        ((5, 4), "(5.38 s against 4.00 s, medians of 4 and 5 timed passes)"),
+        ((1, 1), "(5.38 s against 4.00 s, 1 timed pass, too few to know the noise, unpaired)"),
+        ((3, 1), "(5.38 s against 4.00 s, 1 and 3 timed passes, too few to know the noise, unpaired)"),
+        ((2, 2), "(5.38 s against 4.00 s, medians of 2 timed passes, which is few, unpaired)"),
+        ((5, 4), "(5.38 s against 4.00 s, medians of 4 and 5 timed passes, unpaired)"),
     ],
 )
 def test_too_few_repeats_are_said(tmp_path: Path, repeats: tuple[int, int], said: str) -> None:
@@ -61,7 +69,7 @@ def test_too_few_repeats_are_said(tmp_path: Path, repeats: tuple[int, int], said
 
 def test_without_unprofiled_times_no_speed_is_claimed(tmp_path: Path) -> None:
     run = report_of(tmp_path, tiny_trace.document())
-    for pair in ([run, foreign(tmp_path)], [foreign(tmp_path), run], [foreign(tmp_path)] * 2):
+    for pair in ([run, foreign(tmp_path)], [foreign(tmp_path), run]):
         (sentence,) = comparison_verdict(compare(pair))
         assert "which is faster is not recorded" in sentence
         assert "x the time" not in sentence
@@ -145,3 +153,13 @@ def test_a_run_without_repeats(tmp_path: Path) -> None:
         "llama lp:generic: 2 molecules, 5 tokens; no unprofiled times are recorded. "
         "1 of 2 answers stopped at the token limit of 3."
     )
+
+
+def test_one_file_twice_is_said(tmp_path: Path) -> None:
+    first, same = report_of(tmp_path, tiny_trace.document(), "a"), report_of(tmp_path, tiny_trace.document(), "a")
+    comparison = compare([first, same])
+    said = "llama lp:generic #2 and llama lp:generic #1 are one file, or copies of one"
+    assert comparison_verdict(comparison) == (f"{said}: {tmp_path}/a.json.",)
+    assert any("are one file" in note for note in comparison.notes)
+    replaced = report_of(tmp_path, tiny_trace.cpu_document(), "a")
+    assert "one file" not in comparison_verdict(compare([first, replaced]))[0]

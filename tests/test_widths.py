@@ -10,10 +10,15 @@ import pytest
 import tiny_trace
 from page_data import render, report_of, timed, two_runs
 
+import molprof.analysis.render
 from molprof.analysis.compare import Comparison, compare
+from molprof.analysis.documents.comparison import comparison_document
+from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report
-from molprof.analysis.render.table import WIDTH
+from molprof.analysis.render import table
+from molprof.analysis.render.table import NARROW, WIDTH
 from molprof.analysis.reports.load import load_report
+from molprof.common.document import Column, Document, Section, Table
 from molprof.common.values import width
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
@@ -62,3 +67,23 @@ def _markdown_cells(text: str) -> list[tuple[str, str]]:
         if line.startswith("| ")
         for cell in line.replace("\\|", "").strip("| ").split(" | ")
     ]
+
+
+def test_a_narrow_terminal(tmp_path: Path) -> None:
+    """Numbers are not cut, so no line is wider than 60 columns, and none need be on a terminal of 40."""
+    comparison = two_runs(tmp_path)
+    for terminal in (60, 40):
+        lines = table.render(comparison_document(comparison), terminal).splitlines()
+        lines += table.render(report_document(comparison.runs[0]), terminal).splitlines()
+        assert max(map(width, lines)) <= NARROW
+        assert any("5.38 s" in line for line in lines)
+
+
+def test_results_of_queries_are_cut_to_a_terminal_alone() -> None:
+    result = Table((Column("a"), Column("b")), [("x" * 50, "y" * 50)], wide=True)
+    document = Document("", (Section("", table=result),), dict, lambda: result)
+    whole, cut = table.render(document), table.render(document, 70)
+    assert "y" * 50 in whole
+    assert max(map(width, cut.splitlines())) == 70
+    assert "lines are cut to 70 columns; --format csv has them whole" in cut
+    assert "y" * 50 in molprof.analysis.render.render(document, "csv", 70)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
+from molprof.analysis.compare.causes import explained
 from molprof.analysis.compare.comparable import check_comparable
-from molprof.analysis.compare.difference import difference, trace_difference
-from molprof.analysis.compare.model import SCHEMA, Comparison, compared_rows
+from molprof.analysis.compare.difference import trace_difference
+from molprof.analysis.compare.model import SCHEMA, Comparison, Difference, compared_rows
 from molprof.analysis.compare.predictions import Expectation, predictions
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Setup
 from molprof.common.errors import UsageError
+from molprof.common.values import counted
 
 __all__ = ["Comparison", "Expectation", "compare"]
 
@@ -32,20 +35,46 @@ def compare(reports: Sequence[Report], *, anyway: bool = False, expectations: Se
         raise UsageError(f"compare needs at least two traces, got {len(reports)}")
     labels = run_labels(reports)
     notes = check_comparable(labels, reports, anyway)
-    differences = tuple(difference(reports[0].run, report.run) for report in reports[1:])
+    rows = compared_rows(reports)
+    wall = next(row for row in rows if row.figure.id == "wall_ns")
+    differences = tuple(
+        found and replace(found, significant=wall.significant[place])
+        for place, report in enumerate(reports[1:], start=1)
+        for found in (explained(reports[0].run, report.run),)
+    )
     return Comparison(
         schema=SCHEMA,
         labels=labels,
         runs=tuple(reports),
-        rows=compared_rows(reports),
+        rows=rows,
         differences=differences,
         trace_differences=tuple(
             trace_difference(reports[0], report) if found is None else None
             for found, report in zip(differences, reports[1:], strict=True)
         ),
         predictions=predictions(labels, reports, expectations),
-        notes=(*notes, *repeat_notes(labels, reports)),
+        notes=(*notes, *pairing_notes(labels, reports, differences), *repeat_notes(labels, reports)),
     )
+
+
+def pairing_notes(
+    labels: Sequence[str], reports: Sequence[Report], differences: Sequence[Difference | None]
+) -> tuple[str, ...]:
+    """Which runs were compared round by round, and which were captured apart, and what that means."""
+    notes = []
+    known = [(label, item) for label, item in zip(labels[1:], differences, strict=True) if item is not None]
+    if paired := [f"{label} ({counted(item.rounds, 'round')})" for label, item in known if item.paired]:
+        notes.append(
+            f"paired with {labels[0]}, compared round by round: {', '.join(paired)}; intervals of ratios by Student's t"
+        )
+    if few := [label for label, item in known if item.paired and item.rounds < LEAST_REPEATS]:
+        notes.append(f"no intervals with fewer than {LEAST_REPEATS} rounds: {', '.join(few)}")
+    if apart := [label for label, item in known if not item.paired]:
+        notes.append(
+            f"not paired with {labels[0]}: {', '.join(apart)}. The machine may have changed its speed between the "
+            "captures, which their intervals do not show. molprof capture with several models or processors pairs runs"
+        )
+    return tuple(notes)
 
 
 def repeat_notes(labels: Sequence[str], reports: Sequence[Report]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.model import Report
@@ -32,6 +33,9 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
                 f"{run.cut_answers} of {counted(run.molecules, run.noun)} of {label} stopped at the token limit, so "
                 "its tokens and times are not of whole answers"
             )
+    for place, (label, report) in enumerate(named):
+        if same := next((other for other, earlier in named[:place] if one_file(earlier, report)), None):
+            notes.append(f"{same} and {label} are one file, or copies of one: nothing differs")
     if random := [label for label, _, run in runs if run.setup.random]:
         notes.append(f"random weights, so tokens, junk and drift are not meaningful: {', '.join(random)}")
     foreign = [label for label, report in named if report.run is None]
@@ -41,6 +45,15 @@ def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: b
             "--tokens and --molecules say how many it generated"
         )
     return tuple(notes)
+
+
+def one_file(first: Report, other: Report) -> bool:
+    """Whether both reports are of one trace file, or of copies. A path alone does not tell: files are replaced."""
+    return (replace(first.trace, path=""), first.counts, first.run) == (
+        replace(other.trace, path=""),
+        other.counts,
+        other.run,
+    )
 
 
 def _unlike(first: Report, other: Report, role: str) -> list[str]:

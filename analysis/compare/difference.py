@@ -23,7 +23,7 @@ from molprof.analysis.figures.run_model import Run
 from molprof.common.phases import STEP_PHASES
 
 # Phases that are one part each.
-_PHASE_PARTS = {
+PHASE_PARTS = {
     "setup.template": "template",
     "setup.tokenize": "tokenize",
     "setup.generate": "setup",
@@ -77,7 +77,7 @@ def difference(first: Run | None, other: Run | None) -> Difference | None:
 
 
 def _phase_terms(first: Run, other: Run) -> Iterator[Term]:
-    for part, phase in _PHASE_PARTS.items():
+    for part, phase in PHASE_PARTS.items():
         # A phase that a run lacks (templates without a processor) took no time.
         yield (_factor(part, first.phases[phase].wall_ns or 0, other.phases[phase].wall_ns or 0),)
 

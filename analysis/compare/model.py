@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from molprof.analysis.compare.statistics import Interval, median_interval, ratio_interval, significant
+from molprof.analysis.compare.rounds import in_rounds
+from molprof.analysis.compare.statistics import (
+    Interval,
+    median_interval,
+    paired_ratio,
+    paired_ratio_interval,
+    ratio_interval,
+    significant,
+)
 from molprof.analysis.figures.catalog import COMPARED
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report, plain
@@ -57,14 +65,25 @@ def _compared(figure: Figure, reports: Sequence[Report]) -> ComparedRow:
     values = tuple(figure.value(report) for report in reports)
     numbers = [None if isinstance(value, str) else value for value in values]
     samples = [figure.samples(report) for report in reports]
-    intervals = (None, *(ratio_interval(mine, samples[0]) for mine in samples[1:]))
+    together = [in_rounds(figure, reports[0], report) for report in reports[1:]]
+    intervals = (
+        None,
+        *(
+            ratio_interval(mine, samples[0]) if pairs is None else paired_ratio_interval(pairs[1], pairs[0])
+            for mine, pairs in zip(samples[1:], together, strict=True)
+        ),
+    )
+    ratios = [per(number, numbers[0]) for number in numbers]
+    for place, pairs in enumerate(together, start=1):
+        if pairs is not None and (ratio := paired_ratio(pairs[1], pairs[0])) is not None:
+            ratios[place] = ratio
     differs = [significant(interval) for interval in intervals]
     if figure.noise == "exact":
         differs[1:] = [None if None in (number, numbers[0]) else number != numbers[0] for number in numbers[1:]]
     return ComparedRow(
         figure=figure,
         values=values,
-        ratios=tuple(per(number, numbers[0]) for number in numbers),
+        ratios=tuple(ratios),
         intervals=tuple(median_interval(mine) for mine in samples),
         ratio_intervals=intervals,
         significant=tuple(differs),
@@ -78,6 +97,9 @@ class Difference:
     `gpu_beyond_ns` is recorded GPU time of the first and the run for which unprofiled steps have no room: above 0 where
     the recorded steps are not like the run, None if no part is divided as in them. The product of `factors`, the run's
     over the first's, is the ratio of the wall times; empty where a run has no tokens, steps or time.
+
+    Of paired runs it is the mean of the rounds. `causes` are the parts that a verdict names: they differ from 0 beyond
+    their interval, or are of counts, and are not of equal work. `intervals` are empty with too few passes.
     """
 
     wall_ns: int
@@ -88,6 +110,13 @@ class Difference:
     gpu_beyond_ns: tuple[int, int] | None
     factors: dict[str, float]  # tokens, steps_per_token and time_per_step
     factor_values: dict[str, tuple[float, float]]  # of the first and of the run; time_per_step in ns
+    paired: bool = False
+    rounds: int = 0  # that were compared, or pairs of passes of other runs
+    significant: bool | None = None  # the total differs from 0 beyond noise; None: unknown
+    causes: tuple[str, ...] = ()
+    intervals: dict[str, Interval] = field(default_factory=dict)  # by part, ns
+    wall_interval: Interval | None = None  # ns
+    within_noise_ns: int = 0  # sum of the parts whose interval holds 0
 
 
 @dataclass(frozen=True)

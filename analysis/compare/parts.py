@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from molprof.common.phases import STEP_PHASES
+from molprof.common.phases import PHASES, STEP_PHASES
 
 # A phase of steps has these three if both runs recorded GPU work, else `HOST` alone.
 BOUNDS = ("gpu", "launch", "sync")
 HOST = "host"
+# Parts of phases whose work is equal in both runs: see same_work.py.
+MACHINE = "machine"
 
 GROUPS = {
     "setup": "set-up",
@@ -24,6 +26,7 @@ GROUPS = {
     "sampling": "sampling, per step",
     "bookkeeping": "bookkeeping, per step",
     "text": "decoding text",
+    MACHINE: "same work, different speed: the machine",
 }
 
 PART_LABELS = {
@@ -48,6 +51,7 @@ PART_LABELS = {
         )
     },
     "text": "decoding text",
+    **{f"{MACHINE}.{phase}": f"{MACHINE}: {phase} at another speed" for phase in PHASES},
 }
 
 # Parts of recorded time; the causes are those of queries/idle_causes.sql.

@@ -6,6 +6,9 @@ two order statistics of all ratios of a pass of one to a pass of the other. Its 
 statistic (ibid. 4.3, Moses, on logarithms), which assumes that the times differ by a factor. The level is the smallest
 of at least LEVEL. Few passes reach less: four of each run reach 97 % for a ratio, three 90 %; for a median, six reach
 97 %, three 75 %.
+
+Passes of paired runs are compared round by round: Student's interval of the mean, of differences or of logarithms of
+ratios. Three rounds give one, if a wide one.
 """
 
 from __future__ import annotations
@@ -61,6 +64,54 @@ def ratio_interval(values: Sequence[float], first: Sequence[float]) -> Interval 
     tails = np.cumsum(_mann_whitney(len(values), len(first)))
     cut = _cut(tails[: len(ratios) // 2 + 1])
     return Interval(float(ratios[cut - 1]), float(ratios[len(ratios) - cut]), 1 - 2 * float(tails[cut - 1]))
+
+
+def mean_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None:
+    """Of the mean, by Student's t. None with less than LEAST_REPEATS."""
+    count = len(values)
+    if count < LEAST_REPEATS:
+        return None
+    mean = math.fsum(values) / count
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    half = student(level, count - 1) * deviation / math.sqrt(count)
+    return Interval(mean - half, mean + half, level)
+
+
+def paired_ratio(values: Sequence[float], first: Sequence[float]) -> float | None:
+    """Geometric mean of the ratios of a round, times above 0; None without rounds."""
+    if not values or min(*values, *first) <= 0:
+        return None
+    logs = [math.log(value / before) for value, before in zip(values, first, strict=True)]
+    return math.exp(math.fsum(logs) / len(logs))
+
+
+def paired_ratio_interval(values: Sequence[float], first: Sequence[float]) -> Interval | None:
+    """Of the factor from `first` to `values`, times above 0 by round. None with less than LEAST_REPEATS."""
+    if len(values) < LEAST_REPEATS or min(*values, *first) <= 0:
+        return None
+    found = mean_interval([math.log(value / before) for value, before in zip(values, first, strict=True)])
+    return None if found is None else Interval(math.exp(found.low), math.exp(found.high), found.level)
+
+
+@cache
+def student(level: float, freedom: int) -> float:
+    """The t that Student's distribution of so many degrees of freedom stays within with this probability."""
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < level else (low, middle)
+    return math.tan(low) * math.sqrt(freedom)
+
+
+def _within(angle: float, freedom: int) -> float:
+    """P(|T| < tan(angle) sqrt(freedom)): Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    odd = freedom % 2
+    term = math.cos(angle) if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for place in range(2 if odd else 1, freedom - 1, 2):
+        term *= math.cos(angle) ** 2 * place / (place + 1)
+        total += term
+    return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
 
 
 def best_level(count: int, others: int) -> float:

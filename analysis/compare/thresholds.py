@@ -24,8 +24,17 @@ _FORM = re.compile(
 )
 _OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+# `--fail-if uncertain`: it breaks where a check of the certificate doubts a group of figures.
+_UNCERTAIN = Figure(
+    "uncertain",
+    "Certificate",
+    "groups of figures that are not exact",
+    "count",
+    lambda report: None if report.certificate is None else len(report.certificate.uncertain),
+)
 _FORMS = (
-    "FIGURE, then > >= < or <=, then a change (+5%, -5%) or a value: launches_per_token>+5%  wall_ns>2s  junk_tokens>0"
+    "FIGURE, then > >= < or <=, then a change (+5%, -5%) or a value: launches_per_token>+5%  wall_ns>2s  junk_tokens>0;"
+    " or uncertain"
 )
 
 
@@ -50,6 +59,8 @@ class Outcome(NamedTuple):
 
 def parse_threshold(text: str, relative: bool = True) -> Threshold:
     """A threshold as the command line gives it; a change only where `relative`. Raises UsageError if it is none."""
+    if text.strip() == _UNCERTAIN.id:
+        return Threshold(text.strip(), _UNCERTAIN, ">", 0.0, False)
     match = _FORM.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} is not a threshold", hint=_FORMS)
@@ -97,9 +108,15 @@ def judge_report(report: Report, thresholds: Sequence[Threshold]) -> Outcome:
 
 
 def judge_comparison(labels: Sequence[str], reports: Sequence[Report], thresholds: Sequence[Threshold]) -> Outcome:
-    """All reports but the first: their values, and their changes against the first."""
-    (_, *others), first = zip(labels, reports, strict=True), (labels[0], reports[0])
-    return _outcome([_judge(threshold, report, label, first) for threshold in thresholds for label, report in others])
+    """All reports but the first: their values, and their changes against the first; the certificates of all."""
+    runs, first = list(zip(labels, reports, strict=True)), (labels[0], reports[0])
+    return _outcome(
+        [
+            _judge(threshold, report, label, first)
+            for threshold in thresholds
+            for label, report in (runs if threshold.metric is _UNCERTAIN else runs[1:])
+        ]
+    )
 
 
 # Field of Outcome, or nothing, and the line.
@@ -121,10 +138,13 @@ def _judge(
         value = metric.value(source)
         if value is None or isinstance(value, str):
             where = "" if first is None else f" in {name}"
-            why = " (not captured by molprof)" if source.run is None else ""
+            why = " (not captured by molprof)" if source.run is None and metric is not _UNCERTAIN else ""
             return "untold", f"{head} is not recorded{where}{why}"
         values.append(value)
     line = f"{head} is {by_unit(metric.unit, values[0])}"
+    if metric is _UNCERTAIN and report.certificate is not None:
+        names = ", ".join(f"{item.title} ({item.verdict.replace('_', ' ')})" for item in report.certificate.uncertain)
+        line = f"{head.removesuffix(': uncertain')}: {names or 'nothing'}"
     samples = metric.samples(report)
     if first is None:
         return _verdict(threshold, line, values[0], median_interval(samples), partial(by_unit, metric.unit))

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import prod
+from typing import Any
 
 from molprof.analysis.compare import Comparison
 from molprof.analysis.compare.model import Difference, Prediction, TraceDifference
-from molprof.analysis.compare.parts import GROUPS, RECORDED_LABELS, by_group, part_label
-from molprof.analysis.compare.statistics import LEVEL
+from molprof.analysis.compare.parts import GROUPS, MACHINE, RECORDED_LABELS, by_group, part_label
+from molprof.analysis.compare.statistics import LEVEL, Interval
 from molprof.analysis.documents.figures import Reports, compared_figures, settings_section
 from molprof.analysis.documents.report import findings_section, report_sections, warnings
 from molprof.analysis.documents.verdict import comparison_verdict
@@ -25,8 +26,13 @@ _LARGEST = 3
 _RESIDUAL_RATIO = 0.01
 _SHARES = "share: of the whole difference; a part below 0 % works against it"
 
-# A name and its time in every run, ns.
-_Part = tuple[str, Sequence[int | None]]
+_NOISE = (
+    "±: half of a part's interval, from all timed passes; the intervals of unequal work hold all together with "
+    f"{100 * LEVEL:.0f} % confidence"
+)
+
+# A name, its time in every run, and half of its interval there, ns.
+_Part = tuple[str, Sequence[int | None], Sequence[float | None]]
 
 
 def comparison_document(comparison: Comparison) -> Document:
@@ -76,29 +82,41 @@ def _parts(known: Mapping[str, Difference]) -> Table:
     """One row per group and per part of a group; what is 0 in every run is left out."""
     items = known.values()
     rows: list[_Part] = []
+    unknown = [None] * len(items)
     for group, parts in by_group(part for item in items for part in item.parts if item.parts[part]).items():
         indent = ""
-        if len(parts) > 1:
-            rows.append((GROUPS[group], [sum(item.parts.get(part, 0) for part in parts) for item in items]))
+        if len(parts) > 1 or group == MACHINE:
+            rows.append((GROUPS[group], [sum(item.parts.get(part, 0) for part in parts) for item in items], unknown))
             indent = "  "
         for part in parts:
             label = part_label(part).removeprefix(f"{group}: ") if indent else part_label(part)
             # One run may have its phases divided by what bounded them and another not.
-            rows.append((indent + label, [item.parts.get(part) for item in items]))
-    rows.append(("unexplained", [item.residual_ns for item in items]))
-    return _part_table(known, [*rows, ("total", [item.wall_ns for item in items])])
+            noise = [_half(item.intervals.get(part)) for item in items]
+            rows.append((indent + label, [item.parts.get(part) for item in items], noise))
+    rows.append(("unexplained", [item.residual_ns for item in items], unknown))
+    total = [_half(item.wall_interval) for item in items]
+    return _part_table(known, [*rows, ("total", [item.wall_ns for item in items], total)])
+
+
+def _half(interval: Interval | None) -> float | None:
+    return None if interval is None else (interval.high - interval.low) / 2
 
 
 def _part_table(labels: Iterable[str], rows: Sequence[_Part]) -> Table:
-    """The time of every part and its share of the last row, the total."""
+    """The time of every part, its share of the last row, the total, and its noise, if any is known."""
+    noisy = any(half is not None for _, _, noise in rows for half in noise)
     columns = [Column("part")]
     for label in labels:
         columns += [Column(label, "change_ns"), Column("share", "ratio", joined=True)]
+        columns += [Column("±", "ns", joined=True)] if noisy else []
     totals_ns = rows[-1][1]
     cells = []
-    for part, times_ns in rows:
-        times = zip(times_ns, totals_ns, strict=True)
-        cells.append((part, *(value for time_ns, total_ns in times for value in (time_ns, per(time_ns, total_ns)))))
+    for part, times_ns, noise in rows:
+        row: list[Any] = [part]
+        for time_ns, total_ns, half in zip(times_ns, totals_ns, noise, strict=True):
+            row += [time_ns, per(time_ns, total_ns)]
+            row += [half] if noisy else []
+        cells.append(tuple(row))
     return Table(tuple(columns), cells, missing="")
 
 
@@ -108,7 +126,8 @@ def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[
         parts = sorted((part for part in item.parts if item.parts[part]), key=lambda part: -abs(item.parts[part]))
         if parts:
             text = ", ".join(f"{part_label(part)} {signed_time_text(item.parts[part])}" for part in parts[:_LARGEST])
-            yield f"{label}: largest parts: {text}"
+            noise = f"; within noise, all together: {signed_time_text(item.within_noise_ns)}" if item.intervals else ""
+            yield f"{label}: largest parts: {text}{noise}"
         if item.factors:
             product = " × ".join(
                 f"{name.replace('_', ' ')} {factor_text(ratio)}" for name, ratio in item.factors.items()
@@ -123,6 +142,8 @@ def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[
         yield "GPU busy, launch-bound and host sync: unprofiled time of the phase, divided as in the recorded steps"
     if any(item.wall_ns for item in known.values()):
         yield _SHARES
+    if any(item.intervals for item in known.values()):
+        yield _NOISE
     runs = zip(comparison.labels, comparison.runs, strict=True)
     if extra := [f"{label} {text}" for label, report in runs if (text := _first_pass(report.run))]:
         noise = " (~: no slower than the slowest timed pass)" if any(text.endswith(" ~") for text in extra) else ""
@@ -141,10 +162,13 @@ def _recorded(first: str, known: Mapping[str, TraceDifference]) -> Section:
     """The difference of recorded spans: profiled, so never beside unprofiled times."""
     items = known.values()
     parts = dict.fromkeys(part for item in items for part in item.parts if item.parts[part])
-    rows: list[_Part] = [(RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items]) for part in parts]
+    unknown = [None] * len(items)
+    rows: list[_Part] = [
+        (RECORDED_LABELS.get(part, part), [item.parts.get(part) for item in items], unknown) for part in parts
+    ]
     if any(item.residual_ns for item in items):
-        rows.append(("unexplained", [item.residual_ns for item in items]))
-    rows.append(("total", [item.span_ns for item in items]))
+        rows.append(("unexplained", [item.residual_ns for item in items], unknown))
+    rows.append(("total", [item.span_ns for item in items], unknown))
     notes = ["recorded, so the profiler's cost is included; from each GPU's first work to the end of its last"]
     if any(max(item.devices) > 1 for item in items):
         counts = ((first, next(iter(items)).devices[0]), *((label, item.devices[1]) for label, item in known.items()))

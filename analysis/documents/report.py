@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from molprof.analysis.compare import run_labels
+from molprof.analysis.documents.certificate import certificate_sections
 from molprof.analysis.documents.figures import Reports, figure_values, report_figures, settings_section
 from molprof.analysis.documents.run import run_sections
 from molprof.analysis.documents.verdict import report_verdict
@@ -27,6 +28,7 @@ def report_document(report: Report) -> Document:
     return Document(
         f"molprof report: {report.trace.path}",
         (
+            *certificate_sections(reports),
             plot_sections(subject_of(report)),
             findings_section(reports),
             report_figures(reports.labels[0], report),
@@ -98,6 +100,7 @@ def _detail(number: str, item: Finding) -> Section:
     query = f'"{item.query}"' if " " in item.query else item.query
     rows = (
         ("evidence", item.evidence),
+        *((("uncertain", item.uncertain),) if item.uncertain else ()),
         ("why", item.explanation),
         ("fix", item.fix),
         ("query", f"molprof query {query} TRACE"),

@@ -87,7 +87,11 @@ def _drift(report: Report) -> Iterator[str]:
         yield "drift: not meaningful, the weights are random"
     elif not run.blocks:
         yield "no coordinate blocks"
-    elif drift is not None and drift.known_blocks:
+    elif drift is not None and drift.states is not None:
+        parts = ", ".join(f"{count_text(count)} {state}" for state, count in drift.states.items())
+        share = percent_text(per(drift.drift_blocks, run.blocks))
+        yield f"{count_text(drift.drift_blocks)} of {counted(run.blocks, 'block')} with drift ({share}): {parts}"
+    if drift is not None and drift.known_blocks and run.blocks and not run.setup.random:
         yield (
             f"drift (FREE positions minus tokens needed): mean {number_text(drift.mean_drift_tokens)}; "
             f"{counted(drift.too_short_blocks, 'block')} too short, {count_text(drift.exact_blocks)} exact, "

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from math import prod
 
 from molprof.analysis.compare import Comparison, report_label
+from molprof.analysis.compare.causes import named_parts
+from molprof.analysis.compare.comparable import one_file
 from molprof.analysis.compare.model import Difference, TraceDifference
-from molprof.analysis.compare.parts import PART_LABELS, RECORDED_LABELS
+from molprof.analysis.compare.parts import MACHINE, PART_LABELS, RECORDED_LABELS, group_of
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import PhaseFigures, Run, Spread
 from molprof.common.values import (
@@ -15,13 +19,13 @@ from molprof.common.values import (
     factor_text,
     per,
     percent_text,
+    signed_percent_text,
     signed_time_text,
     time_text,
 )
 
-# Name parts until they account for this share of the difference, at most this number.
-_ENOUGH_RATIO = 0.8
-_MOST_PARTS = 3
+# Below this share of the difference the machine is not worth a word.
+_LEAST_MACHINE_RATIO = 0.1
 _FEW_REPEATS = 3
 # Below this share of the span the cause does not matter.
 _LEAST_IDLE_RATIO = 0.001
@@ -40,7 +44,9 @@ def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
     statements = []
     for place, (label, report) in enumerate(zip(comparison.labels[1:], comparison.runs[1:], strict=True)):
         recorded, difference = comparison.trace_differences[place], comparison.differences[place]
-        if recorded is not None:
+        if one_file(first, report):
+            statements.append(f"{label} and {first_label} are one file, or copies of one: {report.trace.path}.")
+        elif recorded is not None:
             statements.append(_recorded(label, recorded, first_label))
         elif difference is None or report.run is None or first.run is None:
             statements.append(
@@ -67,14 +73,18 @@ def _against(label: str, run: Run, difference: Difference, first_label: str, fir
     here, there = run.wall_ns, first_run.wall_ns
     times = f"{time_text(here.median)} against {time_text(there.median)}"
     if noise:
-        return (
-            f"No difference beyond noise between {label} and {first_label}: {times}; timed passes range over "
-            f"{_range(here)} and {_range(there)}."
-        )
+        said = f"timed passes range over {_range(here)} and {_range(there)}"
+        if difference.paired:
+            said = f"{_measured(here, there, difference)}, by {_ratio_range(difference, there)}"
+        named = ", ".join(_named(difference, difference.causes, there.median))
+        small = f"; but beyond noise, of the time of {first_label}: {named}" if named else ""
+        return f"No difference beyond noise between {label} and {first_label}: {times}; {said}{small}."
     ratio = per(here.median, there.median)
     if ratio is None:
         return f"{label} against {first_label}: {times}."
-    measured = f"{times}, {_repeats(here, there)}"
+    if difference.paired and difference.factors:
+        ratio = prod(difference.factors.values())
+    measured = f"{times}, {_measured(here, there, difference)}"
     return f"{label} takes {factor_text(ratio)} the time of {first_label} ({measured}){_parts(difference)}."
 
 
@@ -105,26 +115,56 @@ def _validity(label: str, run: Run, first_label: str, first: Run) -> str:
 
 
 def _parts(difference: Difference) -> str:
-    """What most of the difference is, and what works against it."""
-
-    def named(part: str) -> str:
-        share = percent_text(difference.parts[part] / difference.wall_ns)
-        return f"{PART_LABELS.get(part, part)} ({signed_time_text(difference.parts[part])}, {share})"
-
+    """The causes, in both directions, and how much is the machine's."""
     if not difference.wall_ns:
         return ""
-    shares = {part: ns / difference.wall_ns for part, ns in difference.parts.items()}
-    ordered = sorted(shares, key=lambda part: -abs(shares[part]))
-    along: list[str] = []
-    for part in ordered:
-        if shares[part] > 0 and len(along) < _MOST_PARTS and sum(map(shares.__getitem__, along)) < _ENOUGH_RATIO:
-            along.append(part)
-    if not along:
-        return ""
-    head = "most of it is" if sum(map(shares.__getitem__, along)) > 0.5 else "the largest parts are"
-    text = f": {head} {', '.join(map(named, along))}"
-    counter = next((part for part in ordered if shares[part] < 0), None)
-    return f"{text}; in the other direction: {named(counter)}" if counter and shares[counter] < -0.1 else text
+    parts = difference.parts
+    along = [part for part in difference.causes if parts[part] * difference.wall_ns > 0]
+    against = [part for part in difference.causes if parts[part] * difference.wall_ns < 0]
+    text = ""
+    if along:
+        most = sum(parts[part] for part in along) / difference.wall_ns > 0.5
+        text = f": {'most of it is' if most else 'the largest parts are'} {', '.join(_named(difference, along))}"
+    if against:
+        text += f"{'; ' if text else ': '}in the other direction: {', '.join(_named(difference, against))}"
+    if not difference.causes:
+        text = ": no part of unequal work differs beyond noise" if difference.intervals else _unknown(difference)
+    machine_ns = sum(ns for part, ns in parts.items() if group_of(part) == MACHINE)
+    share = machine_ns / difference.wall_ns
+    if abs(share) < _LEAST_MACHINE_RATIO:
+        return text
+    return (
+        f"{text}; {signed_time_text(machine_ns)} ({percent_text(share)}) is the same work at another speed: the machine"
+    )
+
+
+def _unknown(difference: Difference) -> str:
+    """The largest parts of too few passes to tell them from noise."""
+    largest = named_parts({part: ns for part, ns in difference.parts.items() if ns and group_of(part) != MACHINE})
+    return f": largest parts, of unknown noise: {', '.join(_named(difference, largest))}" if largest else ""
+
+
+def _named(difference: Difference, parts: Iterable[str], base_ns: int | None = None) -> Iterator[str]:
+    """Each part with its time and its share of `base_ns`, else of the difference."""
+    for part in parts:
+        ns, whole_ns = difference.parts[part], base_ns or difference.wall_ns
+        share = f", {percent_text(ns / whole_ns)}" if whole_ns else ""
+        yield f"{PART_LABELS.get(part, part)} ({signed_time_text(ns)}{share})"
+
+
+def _measured(here: Spread, there: Spread, difference: Difference) -> str:
+    """How the times were measured."""
+    if not difference.paired:
+        return f"{_repeats(here, there)}, unpaired"
+    few = ", too few to know the noise" if difference.wall_interval is None else ""
+    return f"paired, {counted(difference.rounds, 'round')}{few}"
+
+
+def _ratio_range(difference: Difference, there: Spread) -> str:
+    interval, base = difference.wall_interval, there.median
+    if interval is None or not base:
+        return signed_time_text(difference.wall_ns)
+    return f"{signed_percent_text(interval.low / base)} to {signed_percent_text(interval.high / base)}"
 
 
 def _repeats(here: Spread, there: Spread) -> str:

@@ -14,6 +14,10 @@ from molprof.analysis.drift.model import Drift, JunkExample, RuleCount
 from molprof.common.text_format import DEFAULT, TextFormat
 
 EXAMPLES = 10
+GOOD = "good"
+# What a block is, the first that holds. A block has drift if it is not good: junk begins after x,y,z, so text that
+# never reads x,y,z has no junk, and counting junk alone would call it good.
+STATES = ("junk", "cut", "malformed", "filler", GOOD)
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,16 @@ class Block:
     junk_position: int | None
     marked_text: str
     surplus_text: str
+    cut: bool = False  # the answer ended in it, at the limit on tokens
+
+    def malformed(self, form: TextFormat) -> bool:
+        """No prefix reads x,y,z."""
+        return not form.triple.match(self.text)
+
+    def state(self, form: TextFormat) -> str:
+        """What the block is: the first of `STATES` that holds."""
+        holds = {"junk": self.junk, "cut": self.cut, "malformed": self.malformed(form), "filler": self.filler}
+        return next((state for state in STATES if holds.get(state)), GOOD)
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,7 @@ def _nonnumeric(block: Block, form: TextFormat) -> str:
 
 
 RULES = (
+    Rule("drift", "junk, filler, cut or malformed: not good", lambda block, form: block.state(form) != GOOD),
     Rule("strict", "a token after the numbers x,y,z", lambda block, _: block.junk),
     Rule("surplus", "junk, or digits beyond the precision", lambda block, _: block.junk + block.filler),
     Rule("letters", "a letter of any script in the block", lambda block, _: any(map(str.isalpha, block.text))),
@@ -61,13 +76,14 @@ RULES = (
     Rule("any_nonnumeric", "other than digits, points, commas, minus", _nonnumeric),
     Rule("not_two_commas", "more or fewer commas than two", lambda block, form: block.text.count(form.separator) != 2),
     Rule("not_floats", "not three texts that float() reads", _not_floats),
-    Rule("malformed", "no prefix reads x,y,z", lambda block, form: not form.triple.match(block.text)),
+    Rule("malformed", "no prefix reads x,y,z", lambda block, form: block.malformed(form)),
     Rule("not_exact", "anything but exactly x,y,z", lambda block, form: not form.triple.fullmatch(block.text)),
 )
 
 
 def drift_figures(blocks: list[Block], form: TextFormat = DEFAULT) -> Drift:
     """The figures of blocks that are sorted by sequence and block; for `commas` in a rule, the format's separator."""
+    states = Counter(block.state(form) for block in blocks)
     drifts = [block.drift for block in blocks if block.drift is not None]
     needed = [block.needed for block in blocks if block.needed is not None]
     return Drift(
@@ -79,6 +95,7 @@ def drift_figures(blocks: list[Block], form: TextFormat = DEFAULT) -> Drift:
         mean_needed_tokens=sum(needed) / len(needed) if needed else None,
         junk_rules=tuple(_counted(rule, blocks, form) for rule in RULES) if blocks else (),
         junk_examples=_examples(blocks),
+        states={state: states[state] for state in STATES},
     )
 
 

@@ -41,6 +41,12 @@ class Drift:
     mean_needed_tokens: float | None  # over blocks where it is known
     junk_rules: tuple[RuleCount, ...]
     junk_examples: tuple[JunkExample, ...]  # at most ten, the most frequent junk first
+    states: dict[str, int] | None = None  # blocks by `STATES`; None in a report that was stored without
+
+    @property
+    def drift_blocks(self) -> int | None:
+        """Blocks that are not good."""
+        return None if self.states is None else sum(self.states.values()) - self.states.get("good", 0)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from molprof.analysis.certificate.model import Certificate
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.timeline import TypicalStep
 from molprof.common.values import Value
@@ -121,6 +122,7 @@ class Finding:
     explanation: str  # why it costs time
     query: str  # argument of `molprof query` that shows the evidence: name of a module, or SQL
     figures: dict[str, int | float]  # of the evidence; the suffix is the unit (_ns, _ratio), else a count or mean
+    uncertain: str | None = None  # why figures that it rests on are not exact; None where they are
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,7 @@ class Report:
     checks: tuple[Check, ...]
     findings: tuple[Finding, ...]
     typical_step: TypicalStep | None = None
+    certificate: Certificate | None = None  # None in a stored report of an older molprof
     given: Given = Given()
 
     def table(self, name: str) -> Table:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from molprof.analysis.drift.blocks import Block, drift_figures
 from molprof.analysis.drift.disagreement import Token, disagreement_figures
@@ -10,11 +11,21 @@ from molprof.analysis.drift.model import Drift
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.model import TraceFigures
-from molprof.analysis.figures.run_model import Marks, RepeatFigures, Run, SequenceFigures, Setup, Spread, filled
+from molprof.analysis.figures.run_model import (
+    BatchShapes,
+    Marks,
+    RepeatFigures,
+    Run,
+    SequenceFigures,
+    Setup,
+    Spread,
+    filled,
+)
 from molprof.analysis.figures.step_times import step_times
 from molprof.analysis.figures.window import phase_figures, read_window
 from molprof.common.errors import TraceError
 from molprof.common.manifest import Manifest, Repeat
+from molprof.common.molecule_records import MoleculeRun
 from molprof.common.phases import PHASES, STEP_PHASES
 from molprof.common.settings import RANDOM
 from molprof.common.text_format import DEFAULT, TextFormat
@@ -100,18 +111,29 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         residual_ratio=per(wall_ns and wall_ns - sum(value or 0 for value in phase_walls.values()), wall_ns),
         window=window,
         sequences=sequences,
-        drift=read_drift(engine, manifest.settings.text_format),
+        drift=read_drift(engine, molecules, manifest.settings.text_format),
         disagreement=disagreement_figures(
             [Token(*row) for row in query_rows(engine, _TOKENS)[1]], manifest.settings.text_format
         ),
         step_times=step_times(timings.repeats),
+        session=manifest.session,
+        shapes=_shapes(manifest),
         repeats=tuple(filled(RepeatFigures, repeat) for repeat in timings.repeats),
     )
 
 
-def read_drift(engine: Engine, form: TextFormat = DEFAULT) -> Drift:
+def read_drift(engine: Engine, molecules: Sequence[MoleculeRun], form: TextFormat = DEFAULT) -> Drift:
     """Drift of the captured run in the engine."""
-    return drift_figures([Block(*row) for row in query_rows(engine, _BLOCKS)[1]], form)
+    blocks = [Block(*row) for row in query_rows(engine, _BLOCKS)[1]]
+    last = {block.sequence: block.block for block in blocks}
+    # A block is open at the end of an answer without an end token.
+    cut = {
+        (molecule.sequence, last.get(molecule.sequence))
+        for molecule in molecules
+        if not molecule.kinds.endswith("e")
+        and molecule.text.rfind(form.block_open) > molecule.text.rfind(form.block_close)
+    }
+    return drift_figures([replace(block, cut=(block.sequence, block.block) in cut) for block in blocks], form)
 
 
 def _middle_repeats(repeats: list[Repeat]) -> list[Repeat]:
@@ -154,7 +176,19 @@ def _setup(manifest: Manifest) -> Setup:
         tokenizer=settings.tokenizer or settings.model,
         sampling="greedy" if settings.sampling == "greedy" else "sample",
         cache=settings.kv_cache,
+        threads=manifest.environment.threads,
         **{name: manifest.setting(name) for name in ("forced_runs", "drop_finished", "compile")},
+    )
+
+
+def _shapes(manifest: Manifest) -> BatchShapes:
+    batches = range(len(manifest.steps_per_batch))
+    prompts = [[item.prompt_tokens for item in manifest.molecules if item.batch == batch] for batch in batches]
+    rows = manifest.rows_per_step
+    return BatchShapes(
+        rows=tuple(len(prompts[batch]) if rows is None or not rows[batch] else rows[batch][0] for batch in batches),
+        prompt_widths=tuple(max(widths, default=0) for widths in prompts),
+        steps=tuple(manifest.steps_per_batch),
     )
 
 

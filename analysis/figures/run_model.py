@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from molprof.analysis.drift.model import Disagreement, Drift
 from molprof.analysis.figures.step_times import StepTime
+from molprof.common.manifest import Session
 
 _T = TypeVar("_T")
 
@@ -151,6 +152,8 @@ class Setup:
     compile: str | None
     size: str | None = None
     weights: str | None = None
+    threads: int | None = None  # that torch computed with
+    processor_parameters: dict[str, Any] | None = None
 
     @property
     def random(self) -> bool:
@@ -172,6 +175,15 @@ class Setup:
         parts += ["finished dropped"] if self.drop_finished else []
         parts += [f"compile {self.compile}"] if self.compile not in (None, "auto") else []
         return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class BatchShapes:
+    """By batch, what decides the work of its forwards."""
+
+    rows: tuple[int, ...]  # of the first step
+    prompt_widths: tuple[int, ...]  # tokens, padding included
+    steps: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -225,6 +237,8 @@ class Run:
     drift: Drift | None = None
     disagreement: Disagreement | None = None
     step_times: tuple[StepTime, ...] = ()
+    session: Session | None = None  # None: the capture had one run
+    shapes: BatchShapes | None = None
 
     @property
     def of_molecules(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from molprof.analysis.drift.model import Drift
 from molprof.analysis.figures.figure import Figure, of_run, without_gpu
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import PhaseFigures, Run
@@ -19,6 +20,12 @@ def _count(name: str, label: str, compared: bool = True, of_molecules: bool = Fa
 
 def _of_blocks(name: str, label: str, compared: bool = True) -> Figure:
     return _count(name, label, compared, of_molecules=True)
+
+
+def _of_drift(name: str, label: str, unit: Unit, value: Callable[[Drift], Value]) -> Figure:
+    """A figure of the drift of the run's blocks."""
+    read = of_run(lambda run: None if run.drift is None else value(run.drift))
+    return Figure(name, "Tokens", label, unit, read, of_molecules=True)
 
 
 def _mean(name: str, label: str, value: Callable[[Run], float | None], group: str = "Tokens") -> Figure:
@@ -45,6 +52,13 @@ TOKENS = (
     _mean("free_positions_per_block", "FREE positions per block", lambda run: run.free_positions_per_block),
     _mean("coordinate_tokens_per_block", "coordinate tokens per block", lambda run: run.coordinate_tokens_per_block),
     _of_blocks("junk_tokens", "junk tokens"),
+    _of_drift("drift_blocks", "blocks with drift (not good)", "count", lambda drift: drift.drift_blocks),
+    _of_drift(
+        "drift_block_ratio",
+        "share of blocks with drift",
+        "ratio",
+        lambda drift: None if drift.states is None else per(drift.drift_blocks, sum(drift.states.values())),
+    ),
     _of_blocks("junk_blocks", "blocks with junk"),
     _of_blocks("filler_tokens", "filler tokens"),
     _of_blocks("malformed_blocks", "malformed blocks"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from molprof.analysis.certificate.findings import doubts_about
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings import attention, copies, gpu_idle, processor, profiling, rows
@@ -27,7 +30,11 @@ QUERIES = (*(query for rule in RULES for query in rule.queries), SPAN)
 def find_all(engine: Engine, report: Report) -> tuple[Finding, ...]:
     """What all rules find in the trace that `engine` holds, the largest gain first, unbounded ones last."""
     scope = read_scope(engine, report)
-    found = [finding for rule in RULES for finding in rule.find(engine, report, scope)]
+    found = [
+        replace(finding, uncertain=doubts_about(report.certificate, finding.id))
+        for rule in RULES
+        for finding in rule.find(engine, report, scope)
+    ]
     return tuple(
         sorted(found, key=lambda finding: -1.0 if finding.gain_ratio is None else finding.gain_ratio, reverse=True)
     )

@@ -46,8 +46,8 @@ def draw(subject: Subject) -> Figure:
         axis.set_title(title)
     axes[-1].set_xlabel("tokens in a coordinate block")
     labels = [
-        f"{caption(label)}: {counted(sum(blocks.values()), 'block')}"
-        for (label, _), blocks in zip(named, written, strict=True)
+        f"{caption(label)}: {counted(sum(blocks.values()), 'block')}{_with_drift(report)}"
+        for (label, report), blocks in zip(named, written, strict=True)
     ]
     legend_below(figure, handles, labels, 2)
     return figure
@@ -87,6 +87,12 @@ def _tick(tokens: int) -> str:
 
 def _random(report: Report) -> bool:
     return report.run is not None and report.run.setup.random
+
+
+def _with_drift(report: Report) -> str:
+    """How many blocks are not good: one that never reads x,y,z has no junk, and so stands over 0."""
+    drift = None if report.run is None else report.run.drift
+    return "" if drift is None or drift.drift_blocks is None else f", {count_text(drift.drift_blocks)} with drift"
 
 
 def _blocks(report: Report, table: str) -> dict[int, int]:

@@ -17,13 +17,14 @@ FORMATS = {
 }
 
 
-def render(document: Document, form: str = "table") -> str:
-    """The document in the format `form`, ending with a newline.
+def render(document: Document, form: str = "table", terminal: int | None = None) -> str:
+    """The document in the format `form`, ending with a newline; a table for a terminal of so many columns, if given.
 
     Raises:
         UsageError: no such format, or one that cannot hold the document.
     """
     if form not in FORMATS:
         raise UsageError(f"unknown format {form!r}; known: {', '.join(sorted(FORMATS))}")
-    text: str = import_module(FORMATS[form][0]).render(document)
+    module = import_module(FORMATS[form][0])
+    text: str = module.render(document, terminal) if form == "table" else module.render(document)
     return text

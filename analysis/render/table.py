@@ -1,4 +1,7 @@
-"""Documents for a terminal: aligned, at most 100 columns wide. A table that is wider is split, its keys repeated."""
+"""Documents for a terminal: aligned, at most 100 columns wide. A table that is wider is split, its keys repeated.
+
+Results of queries are as wide as they are, but where the terminal is known their lines are cut to it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from molprof.common.text import escaped
 from molprof.common.values import width
 
 WIDTH = 100
+# Of tables for a small window. On a narrower terminal lines break: numbers would be cut.
+NARROW = 60
 # Rows of a detail.
 ROWS = 12
 _INDENT, _MARK = "  ", "* "
@@ -26,23 +31,24 @@ _NUMBER = re.compile(r"(?<=\d) (?=(?:[nµm]?s|%|[kMG]?B)(?:\W|$))")
 _Piece = dict[int, int]
 
 
-def render(document: Document) -> str:
-    """The document as plain text, ending with a newline."""
-    title = _cut(escaped(document.title), WIDTH)
+def render(document: Document, terminal: int | None = None) -> str:
+    """The document as plain text, ending with a newline; `terminal` is the number of columns, if it is for one."""
+    room = WIDTH if terminal is None else max(NARROW, min(WIDTH, terminal))
+    title = _cut(escaped(document.title), room)
     blocks = [f"{title}\n{'=' * width(title)}"] if title else []
     blocks.extend(
-        "\n".join(_cut(words, WIDTH) for words in _words(f"WARNING: {escaped(line)}", WIDTH, _INDENT))
+        "\n".join(_cut(words, room) for words in _words(f"WARNING: {escaped(line)}", room, _INDENT))
         for line in document.warnings
     )
     if document.summary:
-        blocks.append("\n".join(_notes(document.summary)))
+        blocks.append("\n".join(_notes(document.summary, room)))
     sections = list(_flat(document.sections))
     # Tables of the same columns share their widths, so that they stand under each other.
     rows: dict[tuple[Column, ...], list[list[str]]] = {}
     for section in sections:
         if section.table is not None:
             rows.setdefault(section.table.columns, []).extend(shown_rows(section)[0])
-    blocks.extend(block for section in sections if (block := _section(section, rows)))
+    blocks.extend(block for section in sections if (block := _section(section, rows, room, terminal)))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -67,14 +73,14 @@ def _flat(sections: Iterable[Section]) -> Iterator[Section]:
         yield from _flat(section.parts)
 
 
-def _pieces(table: Table, rows: Sequence[Sequence[str]]) -> list[_Piece]:
+def _pieces(table: Table, rows: Sequence[Sequence[str]], room: int) -> list[_Piece]:
     """The pieces of a table that holds `rows`: the keys, then as many other columns as fit when text is cut."""
     titles = [escaped(column.title) for column in table.columns]
     cells = [max((width(escaped(row[place])) for row in rows), default=0) for place in range(len(titles))]
     widths = {place: max(cells[place], width(title)) for place, title in enumerate(titles)}
     if table.wide:
         return [{place: min(size, _LONGEST) for place, size in widths.items()}]
-    if _surplus(widths, table) > 0:
+    if _surplus(widths, table, room) > 0:
         # Titles go over several lines before cells are cut.
         for place, title in enumerate(titles):
             widths[place] = max(cells[place], *map(width, title.split(" ")))
@@ -82,11 +88,12 @@ def _pieces(table: Table, rows: Sequence[Sequence[str]]) -> list[_Piece]:
     pieces: list[list[int]] = []
     for group in _groups(table):
         wider = [*pieces[-1], *group] if pieces else []
-        if pieces and _surplus({place: min(widths[place], _least(place, table)) for place in wider}, table) <= 0:
+        least = {place: min(widths[place], _least(place, table)) for place in wider}
+        if pieces and _surplus(least, table, room) <= 0:
             pieces[-1] = wider
         else:
             pieces.append([*keys, *group])
-    return [_fitted({place: widths[place] for place in piece}, table) for piece in pieces or [keys]]
+    return [_fitted({place: widths[place] for place in piece}, table, room) for piece in pieces or [keys]]
 
 
 def _groups(table: Table) -> Iterator[range]:
@@ -101,9 +108,9 @@ def _least(place: int, table: Table) -> int:
     return WIDTH if table.columns[place].numeric else _SHORTEST_KEY if place < table.keys else _SHORTEST
 
 
-def _surplus(piece: _Piece, table: Table) -> int:
+def _surplus(piece: _Piece, table: Table, room: int) -> int:
     """By how much a line is too wide."""
-    return len(_INDENT) + sum(size + _gap(table.columns[place]) for place, size in piece.items()) - 2 - WIDTH
+    return len(_INDENT) + sum(size + _gap(table.columns[place]) for place, size in piece.items()) - 2 - room
 
 
 def _gap(column: Column) -> int:
@@ -111,29 +118,36 @@ def _gap(column: Column) -> int:
     return 1 if column.joined else 2
 
 
-def _fitted(piece: _Piece, table: Table) -> _Piece:
+def _fitted(piece: _Piece, table: Table, room: int) -> _Piece:
     """The piece, cut so that a line fits: the widest text first, then text further, numbers as the last resort."""
     limits = {place: _least(place, table) for place in piece}
     texts = {place: _LAST for place in piece if not table.columns[place].numeric}
     for least in (limits, limits | texts, dict.fromkeys(piece, _LAST)):
-        while _surplus(piece, table) > 0 and (wide := [place for place in piece if piece[place] > least[place]]):
+        while _surplus(piece, table, room) > 0 and (wide := [place for place in piece if piece[place] > least[place]]):
             piece[max(wide, key=piece.__getitem__)] -= 1
     return piece
 
 
-def _section(section: Section, all_rows: Mapping[tuple[Column, ...], Sequence[Sequence[str]]]) -> str:
+def _section(
+    section: Section, all_rows: Mapping[tuple[Column, ...], Sequence[Sequence[str]]], room: int, terminal: int | None
+) -> str:
     rows, more = shown_rows(section)
-    lines = [_cut(line, WIDTH) for line in _words(escaped(section.title), WIDTH, _INDENT)] if section.title else []
-    lines += _notes((*section.notes, *more))
+    lines = [_cut(line, room) for line in _words(escaped(section.title), room, _INDENT)] if section.title else []
+    tables: list[str] = []
     if (table := section.table) is not None and table.shown:
-        pieces = _pieces(table, all_rows[table.columns])
-        lines.append("\n\n".join(_text(table, rows, piece) for piece in pieces))
-    return "\n".join(lines)
+        pieces = _pieces(table, all_rows[table.columns], room)
+        # Nothing that is shown without a terminal is cut: another program may read it.
+        limit = terminal if table.wide and table.titled else None
+        if limit is not None and _surplus(pieces[0], table, limit) > 0:
+            more += (f"lines are cut to {limit} columns; --format csv has them whole",)
+        tables = [_text(table, rows, piece, room, limit) for piece in pieces]
+    lines += _notes((*section.notes, *more), room)
+    return "\n".join([*lines, "\n\n".join(tables)] if tables else lines)
 
 
-def _text(table: Table, rows: Sequence[Sequence[str]], piece: _Piece) -> str:
+def _text(table: Table, rows: Sequence[Sequence[str]], piece: _Piece, room: int, limit: int | None) -> str:
     if not table.titled:
-        return "\n".join(line for row in rows for line in _pair(row, table, piece))
+        return "\n".join(line for row in rows for line in _pair(row, table, piece, room))
     # Titles word by word, the last words next to the cells.
     wrapped = {place: _words(escaped(table.columns[place].title), size) for place, size in piece.items()}
     height = max(map(len, wrapped.values()))
@@ -143,21 +157,21 @@ def _text(table: Table, rows: Sequence[Sequence[str]], piece: _Piece) -> str:
     for number, row in enumerate(rows):
         indent = _MARK if number in table.marked else _INDENT
         lines.append(_line([row[place] for place in piece], table, piece, indent))
-    return "\n".join(lines)
+    return "\n".join(lines if limit is None else (_cut(line, limit) for line in lines))
 
 
-def _pair(row: Sequence[str], table: Table, piece: _Piece) -> Iterator[str]:
+def _pair(row: Sequence[str], table: Table, piece: _Piece, columns: int) -> Iterator[str]:
     """A name and what there is to say about it, over as many lines as that needs."""
     head = _line(row[:1], table, {0: piece[0]})
     indent = len(_INDENT) + piece[0] + _gap(table.columns[1])
-    room = WIDTH - indent
+    room = (NARROW if table.narrow else columns) - indent
     for line in _words(escaped(row[1]), room):
         yield f"{head:{indent}}{line if table.wide else _cut(line, room)}".rstrip()
         head = ""
 
 
-def _notes(notes: Iterable[str]) -> list[str]:
-    room = WIDTH - len(_INDENT)
+def _notes(notes: Iterable[str], room: int) -> list[str]:
+    room -= len(_INDENT)
     return [_INDENT + _cut(line, room) for note in notes for line in _words(escaped(note), room, _INDENT)]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from string import ascii_letters
@@ -250,7 +252,12 @@ def check_result(output: Path | None, force: bool) -> None:
 
 def deliver(document: Document, style: str = "table", output: Path | None = None) -> None:
     """Write the document in one of `FORMATS` to OUT, or to stdout."""
-    write(render(document, style), output)
+    write(render(document, style, terminal_columns() if output is None else None), output)
+
+
+def terminal_columns() -> int | None:
+    """Columns of the terminal that stdout is; None where it is none. There COLUMNS has its say, as for the help."""
+    return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
 
 
 def write(result: str | bytes, output: Path | None = None) -> None:

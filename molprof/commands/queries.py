@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from molprof.commands.options import write
+from molprof.commands.options import terminal_columns, write
 
 
 @click.command("queries")
@@ -28,7 +28,7 @@ def command(name: str | None, sql: bool) -> None:
     if name is None:
         if sql:
             raise click.UsageError("--sql requires NAME")
-        write(module_list(known))
+        write(module_list(known, terminal_columns()))
         return
     module = find_module(name, known)
     write(standalone_sql(module.name, known) if sql else module_page(module))

@@ -21,6 +21,7 @@ from molprof.commands.options import (
     reading_options,
     result_options,
     sweeps_expanded,
+    terminal_columns,
     write,
 )
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 @click.command("report", cls=Submittable)
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
 @click.option("--stacks", is_flag=True, help="Read Python stacks too. No figure needs them.")
-@fail_if_option("'junk_tokens>0' or 'wall_ns>2s'")
+@fail_if_option("'drift_blocks>0' or 'wall_ns>2s'")
 @given_options
 @reading_options
 @result_options()
@@ -72,7 +73,7 @@ def command(
       molprof report killed-job.json.gz --partial
       zcat trace.json.gz | molprof report -
       molprof report foreign.json.gz --tokens 96000 --molecules 64
-      molprof report trace.json.gz --fail-if 'junk_tokens>0' --fail-if 'launches_per_token>30'
+      molprof report trace.json.gz --fail-if 'drift_blocks>0' --fail-if 'launches_per_token>30'
       molprof report my-sweep --format json -o reports
       molprof report my-sweep --format json -o reports --submit slurm
     """
@@ -141,7 +142,7 @@ def _deliver(reports: Sequence[Report], style: str, outputs: Sequence[Path | Non
 
     documents = [report_document(report) for report in reports]
     if outputs[0] is None and len(documents) > 1:
-        texts = [render(document, style).rstrip("\n") for document in documents]
+        texts = [render(document, style, terminal_columns()).rstrip("\n") for document in documents]
         write("[\n" + ",\n".join(texts) + "\n]" if style == "json" else "\n\n".join(texts))
         return
     for document, place in zip(documents, outputs, strict=True):

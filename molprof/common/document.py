@@ -45,6 +45,7 @@ class Table:
     keys: int = 1  # first columns, which each piece of a wide table repeats
     missing: str = NOT_RECORDED  # what stands for None
     wide: bool = False  # lines may have any length: results of queries, paths to copy
+    narrow: bool = False  # texts beside names wrap early, for a small window
 
     @property
     def titled(self) -> bool:
@@ -104,6 +105,6 @@ class Document:
     summary: tuple[str, ...] = ()  # the answer in a few sentences
 
 
-def pairs(rows: Sequence[Row], wide: bool = False) -> Table:
+def pairs(rows: Sequence[Row], wide: bool = False, narrow: bool = False) -> Table:
     """Names and what there is to say about each, without headings."""
-    return Table((Column(), Column()), rows, wide=wide)
+    return Table((Column(), Column()), rows, wide=wide, narrow=narrow)

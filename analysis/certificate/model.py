@@ -1,0 +1,150 @@
+"""What a certificate holds: for each group of figures whether the trace can bear it, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import Query
+from molprof.analysis.reader import TraceInfo
+
+Verdict = Literal["exact", "bounded", "not_to_be_had"]
+Group = Literal[
+    "gpu_work", "gpu_time", "gpu_idle", "launches", "links", "graphs", "steps", "host_time", "allocations"
+]  # fmt: skip
+# Groups of figures, in the order of display: what people call each.
+TITLES: Mapping[Group, str] = {
+    "gpu_work": "GPU work",
+    "gpu_time": "GPU time",
+    "gpu_idle": "GPU idle time",
+    "launches": "launches",
+    "links": "launch to work",
+    "graphs": "graphs",
+    "steps": "steps",
+    "host_time": "host time",
+    "allocations": "allocations",
+}
+ALL: tuple[Group, ...] = tuple(TITLES)
+_WORST: tuple[Verdict, ...] = ("not_to_be_had", "bounded", "exact")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A figure as reported, and what its true value may be; None: no limit is known. The suffix is the unit."""
+
+    figure: str  # path in the report's JSON where it has one, such as counts.kernels
+    low: float | None
+    value: float
+    high: float | None
+
+    @property
+    def below(self) -> float | None:
+        """By how much the truth may be less."""
+        return None if self.low is None else self.value - self.low
+
+    @property
+    def above(self) -> float | None:
+        """By how much the truth may be more."""
+        return None if self.high is None else self.high - self.value
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Why figures of one group are not exact."""
+
+    group: Group
+    verdict: Verdict  # never exact
+    reason: str
+    bounds: tuple[Bound, ...] = ()
+    evidence: dict[str, float | str | None] = field(default_factory=dict)  # the suffix is the unit
+    check: str = ""  # id of the check that found it
+    query: str = ""  # argument of `molprof query` that shows the evidence: name of a module
+    sql: str = ""  # what the check asked
+
+
+@dataclass(frozen=True)
+class Certified:
+    """The verdict on one group. Of a group without doubts that the trace lacks, not_to_be_had."""
+
+    group: Group
+    verdict: Verdict
+    reason: str | None  # None: exact
+    bounds: tuple[Bound, ...]
+    doubts: tuple[Doubt, ...]
+
+    @property
+    def title(self) -> str:
+        """Name for people."""
+        return TITLES[self.group]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Verdicts on all groups of figures; `verdict` is the worst of those that a check doubts."""
+
+    verdict: Verdict
+    groups: tuple[Certified, ...]
+
+    @property
+    def uncertain(self) -> tuple[Certified, ...]:
+        """Groups that a check doubts."""
+        return tuple(item for item in self.groups if item.doubts)
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """All doubts, by group."""
+        return tuple(doubt for item in self.groups for doubt in item.doubts)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What checks set their bounds against: counts and times of the whole trace, as the report has them."""
+
+    kernels: int
+    kernel_time_ns: int
+    launches: int
+    graph_launches: int
+    linked_kernels: int
+    launches_without_work: int
+    steps: int
+    step_kernels: int
+    devices: Mapping[str, tuple[int, int]]  # busy and idle ns by device
+    recorded: frozenset[Group]  # groups of which the trace holds anything
+
+    def per_step(self, more: int | None) -> Bound:
+        """Kernels per step, where steps may have up to `more` kernels; None: no limit is known."""
+        mean = self.step_kernels / self.steps
+        high = None if more is None else (self.step_kernels + more) / self.steps
+        return Bound("steps.kernels_per_step", mean, mean, high)
+
+
+@dataclass(frozen=True)
+class Check:
+    """What can make figures uncertain, and how it is found: `find` yields doubts."""
+
+    id: str
+    title: str
+    queries: tuple[Query, ...]  # the first is the evidence
+    find: Callable[[Engine, TraceInfo, Facts], Iterator[Doubt]]
+
+
+def worst(verdicts: Iterator[Verdict]) -> Verdict:
+    """The worst of them; exact if there are none."""
+    found = set(verdicts)
+    return next((verdict for verdict in _WORST if verdict in found), "exact")
+
+
+def combined(bounds: Iterator[Bound]) -> tuple[Bound, ...]:
+    """One bound for each figure: what several doubts take away or add may all be true at once."""
+    found: dict[str, Bound] = {}
+    for bound in bounds:
+        known = found.get(bound.figure)
+        if known is None:
+            found[bound.figure] = bound
+            continue
+        low = None if known.low is None or bound.below is None else known.low - bound.below
+        high = None if known.high is None or bound.above is None else known.high + bound.above
+        found[bound.figure] = Bound(bound.figure, low, bound.value, high)
+    return tuple(found.values())

@@ -1,0 +1,94 @@
+-- Runs of the profiler in one file, and correlation numbers that several launches share.
+--
+-- torch.profiler writes one span of category Trace for each of its runs.
+--
+-- Example:
+--   SELECT number, name, ts, dur, gap_ns
+--   FROM molprof_profiler_run
+--   ORDER BY number;
+
+INCLUDE PERFETTO MODULE molprof.devices;
+
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
+-- One row per run of the profiler, in order of start; empty where the trace has no such spans.
+CREATE PERFETTO TABLE molprof_profiler_run(
+  -- The span's slice.
+  id JOINID(slice.id),
+  -- Number of the run, from 1.
+  number LONG,
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Length, ns.
+  dur DURATION,
+  -- Name as recorded.
+  name STRING,
+  -- From the end of all earlier runs to the start of this one, ns; 0 where they overlap, null for the first.
+  gap_ns DURATION
+)
+AS
+SELECT
+  id,
+  ROW_NUMBER() OVER in_order AS number,
+  ts,
+  dur,
+  name,
+  MAX(0, ts - MAX(ts + dur) OVER (in_order ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) AS gap_ns
+FROM slice
+WHERE
+  category = 'Trace' AND name GLOB 'PyTorch Profiler*'
+WINDOW in_order AS (ORDER BY ts, id)
+ORDER BY
+  ts,
+  id;
+
+-- Idle time of each device between runs of the profiler: nothing recorded it.
+CREATE PERFETTO VIEW molprof_idle_between_runs(
+  -- Device number as text.
+  device STRING,
+  -- Idle time between runs, ns.
+  idle_ns DURATION
+)
+AS
+SELECT
+  idle.device,
+  SUM(MAX(0, MIN(idle.ts + idle.dur, run.ts) - MAX(idle.ts, run.ts - run.gap_ns))) AS idle_ns
+FROM molprof_profiler_run AS run
+JOIN molprof_device_idle AS idle
+  ON idle.ts < run.ts AND idle.ts + idle.dur > run.ts - run.gap_ns
+WHERE
+  run.gap_ns > 0
+GROUP BY
+  idle.device
+ORDER BY
+  idle.device;
+
+-- Correlation numbers that several launching calls of one process have, one row.
+CREATE PERFETTO VIEW molprof_shared_correlation(
+  -- Numbers that more than one launch or graph launch has.
+  numbers LONG,
+  -- Launches and graph launches that have one of them.
+  calls LONG
+)
+AS
+SELECT
+  COUNT() AS numbers,
+  IFNULL(SUM(calls), 0) AS calls
+FROM (
+  SELECT
+    COUNT() AS calls
+  FROM molprof_gpu_call AS call
+  JOIN slice
+    USING (id)
+  JOIN thread_track
+    ON thread_track.id = slice.track_id
+  JOIN thread
+    USING (utid)
+  WHERE
+    call.kind IS NOT NULL AND call.correlation IS NOT NULL
+  GROUP BY
+    thread.upid,
+    call.correlation
+  HAVING
+    COUNT() > 1
+);

@@ -1,0 +1,37 @@
+-- Graph launches whose work is not recorded.
+--
+-- Example:
+--   SELECT name, graph_launches, without_work, kernels
+--   FROM molprof_graph_without_work
+--   ORDER BY name;
+
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
+INCLUDE PERFETTO MODULE molprof.graphs;
+
+-- Calls that launch graphs, by name, where any of them has no work. Calls without a correlation number are left out.
+CREATE PERFETTO VIEW molprof_graph_without_work(
+  -- Name of the runtime or driver function.
+  name STRING,
+  -- Calls.
+  graph_launches LONG,
+  -- Calls without any kernel, copy or set.
+  without_work LONG,
+  -- Kernels of all of them.
+  kernels LONG
+)
+AS
+SELECT
+  name,
+  COUNT() AS graph_launches,
+  SUM(kernels + memory_operations = 0) AS without_work,
+  SUM(kernels) AS kernels
+FROM molprof_graph_launch
+WHERE
+  id IN (SELECT id FROM molprof_gpu_call WHERE correlation IS NOT NULL)
+GROUP BY
+  name
+HAVING
+  SUM(kernels + memory_operations = 0) > 0
+ORDER BY
+  name;

@@ -1,0 +1,174 @@
+"""What a comparison names as a cause: parts beyond their own noise, never the machine at equal work."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_trace
+from synthetic import Spec, captured
+
+from molprof.analysis.compare import compare
+from molprof.analysis.compare.causes import explained
+from molprof.analysis.compare.same_work import same_work
+from molprof.analysis.compare.statistics import mean_interval, paired_ratio, paired_ratio_interval, student
+from molprof.analysis.documents.verdict import comparison_verdict
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.run_model import RepeatFigures, Run, Spread
+from molprof.analysis.reports.load import load_report
+from molprof.common.manifest import Session
+from molprof.common.phases import PHASES
+
+# Host times of a pass on a quiet machine, ms.
+QUIET = {
+    "template": 4, "tokenize": 2, "setup": 3, "prefill": 30, "forward": 800, "processor": 40, "sampling": 60,
+    "bookkeeping": 10, "text": 1,
+}  # fmt: skip
+# How much slower the machine was in each round.
+SPEEDS = (1.0, 1.9, 1.2, 2.6, 1.1)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Report:
+    return load_report(tiny_trace.write(tmp_path / "trace.json", captured(Spec(gpu=False))))
+
+
+def measured(report: Report, speeds: Sequence[float], run: str | None = None, **more_ms: float) -> Report:
+    """The report with a timed pass at each speed, of `more_ms` in phases; `run` is its name in a session."""
+    assert report.run is not None
+    noise = itertools.cycle((1.0, 1.003, 0.998, 1.001, 0.999) if run == "b" else (1.001, 0.999, 1.002, 0.998))
+    repeats = []
+    for speed in speeds:
+        phases = {name: round(1e6 * speed * next(noise) * (QUIET[name] + more_ms.get(name, 0.0))) for name in PHASES}
+        repeats.append(RepeatFigures(sum(phases.values()), phases, 0, 0))
+    ordered = sorted(repeats, key=lambda repeat: repeat.wall_ns)
+    middle = ordered[len(ordered) // 2]
+    walls = [repeat.wall_ns for repeat in repeats]
+    session = None if run is None else Session("one", 0, run, [], list(range(len(speeds))), [0] * len(speeds))
+    setup = report.run.setup
+    changed = replace(
+        report.run,
+        setup=replace(setup, processor="slow" if more_ms else setup.processor),
+        phases={name: replace(item, wall_ns=middle.phases_ns[name]) for name, item in report.run.phases.items()},
+        wall_ns=Spread(middle.wall_ns, min(walls), max(walls), len(walls)),
+        repeats=tuple(repeats),
+        session=session,
+    )
+    return replace(report, run=changed)
+
+
+def test_rounds_find_what_the_machine_hides_from_separate_captures(base: Report) -> None:
+    first, other = measured(base, SPEEDS, "a"), measured(base, SPEEDS, "b", processor=30)
+    item = compare([first, other]).differences[0]
+    assert item is not None
+    assert (item.paired, item.rounds, item.significant, item.causes) == (True, 5, True, ("processor.host",))
+    assert item.wall_ns == sum(item.parts.values()) + item.residual_ns
+    low, high = item.intervals["processor.host"].low, item.intervals["processor.host"].high
+    assert low < 30e6 * sum(SPEEDS) / 5 < high
+
+    apart = measured(base, SPEEDS), measured(base, SPEEDS[::-1], processor=30)
+    item = compare(apart).differences[0]
+    assert item is not None
+    assert (item.paired, item.causes) == (False, ())
+
+
+def test_a_machine_that_slows_down_is_named_as_such(base: Report) -> None:
+    quiet, busy = measured(base, (1.0,) * 4), measured(base, (2.67,) * 4)
+    comparison = compare([quiet, busy])
+    (item,) = comparison.differences
+    assert item is not None
+    assert item.causes == ()
+    (sentence,) = comparison_verdict(comparison)
+    assert "takes 2.67x the time of" in sentence
+    assert "no part of unequal work differs beyond noise; +" in sentence
+    assert sentence.endswith("is the same work at another speed: the machine.")
+    assert any(note.startswith("not paired with ") for note in comparison.notes)
+    assert item.parts["machine.forward"] > 0.8 * item.wall_ns
+
+
+def test_the_same_run_twice_has_no_causes(base: Report) -> None:
+    item = compare([measured(base, SPEEDS, "a"), measured(base, SPEEDS, "b")]).differences[0]
+    assert item is not None
+    assert (item.causes, item.significant) == ((), False)
+    assert all(part.startswith("machine.") for part, ns in item.parts.items() if ns)
+
+
+def test_more_steps_are_a_cause_and_their_speed_is_not(base: Report, tmp_path: Path) -> None:
+    longer = Spec(batches=(("cffffe", "cfe"),), gpu=False)
+    other = load_report(tiny_trace.write(tmp_path / "longer.json", captured(longer)))
+    item = compare([measured(base, SPEEDS[:4]), measured(other, SPEEDS[:4])]).differences[0]
+    assert item is not None
+    assert "tokens.useful" in item.causes
+    assert not {part for part in item.causes if part.startswith(("forward", "machine"))}
+    assert item.parts["machine.forward"] < 0  # as long for more steps
+
+
+def test_too_few_rounds_give_no_interval(base: Report) -> None:
+    comparison = compare([measured(base, SPEEDS[:2], "a"), measured(base, SPEEDS[:2], "b", processor=30)])
+    item = comparison.differences[0]
+    assert item is not None
+    assert (item.significant, item.intervals, item.causes) == (None, {}, ())
+    assert any(note.startswith("no intervals with fewer than 3 rounds") for note in comparison.notes)
+    (sentence,) = comparison_verdict(comparison)
+    assert "(1.86 s against 1.80 s, paired, 2 rounds, too few to know the noise)" in sentence
+    assert sentence.endswith(": largest parts, of unknown noise: processor: host time (+43.4 ms, 98.1 %).")
+
+
+def test_rows_of_paired_runs_have_paired_ratios(base: Report) -> None:
+    comparison = compare([measured(base, SPEEDS, "a"), measured(base, SPEEDS, "b", processor=30)])
+    row = next(row for row in comparison.rows if row.figure.id == "processor_ns")
+    interval = row.ratio_intervals[1]
+    assert interval is not None
+    assert interval.low < 70 / 40 < interval.high
+    assert interval.high - interval.low < 0.02
+    assert row.ratios[1] == pytest.approx(70 / 40, rel=0.01)
+
+
+def changed(run: Run, **setup: Any) -> Run:
+    return replace(run, setup=replace(run.setup, **setup))
+
+
+def test_equal_work_is_told_by_settings_shapes_and_operators(base: Report) -> None:
+    run = base.run
+    assert run is not None
+    assert run.shapes is not None
+    other = changed(run, processor="other")
+    always = {"tokenize", "setup", "prefill", "forward"}
+    assert same_work(run, other) == always
+    assert same_work(changed(run, processor=None), changed(run, processor=None)) == set(PHASES)
+    assert same_work(run, run) == always  # two captures of one processor's name may have two versions of it
+    for name, value in (("model", "x"), ("threads", 7), ("batch_size", 9), ("torch", "x"), ("attention", "eager")):
+        assert same_work(run, changed(other, **{name: value})) == set()
+    wide = replace(run.shapes, prompt_widths=(99,))
+    assert same_work(run, replace(other, shapes=wide)) == {"forward"}
+    assert same_work(run, replace(other, shapes=replace(run.shapes, rows=(9,)))) == set()
+    forward = run.phases["forward"]
+    more = {**run.phases, "forward": replace(forward, leaf_operators=2 * (forward.leaf_operators or 1) + 9)}
+    assert "forward" not in same_work(run, replace(other, phases=more)) or forward.leaf_operators is None
+
+
+def test_without_unprofiled_times_there_is_no_difference(base: Report) -> None:
+    assert explained(None, base.run) is None
+
+
+@pytest.mark.parametrize(
+    ("freedom", "t"), [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (5, 2.5706), (9, 2.2622), (30, 2.0423)]
+)
+def test_students_t_is_that_of_the_tables(freedom: int, t: float) -> None:
+    assert student(0.95, freedom) == pytest.approx(t, abs=1e-4)
+
+
+def test_intervals_of_rounds() -> None:
+    interval = mean_interval([1.0, 2.0, 3.0])
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5), abs=1e-4)
+    assert mean_interval([1.0, 2.0]) is None
+    assert paired_ratio([2.0, 8.0], [1.0, 1.0]) == pytest.approx(4.0)
+    assert paired_ratio_interval([1.0, 1.0], [1.0, 1.0]) is None
+    found = paired_ratio_interval([3.0, 30.0, 300.0], [1.0, 10.0, 100.0])
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((3.0, 3.0))

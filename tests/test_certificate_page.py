@@ -1,0 +1,125 @@
+"""The certificate as people and programs see it: section, page, `--fail-if uncertain`, findings, stored reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import certified
+import pytest
+import tiny_trace
+
+from molprof.analysis.compare.thresholds import judge_comparison, judge_report, parse_threshold
+from molprof.analysis.documents.report import report_document
+from molprof.analysis.figures import Report
+from molprof.analysis.render import FORMATS, render
+from molprof.analysis.reports.load import load_report
+from molprof.analysis.reports.stored import read_stored
+from molprof.common.values import width
+
+CORPUS = os.environ.get("MOLPROF_CORPUS")
+needs_traces = pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to read")
+UNCERTAIN = parse_threshold("uncertain", relative=False)
+
+
+def tiny(tmp_path: Path, name: str = "tiny.json") -> Report:
+    """Its kernel `mystery` has no call, and its last launch no kernel."""
+    return load_report(tiny_trace.write(tmp_path / name, tiny_trace.document()))
+
+
+def section(report: Report) -> list[str]:
+    lines = render(report_document(report), "table").splitlines()
+    start = lines.index("Certificate")
+    return lines[start : lines.index("", start)]
+
+
+def judged(report: Report) -> tuple[str, ...]:
+    return judge_report(report, [UNCERTAIN]).broken
+
+
+def test_the_section_of_an_exact_trace_is_one_line(tmp_path: Path) -> None:
+    report = load_report(tiny_trace.write(tmp_path / "cpu.json", tiny_trace.cpu_document()))
+    assert section(report) == ["Certificate", "  every recorded figure is exact"]
+    assert judge_report(report, [UNCERTAIN]) == ((), (), ())
+
+
+def test_the_section_of_an_uncertain_trace(tmp_path: Path) -> None:
+    report = tiny(tmp_path)
+    assert section(report) == [
+        "Certificate",
+        "  GPU work        bounded: kernels 6 to 7 (a)",
+        "  GPU time        bounded: busy 67.0 µs to 70.0 µs (a)",
+        "  GPU idle time   bounded: idle 80.0 µs to 83.0 µs (a)",
+        "  launches        bounded: launches 4 to 5 (b)",
+        "  launch to work  bounded: launches without gpu work 0 to 1;",
+        "                  kernels without call 0 to 1 (a, b)",
+        "  steps           bounded: kernels per step 2.50 to 3.50 (a,",
+        "                  b)",
+        "  exact           graphs, host time",
+        "  (a)             1 launch at the end without GPU work:",
+        "                  recording cut; molprof query",
+        "                  certificate_launches TRACE",
+        "  (b)             1 kernel without recorded call: dropped;",
+        "                  molprof query certificate_launches TRACE",
+    ]
+    assert report_document(report).sections[0].title == "Certificate"
+    for style in FORMATS:
+        assert "without recorded call" in render(report_document(report), style), style
+    (line,) = judge_report(report, [UNCERTAIN]).broken
+    assert line == (
+        "uncertain: GPU work (bounded), GPU time (bounded), GPU idle time (bounded), launches (bounded), "
+        "launch to work (bounded), steps (bounded)"
+    )
+
+
+def test_comparisons_judge_all_traces(tmp_path: Path) -> None:
+    exact = load_report(tiny_trace.write(tmp_path / "cpu.json", tiny_trace.cpu_document()))
+    assert len(judge_comparison(["a", "b"], [tiny(tmp_path), exact], [UNCERTAIN]).broken) == 1
+    assert not judge_comparison(["a", "b"], [exact, exact], [UNCERTAIN]).broken
+
+
+def test_stored_reports_keep_the_certificate(tmp_path: Path) -> None:
+    report = tiny(tmp_path)
+    path = tmp_path / "report.json"
+    path.write_text(render(report_document(report), "json"))
+    stored = read_stored(path)
+    assert stored is not None
+    assert stored.certificate == report.certificate
+    content = json.loads(path.read_text())
+    assert list(content["certificate"]) == ["verdict", "groups"]
+    del content["certificate"]
+    path.write_text(json.dumps(content))
+    older = read_stored(path)
+    assert older is not None
+    assert judge_report(older, [UNCERTAIN]).untold == ("uncertain: uncertain is not recorded",)
+    assert "Certificate" not in render(report_document(older), "table").splitlines()
+
+
+@needs_traces
+def test_public_traces() -> None:
+    """The page has what was found in them; its table is read by people, so that it is what they agreed to."""
+    found = certified.reports(Path(str(CORPUS)))
+    tables = {"checks": certified.checks_table(), "traces": certified.traces_table(found)}
+    assert certified.PAGE.read_text() == certified.page(tables), "run: python docs/certified.py"
+    # 544 of the 546 launches of the capture are recorded into a graph, and start nothing.
+    exact = {name.split("/")[1].split(".")[0] for name, report in found.items() if not judged(report)}
+    assert exact >= {"torch_compile_triton", "v100_resnet_ddp", "mi300x_sglang_qwen3_8b_capture_bs32"}
+    for name, report in found.items():
+        assert max(map(width, section(report))) <= 60, name
+    report = found["traces/b200_vllm_eager.json.gz"]
+    (finding,) = (finding for finding in report.findings if finding.id == "attention_small")
+    assert finding.uncertain == "GPU time: 74 overlaps of work on a stream (union against sum)"
+    assert "  uncertain  GPU time: 74 overlaps" in render(report_document(report), "table")
+
+
+@needs_traces
+def test_the_command_fails_and_names_the_groups() -> None:
+    path = Path(str(CORPUS), "traces", "mi300x_vllm_decode_graph.json.gz")
+    command = [sys.executable, "-m", "molprof", "report", str(path), "--format", "json", "--fail-if", "uncertain"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr == "failed: uncertain: allocations (not to be had)\n"
+    assert json.loads(result.stdout)["certificate"]["verdict"] == "not_to_be_had"
