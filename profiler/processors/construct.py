@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import pkgutil
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -115,9 +116,11 @@ class Construction:
         if _TEMPLATES not in self._names:
             return None
         if isinstance(named := self.given.get(_TEMPLATES), str):
-            from molprof.profiler.processors import find_factory
-
-            builder: Callable[..., Any] | None = find_factory(named)
+            try:
+                builder: Callable[..., Any] | None = pkgutil.resolve_name(named)
+            except (ImportError, AttributeError, ValueError) as problem:
+                hint = "--processor-arg templates=package.module:function"
+                raise UsageError(f"no function {named!r} makes templates: {problem}", hint) from problem
         else:
             builder = None if _TEMPLATES in self.given else _annotated_builder(self.factory)
         if builder is not None:
