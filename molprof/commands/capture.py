@@ -27,6 +27,7 @@ from molprof.common.errors import UsageError
 from molprof.common.files import next_free
 from molprof.common.settings import ATTENTION, AUTO, COMPILE, DTYPES, KV_CACHES, SAMPLING, WEIGHTS, CaptureSettings
 from molprof.common.text import escaped
+from molprof.common.threads import let_threads_sleep
 from molprof.common.values import bytes_text
 from molprof.profiler.capture.tracefile import OutputFile, default_name, trace_stem
 from molprof.profiler.models.architecture import NAMED, check_folder, check_preset
@@ -137,7 +138,7 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
     help="Threads that build templates.  [default: SLURM_CPUS_PER_TASK, else half the cores and 1; at most 8]",
 )
 @_setting("--template-cache", is_flag=True, help="Keep the template of a molecule that a pass generates again.")
-@_setting("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one per core]")
+@_setting("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one core fewer than there are]")
 @_setting("--trust-remote-code", is_flag=True, help="Let a model from the hub run its own code.")
 @file_option(*_ENDINGS, folder_for="several runs")
 @submit_options
@@ -196,6 +197,7 @@ def command(context: click.Context, /, output: Path, force: bool, submission: Su
         task = Task(trace_stem(output.name), ("capture", *own_arguments(context)), str(output.absolute()))
         submit_command(submission, "capture", [task])
         return
+    let_threads_sleep()
     from molprof.profiler.capture.capture import capture_together
 
     written: list[Path] = []
