@@ -45,7 +45,13 @@ ANALYSIS = (
 )
 PROFILER = (
     ("molprof.profiler.models", "molprof.profiler.cluster", "molprof.profiler.environment"),
-    ("molprof.profiler.molecules", "molprof.profiler.project", "molprof.profiler.sweep", "molprof.profiler.wheels"),
+    (
+        "molprof.profiler.molecules",
+        "molprof.profiler.project",
+        "molprof.profiler.sweep",
+        "molprof.profiler.wheels",
+        "molprof.profiler.machine",
+    ),
     ("molprof.profiler.processors", "molprof.profiler.drift", "molprof.profiler.doctor"),
     ("molprof.profiler.decoding", "molprof.profiler.presets"),
     ("molprof.profiler.capture",),
