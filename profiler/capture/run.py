@@ -62,7 +62,11 @@ class CapturedRun:
         report: Report = lambda progress: None,
         name: str = "",
     ) -> None:
-        processor = None if settings.processor is None else make_processor(settings.processor, loaded.target)
+        processor = (
+            None
+            if settings.processor is None
+            else make_processor(settings.processor, loaded.target, settings.processor_args)
+        )
         runner = Runner(loaded, processor, settings)
         plans = runner.plan(prompts.prompts)
         if settings.window is not None:

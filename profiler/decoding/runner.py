@@ -156,6 +156,8 @@ class Runner:
             with marks.setup("template", number):
                 molecules = [prompt.molecule for prompt in plan.row_prompts if prompt.molecule is not None]
                 templates = self.templates.build(molecules)
+                if (set_prompts := getattr(self.processor, "set_prompts", None)) is not None:
+                    set_prompts(plan.row_prompts)
                 studied = self.processor.start(templates, plan.prompt_width)
                 studied = studied if wrap is None else wrap(studied)
         if self.settings.sampling != "greedy":
