@@ -7,9 +7,9 @@
 --   FROM molprof_profiler_run
 --   ORDER BY number;
 
-INCLUDE PERFETTO MODULE molprof.devices;
+INCLUDE PERFETTO MODULE molprof.certificate_calls;
 
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
+INCLUDE PERFETTO MODULE molprof.devices;
 
 -- One row per run of the profiler, in order of start; empty where the trace has no such spans.
 CREATE PERFETTO TABLE molprof_profiler_run(
@@ -77,18 +77,12 @@ SELECT
 FROM (
   SELECT
     COUNT() AS calls
-  FROM molprof_gpu_call AS call
-  JOIN slice
-    USING (id)
-  JOIN thread_track
-    ON thread_track.id = slice.track_id
-  JOIN thread
-    USING (utid)
+  FROM molprof_checked_call
   WHERE
-    call.kind IS NOT NULL AND call.correlation IS NOT NULL
+    role IN ('launch', 'graph_launch') AND correlation IS NOT NULL
   GROUP BY
-    thread.upid,
-    call.correlation
+    upid,
+    correlation
   HAVING
     COUNT() > 1
 );

@@ -148,8 +148,8 @@ def test_runs_of_the_profiler(tmp_path: Path) -> None:
         ([work("kernel", "a", 4, 8, 1)], (0, 0, 0, 0, 0, 0, 4000, 3000, 4000.0)),
         ([work("kernel", "a", 4, 12, 1)], (0, 0, 1, 1000, 0, 0, 4000, -1000, 4000.0)),
         ([work("kernel", "a", -2, 4, 1)], (1, 2000, 0, 0, 0, 0, -2000, 13_000, -2000.0)),
-        ([call("cudaEventRecord", 4, 0)], (0, 0, 0, 0, 1, 4000, None, None, None)),
-        ([call("cudaEventRecord", 4, 0, tid=101)], (0, 0, 0, 0, 0, 0, None, None, None)),
+        ([call("cudaLaunchKernel", 4, 0)], (0, 0, 0, 0, 1, 4000, None, None, None)),
+        ([call("cudaLaunchKernel", 4, 0, tid=101)], (0, 0, 0, 0, 0, 0, None, None, None)),
     ],
 )
 def test_clocks(tmp_path: Path, events: list[Any], expected: tuple[Any, ...]) -> None:
@@ -157,7 +157,9 @@ def test_clocks(tmp_path: Path, events: list[Any], expected: tuple[Any, ...]) ->
     with events_loaded(tmp_path, events) as rows:
         assert rows("certificate_clocks", "SELECT * FROM molprof_clock") == [expected]
         slack = [] if expected[7] is None else [(expected[7],)]
-        assert rows("certificate_clocks", "SELECT slack FROM molprof_waited_work") == slack
+        assert rows("certificate_clocks", "SELECT slack FROM molprof_device_sync") == slack
+        roles = rows("certificate_calls", "SELECT ts, ts_end, role, tid FROM molprof_checked_call")
+        assert roles[-1] == (10_000, 15_000, "device_sync", 100) or expected[0]
 
 
 def test_processes_and_memory_events(tmp_path: Path) -> None:
