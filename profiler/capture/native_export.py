@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def refuse_native(output: Path) -> None:
 
 def exports_native() -> bool:
     """Whether torch.profiler writes other than JSON to a file `x.pftrace`; exports a recording of nothing."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # as of a recorded pass: it writes two lines otherwise
     import torch
 
     with tempfile.TemporaryDirectory(prefix="molprof-") as folder:
