@@ -70,6 +70,7 @@ class CaptureSettings:
     template_cache: bool = False
     threads: int | None = None
     trust_remote_code: bool = False
+    processor_args: tuple[str, ...] = ()  # `KEY=VALUE` texts for a processor of the user's own
     prompt_format: str = PROMPT  # prompt_format, answer_format: see `TextFormat`
     answer_format: str = ANSWER
 
@@ -93,6 +94,7 @@ class CaptureSettings:
             )
         if not 0 < self.top_p <= 1:
             raise UsageError(f"--top-p {self.top_p} is not in (0, 1]", hint="0.9 keeps 90 % of the mass")
+        object.__setattr__(self, "processor_args", tuple(self.processor_args))  # JSON has lists
         _ = self.text_format
         for applies, message, hint in self._conflicts():
             if applies:
@@ -122,6 +124,11 @@ class CaptureSettings:
                 self.disagreement and self.processor is None,
                 "disagreement is between the model and a logits processor, and this run has none",
                 "--lp or --processor NAME",
+            ),
+            (
+                bool(self.processor_args) and ":" not in (self.processor or ""),
+                "--processor-arg is for a processor of your own",
+                "--processor package.module:Class",
             ),
             (
                 self.prompts is not None and self.smiles is not None,
