@@ -32,14 +32,26 @@ ANALYSIS = (
     ("molprof.analysis.reader",),
     ("molprof.analysis.certificate",),
     ("molprof.analysis.figures", "molprof.analysis.query"),
-    ("molprof.analysis.findings", "molprof.analysis.compare", "molprof.analysis.trim", "molprof.analysis.ui"),
+    (
+        "molprof.analysis.findings",
+        "molprof.analysis.compare",
+        "molprof.analysis.trim",
+        "molprof.analysis.ui",
+        "molprof.analysis.origin",
+    ),
     ("molprof.analysis.reports", "molprof.analysis.bench", "molprof.analysis.ranks"),
     ("molprof.analysis.plots",),
     ("molprof.analysis.documents",),
 )
 PROFILER = (
     ("molprof.profiler.models", "molprof.profiler.cluster", "molprof.profiler.environment"),
-    ("molprof.profiler.molecules", "molprof.profiler.project", "molprof.profiler.sweep", "molprof.profiler.wheels"),
+    (
+        "molprof.profiler.molecules",
+        "molprof.profiler.project",
+        "molprof.profiler.sweep",
+        "molprof.profiler.wheels",
+        "molprof.profiler.machine",
+    ),
     ("molprof.profiler.processors", "molprof.profiler.drift", "molprof.profiler.doctor"),
     ("molprof.profiler.decoding", "molprof.profiler.presets"),
     ("molprof.profiler.capture",),

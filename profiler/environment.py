@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import re
 import subprocess
@@ -49,6 +50,7 @@ def environment(device: torch.device) -> Environment:
         cpu=_cpu(),
         cores=processors(),
         threads=torch.get_num_threads(),
+        wait_policy=os.environ.get("OMP_WAIT_POLICY"),
     )
 
 

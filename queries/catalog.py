@@ -26,7 +26,10 @@ _CREATE_WORD = re.compile(r"^CREATE PERFETTO\b", re.MULTILINE)
 _INCLUDE = re.compile(r"^INCLUDE PERFETTO MODULE ([\w.]+);$", re.MULTILINE)
 _EXAMPLE = re.compile(r"Example(?: \((?P<defaults>[^)]*)\))?:\n(?P<sql>.*)", re.DOTALL)
 # The first phrase found decides: a rate is not an amount.
-_UNITS = (("bytes per second", "bytes/s"), (", ns", "ns"), ("ns since", "ns"), ("bytes", "bytes"), ("0 to 1", "ratio"))
+_UNITS = (
+    ("bytes per second", "bytes/s"), (", ns", "ns"), ("ns since", "ns"), ("bytes", "bytes"), ("0 to 1", "ratio"),
+    ("in joules", "J"), ("in watts", "W"), ("in the counter's unit", "as recorded"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,100 +1,80 @@
 -- Times of a trace that contradict each other: of the host and the GPU, and of the host alone.
 --
 -- GPU work cannot begin before its call, nor end after a device sync that waited for it. Correlation numbers rise with
--- time in each thread, so a call with a higher number that begins earlier shows a clock that went back.
+-- time in each thread, so a launch with a higher number that begins earlier shows a clock that went back.
 --
 -- Example:
---   SELECT early_work, earliest_ns, late_work, latest_ns, backward_calls, backward_ns
+--   SELECT early_work, earliest_ns, late_syncs, latest_ns, backward_calls, backward_ns
 --   FROM molprof_clock
 --   ORDER BY early_work;
 
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
+INCLUDE PERFETTO MODULE molprof.certificate_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.work_calls;
 
--- GPU work that a device sync waited for. Only of processes whose work is on one device: a device sync waits for the
--- current one, whose number is not recorded.
-CREATE PERFETTO TABLE molprof_waited_work(
-  -- The kernel, copy or set.
+-- Device syncs with the last GPU work that they waited for: of launches that ended between the sync before and this one.
+-- Only of processes whose work is on one device: a device sync waits for the current one, whose number is not recorded.
+CREATE PERFETTO TABLE molprof_device_sync(
+  -- The call's slice.
   id JOINID(slice.id),
-  -- From its end to the end of the sync, ns; below 0 where the clocks disagree.
+  -- From the end of that work to the end of the sync, ns; below 0 where the clocks disagree.
   slack DURATION
 )
 AS
 WITH
   sync AS (
     SELECT
-      call.ts,
-      call.ts + call.dur AS ts_end,
-      thread.upid
-    FROM molprof_gpu_call AS call
-    JOIN slice
-      USING (id)
-    JOIN thread_track
-      ON thread_track.id = slice.track_id
-    JOIN thread
-      USING (utid)
-    WHERE
-      call.name GLOB '*DeviceSynchronize'
-  ),
-  submitted AS (
-    SELECT
-      work.id,
-      work.device,
-      work.ts + work.dur AS work_end,
-      call.ts + call.dur AS call_end,
-      thread.upid
-    FROM molprof_gpu_work_call AS link
-    JOIN molprof_gpu_work AS work
-      ON work.id = link.work_id
-    JOIN slice AS call
-      ON call.id = link.call_id
-    JOIN thread_track
-      ON thread_track.id = call.track_id
-    JOIN thread
-      USING (utid)
-  ),
-  -- The first sync that began after the call; window over both in order of time.
-  ordered AS (
-    SELECT
-      upid,
       id,
-      work_end,
-      call_end AS at,
-      NULL AS sync_end
-    FROM submitted
-    WHERE
-      upid IN (SELECT upid FROM submitted GROUP BY upid HAVING COUNT(DISTINCT device) = 1)
-    UNION ALL
-    SELECT
-      upid,
-      NULL,
-      NULL,
       ts,
-      ts_end
-    FROM sync
+      ts_end,
+      upid,
+      LAG(ts, 1, -1) OVER (PARTITION BY upid ORDER BY ts, id) AS last_ts
+    FROM molprof_checked_call
+    WHERE
+      role = 'device_sync'
   ),
-  waited AS (
+  last AS (
     SELECT
-      id,
-      work_end,
-      MIN(sync_end) OVER (
-        PARTITION BY upid
-        ORDER BY at
-        RANGE BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING
-      ) AS sync_end
-    FROM ordered
+      sync.id,
+      sync.upid,
+      sync.ts_end,
+      MAX(work.ts + work.dur) AS work_end,
+      MIN(work.device) AS first_device,
+      MAX(work.device) AS last_device
+    FROM sync
+    -- In this order, the engine searches the calls between two syncs.
+    CROSS JOIN molprof_checked_call AS call
+    CROSS JOIN molprof_gpu_work_call AS link
+    CROSS JOIN molprof_gpu_work AS work
+    WHERE
+      call.ts >= sync.last_ts
+      AND call.ts < sync.ts
+      AND call.ts_end <= sync.ts
+      AND call.upid = sync.upid
+      AND link.call_id = call.id
+      AND work.id = link.work_id
+    GROUP BY
+      sync.id
+  ),
+  process AS (
+    SELECT
+      upid
+    FROM last
+    GROUP BY
+      upid
+    HAVING
+      MIN(first_device) = MAX(last_device)
   )
 SELECT
-  id,
-  sync_end - work_end AS slack
-FROM waited
-WHERE
-  id IS NOT NULL AND sync_end IS NOT NULL
+  last.id,
+  last.ts_end - last.work_end AS slack
+FROM last
+JOIN process
+  USING (upid)
 ORDER BY
-  id;
+  last.id;
 
 -- Contradictions, one row.
 CREATE PERFETTO VIEW molprof_clock(
@@ -102,11 +82,11 @@ CREATE PERFETTO VIEW molprof_clock(
   early_work LONG,
   -- The largest time by which it does, ns; 0 where none does.
   earliest_ns DURATION,
-  -- GPU work that ends after a device sync that waited for it.
-  late_work LONG,
-  -- The largest time by which it does, ns; 0 where none does.
+  -- Device syncs that end before GPU work that they waited for.
+  late_syncs LONG,
+  -- The largest time by which they do, ns; 0 where none does.
   latest_ns DURATION,
-  -- Runtime and driver calls that begin before one of their thread with a lower correlation number.
+  -- Launches that begin before one of their thread with a lower correlation number.
   backward_calls LONG,
   -- The largest time by which they do, ns; 0 where none does.
   backward_ns DURATION,
@@ -122,43 +102,28 @@ AS
 WITH
   call AS (
     SELECT
-      gpu_call.ts,
-      MAX(gpu_call.ts) OVER (
-        PARTITION BY COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid), thread.upid
-        ORDER BY gpu_call.correlation
+      ts,
+      MAX(ts) OVER (
+        PARTITION BY upid, tid
+        ORDER BY correlation
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
       ) AS latest_ts
-    FROM molprof_gpu_call AS gpu_call
-    JOIN slice
-      USING (id)
-    JOIN thread_track
-      ON thread_track.id = slice.track_id
-    JOIN thread
-      USING (utid)
+    FROM molprof_checked_call
     WHERE
-      TYPEOF(gpu_call.correlation) = 'integer'
+      role IN ('launch', 'graph_launch') AND TYPEOF(correlation) = 'integer'
   ),
-  early AS (
+  delay AS (
     SELECT
-      COUNT() AS count,
-      IFNULL(MAX(-delay), 0) AS most_ns
+      COUNT() FILTER (WHERE delay < 0) AS early,
+      MIN(delay) AS least_ns,
+      AVG(delay) AS mean_ns
     FROM molprof_gpu_work_call
-    WHERE
-      delay < 0
   ),
-  late AS (
+  sync AS (
     SELECT
-      COUNT() AS count,
-      IFNULL(MAX(-slack), 0) AS most_ns
-    FROM molprof_waited_work
-    WHERE
-      slack < 0
-  ),
-  room AS (
-    SELECT
-      (SELECT MIN(delay) FROM molprof_gpu_work_call) AS least_delay_ns,
-      (SELECT AVG(delay) FROM molprof_gpu_work_call) AS mean_delay_ns,
-      (SELECT MIN(slack) FROM molprof_waited_work) AS least_slack_ns
+      COUNT() FILTER (WHERE slack < 0) AS late,
+      MIN(slack) AS least_ns
+    FROM molprof_device_sync
   ),
   backward AS (
     SELECT
@@ -169,16 +134,15 @@ WITH
       latest_ts > ts
   )
 SELECT
-  early.count AS early_work,
-  early.most_ns AS earliest_ns,
-  late.count AS late_work,
-  late.most_ns AS latest_ns,
+  delay.early AS early_work,
+  MAX(0, IFNULL(-delay.least_ns, 0)) AS earliest_ns,
+  sync.late AS late_syncs,
+  MAX(0, IFNULL(-sync.least_ns, 0)) AS latest_ns,
   backward.count AS backward_calls,
   backward.most_ns AS backward_ns,
-  room.least_delay_ns,
-  room.least_slack_ns,
-  room.mean_delay_ns
-FROM early
-CROSS JOIN late
-CROSS JOIN backward
-CROSS JOIN room;
+  delay.least_ns AS least_delay_ns,
+  sync.least_ns AS least_slack_ns,
+  delay.mean_ns AS mean_delay_ns
+FROM delay
+CROSS JOIN sync
+CROSS JOIN backward;

@@ -1,4 +1,4 @@
--- Runs of the profiler in one file, and correlation numbers that several launches share.
+-- Runs of the profiler in one file, and the idle time between them.
 --
 -- torch.profiler writes one span of category Trace for each of its runs.
 --
@@ -8,8 +8,6 @@
 --   ORDER BY number;
 
 INCLUDE PERFETTO MODULE molprof.devices;
-
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 -- One row per run of the profiler, in order of start; empty where the trace has no such spans.
 CREATE PERFETTO TABLE molprof_profiler_run(
@@ -62,33 +60,3 @@ GROUP BY
   idle.device
 ORDER BY
   idle.device;
-
--- Correlation numbers that several launching calls of one process have, one row.
-CREATE PERFETTO VIEW molprof_shared_correlation(
-  -- Numbers that more than one launch or graph launch has.
-  numbers LONG,
-  -- Launches and graph launches that have one of them.
-  calls LONG
-)
-AS
-SELECT
-  COUNT() AS numbers,
-  IFNULL(SUM(calls), 0) AS calls
-FROM (
-  SELECT
-    COUNT() AS calls
-  FROM molprof_gpu_call AS call
-  JOIN slice
-    USING (id)
-  JOIN thread_track
-    ON thread_track.id = slice.track_id
-  JOIN thread
-    USING (utid)
-  WHERE
-    call.kind IS NOT NULL AND call.correlation IS NOT NULL
-  GROUP BY
-    thread.upid,
-    call.correlation
-  HAVING
-    COUNT() > 1
-);

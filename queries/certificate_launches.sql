@@ -7,6 +7,8 @@
 --   FROM molprof_missing_work
 --   ORDER BY first_ts;
 
+INCLUDE PERFETTO MODULE molprof.certificate_calls;
+
 INCLUDE PERFETTO MODULE molprof.devices;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
@@ -15,45 +17,46 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.step_placement;
 
--- Launches and the calls that begin or end a capture, with the number of captures open in their process.
-CREATE PERFETTO TABLE _molprof_capture_depth AS
+INCLUDE PERFETTO MODULE molprof.work_calls;
+
+-- Launches while a capture is open in their process.
+CREATE PERFETTO TABLE _molprof_captured_launch AS
 WITH
-  item AS (
-    SELECT
-      call.id,
-      call.ts,
-      call.kind,
-      call.correlation,
-      thread.upid,
-      (call.name GLOB '*StreamBeginCapture*') - (call.name GLOB '*StreamEndCapture*') AS opened
-    FROM molprof_gpu_call AS call
-    JOIN slice
-      USING (id)
-    JOIN thread_track
-      ON thread_track.id = slice.track_id
-    JOIN thread
-      USING (utid)
+  capturing AS (
+    SELECT DISTINCT
+      upid
+    FROM molprof_checked_call
     WHERE
-      call.kind = 'launch' OR call.name GLOB '*StreamBeginCapture*' OR call.name GLOB '*StreamEndCapture*'
+      role IN ('capture_begin', 'capture_end')
   ),
   depth AS (
     SELECT
       id,
-      ts,
-      kind,
-      correlation,
+      role,
       upid,
-      SUM(opened) OVER (PARTITION BY upid ORDER BY ts, id) AS depth
-    FROM item
+      SUM((role = 'capture_begin') - (role = 'capture_end')) OVER (PARTITION BY upid ORDER BY ts, id) AS depth
+    FROM molprof_checked_call
+    WHERE
+      upid IN (SELECT upid FROM capturing)
+  ),
+  least AS (
+    SELECT
+      upid,
+      -- Below 0 where a capture was open when the recording began.
+      MIN(0, MIN(depth)) AS depth
+    FROM depth
+    GROUP BY
+      upid
   )
 SELECT
-  id,
-  ts,
-  kind,
-  correlation,
-  -- Below 0 where a capture was open when the recording began.
-  depth - MIN(0, MIN(depth) OVER (PARTITION BY upid)) AS depth
-FROM depth;
+  depth.id
+FROM depth
+JOIN least
+  USING (upid)
+WHERE
+  depth.role = 'launch' AND depth.depth > least.depth
+ORDER BY
+  depth.id;
 
 -- Launches that start a kernel at once, in order of start. Graph launches are in molprof.certificate_graphs.
 CREATE PERFETTO TABLE molprof_certified_launch(
@@ -61,17 +64,26 @@ CREATE PERFETTO TABLE molprof_certified_launch(
   id JOINID(slice.id),
   -- Start of the call, ns since the trace's earliest event.
   ts TIMESTAMP,
-  -- Whether GPU work with its correlation number is recorded: 1 or 0.
+  -- Whether GPU work of its rank with its correlation number is recorded: 1 or 0.
   has_work LONG
 )
 AS
 SELECT
   id,
   ts,
-  correlation IN (SELECT correlation FROM molprof_gpu_work WHERE correlation IS NOT NULL) AS has_work
-FROM _molprof_capture_depth
+  (IFNULL(rank, -1), correlation) IN (
+    SELECT
+      IFNULL(rank, -1),
+      correlation
+    FROM molprof_gpu_work
+    WHERE
+      correlation IS NOT NULL
+  ) AS has_work
+FROM molprof_checked_call
 WHERE
-  kind = 'launch' AND depth = 0 AND correlation IS NOT NULL
+  role = 'launch'
+  AND correlation IS NOT NULL
+  AND id NOT IN (SELECT id FROM _molprof_captured_launch)
 ORDER BY
   ts,
   id;
@@ -172,8 +184,8 @@ ORDER BY
   missing.place,
   device.device;
 
--- GPU work without a call of its correlation number, by place.
-CREATE PERFETTO VIEW molprof_missing_call(
+-- GPU work without a call of its rank and correlation number, by place.
+CREATE PERFETTO TABLE molprof_missing_call(
   -- start: its number is below that of any recorded call, so it was launched before the recording; later: its number is
   -- not; all: no GPU work has a call; unnumbered: it has no number.
   place STRING,
@@ -188,35 +200,43 @@ CREATE PERFETTO VIEW molprof_missing_call(
 )
 AS
 WITH
+  -- Every work with a call of its number is linked to one.
   work AS (
     SELECT
+      id,
       ts,
       dur,
       category,
-      correlation,
-      correlation IN (SELECT correlation FROM molprof_gpu_call WHERE correlation IS NOT NULL) AS has_call
+      IFNULL(rank, -1) AS rank,
+      correlation
     FROM molprof_gpu_work
+    WHERE
+      id NOT IN (SELECT work_id FROM molprof_gpu_work_call)
   ),
-  known AS (
+  first AS (
     SELECT
-      (SELECT MAX(has_call) FROM work) AS any_call,
-      (SELECT MIN(correlation) FROM molprof_gpu_call) AS least
+      IFNULL(rank, -1) AS rank,
+      MIN(correlation) AS least
+    FROM molprof_gpu_call
+    WHERE
+      EXISTS(SELECT 1 FROM work)
+    GROUP BY
+      1
   )
 SELECT
   CASE
     WHEN work.correlation IS NULL THEN 'unnumbered'
-    WHEN NOT IFNULL(known.any_call, 0) THEN 'all'
-    WHEN work.correlation < known.least THEN 'start'
+    WHEN NOT EXISTS(SELECT 1 FROM molprof_gpu_work_call) THEN 'all'
+    WHEN work.correlation < first.least THEN 'start'
     ELSE 'later'
   END AS place,
   SUM(work.category = 'kernel') AS kernels,
-  COUNT(DISTINCT work.correlation) AS calls,
+  COUNT(DISTINCT work.rank || ':' || work.correlation) AS calls,
   IFNULL(SUM(work.dur) FILTER (WHERE work.category = 'kernel'), 0) AS kernel_time_ns,
   MIN(work.ts) AS first_ts
 FROM work
-CROSS JOIN known
-WHERE
-  NOT IFNULL(work.has_call, 0)
+LEFT JOIN first
+  ON first.rank = work.rank
 GROUP BY
   1
 ORDER BY

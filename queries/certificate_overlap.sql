@@ -8,6 +8,8 @@
 --   FROM molprof_stream_overlap
 --   ORDER BY overlap_ns DESC;
 
+INCLUDE PERFETTO MODULE molprof.devices;
+
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 -- Streams with overlaps, the most overlapping time first. Work without a stream number is left out.
@@ -43,6 +45,8 @@ WITH
     FROM molprof_gpu_work
     WHERE
       stream IS NOT NULL
+      -- Where nothing on a device overlaps, nothing on its streams does.
+      AND device IN (SELECT device FROM molprof_device_work WHERE ts < busy_until)
   ),
   part AS (
     SELECT

@@ -55,6 +55,7 @@ ORDER BY
 CREATE PERFETTO TABLE _molprof_gap AS
 SELECT
   next.id AS next_id,
+  IFNULL(work.rank, -1) AS rank,
   next.device,
   next.stream,
   next.busy_until AS ts,
@@ -67,6 +68,8 @@ SELECT
     FALSE
   ) AS was_empty
 FROM molprof_device_work AS next
+JOIN molprof_gpu_work AS work
+  ON work.id = next.id
 JOIN _molprof_queued_work AS queued
   ON queued.id = next.id
 LEFT JOIN molprof_gpu_call AS call
@@ -107,9 +110,11 @@ WITH
     SELECT DISTINCT
       gap.next_id
     FROM molprof_host_sync AS wait
+    JOIN molprof_gpu_call AS waiting
+      ON waiting.id = wait.id
     CROSS JOIN _molprof_gap AS gap
     WHERE
-      gap.ts >= wait.ts AND gap.ts < wait.ts + wait.dur
+      gap.ts >= wait.ts AND gap.ts < wait.ts + wait.dur AND gap.rank = IFNULL(waiting.rank, -1)
   ),
   -- Gaps with queued work, and whether work of the same stream ended when they began.
   queued AS (

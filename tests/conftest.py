@@ -21,6 +21,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from molprof.analysis.engine import Engine, open_engine
+from molprof.common import machine_records
 
 # What makes the presets and the generated pages is in the repository, not in the package.
 ROOT = Path(__file__).parent.parent
@@ -35,6 +36,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     os.environ["MOLPROF_CACHE"] = str(folder)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is in doubt because the tests keep the machine busy."""
+    for name in ("BUSY_CORES", "_STEAL_RATIO", "_THROTTLED_RATIO"):
+        monkeypatch.setattr(machine_records, name, float("inf"))
 
 
 @pytest.fixture

@@ -85,7 +85,10 @@ def test_a_machine_that_slows_down_is_named_as_such(base: Report) -> None:
     (sentence,) = comparison_verdict(comparison)
     assert "takes 2.67x the time of" in sentence
     assert "no part of unequal work differs beyond noise; +" in sentence
-    assert sentence.endswith("is the same work at another speed: the machine.")
+    assert sentence.endswith(
+        " is the same work at another speed: the machine. Not reliable: equal work took 2.67x the time in the other "
+        "run."
+    )
     assert any(note.startswith("not paired with ") for note in comparison.notes)
     assert item.parts["machine.forward"] > 0.8 * item.wall_ns
 

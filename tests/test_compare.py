@@ -78,6 +78,8 @@ def test_the_parts_of_the_difference_add_up(llama: Report, qwen: Report) -> None
         "significant": True,
         "causes": ["forward.gpu", "steps.idle"],
         "within_noise_ns": 0,
+        "drift_ratio": None,
+        "doubts": [],
     }
     assert comparison["trace_difference"] is None
 

@@ -118,3 +118,20 @@ def test_a_merged_trace_links_within_each_rank(tmp_path: Path) -> None:
         assert rows("process_ranks", tracks) == [(0, 2), (1, 2)]
         counts = "SELECT launches_without_gpu_work, kernels_with_call FROM molprof_launch_count"
         assert rows("launches", counts) == [(0, 4)]
+
+
+def test_a_number_of_several_calls_links_nothing(tmp_path: Path) -> None:
+    events = [
+        launch(0, 1),
+        launch(5, 1, pid=200),
+        launch(10, 2),
+        launch(20, 2),
+        slice_("cuda_runtime", "hipLaunchKernel", 30, 5, correlation=3),
+        slice_("cuda_runtime", "hipModuleLaunchKernel", 31, 2, correlation=3),
+        *(gpu("k", 50 + 10 * number, 5, number) for number in (1, 2, 3)),
+    ]
+    with events_loaded(tmp_path, events) as rows:
+        ambiguous = rows("work_calls", "SELECT rank, correlation, calls FROM molprof_ambiguous_call")
+        assert ambiguous == [(None, 1, 2), (None, 2, 2)]
+        linked = "SELECT call.ts FROM molprof_gpu_work_call JOIN slice AS call ON call.id = call_id"
+        assert rows("work_calls", linked) == [(30_000,)]

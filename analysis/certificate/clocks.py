@@ -13,8 +13,8 @@ from molprof.common.values import counted, time_text
 
 _CLOCK = Query(
     "certificate_clocks",
-    "SELECT early_work, earliest_ns, late_work, latest_ns, backward_calls, backward_ns, least_delay_ns, least_slack_ns,"
-    " mean_delay_ns FROM molprof_clock",
+    "SELECT early_work, earliest_ns, late_syncs, latest_ns, backward_calls, backward_ns, least_delay_ns,"
+    " least_slack_ns, mean_delay_ns FROM molprof_clock",
 )
 # Clocks of a host and its GPU differ by microseconds. More than this is a jump, whatever offset would explain it.
 _JUMP_NS = 1_000_000
@@ -22,7 +22,7 @@ _JUMP_NS = 1_000_000
 
 def _find(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     row = query_row(engine, _CLOCK)
-    if row["early_work"] or row["late_work"]:
+    if row["early_work"] or row["late_syncs"]:
         yield from _two_clocks(row)
     if row["backward_calls"]:
         cases = counted(row["backward_calls"], "case")
@@ -40,7 +40,7 @@ def _two_clocks(row: dict[str, Any]) -> Iterator[Doubt]:
         cases = counted(row["early_work"], "case")
         reasons.append(f"GPU work begins up to {time_text(early_ns)} before its call ({cases})")
     if late_ns:
-        cases = counted(row["late_work"], "case")
+        cases = counted(row["late_syncs"], "case")
         reasons.append(f"GPU work ends up to {time_text(late_ns)} after a sync that waited for it ({cases})")
     reason = "; ".join(reasons)
     offset_explains = not (early_ns and late_ns) and (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -13,6 +13,7 @@ from molprof.analysis.compare.rounds import are_paired, passes, rounds
 from molprof.analysis.compare.same_work import same_work
 from molprof.analysis.compare.statistics import LEVEL, Interval, mean_interval, paired_ratio, significant
 from molprof.analysis.figures.run_model import Run
+from molprof.common.values import factor_text
 
 # Parts of the counts of tokens, rows and steps, which do not vary: only their weight in time does.
 _COUNTED = ("tokens", "steps")
@@ -21,6 +22,8 @@ _COUNTED = ("tokens", "steps")
 _ENOUGH_RATIO = 0.8
 _MOST_CAUSES = 3
 _AGAINST_RATIO = 0.1
+# From this change on a machine is not the same any more.
+_LARGE_DRIFT = 0.1
 # A part below this share of the first run's time is not worth a name, however sure it is.
 _LEAST_RATIO = 0.001
 
@@ -44,8 +47,8 @@ def explained(first: Run | None, other: Run | None) -> Difference | None:
     equal = same_work(first, other)
     whole = _apart(whole, equal)
     each = [_apart(item, equal) for item in each]
-    drift = 0.0 if paired else _drift(first, other, whole, equal)
-    intervals = _intervals(whole, each, first, other, drift)
+    drift = None if paired else _drift(first, other, whole, equal)
+    intervals = _intervals(whole, each, first, other, abs(drift or 0.0))
     total = mean_interval([float(item.wall_ns) for item in each])
     sure = [part for part in whole.parts if _is_sure(part, whole.parts[part], intervals)]
     worth = [part for part in sure if abs(whole.parts[part]) >= _LEAST_RATIO * (first.wall_ns.median or 0)]
@@ -56,6 +59,8 @@ def explained(first: Run | None, other: Run | None) -> Difference | None:
         rounds=len(each),
         intervals=intervals,
         wall_interval=total,
+        drift_ratio=drift,
+        doubts=tuple(_doubts(first, other, drift)),
         causes=named_parts({part: whole.parts[part] for part in worth}),
         within_noise_ns=sum(whole.parts[part] for part in noise),
     )
@@ -102,11 +107,20 @@ def _apart(item: Difference, equal: frozenset[str]) -> Difference:
     return replace(item, parts={part: parts[part] for part in order}, basis={part: basis[part] for part in order})
 
 
-def _drift(first: Run, other: Run, whole: Difference, equal: frozenset[str]) -> float:
+def _doubts(first: Run, other: Run, drift: float | None) -> Iterator[str]:
+    """Why the times of either run are not reliable."""
+    for name, run in (("first", first), ("other", other)):
+        for doubt in () if run.machine is None else run.machine.doubts():
+            yield f"in the {name} run {doubt}"
+    if drift is not None and abs(drift) >= _LARGE_DRIFT:
+        yield f"equal work took {factor_text(1 + drift)} the time in the other run"
+
+
+def _drift(first: Run, other: Run, whole: Difference, equal: frozenset[str]) -> float | None:
     """How much the machine changed its speed between two captures, as far as equal work tells: a ratio minus 1."""
     base = sum(first.phases[phase].wall_ns or 0 for phase in equal)
     change = sum(ns for part, ns in whole.parts.items() if group_of(part) == MACHINE)
-    return abs(change) / base if base else 0.0
+    return change / base if base else None
 
 
 def _intervals(

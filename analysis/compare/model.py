@@ -117,6 +117,9 @@ class Difference:
     intervals: dict[str, Interval] = field(default_factory=dict)  # by part, ns
     wall_interval: Interval | None = None  # ns
     within_noise_ns: int = 0  # sum of the parts whose interval holds 0
+    # how much longer or shorter equal work took in a separate capture: a ratio minus 1; None: paired, or none is equal
+    drift_ratio: float | None = None
+    doubts: tuple[str, ...] = ()  # why the times are not reliable
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,9 @@ def _warnings(report: Report) -> Iterator[str]:
     if not report.trace.whole_steps:
         lost = "parts of steps were left out, so figures of steps and phases are not recorded"
         yield f"the trace was {report.trace.trimmed}; {lost}"
+    machine = None if report.run is None else report.run.machine
+    if machine is not None and (doubts := machine.doubts()):
+        yield f"times are not reliable: during the timed passes {'; '.join(doubts)}"
     if not report.trace.events_by_category:
         yield "the trace holds no events with a duration, so nothing was recorded"
     if broken := [check.text for check in report.checks if not check.holds]:

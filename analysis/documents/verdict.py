@@ -57,6 +57,7 @@ def comparison_verdict(comparison: Comparison) -> tuple[str, ...]:
             noise = wall.within_noise(place + 1)
             statements.append(
                 _against(label, report.run, difference, first_label, first.run, noise)
+                + _doubts(difference)
                 + _validity(label, report.run, first_label, first.run)
             )
     return tuple(statements)
@@ -100,6 +101,13 @@ def _recorded(label: str, difference: TraceDifference, first_label: str) -> str:
         f"{signed_time_text(busy_ns)}, idle {signed_time_text(idle_ns)}); which is faster is not recorded: that "
         "requires unprofiled times of both."
     )
+
+
+def _doubts(difference: Difference) -> str:
+    """Why times of separate captures may mislead; rounds of paired runs meet the same machine."""
+    if difference.paired or not difference.doubts:
+        return ""
+    return f" Not reliable: {'; '.join(difference.doubts)}."
 
 
 def _validity(label: str, run: Run, first_label: str, first: Run) -> str:

@@ -6,6 +6,7 @@ from molprof.analysis.certificate import certify
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.checks import read_counts, read_devices, run_checks, trace_checks
+from molprof.analysis.figures.linking import refuse_ambiguous
 from molprof.analysis.figures.model import SCHEMA, Report, TraceFigures
 from molprof.analysis.figures.run import read_run
 from molprof.analysis.figures.run_model import filled
@@ -23,7 +24,8 @@ __all__ = ["Report", "build_report"]
 def build_report(engine: Engine, info: TraceInfo) -> Report:
     """All figures of the trace that `load_trace(path, engine)` described by `info`.
 
-    Raises TraceError if its manifest is not one or too new; EngineError or QueryError of the trace processor.
+    Raises TraceError if its manifest is not one or too new, or if its calls cannot be told apart; EngineError or
+    QueryError of the trace processor.
     """
     try:
         manifest = None if info.manifest is None else from_json(info.manifest)
@@ -31,6 +33,7 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
     except TraceError as error:
         raise TraceError(f"{info.path}: {error}", hint=error.hint or MANIFEST_HINT) from error
     engine.register_package(PACKAGE, modules())
+    refuse_ambiguous(engine, info.path)
     trace = filled(
         TraceFigures,
         info,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from molprof.analysis.engine.package import Query
 from molprof.analysis.figures.checks import DEVICES
+from molprof.analysis.figures.counters import COUNTERS
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.kernels import KERNELS, LAUNCHES, WORK
 from molprof.analysis.figures.model import Report, Table
@@ -13,7 +14,7 @@ from molprof.analysis.figures.tables import TableQuery
 from molprof.analysis.figures.times import TIMES
 from molprof.analysis.figures.tokens import MASKING, TOKENS
 
-FIGURES: tuple[Figure, ...] = (*SETTINGS, *TIMES, *TOKENS, *LAUNCHES, *KERNELS, *WORK, *MASKING)
+FIGURES: tuple[Figure, ...] = (*SETTINGS, *TIMES, *TOKENS, *LAUNCHES, *KERNELS, *WORK, *COUNTERS, *MASKING)
 # Those that comparisons show, by id.
 COMPARED = {figure.id: figure for figure in FIGURES if figure.compared}
 # Metrics of --fail-if and predictions, by id.

@@ -118,6 +118,7 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
         step_times=step_times(timings.repeats),
         session=manifest.session,
         shapes=_shapes(manifest),
+        machine=manifest.machine,
         repeats=tuple(filled(RepeatFigures, repeat) for repeat in timings.repeats),
     )
 

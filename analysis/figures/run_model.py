@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from molprof.analysis.drift.model import Disagreement, Drift
 from molprof.analysis.figures.step_times import StepTime
+from molprof.common.machine_records import Machine
 from molprof.common.manifest import Session
 
 _T = TypeVar("_T")
@@ -239,6 +240,7 @@ class Run:
     step_times: tuple[StepTime, ...] = ()
     session: Session | None = None  # None: the capture had one run
     shapes: BatchShapes | None = None
+    machine: Machine | None = None  # None: not recorded
 
     @property
     def of_molecules(self) -> bool:

@@ -65,7 +65,6 @@ _SCHEMA: dict[str, dict[str, str]] = {
         "double_counter_value": "44 double",
         "flow_ids": "*47 fixed64",
         "terminating_flow_ids": "*48 fixed64",
-        "correlation_id": "52 uint64",
         "gpu_correlation": "3000 GpuCorrelation",
     },
     "GpuCorrelation": {"render_stage_submission_event_ids": "*1 uint64"},
@@ -146,7 +145,8 @@ def packet_class() -> Any:
     # Imported on use: few traces need it.
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-    file = descriptor_pb2.FileDescriptorProto(name="molprof/packets.proto", package=_PACKAGE, syntax="proto2")
+    # With proto3, decoding checks that text is UTF-8; there, `optional` tells a missing field from 0.
+    file = descriptor_pb2.FileDescriptorProto(name="molprof/packets.proto", package=_PACKAGE, syntax="proto3")
     for name, fields in _SCHEMA.items():
         message = file.message_type.add(name=name)
         for field, text in fields.items():
@@ -155,6 +155,10 @@ def packet_class() -> Any:
             added.type = _TYPES.get(kind, _MESSAGE)
             if added.type == _MESSAGE:
                 added.type_name = f".{_PACKAGE}.{kind}"
+            elif not text.startswith("*"):
+                added.proto3_optional = True
+                added.oneof_index = len(message.oneof_decl)
+                message.oneof_decl.add(name=f"_{field}")
     # A pool of its own: names in the default one may be taken.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)

@@ -8,14 +8,11 @@ from molprof.analysis.packets.sequences import Sequence
 from molprof.analysis.packets.values import Values, number
 
 SLICE_BEGIN, SLICE_END, INSTANT, COUNTER = 1, 2, 3, 4  # values of a track event's `type`
-_SIGNED = 1 << 63
 
 
 def described(event: Any, sequence: Sequence, values: Values, place: int) -> dict[str, Any]:
     """Category (left out where there is none), name and args of an event. Raises DamageError."""
     args = values.args(event.debug_annotations, sequence, place)
-    if event.HasField("correlation_id") and event.correlation_id < _SIGNED:
-        args.setdefault("correlation", event.correlation_id)
     result: dict[str, Any] = {}
     if event.categories:
         result["cat"] = event.categories[0]

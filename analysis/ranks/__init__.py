@@ -6,21 +6,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from molprof.analysis.ranks.clocks import Clocks, align
+from molprof.analysis.ranks.exchanges import Cost, costs
 from molprof.analysis.ranks.find import checked, rank_files
+from molprof.analysis.ranks.match import match
 from molprof.analysis.ranks.model import RankTrace
 from molprof.analysis.ranks.read import ReadOptions, read_ranks
+from molprof.analysis.ranks.split import Activity, Check, StepTimes, activity, by_step, checks, computing, step_times
+from molprof.analysis.ranks.stragglers import Straggler, straggler
 
 __all__ = ["Job", "RankTrace", "ReadOptions", "load_job"]
 
 
 @dataclass(frozen=True)
 class Job:
-    """The ranks that are here, in order."""
+    """The ranks that are here, in order, and what they show together."""
 
     ranks: tuple[RankTrace, ...]
     world_size: int | None  # None: not recorded
     remarks: tuple[str, ...]  # what a reader must know of the set
-    left_out: tuple[str, ...] = ()  # which files of the folders were not read
+    left_out: tuple[str, ...]  # which files of the folders were not read
+    clocks: Clocks
+    costs: tuple[Cost, ...]  # of the exchanges of two ranks or more that are here
+    activities: dict[int, Activity]  # by rank
+    steps: dict[tuple[str, int], list[StepTimes]]  # by name and number; each of the ranks that have it
+    stragglers: tuple[Straggler, ...]
+    checks: tuple[Check, ...]
 
 
 def load_job(paths: Sequence[Path], options: ReadOptions | None = None) -> Job:
@@ -31,8 +42,32 @@ def load_job(paths: Sequence[Path], options: ReadOptions | None = None) -> Job:
     """
     files, left_out = rank_files(paths)
     ranks, wrong = checked(read_ranks(files, options or ReadOptions()))
-    damaged = [
-        f"{item.path} is damaged, and only its whole part was read: {item.problem}" for item in ranks if item.problem
-    ]
+    what = "is damaged, and only its whole part was read"
+    damaged = [f"{item.path} {what}: {item.problem}" for item in ranks if item.problem]
+    return job_of(ranks, (*damaged, *wrong), tuple(left_out))
+
+
+def job_of(ranks: Sequence[RankTrace], remarks: tuple[str, ...] = (), left_out: tuple[str, ...] = ()) -> Job:
+    """The job of ranks that are in order."""
     world_size = next((item.world_size for item in ranks if item.world_size is not None), None)
-    return Job(tuple(ranks), world_size, (*damaged, *wrong), tuple(left_out))
+    exchanges, differing = match(ranks)
+    clocks = align([item.rank for item in ranks], exchanges)
+    compute = {item.rank: computing(item) for item in ranks}
+    paid = costs(exchanges, clocks, compute, world_size)
+    done = {item.rank: activity(item, compute[item.rank], paid) for item in ranks}
+    times = {item.rank: tuple(step_times(item, done[item.rank])) for item in ranks}
+    steps = by_step(times)
+    traces = {item.rank: (item, done[item.rank]) for item in ranks}
+    found = [straggler(step, paid, traces) for step in steps.values()]
+    return Job(
+        ranks=tuple(ranks),
+        world_size=world_size,
+        remarks=(*remarks, *differing),
+        left_out=left_out,
+        clocks=clocks,
+        costs=tuple(paid),
+        activities=done,
+        steps=steps,
+        stragglers=tuple(item for item in found if item is not None),
+        checks=tuple(check for item in ranks for check in checks(item, times[item.rank])),
+    )

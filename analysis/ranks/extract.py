@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -57,13 +58,25 @@ _HOST = Query(
 )
 
 
-def rank_trace(engine: Engine, info: TraceInfo, rank: int, job: tuple[int | None, str | None]) -> RankTrace:
-    """The rank of the file, or one of those in a merged file. job: world size and backend. Raises TraceError."""
-    where = "NULL"
+@dataclass(frozen=True)
+class RankOfFile:
+    """A rank that a file holds."""
+
+    rank: int
+    sql: str  # its value in the column `rank` of the SQL modules: NULL unless the file is merged
+    world_size: int | None
+    backend: str | None
+
+
+def rank_trace(engine: Engine, info: TraceInfo, of: RankOfFile) -> RankTrace:
+    """One rank of a file. Raises TraceError if it has no GPU work."""
+    where = of.sql
     names, rows = _rows(engine, _TIMES, where)
-    times = tuple(Times(**dict(zip(names, row, strict=True))) for row in rows)
+    prefix = "" if where == "NULL" else f"{where}:"  # of devices in a merged file
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    times = tuple(Times(**{**row, "device": row["device"].removeprefix(prefix)}) for row in found)
     if not times:
-        raise TraceError(f"{info.path} holds no GPU work of rank {rank}", hint="record with ProfilerActivity.CUDA")
+        raise TraceError(f"{info.path} holds no GPU work of rank {of.rank}", hint="record with ProfilerActivity.CUDA")
     origin = info.origin_ns
     names, rows = _rows(engine, _COLLECTIVES, where)
     collectives = tuple(Collective(row[0] + origin, row[1] + origin, *row[2:]) for row in rows)
@@ -75,9 +88,9 @@ def rank_trace(engine: Engine, info: TraceInfo, rank: int, job: tuple[int | None
     end = max([item.end_ns for item in collectives] + [int(ends.max())] * bool(len(ends)))
     return RankTrace(
         path=info.path,
-        rank=rank,
-        world_size=job[0],
-        backend=job[1],
+        rank=of.rank,
+        world_size=of.world_size,
+        backend=of.backend,
         problem=info.problem,
         times=times,
         collectives=collectives,

@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.ranks.extract import rank_trace
+from molprof.analysis.engine.package import Query, query_rows
+from molprof.analysis.figures.linking import refuse_ambiguous
+from molprof.analysis.ranks.extract import RankOfFile, rank_trace
 from molprof.analysis.ranks.model import RankTrace
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.open import open_trace, wrong_value
@@ -24,6 +26,8 @@ from molprof.queries import PACKAGE, modules
 MOST_BYTES = 3_500_000_000
 # What reading takes, per byte of the file, packed or not, and in any case: measured with traces of 5 to 400 MB.
 _PACKED_RATIO, _PLAIN_RATIO, _LEAST_BYTES = 40, 3, 250_000_000
+# Ranks of a merged file that have GPU work, in order.
+_MERGED = Query("gpu_work", "SELECT DISTINCT rank FROM molprof_gpu_work WHERE rank IS NOT NULL ORDER BY rank")
 _HINT = "record with torch.distributed initialized: torch.profiler then writes distributedInfo"
 
 
@@ -69,8 +73,16 @@ def read_file(path: Path, options: ReadOptions) -> list[RankTrace]:
 
 
 def _ranks(engine: Engine, info: TraceInfo) -> list[RankTrace]:
-    rank, world_size, backend = distributed_info(info)
-    return [rank_trace(engine, info, rank, (world_size, backend))]
+    refuse_ambiguous(engine, info.path)
+    _, rows = query_rows(engine, _MERGED)
+    if not rows:
+        rank, world_size, backend = distributed_info(info)
+        return [rank_trace(engine, info, RankOfFile(rank, "NULL", world_size, backend))]
+    # A merged file has the distributedInfo of one of its ranks, if any.
+    found = info.keys.get("distributedInfo")
+    world_size = found.get("world_size") if isinstance(found, dict) else None
+    size = world_size if _is_number(world_size) and world_size > rows[-1][0] else None
+    return [rank_trace(engine, info, RankOfFile(rank, str(rank), size, None)) for (rank,) in rows]
 
 
 def distributed_info(info: TraceInfo) -> tuple[int, int | None, str | None]:

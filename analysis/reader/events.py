@@ -30,6 +30,8 @@ WHOLE_CATEGORIES = ("molprof.sequence", "molprof.token")
 # Categories whose args no module reads; most events have one of them.
 ARGLESS_CATEGORIES = frozenset({"cpu_op", STACK_CATEGORY})
 _ARGLESS_PHASES = frozenset("XiIR")
+# As the phase of a counter stands in the text, or elsewhere by chance.
+_COUNTER = b'"C"'
 _WHOLE_MARKS = tuple(f'"{category}"'.encode() for category in WHOLE_CATEGORIES)
 
 Id = int | str | None
@@ -93,8 +95,8 @@ _needed_args = msgspec.json.Decoder(NeededArgs | None, float_hook=exact_float)
 
 
 def decode_brief(text: bytes) -> list[Any]:
-    """The events without args that no module reads; args of molprof's own tracks are copied as text."""
-    if b'"molprof.' in text and any(mark in text for mark in _WHOLE_MARKS):
+    """The events without args that no module reads; args of counters and of molprof's own tracks are copied as text."""
+    if _COUNTER in text or (b'"molprof.' in text and any(mark in text for mark in _WHOLE_MARKS)):
         events: list[Any] = [_shortened(event) for event in decode_whole(text)]
     else:
         events = _decode_brief(text)
@@ -105,7 +107,7 @@ def decode_brief(text: bytes) -> list[Any]:
 
 
 def _shortened(event: Event) -> Event:
-    if event.args and event.cat not in WHOLE_CATEGORIES:
+    if event.args and event.cat not in WHOLE_CATEGORIES and event.ph != "C":
         event.args = msgspec.Raw(msgspec.json.encode(_needed_args.decode(event.args)))
     return event
 

@@ -11,7 +11,16 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from molprof.commands.options import Pair, check_ending, file_option, format_options, make_folder, note
+from molprof.commands.options import (
+    Pair,
+    argument_option,
+    check_arguments,
+    check_ending,
+    file_option,
+    format_options,
+    make_folder,
+    note,
+)
 from molprof.commands.progress import Progress
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
@@ -27,6 +36,7 @@ from molprof.common.settings import (
     CaptureSettings,
 )
 from molprof.common.text import escaped
+from molprof.common.threads import let_threads_sleep
 from molprof.common.values import bytes_text
 from molprof.profiler.capture.tracefile import OutputFile, default_name, trace_stem
 from molprof.profiler.models.architecture import NAMED, check_folder, check_preset
@@ -75,8 +85,10 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @_setting(
     "--processor",
     metavar="NAME",
-    help="Constrain with this processor (molprof presets lists them), or none; or several: none,NAME,NAME.",
+    help="Constrain with this processor (molprof presets lists them, package.module:Class is your own), or none; or"
+    " several: none,NAME,NAME.",
 )
+@argument_option
 @_setting(
     "--placeholder", metavar="TEXT", help="What templates write for a coordinate.  [default: 0.0000,0.0000,0.0000]"
 )
@@ -139,7 +151,7 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
     help="Threads that build templates.  [default: SLURM_CPUS_PER_TASK, else half the cores and 1; at most 8]",
 )
 @_setting("--template-cache", is_flag=True, help="Keep the template of a molecule that a pass generates again.")
-@_setting("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one per core]")
+@_setting("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one core fewer than there are]")
 @_setting("--trust-remote-code", is_flag=True, help="Let a model from the hub run its own code.")
 @file_option(*_ENDINGS, folder_for="several runs", default="a new file named by what is run, in this folder")
 @submit_options
@@ -166,6 +178,7 @@ def command(
       molprof capture --model qwen --size 0.6b --lp --device cuda -o qwen-0.6b.json.gz
       molprof capture --model qwen --processor generic --window 0:9 -o prefill.json.gz
       molprof capture --model ./my-model --processor my_package:make --prompts ask.txt --max-new-tokens 64 -o ask.json
+      molprof capture --model qwen --processor my_package:Constraint --processor-arg top=5 -o mine.json.gz
       molprof capture --model ./my-model --lp --smiles mine.smi --device cuda -o mine.json.gz
       molprof capture --model qwen --lp --smiles set.csv:canonical_smiles -n 100 -o set.json.gz
       molprof capture --model ./my-model --lp --prompt-format 'Molecule: {smiles}\\n' \\
@@ -206,6 +219,7 @@ def command(
         task = Task(trace_stem(output.name), ("capture", *own_arguments(context)), str(output.absolute()))
         submit_command(submission, "capture", [task])
         return
+    let_threads_sleep()
     from molprof.profiler.capture.capture import capture_together
 
     written: list[Path] = []
@@ -251,6 +265,8 @@ def capture_settings(project: Project, lp: bool | None, **options: Any) -> Captu
     options |= {"model": alias.path, "tokenizer": project.tokenizer(options["tokenizer"], alias)}
     options["prompt_format"] = options.get("prompt_format") or alias.form.prompt
     options["answer_format"] = options.get("answer_format") or alias.form.answer
+    if ":" not in (options["processor"] or ""):
+        options["processor_args"] = ()  # of another run of this capture or sweep
     settings = CaptureSettings(**options)
     check_preset(settings)
     return settings
@@ -270,6 +286,8 @@ def run_settings(project: Project, model: str, processor: str | None, **options:
             settings = capture_settings(project, model=one, processor=chosen, **own)
             path = next_free(Path(default_name(one, settings.processor)), lambda path: path.name in found)
             found[path.name] = settings
+    given = options["processor_args"]
+    check_arguments(given, any(settings.processor_args for settings in found.values()))
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from molprof.common.document import Document, Section
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing
 from molprof.common.text import escaped
+from molprof.common.threads import let_threads_sleep
 
 if TYPE_CHECKING:
     from molprof.analysis.figures import Report
@@ -59,6 +59,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     paths = {name: folder / f"{name}.json.gz" for name in RUNS}
     for path in paths.values():
         check_output(path, force)
+    let_threads_sleep()
     from molprof.analysis.compare import compare
     from molprof.analysis.documents.comparison import comparison_document
     from molprof.analysis.documents.verdict import comparison_verdict
@@ -68,9 +69,6 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     from molprof.profiler.capture.tracefile import OutputFile, trace_stem
     from molprof.profiler.molecules.prompts import short_molecules
 
-    # One core stays free: torch's threads wait for each other at every operator, so one that shares its core with
-    # another program slows all of them down.
-    threads = max(1, (os.cpu_count() or 2) - 1)
     molecules = folder / "molecules.smi"
     with replacing(molecules) as part:
         part.write_text("".join(f"{smiles}\n" for smiles in short_molecules(count)))
@@ -83,7 +81,6 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
                 count=count,
                 batch_size=count,
                 repeats=repeats,
-                threads=threads,
             ),
             OutputFile(paths[name], force, ("molprof", *sys.argv[1:])),
         )

@@ -74,6 +74,23 @@ def format_options(function: _F) -> _F:
     return prompt(answer(function))
 
 
+def argument_option(function: _F) -> _F:
+    """`--processor-arg`, repeatable."""
+    return click.option(
+        "--processor-arg",
+        "processor_args",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Parameter of a processor of your own; VALUE is JSON, or else text. Repeatable.",
+    )(function)
+
+
+def check_arguments(given: Sequence[str], used: bool) -> None:
+    """Check that values of `--processor-arg` have a processor of the user's own that takes them."""
+    if given and not used:
+        raise UsageError("--processor-arg is for a processor of your own", hint="--processor package.module:Class")
+
+
 class Seconds(click.FloatRange):
     """A time limit: a finite number above 0."""
 

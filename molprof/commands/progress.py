@@ -23,6 +23,7 @@ _STAGES = {
     "disagreement": "untimed pass for disagreement",
     "write": "writing the trace",
     "failed": "failed",
+    "machine": "looking at the machine",
 }
 _REDRAW_S = 0.1
 _CLEAR = "\r\x1b[2K"

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from molprof.common.errors import TraceError
+from molprof.common.machine_records import Machine
 from molprof.common.molecule_records import MoleculeRun, Skipped
 from molprof.common.settings import CaptureSettings
 from molprof.common.typed_json import read_typed
@@ -36,6 +37,7 @@ class Environment:
     cpu: str
     cores: int
     threads: int
+    wait_policy: str | None = None  # of OpenMP: threads that wait for each other sleep (`passive`) or spin
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,7 @@ class Manifest:
     # by batch, the rows that each step computed; None: one per molecule in every step
     rows_per_step: list[list[int]] | None = None
     session: Session | None = None  # None: the capture had one run
+    machine: Machine | None = None  # what else it did; None: not recorded
 
     def setting(self, name: str) -> Any:
         """A setting by name; None if not recorded."""

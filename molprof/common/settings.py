@@ -76,6 +76,7 @@ class CaptureSettings:
     template_cache: bool = False
     threads: int | None = None
     trust_remote_code: bool = False
+    processor_args: tuple[str, ...] = ()  # `KEY=VALUE` texts for a processor of the user's own
     prompt_format: str = PROMPT  # prompt_format, answer_format: see `TextFormat`
     answer_format: str = ANSWER
 
@@ -103,6 +104,7 @@ class CaptureSettings:
             raise UsageError(
                 f"--placeholder {self.placeholder!r} is not three decimal numbers", hint="such as 0.000,0.000,0.000"
             )
+        object.__setattr__(self, "processor_args", tuple(self.processor_args))  # JSON has lists
         _ = self.text_format
         for applies, message, hint in self._conflicts():
             if applies:
@@ -137,6 +139,11 @@ class CaptureSettings:
                 self.placeholder is not None and self.processor is None,
                 "--placeholder is for the templates of a processor, and this run has none",
                 "--lp or --processor NAME",
+            ),
+            (
+                bool(self.processor_args) and ":" not in (self.processor or ""),
+                "--processor-arg is for a processor of your own",
+                "--processor package.module:Class",
             ),
             (
                 self.prompts is not None and self.smiles is not None,

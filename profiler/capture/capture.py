@@ -7,17 +7,22 @@ import secrets
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from transformers.utils.import_utils import is_optimum_quanto_available
 
 from molprof.common.errors import MolprofError, UsageError
 from molprof.common.files import check_output
+from molprof.common.machine_records import Machine
 from molprof.common.manifest import Session
+from molprof.common.memory import processors
 from molprof.common.settings import AUTO, CaptureSettings
+from molprof.common.threads import default_threads
 from molprof.profiler.capture.passes import Progress, Report
 from molprof.profiler.capture.run import CapturedRun, CaptureResult
 from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, trace_stem
+from molprof.profiler.machine import Watch
 from molprof.profiler.models.architecture import check_preset
 from molprof.profiler.models.device import on_gpu, resolve_device
 from molprof.profiler.models.load import LoadedModel, load
@@ -53,10 +58,12 @@ def capture_together(
         _check(settings, output)
     inputs = {_key(settings, _INPUTS): settings for settings, _ in asked}
     prompts = {key: read_inputs(settings) for key, settings in inputs.items()}
-    if (threads := asked[0][0].threads) is not None:
-        torch.set_num_threads(threads)
     for settings, _ in asked:
         _check_cache(settings.kv_cache, resolve_device(settings.device))
+    if (settings := asked[0][0]).threads is not None:
+        torch.set_num_threads(settings.threads)
+    elif not on_gpu(resolve_device(settings.device)):
+        torch.set_num_threads(default_threads(torch.get_num_threads()))
     report(Progress("load", notes=tuple(line for item in prompts.values() for line in item.notes())))
     models: dict[tuple[object, ...], LoadedModel] = {}
     runs = []
@@ -108,8 +115,13 @@ def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterato
                 tell(run, problem)
         return run.name not in failed
 
+    watch = Watch(runs[0].passes.runner.loaded.target.device)
     for run in runs:
         went_well(run, run.warm_up)
+    before = watch.end()
+    busy = Machine(processors(), None, [before]).doubts()
+    if busy:
+        runs[0].passes.report(Progress("machine", notes=(f"times will be in doubt: {'; '.join(busy)}",)))
     session = Session(uuid.uuid4().hex, secrets.randbits(32) if seed is None else seed)
     order = random.Random(session.seed)
     places: dict[str, list[tuple[int, int]]] = {run.name: [] for run in runs}
@@ -117,7 +129,7 @@ def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterato
         turn = list(runs)
         order.shuffle(turn)
         for place, run in enumerate(turn):
-            if number < run.settings.repeats and went_well(run, run.timed_pass):
+            if number < run.settings.repeats and went_well(run, partial(run.timed_pass, watch)):
                 places[run.name].append((number, place))
     for run in runs:
         went_well(run, run.unmarked_pass)
@@ -131,7 +143,7 @@ def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterato
         others = [name for name in names if name != run.name]
         mine = replace(session, run=run.name, others=others, rounds=rounds, places=at) if len(runs) > 1 else None
         try:
-            result = run.record(mine)
+            result = run.record(mine, before)
         except MolprofError as problem:
             problems[run.name] = problem
             tell(run, problem)

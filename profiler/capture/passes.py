@@ -20,7 +20,8 @@ from molprof.profiler.decoding.runner import Runner
 class Progress:
     """How far a capture is."""
 
-    # `load`, `weights`, `verify`, `warmup`, `repeat`, `unmarked`, `profile`, `disagreement`, `write` or `failed`
+    # `load`, `weights`, `verify`, `warmup`, `machine`, `repeat`, `unmarked`, `profile`, `disagreement`, `write` or
+    # `failed`
     stage: str
     number: int = 1  # pass of the stage, layer of `weights`
     of: int = 1
@@ -30,7 +31,7 @@ class Progress:
     max_steps: int = 0
     tokens: int = 0  # generated in finished batches of this pass
     elapsed_ns: int = 0  # since the pass began
-    notes: tuple[str, ...] = ()  # one line each: with `load` on the input, with `failed` on the failure
+    notes: tuple[str, ...] = ()  # one line each: with `load` on the input, with `machine` and `failed` on these
     run: str = ""  # name of the run; empty while models are loaded, and in a capture of one run
 
 
@@ -45,7 +46,7 @@ class Passes:
     """Runs the passes of a run, named `name`, and reports their progress."""
 
     def __init__(self, runner: Runner, plans: list[BatchPlan], report: Report, name: str = "") -> None:
-        self.runner, self.plans, self._report = runner, plans, report
+        self.runner, self.plans, self.report = runner, plans, report
         self._at = Progress("load", run=name)
         self._began_ns = 0
         self._left: dict[str, Any] = {}
@@ -80,13 +81,13 @@ class Passes:
         """Reports a step of a pass that is not timed."""
         bound = self.plans[min(batch, len(self.plans) - 1)].max_new_tokens
         elapsed = time.perf_counter_ns() - self._began_ns
-        self._report(
+        self.report(
             dataclasses.replace(self._at, batch=batch, step=step, max_steps=bound, tokens=tokens, elapsed_ns=elapsed)
         )
 
     def tell(self, stage: str, *notes: str) -> None:
         """Reports a stage that is no pass."""
-        self._report(Progress(stage, notes=notes, run=self._at.run))
+        self.report(Progress(stage, notes=notes, run=self._at.run))
 
     def _begin(self, stage: str, number: int = 1, of: int = 1) -> None:
         self._at = Progress(stage, number, of, batches=len(self.plans), run=self._at.run)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from molprof.common.errors import MolprofError, ProcessorError
 from molprof.common.files import scratch_file
+from molprof.common.machine_records import Machine, MachineSpan
 from molprof.common.manifest import KEY, SCHEMA, Manifest, Repeat, Session, Timings, Window
+from molprof.common.memory import processors
 from molprof.common.settings import CaptureSettings
 from molprof.common.values import counted, now
 from molprof.profiler.capture.account import molecule_runs, resolved
@@ -22,6 +24,7 @@ from molprof.profiler.decoding.batches import PassResult
 from molprof.profiler.decoding.marks import HostMarks, mark_cost_ns, signature_cost_ns
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
+from molprof.profiler.machine import Watch
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts
 from molprof.profiler.processors import make_processor
@@ -58,7 +61,11 @@ class CapturedRun:
         report: Report = lambda progress: None,
         name: str = "",
     ) -> None:
-        processor = None if settings.processor is None else make_processor(settings.processor, loaded.target)
+        processor = (
+            None
+            if settings.processor is None
+            else make_processor(settings.processor, loaded.target, settings.processor_args)
+        )
         runner = Runner(loaded, processor, settings)
         plans = runner.plan(prompts.prompts)
         if settings.window is not None:
@@ -70,6 +77,7 @@ class CapturedRun:
         self._results: list[PassResult] = []
         self._repeats: list[Repeat] = []
         self._unmarked: PassResult | None = None
+        self._spans: list[MachineSpan] = []
 
     def warm_up(self) -> None:
         """The untimed pass that checks a user's processor, and the warm-up passes."""
@@ -82,10 +90,12 @@ class CapturedRun:
         count = self.settings.warmup
         self._warmup = [passes.run("warmup", HostMarks(passes.step), number, count) for number in range(count)]
 
-    def timed_pass(self) -> None:
-        """The next timed pass."""
+    def timed_pass(self, watch: Watch) -> None:
+        """The next timed pass, while `watch` looks at the machine."""
         marks = HostMarks()
+        watch.begin()
         result = self.passes.run("repeat", marks, len(self._results), self.settings.repeats)
+        self._spans.append(watch.end())
         self._results.append(result)
         self._repeats.append(
             Repeat(result.wall_ns, marks.phases_ns(), marks.steps_ns(), result.compiles, result.compile_ns)
@@ -95,13 +105,13 @@ class CapturedRun:
         """The timed pass without phase timestamps."""
         self._unmarked = self.passes.run("unmarked", None)
 
-    def record(self, session: Session | None = None) -> CaptureResult:
-        """The recorded pass, and the trace file with tokens and manifest."""
+    def record(self, session: Session | None = None, before: MachineSpan | None = None) -> CaptureResult:
+        """The recorded pass, and the trace file with tokens and manifest; `before` is of the machine."""
         with ExitStack() as stack:
             # Made late: a capture that is killed before leaves nothing. A name of its own: torch replaces the file.
             raw = functools.cache(lambda: Path(f"{stack.enter_context(scratch_file(self.output.path))}.json"))
             try:
-                return self._record(raw, session)
+                return self._record(raw, session, Machine(processors(), before, self._spans))
             except ProcessorError as problem:
                 raise kept_recording(self.output, self.passes, raw(), problem) from problem
 
@@ -112,7 +122,7 @@ class CapturedRun:
         with scratch_file(self.output.path) as part:
             return kept_recording(self.output, self.passes, Path(f"{part}.json"), problem)
 
-    def _record(self, raw: Callable[[], Path], session: Session | None) -> CaptureResult:
+    def _record(self, raw: Callable[[], Path], session: Session | None, machine: Machine) -> CaptureResult:
         """The recorded pass, exported to the path that `raw` returns, and the trace of all passes."""
         settings, passes, unmarked = self.settings, self.passes, self._unmarked
         runner, plans, loaded = passes.runner, passes.plans, passes.runner.loaded
@@ -150,6 +160,7 @@ class CapturedRun:
             skipped=list(self.prompts.skipped),
             rows_per_step=[list(batch.rows_per_step) for batch in reference.batches],
             session=session,
+            machine=machine,
         )
         events = token_events(molecules, texts, steps, self.settings.text_format)
         path = write_trace(raw(), self.output, events, KEY, manifest.to_json())
@@ -171,6 +182,8 @@ class CapturedRun:
                 f"validity of {unchecked} of {counted(len(molecules), 'molecule')} not recorded: their skeletons are "
                 "not the prompts', and RDKit, which compares molecules, is not installed (pip install 'molprof[rdkit]')"
             )
+        if doubts := machine.doubts():
+            notes.append(f"times are in doubt: during the timed passes {'; '.join(doubts)}")
         return CaptureResult(path, manifest, tuple(notes))
 
 

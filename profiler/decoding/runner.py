@@ -166,6 +166,8 @@ class Runner:
             with marks.setup("template", number):
                 molecules = [prompt.molecule for prompt in plan.row_prompts if prompt.molecule is not None]
                 templates = self.templates.build(molecules)
+                if (set_prompts := getattr(self.processor, "set_prompts", None)) is not None:
+                    set_prompts(plan.row_prompts)
                 studied = self.processor.start(templates, plan.prompt_width)
         if self.settings.sampling != "greedy":
             torch.manual_seed(self.settings.seed * 1_000_003 + number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ class Entry:
     summary: str
 
 
-_CONTRACT = "a factory takes a Target: see docs/processors.md"
+_CONTRACT = "what a factory gets and returns: docs/processors.md"
 PROCESSORS = {
     "generic": Entry("rows:Generic", "position template; FREE blocks brackets and controls; any tokenizer"),
     "qwen": Entry("rows:Qwen", "position template; FREE allows number tokens only; single-digit tokenizers"),
@@ -35,8 +36,11 @@ PROCESSORS = {
 }
 
 
-def make_processor(name: str, target: Target) -> Processor:
+def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Processor:
     """The processor of a name, of a `package.module:factory`, or (`auto`) the one of --lp.
+
+    Args:
+        given: `KEY=VALUE` texts for parameters of a user's factory.
 
     Raises:
         UsageError: no such processor, or it cannot work with the tokenizer.
@@ -49,7 +53,7 @@ def make_processor(name: str, target: Target) -> Processor:
     from molprof.profiler.processors.checked import PASSED_ON, RAISED, UserProcessor, told
 
     try:
-        return UserProcessor(name, factory, target)
+        return UserProcessor(name, factory, target, given)
     except PASSED_ON:
         raise
     except RAISED as problem:

@@ -1,0 +1,174 @@
+"""Watches the machine while passes run: load by other programs, steal, throttling, clocks, others on the GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from molprof.common.machine_records import MachineSpan
+from molprof.common.memory import numbers
+from molprof.profiler.environment import nvidia_smi
+
+if TYPE_CHECKING:
+    import torch
+
+# NVML's reasons for a lower clock, by bit: nvmlClocksEventReasons. Idle, settings and displays are no slowdown.
+_REASONS = {
+    0x4: "power limit",
+    0x8: "hardware slowdown",
+    0x20: "temperature",
+    0x40: "temperature",
+    0x80: "power brake",
+}
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class _Counters:
+    """Counters that only grow; None: not told."""
+
+    at_ns: int
+    own_s: float
+    busy_s: float | None  # of the cores that this process may use, by all programs
+    steal_s: float | None
+    all_s: float | None
+    waiting_us: int | None
+    throttled_ns: int | None
+
+
+class Watch:
+    """Measures spans of time, one after the other; `root` is for tests."""
+
+    def __init__(self, device: torch.device | None = None, root: Path = Path("/")) -> None:
+        self._device = device if device is not None and device.type == "cuda" else None
+        self._root = root
+        self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        self._last = self._read()
+
+    def begin(self) -> None:
+        """A span begins now."""
+        self._last = self._read()
+
+    def end(self) -> MachineSpan:
+        """The span since `begin`, or since the last one ended. Reads the GPU last, which takes a moment."""
+        first, last = self._last, self._read()
+        self._last = last
+        wall_ns = max(1, last.at_ns - first.at_ns)
+        busy_s, own_s = _since(first.busy_s, last.busy_s), last.own_s - first.own_s
+        steal_s, all_s = _since(first.steal_s, last.steal_s), _since(first.all_s, last.all_s)
+        waiting_us, throttled_ns = (
+            _since(first.waiting_us, last.waiting_us),
+            _since(first.throttled_ns, last.throttled_ns),
+        )
+        return MachineSpan(
+            wall_ns=wall_ns,
+            other_cores=None if busy_s is None else max(0.0, busy_s - own_s) / (wall_ns / 1e9),
+            steal_ratio=steal_s / all_s if steal_s is not None and all_s else None,
+            throttled_ratio=None if throttled_ns is None else throttled_ns / wall_ns,
+            waiting_ratio=None if waiting_us is None else min(1.0, 1000 * waiting_us / wall_ns),
+            mhz=self._mhz(),
+            **(_gpu(self._device) if self._device is not None else {}),
+        )
+
+    def _read(self) -> _Counters:
+        busy_s = steal_s = all_s = None
+        waiting_us = None
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            busy_s, steal_s, all_s = self._cpu()
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            some = (self._root / "proc/pressure/cpu").read_text().split("\n", 1)[0]
+            waiting_us = int(some.rpartition("total=")[2])
+        own = os.times()
+        return _Counters(
+            time.perf_counter_ns(), own.user + own.system, busy_s, steal_s, all_s, waiting_us, self._throttled()
+        )
+
+    def _cpu(self) -> tuple[float, float, float]:
+        """Seconds that the cores of this process were busy, stolen, and all: proc(5), /proc/stat."""
+        wanted = {f"cpu{core}" for core in self._cores} or {"cpu"}
+        busy = steal = whole = 0
+        for line in (self._root / "proc/stat").read_text().splitlines():
+            name, *ticks = line.split()
+            if name in wanted:
+                user, nice, system, idle, wait, irq, soft, stolen = map(int, ticks[:8])
+                busy += user + nice + system + irq + soft
+                steal += stolen
+                whole += user + nice + system + idle + wait + irq + soft + stolen
+        return busy / _TICKS, steal / _TICKS, whole / _TICKS
+
+    def _throttled(self) -> int | None:
+        """Time without a share of CPU time, of the control group of this process, ns; of both versions."""
+        with contextlib.suppress(OSError, ValueError):
+            for line in (self._root / "proc/self/cgroup").read_text().splitlines():
+                _, controllers, path = line.split(":", 2)
+                version_1 = "cpu" in controllers.split(",")
+                folder = self._root / ("sys/fs/cgroup/cpu" if version_1 else "sys/fs/cgroup")
+                if controllers and not version_1:
+                    continue
+                with contextlib.suppress(OSError):
+                    found = numbers(folder / path.strip("/") / "cpu.stat")
+                    if "throttled_usec" in found:
+                        return 1000 * found["throttled_usec"]
+                    if "throttled_time" in found:
+                        return found["throttled_time"]
+        return None
+
+    def _mhz(self) -> float | None:
+        clocks = []
+        for core in self._cores:
+            with contextlib.suppress(OSError, ValueError):
+                file = self._root / f"sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq"
+                clocks.append(int(file.read_text()) / 1000)
+        return sum(clocks) / len(clocks) if clocks else None
+
+
+def _since(first: Any, last: Any) -> Any:
+    return None if first is None or last is None else last - first
+
+
+def _gpu(device: torch.device) -> dict[str, Any]:
+    """What the driver tells of the GPU; empty if it does not."""
+    import torch
+
+    own = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+    found: dict[str, Any] = {}
+    rows = [line.split(", ") for line in nvidia_smi("uuid,clocks.sm,clocks_event_reasons.active")]
+    for row in rows:
+        if len(row) == 3 and (row[0].endswith(own) if own else len(rows) == 1):
+            found = {"gpu_mhz": _leading_number(row[1]), "gpu_slowed": slowed(row[2])}
+    others = _processes(own)
+    return found if others is None else {**found, "gpu_others": others}
+
+
+def slowed(mask: str) -> list[str]:
+    """Why a GPU's clock is lower, from the driver's bits such as `0x0000000000000004`."""
+    try:
+        bits = int(mask, 16)
+    except ValueError:
+        return []
+    return sorted({reason for bit, reason in _REASONS.items() if bits & bit})
+
+
+def _leading_number(text: str) -> float | None:
+    try:
+        return float(text.split()[0])
+    except (ValueError, IndexError):
+        return None
+
+
+def _processes(own: str) -> int | None:
+    """How many other processes compute on the GPU; None if the driver does not tell."""
+    query = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader"]
+    try:
+        out = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    rows = [line.split(", ") for line in out.splitlines() if line.strip()]
+    pids = {row[1] for row in rows if len(row) == 2 and row[0].endswith(own)}
+    # In a container the driver may show the numbers that processes have outside: then one of them is this process.
+    return len(pids - {str(os.getpid())}) if str(os.getpid()) in pids else max(0, len(pids) - 1)
