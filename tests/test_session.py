@@ -25,7 +25,7 @@ from molprof.profiler.capture.run import CapturedRun
 from molprof.profiler.capture.tracefile import OutputFile
 from molprof.profiler.project import Project
 
-OPTIONS = {"lp": None, "tokenizer": None, "disagreement": False}
+OPTIONS = {"lp": None, "tokenizer": None, "disagreement": False, "processor_args": ()}
 
 
 def made(folder: Path, report: Report = lambda progress: None, **processors: str | None) -> list[CapturedRun]:

@@ -38,6 +38,7 @@ from molprof.common.settings import (
 from molprof.common.text import escaped
 from molprof.common.threads import let_threads_sleep
 from molprof.common.values import bytes_text
+from molprof.profiler.capture.native_export import refuse_native
 from molprof.profiler.capture.tracefile import OutputFile, default_name, trace_stem
 from molprof.profiler.models.architecture import NAMED, check_folder, check_preset
 from molprof.profiler.project import Project
@@ -89,9 +90,7 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
     " several: none,NAME,NAME.",
 )
 @argument_option
-@_setting(
-    "--placeholder", metavar="TEXT", help="What templates write for a coordinate.  [default: 0.0000,0.0000,0.0000]"
-)
+@_setting("--placeholder", metavar="TEXT", help="What templates write for a coordinate, such as 0.000,0.000,0.000.")
 @_setting(
     "-n",
     "count",
@@ -153,7 +152,7 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @_setting("--template-cache", is_flag=True, help="Keep the template of a molecule that a pass generates again.")
 @_setting("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one core fewer than there are]")
 @_setting("--trust-remote-code", is_flag=True, help="Let a model from the hub run its own code.")
-@file_option(*_ENDINGS, folder_for="several runs", default="a new file named by what is run, in this folder")
+@file_option(*_ENDINGS, folder_for="several runs", default="a new file named by what runs", refuse=refuse_native)
 @submit_options
 @click.pass_context
 def command(
@@ -281,8 +280,8 @@ def run_settings(project: Project, model: str, processor: str | None, **options:
     for one in models:
         for chosen in processors:
             unconstrained = chosen == NONE or not (chosen or options["lp"])
-            own = {**options, "disagreement": False} if several and unconstrained else options  # the others have it
-            own = {**own, "placeholder": None} if several and unconstrained else own
+            # Those of the others.
+            own = {**options, "disagreement": False, "placeholder": None} if several and unconstrained else options
             settings = capture_settings(project, model=one, processor=chosen, **own)
             path = next_free(Path(default_name(one, settings.processor)), lambda path: path.name in found)
             found[path.name] = settings
