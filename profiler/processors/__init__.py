@@ -82,6 +82,15 @@ def find_factory(name: str) -> Factory:
     return factory
 
 
+def check_processor(name: str, given: Sequence[str] = ()) -> None:
+    """Raises the UsageErrors of `make_processor` that need no model."""
+    factory = find_factory(name)
+    if name not in PROCESSORS:
+        from molprof.profiler.processors.construct import check_call
+
+        check_call(name, factory, given)
+
+
 def default_processor(target: Target) -> str:
     """The processor of `--lp` for a tokenizer: `qwen` if every digit is a token of its own, else `generic`."""
     from molprof.profiler.processors.rows import number_tokens
