@@ -29,6 +29,7 @@ from molprof.common.settings import ATTENTION, AUTO, COMPILE, DTYPES, KV_CACHES,
 from molprof.common.text import escaped
 from molprof.common.threads import let_threads_sleep
 from molprof.common.values import bytes_text
+from molprof.profiler.capture.native_export import refuse_native
 from molprof.profiler.capture.tracefile import OutputFile, default_name, trace_stem
 from molprof.profiler.models.architecture import NAMED, check_folder, check_preset
 from molprof.profiler.project import Project
@@ -140,7 +141,7 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @_setting("--template-cache", is_flag=True, help="Keep the template of a molecule that a pass generates again.")
 @_setting("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one core fewer than there are]")
 @_setting("--trust-remote-code", is_flag=True, help="Let a model from the hub run its own code.")
-@file_option(*_ENDINGS, folder_for="several runs")
+@file_option(*_ENDINGS, folder_for="several runs", refuse=refuse_native)
 @submit_options
 @click.pass_context
 def command(context: click.Context, /, output: Path, force: bool, submission: Submission, **options: Any) -> None:

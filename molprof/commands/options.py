@@ -155,13 +155,17 @@ def result_options(*more: str) -> Callable[[_F], _F]:
     return lambda command: style(output(_force_option(command)))
 
 
-def file_option(*endings: str, folder_for: str | None = None) -> Callable[[_F], _F]:
+def file_option(
+    *endings: str, folder_for: str | None = None, refuse: Callable[[Path], None] | None = None
+) -> Callable[[_F], _F]:
     """`-o` and `--force` of a command that writes a file of one of these endings, and nothing to stdout.
 
-    With `folder_for` OUT may be a folder, and the command checks it.
+    With `folder_for` OUT may be a folder, and the command checks it. `refuse` knows of some endings why they are wrong.
     """
 
     def check(context: click.Context, parameter: click.Parameter, output: Path) -> Path:
+        if refuse is not None:
+            refuse(output)
         if folder_for is None:
             check_ending(output, endings)
         return output

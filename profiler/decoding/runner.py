@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +39,9 @@ _SLACK_PER_BLOCK, _SLACK = 3, 8
 _NO_CHOICE = "probability tensor contains"
 # torch's messages, on a GPU and on a CPU, where none of the attention kernels that it may use can run.
 NO_KERNEL = ("No available kernel", "No viable backend")
+
+
+Wrap = Callable[[BatchProcessor], BatchProcessor]
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,14 @@ class Runner:
     def template_threads(self) -> int:
         return self.settings.template_threads or default_threads()
 
-    def run(self, plans: Sequence[BatchPlan], marks: Marks | None, only: int | None = None) -> PassResult:
-        """One pass over all batches, or over batch `only`. Raises ProcessorError where a user's processor fails."""
+    def run(
+        self, plans: Sequence[BatchPlan], marks: Marks | None, only: int | None = None, wrap: Wrap | None = None
+    ) -> PassResult:
+        """One pass over all batches, or over batch `only`. Raises ProcessorError where a user's processor fails.
+
+        Args:
+            wrap: what stands in for the processor of each batch.
+        """
         results = []
         self.templates.clear()
         kernel = _KERNELS.get(self.settings.attention)
@@ -112,7 +121,7 @@ class Runner:
             for number, plan in enumerate(plans):
                 if only is None or number == only:
                     try:
-                        results.append(self._batch(number, plan, marks or Marks()))
+                        results.append(self._batch(number, plan, marks or Marks(), wrap))
                     except ProcessorError as problem:
                         raise problem.in_batch(number) from problem.__cause__
             self.synchronize()
@@ -141,7 +150,7 @@ class Runner:
         steps = int(template.free.sum()) if self.settings.forced_runs else len(template.ids) + 1
         return Need(width, bound if max_new_tokens is None else max_new_tokens, steps)
 
-    def _batch(self, number: int, plan: BatchPlan, marks: Marks) -> BatchResult:
+    def _batch(self, number: int, plan: BatchPlan, marks: Marks, wrap: Wrap | None) -> BatchResult:
         studied: BatchProcessor | None = None
         if self.processor is not None:
             with marks.setup("template", number):
@@ -150,6 +159,7 @@ class Runner:
                 if (set_prompts := getattr(self.processor, "set_prompts", None)) is not None:
                     set_prompts(plan.row_prompts)
                 studied = self.processor.start(templates, plan.prompt_width)
+                studied = studied if wrap is None else wrap(studied)
         if self.settings.sampling != "greedy":
             torch.manual_seed(self.settings.seed * 1_000_003 + number)
         return (self._jump if self.settings.own_loop else self._generate)(number, plan, studied, marks)
