@@ -129,6 +129,11 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 )
 @_setting("--full", is_flag=True, help="Record every step of every batch; the trace gets large.")
 @_setting(
+    "--stacks",
+    is_flag=True,
+    help="Record modules and Python functions too, for molprof report --by module or source. The trace gets large.",
+)
+@_setting(
     "--disagreement", is_flag=True, help="Record what the model would have chosen, token by token, in an untimed pass."
 )
 @_setting(
