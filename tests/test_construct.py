@@ -75,7 +75,8 @@ def test_prompts_of_plain_text(tmp_path: Path) -> None:
          "its parameters: most, eos_token_id, prompt_length, vocab_size, device"),
         ("OnlyLengths", ("most",), "--processor-arg 'most' is not KEY=VALUE", "e.g. --processor-arg top=5"),
         ("OnlyLengths", ("most=1", "most=2"), "--processor-arg most is given twice", "a list is JSON: KEY=[1,2]"),
-        ("SkeletonConstraint", ("templates=none:here",), "no function 'none:here' makes templates: No module", "package.module:function"),
+        ("SkeletonConstraint", ("templates=none:here",), "no function 'none:here' makes templates: No module",
+         "package.module:function"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_made_is_told_in_one_line(name: str, given: tuple[str, ...], message: str, hint: str) -> None:
