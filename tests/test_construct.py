@@ -75,7 +75,8 @@ def test_prompts_of_plain_text(tmp_path: Path) -> None:
          "its parameters: most, eos_token_id, prompt_length, vocab_size, device"),
         ("OnlyLengths", ("most",), "--processor-arg 'most' is not KEY=VALUE", "e.g. --processor-arg top=5"),
         ("OnlyLengths", ("most=1", "most=2"), "--processor-arg most is given twice", "a list is JSON: KEY=[1,2]"),
-        ("SkeletonConstraint", ("templates=none:here",), "no function 'none:here' makes templates: No module", "package.module:function"),
+        ("SkeletonConstraint", ("templates=none:here",), "no function 'none:here' makes templates: No module",
+         "package.module:function"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_made_is_told_in_one_line(name: str, given: tuple[str, ...], message: str, hint: str) -> None:
@@ -112,3 +113,5 @@ def test_the_commands_take_arguments_for_such_a_processor_alone(molprof: Cli) ->
     for command in (("capture", "--model", "llama", "-o", "x.json"), ("bench", "batch", "--dry-run")):
         refused = molprof(*command, "--processor", "generic", "--processor-arg", "a=1")
         assert (refused.returncode, "processor of your own" in refused.stderr) == (2, True)
+    refused = molprof("bench", "batch", "--dry-run", "--processor", "string:Formatter", "--processor-arg", "a=1")
+    assert (refused.returncode, "string:Formatter has no parameter 'a'" in refused.stderr) == (2, True)

@@ -20,7 +20,7 @@ record() {
 record llama llama --no-lp "$@"
 record qwen qwen --no-lp "$@"
 record llama llama-generic --processor generic --disagreement "$@"
-record qwen qwen-qwen --processor qwen --disagreement "$@"
+record qwen qwen-qwen --processor qwen --placeholder 0.000,0.000,0.000 --disagreement "$@"
 record qwen qwen-generic --processor generic --disagreement "$@"
 record llama llama-grammar --processor grammar --disagreement "$@"
 record qwen qwen-grammar --processor grammar --disagreement "$@"

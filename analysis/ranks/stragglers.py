@@ -48,16 +48,16 @@ def straggler(
     costs: Sequence[Cost],
     ranks: Mapping[int, tuple[RankTrace, Activity]],
 ) -> Straggler | None:
-    """The straggler of a step of all its ranks; None without a joint collective in it."""
+    """The straggler of a step of all its ranks; None where no rank was late."""
     spans = {item.rank: item for item in step}
     inside = [cost for cost in costs if cost.last_rank is not None and _is_inside(cost, spans)]
     late: Counter[int] = Counter()
     for cost in inside:
         if cost.last_rank is not None:
             late[cost.last_rank] += cost.late_ns
-    if not late:
+    rank = min(late, key=lambda item: (-late[item], item), default=None)
+    if rank is None or not late[rank]:
         return None
-    rank = min(late, key=lambda item: (-late[item], item))
     mine = [cost for cost in inside if cost.last_rank == rank]
     windows = [_window(cost, rank) for cost in mine]
     trace, done = ranks[rank]
@@ -101,14 +101,17 @@ def _did(trace: RankTrace, windows: Sequence[tuple[int, int]]) -> tuple[tuple[tu
     host: Counter[str] = Counter()
     steps = {step.name for step in trace.steps}
     starts, ends = np.array(trace.work.starts_ns), np.array(trace.work.ends_ns)
+    gap_starts = np.array([gap.start_ns for gap in trace.gaps], dtype=np.int64)
+    gap_ends = np.array([gap.end_ns for gap in trace.gaps], dtype=np.int64)
     for begin, end in windows:
         for place in np.flatnonzero((starts < end) & (ends > begin)).tolist():
             shared = int(min(ends[place], end) - max(starts[place], begin))
             kernels[trace.work.names[trace.work.name_of[place]]] += shared
-        for gap in trace.gaps:
-            if (shared := min(gap.end_ns, end) - max(gap.start_ns, begin)) > 0:
-                causes[gap.cause] += shared
-                host["outside operators" if gap.host is None or gap.host in steps else gap.host] += shared
+        for place in np.flatnonzero((gap_starts < end) & (gap_ends > begin)).tolist():
+            gap = trace.gaps[place]
+            shared = min(gap.end_ns, end) - max(gap.start_ns, begin)
+            causes[gap.cause] += shared
+            host["outside operators" if gap.host is None or gap.host in steps else gap.host] += shared
     return tuple(_longest(found) for found in (kernels, causes, host))
 
 

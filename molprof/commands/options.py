@@ -156,22 +156,25 @@ def result_options(*more: str) -> Callable[[_F], _F]:
 
 
 def file_option(
-    *endings: str, folder_for: str | None = None, refuse: Callable[[Path], None] | None = None
+    *endings: str, folder_for: str | None = None, default: str = "", refuse: Callable[[Path], None] | None = None
 ) -> Callable[[_F], _F]:
     """`-o` and `--force` of a command that writes a file of one of these endings, and nothing to stdout.
 
-    With `folder_for` OUT may be a folder, and the command checks it. `refuse` knows of some endings why they are wrong.
+    With `folder_for` OUT may be a folder, and the command checks it. With `default`, which says what it then is, it may
+    be left out. `refuse` knows of some endings why they are wrong.
     """
 
-    def check(context: click.Context, parameter: click.Parameter, output: Path) -> Path:
-        if refuse is not None:
+    def check(context: click.Context, parameter: click.Parameter, output: Path | None) -> Path | None:
+        if refuse is not None and output is not None:
             refuse(output)
-        if folder_for is None:
+        if folder_for is None and output is not None:
             check_ending(output, endings)
         return output
 
     folder = "" if folder_for is None else f"; for {folder_for}, a folder"
-    output = _output_option(required=True, callback=check, help=f"File to write, {_either(endings)}{folder}.")
+    said = f"  [default: {default}]" if default else ""
+    help_text = f"File to write, {_either(endings)}{folder}.{said}"
+    output = _output_option(required=not default, callback=check, help=help_text)
     return lambda command: output(_force_option(command))
 
 

@@ -24,6 +24,7 @@ from molprof.commands.options import (
     terminal_columns,
     write,
 )
+from molprof.commands.ranks import show_ranks
 from molprof.commands.report_by import BYS, ENDINGS, SPEEDSCOPE, by_style, report_by
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
@@ -64,8 +65,9 @@ def command(
     """Report launches, kernels, copies, host syncs, phases and tokens of TRACE.
 
     TRACE is a trace of torch.profiler, captured by molprof or foreign: Chrome JSON or .pftrace, plain, gzip or zstd.
-    Use - for standard input. The folder of a molprof sweep stands for its traces. With several traces, OUT is a folder
-    that gets one file for each, and JSON on stdout is a list.
+    Use - for standard input. The folder of a molprof sweep stands for its traces; one with ranks of a distributed job
+    is shown as by molprof ranks. With several traces, OUT is a folder that gets one file for each, and JSON on stdout
+    is a list.
 
     --by shows which modules, Python functions, operators or kernel classes the GPU's work comes from, and who asks for
     launches, copies and host syncs. With --format speedscope, or an OUT that ends in .speedscope.json, it is a flame
@@ -89,6 +91,16 @@ def command(
     style = by_style(by, style, output, (*thresholds, *tokens, *molecules))
     several = len(traces) > 1 or traces[0].is_dir()
     traces = sweeps_expanded(traces)
+    if len(traces) == 1 and traces[0].is_dir():
+        from molprof.analysis.ranks.find import holds_ranks
+
+        if holds_ranks(traces[0]):
+            if by or thresholds or tokens or molecules or submission.cluster is not None:
+                what = "a report of ranks takes no --by, --fail-if, --tokens, --molecules or --submit"
+                raise UsageError(f"{traces[0]} holds ranks of a job: {what}", hint="report the trace of one rank")
+            check_result(output, force)
+            note(f"{traces[0]} holds ranks of a job, shown as molprof ranks shows them")
+            return show_ranks(traces, partial, trace_processor, style, output)
     outputs: list[Path | None] = [output]
     if several:
         outputs = _outputs(traces, output, style, force)

@@ -90,7 +90,7 @@ def resolved(runner: Runner, plans: list[BatchPlan], result: PassResult) -> Reso
         max_new_tokens=max(plan.max_new_tokens for plan in plans),
         processor=None if processor is None else processor.name,
         processor_parameters={} if processor is None else processor.parameters,
-        placeholder=None if processor is None else processor.placeholder,
+        placeholder=None if processor is None else runner.placeholder,
         sorted=runner.sorts([prompt for plan in plans for prompt in plan.prompts]),
         weights=settings.weights if settings.model in ARCHITECTURES else None,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,

@@ -69,6 +69,7 @@ class Runner:
                 f"the processor {self.processor.name!r} needs molecules: plain text has no skeleton to keep to",
                 hint="--smiles FILE, or a processor of your own: --processor package.module:factory",
             )
+        self._check_placeholder()
         needs = [self._need(prompt) for prompt in prompts]
         check_context(prompts, needs, self.loaded.context)
         static = settings.kv_cache in STATIC_CACHES
@@ -76,11 +77,11 @@ class Runner:
         return cut(prompts, needs, settings.batch_size, sort, one_width=static, full_rows=self.compiled)
 
     def sorts(self, prompts: Sequence[Prompt]) -> bool:
-        """Whether batches are cut by length: as `sort` says, else if a processor has templates for all prompts."""
+        """Whether batches are cut by length: as `sort` says, else if all prompts are of molecules."""
         told = all(prompt.molecule is not None for prompt in prompts)
         if self.settings.sort and not told:
             raise UsageError("prompts of plain text have no expected length to sort by", hint="leave out --sort")
-        return (self.processor is not None and told) if self.settings.sort is None else self.settings.sort
+        return told if self.settings.sort is None else self.settings.sort
 
     @property
     def compiled(self) -> bool:
@@ -93,9 +94,28 @@ class Runner:
     def templates(self) -> Templates:
         """Builds templates with the processor's placeholder."""
         form = self.loaded.target.form
-        placeholder = getattr(self.processor, "placeholder", form.numbers(PLACEHOLDER))
+        placeholder = self.placeholder or form.numbers(PLACEHOLDER)
         threads, cache = self.template_threads, self.settings.template_cache
         return Templates(self.loaded.tokenizer, placeholder, threads, cache, form)
+
+    @property
+    def placeholder(self) -> str | None:
+        """What templates write for a coordinate: as the settings say, else the processor's own; None without one."""
+        if self.settings.placeholder is not None:
+            return self.loaded.target.form.numbers(self.settings.placeholder)
+        return getattr(self.processor, "placeholder", None)
+
+    def _check_placeholder(self) -> None:
+        if self.settings.placeholder is None or self.processor is None:
+            return
+        name = self.processor.name
+        if getattr(self.processor, "fits_placeholder", False):
+            raise UsageError(f"the processor {name!r} chooses its placeholder itself", hint="leave out --placeholder")
+        if not getattr(self.processor, "fixed_length", True):
+            raise UsageError(
+                f"the processor {name!r} lets coordinates take as many tokens as they need: it has no placeholder",
+                hint="leave out --placeholder",
+            )
 
     @property
     def template_threads(self) -> int:
@@ -141,11 +161,10 @@ class Runner:
                 raise UsageError("a plain-text prompt has no template to bound its answer", hint="--max-new-tokens N")
             return Need(width, max_new_tokens, max_new_tokens)
         (template,) = self.templates.build([prompt.molecule])
-        bound = len(template.ids) + 1  # the end token
-        if self.processor is None:
-            bound += _SLACK_PER_BLOCK * len(prompt.molecule.atoms) + _SLACK
-        elif (longest := getattr(self.processor, "longest", None)) is not None:
-            bound = int(longest(template))  # the end token included
+        # The same bound for all runs, constrained or not, so that their caches are alike.
+        bound = len(template.ids) + 1 + _SLACK_PER_BLOCK * len(prompt.molecule.atoms) + _SLACK
+        if (longest := getattr(self.processor, "longest", None)) is not None:
+            bound = max(bound, int(longest(template)))  # the end token included
         # With forced runs a step is a choice.
         steps = int(template.free.sum()) if self.settings.forced_runs else len(template.ids) + 1
         return Need(width, bound if max_new_tokens is None else max_new_tokens, steps)

@@ -1,4 +1,4 @@
-"""The logits processors of molprof by name, and which one suits a tokenizer. Imports no torch."""
+"""The logits processors of molprof by name. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from molprof.common.errors import UsageError
-from molprof.common.settings import AUTO
+from molprof.common.settings import AUTO, LP_PROCESSOR
 
 if TYPE_CHECKING:
     from molprof.profiler.models.target import Target
@@ -37,7 +37,7 @@ PROCESSORS = {
 
 
 def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Processor:
-    """The processor of a name, of a `package.module:factory`, or (`auto`) the one that suits the tokenizer.
+    """The processor of a name, of a `package.module:factory`, or (`auto`) the one of --lp.
 
     Args:
         given: `KEY=VALUE` texts for parameters of a user's factory.
@@ -46,7 +46,7 @@ def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Proc
         UsageError: no such processor, or it cannot work with the tokenizer.
     """
     if name == AUTO:
-        name = default_processor(target)
+        name = LP_PROCESSOR
     factory = find_factory(name)
     if name in PROCESSORS:
         return factory(target)
@@ -82,10 +82,10 @@ def find_factory(name: str) -> Factory:
     return factory
 
 
-def default_processor(target: Target) -> str:
-    """The processor of `--lp` for a tokenizer: `qwen` if every digit is a token of its own, else `generic`."""
-    from molprof.profiler.processors.rows import number_tokens
+def check_processor(name: str, given: Sequence[str] = ()) -> None:
+    """Raises the UsageErrors of `make_processor` that need no model."""
+    factory = find_factory(name)
+    if name not in PROCESSORS:
+        from molprof.profiler.processors.construct import check_call
 
-    single = len(target.tokenizer("123", add_special_tokens=False)["input_ids"]) == 3
-    vocabulary = target.tokenizer.get_vocab()
-    return "qwen" if single and all(text in vocabulary for text in number_tokens(target.form)[0]) else "generic"
+        check_call(name, factory, given)
