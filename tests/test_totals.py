@@ -27,3 +27,12 @@ def test_a_run_on_a_cpu_has_leaf_operators(tmp_path: Path) -> None:
     figures = figure_values(report)
     assert (figures["run_leaf_operators"], figures["run_launches"], figures["run_kernels"]) == (6, None, None)
     assert "estimate: 2 of 3 steps recorded" in render(report, "table")
+
+
+def test_a_run_on_a_gpu_has_launches_and_kernels(tmp_path: Path) -> None:
+    report = load_report(tiny_trace.write(tmp_path / "gpu.json", tiny_trace.document()))
+    assert report.run is not None
+    assert report.run.totals == {
+        "launches": RunTotal(6, 5, 7, False, 2, 3),
+        "kernels": RunTotal(8, 7, 8, False, 2, 3),
+    }

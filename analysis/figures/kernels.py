@@ -51,7 +51,7 @@ def _of_kind(name: str, label: str, kind: str) -> tuple[Figure, ...]:
                tables=tables),
         Figure(f"{name}_per_step", group, f"{label} per step", "number",
                of_gpu(lambda report: work.kind_per_step(report, kind)), tables=tables),
-        Figure(f"{name}_ns", group, f"{label}, time in the trace", "ns",
+        Figure(f"{name}_ns", group, f"time of {label} in the trace", "ns",
                of_gpu(lambda report: work.kind(report, kind, "time_ns")), once=True, tables=tables),
     )  # fmt: skip
 
@@ -64,7 +64,7 @@ def _of_run_total(name: str, label: str, group: str, gpu: bool = True) -> Figure
         return None if total is None else total.value
 
     read = of_gpu(value) if gpu else without_gpu(value)
-    return Figure(f"run_{name}", group, f"{label} of all steps, estimated unless all are recorded", "count", read,
+    return Figure(f"run_{name}", group, f"{label} of all steps (estimate)", "count", read,
                   once=True, stands_in=not gpu)  # fmt: skip
 
 
