@@ -32,7 +32,7 @@ COMMANDS = {
     "bench": "Benchmark attention, KV caches, batch sizes, compilation and processors.",
     "recommend": "Recommend the fastest valid configuration that a benchmark measured.",
     "plot": "Draw a figure of one or more traces as PNG, SVG or PDF.",
-    "open": "Open one trace, or two side by side, in the Perfetto UI on this machine.",
+    "open": "Open one trace, two side by side, or all ranks of a job, in the Perfetto UI on this machine.",
     "trim": "Cut a trace to some of its steps, phases, categories, or a stretch of time.",
     "query": "Run SQL over one or more traces: a module of the package, a file, or text.",
     "queries": "List the SQL package: modules, columns, units and examples.",

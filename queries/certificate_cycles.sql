@@ -1,4 +1,4 @@
--- Runs of the profiler in one file, and correlation numbers that several launches share.
+-- Runs of the profiler in one file, and the idle time between them.
 --
 -- torch.profiler writes one span of category Trace for each of its runs.
 --
@@ -6,8 +6,6 @@
 --   SELECT number, name, ts, dur, gap_ns
 --   FROM molprof_profiler_run
 --   ORDER BY number;
-
-INCLUDE PERFETTO MODULE molprof.certificate_calls;
 
 INCLUDE PERFETTO MODULE molprof.devices;
 
@@ -62,27 +60,3 @@ GROUP BY
   idle.device
 ORDER BY
   idle.device;
-
--- Correlation numbers that several launching calls of one process have, one row.
-CREATE PERFETTO VIEW molprof_shared_correlation(
-  -- Numbers that more than one launch or graph launch has.
-  numbers LONG,
-  -- Launches and graph launches that have one of them.
-  calls LONG
-)
-AS
-SELECT
-  COUNT() AS numbers,
-  IFNULL(SUM(calls), 0) AS calls
-FROM (
-  SELECT
-    COUNT() AS calls
-  FROM molprof_checked_call
-  WHERE
-    role IN ('launch', 'graph_launch') AND correlation IS NOT NULL
-  GROUP BY
-    upid,
-    correlation
-  HAVING
-    COUNT() > 1
-);

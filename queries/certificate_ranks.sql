@@ -5,8 +5,6 @@
 --   FROM molprof_host_process
 --   ORDER BY pid;
 
-INCLUDE PERFETTO MODULE molprof.certificate_calls;
-
 -- Processes with operators or GPU calls, in order of their first event.
 CREATE PERFETTO VIEW molprof_host_process(
   -- The process.
@@ -53,23 +51,3 @@ GROUP BY
 ORDER BY
   MIN(track.ts),
   process.upid;
-
--- Correlation numbers that launching calls of several processes have, whose ranks cannot be told apart, one row.
-CREATE PERFETTO VIEW molprof_colliding_correlation(
-  -- Numbers that launches or graph launches of more than one process have.
-  numbers LONG
-)
-AS
-SELECT
-  COUNT() AS numbers
-FROM (
-  SELECT
-    1
-  FROM molprof_checked_call
-  WHERE
-    role IN ('launch', 'graph_launch') AND correlation IS NOT NULL AND rank IS NULL
-  GROUP BY
-    correlation
-  HAVING
-    MIN(upid) < MAX(upid)
-);

@@ -13,7 +13,7 @@ from molprof.profiler.decoding.batches import Need, check_context, cut
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
-from molprof.profiler.molecules.template import prompt_text
+from molprof.profiler.molecules.template import PLACEHOLDER, prompt_text
 from molprof.profiler.processors import make_processor
 
 # Answers, end token included, with llama's tokens: 20, 55, 21 and 54.
@@ -31,7 +31,7 @@ def needs(*lengths: int) -> list[Need]:
 def runner(processor: str | None = "generic", **settings: Any) -> Runner:
     model = loaded("llama")
     made = None if processor is None else make_processor(processor, model.target)
-    return Runner(model, made, CaptureSettings("tiny", **settings))
+    return Runner(model, made, CaptureSettings("tiny", processor=processor, **settings))
 
 
 def test_unsorted_batches_keep_the_order_and_their_own_bounds() -> None:
@@ -101,7 +101,7 @@ def test_what_is_sorted() -> None:
     given = prompts(*SMILES)
     plain = [Prompt(1, "", "hello", None)]
     assert [runner(sort=ask).sorts(given) for ask in (None, True, False)] == [True, True, False]
-    assert [runner(None, sort=ask).sorts(given) for ask in (None, True, False)] == [False, True, False]
+    assert [runner(None, sort=ask).sorts(given) for ask in (None, True, False)] == [True, True, False]
     assert runner().sorts(plain) is False
     with pytest.raises(UsageError, match="no expected length"):
         runner(sort=True).sorts(plain)
@@ -122,3 +122,21 @@ def test_sorting_removes_idle_row_steps_and_changes_no_text() -> None:
         idle[sort] = sum(batch.steps * len(batch.rows) for batch in result.batches) - sum(map(len, answers[sort]))
     assert answers[True] == answers[False]
     assert idle == {False: 35 + 33, True: 1 + 1}
+
+
+def test_the_placeholder_of_the_settings() -> None:
+    given = prompts(*SMILES)
+    own = runner("generic")
+    assert (own.placeholder, own.templates.build([given[0].molecule])[0].free_per_block[0]) == (PLACEHOLDER, 14)
+    set_ = runner("generic", placeholder="0.0,0.0,0.0")
+    assert set_.placeholder == "0.0,0.0,0.0"
+    assert set_.templates.build([given[0].molecule])[0].free_per_block[0] < 14
+    for name, problem in (("placeholder", "chooses its placeholder itself"), ("grammar", "it has no placeholder")):
+        with pytest.raises(UsageError, match=f"the processor '{name}' .*{problem}"):
+            runner(name, placeholder="0.0,0.0,0.0").plan(given)
+
+
+def test_runs_with_a_processor_and_without_have_one_bound() -> None:
+    given = prompts(*SMILES)
+    bounds = [[plan.max_new_tokens for plan in runner(name).plan(given)] for name in (None, "generic")]
+    assert bounds[0] == bounds[1]

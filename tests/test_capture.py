@@ -69,7 +69,7 @@ def test_constrained_window(tmp_path: Path) -> None:
     assert timings.profiled_steps_ns == sum(round(event["dur"] * 1000) for event in steps)
     assert result.notes == ()
     assert [item.stage for item in seen if item.batch == 0 and item.step == 0][-1] == "write"
-    assert {item.stage for item in seen} == {"warmup", "repeat", "unmarked", "profile", "write"}
+    assert {item.stage for item in seen} == {"warmup", "repeat", "unmarked", "profile", "count", "write"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.smi", "out.json.gz"]
 
 

@@ -234,8 +234,6 @@ def test_two_runs_of_the_profiler(tmp_path: Path) -> None:
     assert low is not None
     assert high is not None
     assert both_ns <= low < high == report.devices["2"].idle_ns
-    again["traceEvents"] = content["traceEvents"] + shifted(content["traceEvents"], 100_000)
-    assert {("cycles", "gpu_idle", "bounded"), ("cycles", "links", "not_to_be_had")} <= found(changed(tmp_path, again))
 
 
 @needs_traces
@@ -270,26 +268,24 @@ def test_the_clock_of_the_host_jumps_back(tmp_path: Path) -> None:
 
 
 def of_ranks(told: bool) -> dict[str, Any]:
-    """Two ranks of a job merged, with colliding numbers and equal device numbers; processes named by rank or not."""
+    """Two ranks of a job merged, with equal device numbers; processes named by rank, or calls numbered apart."""
     parts = [json.loads(_text(f"ranks/megatron_tp8_rank{rank}")) for rank in (0, 1)]
     for rank, part in enumerate(parts):
         for event in part["traceEvents"]:
             if told:
                 event["pid"] = f"rank{rank}_{event['pid']}"
+            elif correlation(event) is not None:
+                event["args"]["correlation"] += 1_000_000 * rank
             if event.get("args", {}).get("device") == 1:
                 event["args"]["device"] = 0
-            if correlation(event) is not None and rank:
-                event["args"]["correlation"] += 54461 - 53964
     return {**parts[0], "traceEvents": [event for part in parts for event in part["traceEvents"]]}
 
 
 @needs_traces
 def test_merged_ranks(tmp_path: Path) -> None:
-    told = changed(tmp_path, of_ranks(told=True))
-    assert found(told) == {("ranks", "host_time", "bounded")}
+    assert found(changed(tmp_path, of_ranks(told=True))) == {("ranks", "host_time", "bounded")}
     mixed = {item for item in found(changed(tmp_path, of_ranks(told=False))) if item[0] == "ranks"}
-    groups = [("gpu_time", "not_to_be_had"), ("gpu_idle", "not_to_be_had"), ("links", "not_to_be_had")]
-    groups += [("steps", "not_to_be_had"), ("host_time", "bounded")]
+    groups = [("gpu_time", "not_to_be_had"), ("gpu_idle", "not_to_be_had"), ("host_time", "bounded")]
     assert mixed == {("ranks", *group) for group in groups}
 
 

@@ -12,7 +12,9 @@ import certified
 import pytest
 import tiny_trace
 
+from molprof.analysis.compare import compare
 from molprof.analysis.compare.thresholds import judge_comparison, judge_report, parse_threshold
+from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report
 from molprof.analysis.render import FORMATS, render
@@ -51,8 +53,10 @@ def test_the_section_of_an_uncertain_trace(tmp_path: Path) -> None:
     assert section(report) == [
         "Certificate",
         "  GPU work        bounded: kernels 6 to 7 (a)",
-        "  GPU time        bounded: busy 67.0 µs to 70.0 µs (a)",
-        "  GPU idle time   bounded: idle 80.0 µs to 83.0 µs (a)",
+        "  GPU time        bounded: device 0 busy 67.0 µs to 70.0 µs",
+        "                  (a)",
+        "  GPU idle time   bounded: device 0 idle 80.0 µs to 83.0 µs",
+        "                  (a)",
         "  launches        bounded: launches 4 to 5 (b)",
         "  launch to work  bounded: launches without gpu work 0 to 1;",
         "                  kernels without call 0 to 1 (a, b)",
@@ -79,6 +83,18 @@ def test_comparisons_judge_all_traces(tmp_path: Path) -> None:
     exact = load_report(tiny_trace.write(tmp_path / "cpu.json", tiny_trace.cpu_document()))
     assert len(judge_comparison(["a", "b"], [tiny(tmp_path), exact], [UNCERTAIN]).broken) == 1
     assert not judge_comparison(["a", "b"], [exact, exact], [UNCERTAIN]).broken
+
+
+def test_comparisons_show_what_is_uncertain(tmp_path: Path) -> None:
+    exact = load_report(tiny_trace.write(tmp_path / "cpu.json", tiny_trace.cpu_document()))
+    text = render(comparison_document(compare([exact, tiny(tmp_path)])), "table")
+    start = text.index("\nCertificate\n")
+    shown = text[start : text.index("\n\n", start)].splitlines()
+    assert shown[2].endswith("  exact")
+    assert "GPU work bounded (a)" in shown[3]
+    assert sum(line.strip().startswith(("(a)", "(b)")) for line in shown) >= 2
+    assert max(map(width, shown)) <= 60
+    assert "Certificate" not in render(comparison_document(compare([exact, exact])), "table").splitlines()
 
 
 def test_stored_reports_keep_the_certificate(tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from molprof.common.errors import ProcessorError, UsageError
+from molprof.common.text_format import DEFAULT
 from molprof.profiler.processors.base import ForcedRuns, Places
 from molprof.profiler.processors.checked import CheckedRuns, UserProcessor
 
 WIDTH, END = 8, 7
-TARGET: Any = SimpleNamespace(logits_width=WIDTH, eos=END, pad=6)
+TARGET: Any = SimpleNamespace(logits_width=WIDTH, eos=END, pad=6, form=DEFAULT)
 ZEROS = torch.zeros(2, 3, dtype=torch.int64)
 
 

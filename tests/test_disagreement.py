@@ -138,10 +138,10 @@ def test_a_capture_records_what_a_full_forward_says(tmp_path: Path, sampling: st
 def test_another_text_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = account.molecule_runs
 
-    def other(runner: Any, plans: Any, result: Any, watched: Any) -> Any:
+    def other(runner: Any, plans: Any, result: Any, watched: Any, masked: Any) -> Any:
         (batch, figures), *rest = watched
         changed = replace(batch, rows=(batch.rows[0], (1, 2, 3)))
-        return original(runner, plans, result, [(changed, figures), *rest])
+        return original(runner, plans, result, [(changed, figures), *rest], masked)
 
     monkeypatch.setattr("molprof.profiler.capture.run.molecule_runs", other)
     asked = settings(processor="generic", repeats=1, warmup=0, max_new_tokens=4, disagreement=True, count=2)

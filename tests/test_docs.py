@@ -70,7 +70,7 @@ def test_every_entry_is_tested(name: str) -> None:
 def test_modules_use_stock_perfetto_and_what_they_include_alone(name: str) -> None:
     sql = re.sub(r"--.*|'[^']*'", "", CATALOG[name].sql)
     own = set(re.findall(r"CREATE PERFETTO \w+ (\w+)", sql))
-    local = set(re.findall(r"^  (\w+)(?:\([^)]*\))? AS (?:MATERIALIZED )?\($", sql, re.MULTILINE))
+    local = set(re.findall(r"^  (?:RECURSIVE )?(\w+)(?:\([^)]*\))? AS (?:MATERIALIZED )?\($", sql, re.MULTILINE))
     included = {entry.name for item in CATALOG[name].includes for entry in CATALOG[item].entries}
     read = set(re.findall(r"\b(?:FROM|JOIN)\s+(\w+)", sql))
     assert read <= own | local | included | STOCK

@@ -11,7 +11,7 @@ from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.models.device import resolve_device
 from molprof.profiler.models.load import load
-from molprof.profiler.processors import default_processor
+from molprof.profiler.processors.vectorized import suited_masks
 
 
 def test_devices_and_models_that_are_not_there(tmp_path: Path) -> None:
@@ -44,5 +44,5 @@ def test_a_model_from_a_folder(tmp_path: Path) -> None:
     source.tokenizer.save_pretrained(tmp_path / "model")
     read = load(CaptureSettings(str(tmp_path / "model"), dtype="bfloat16", device="cpu", attention="eager"))
     assert (str(read.model.dtype), read.model.config._attn_implementation) == ("torch.bfloat16", "eager")
-    assert (default_processor(read.target), read.eos, read.notes, read.context) == ("generic", source.eos, (), 2048)
+    assert (suited_masks(read.target), read.eos, read.notes, read.context) == ("generic", source.eos, (), 2048)
     assert read.target.table == source.target.table

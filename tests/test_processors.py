@@ -9,8 +9,9 @@ from tiny import ids, loaded, table
 from molprof.common.errors import UsageError
 from molprof.profiler.molecules.smiles import molecule
 from molprof.profiler.molecules.template import Template, build_template
-from molprof.profiler.processors import PROCESSORS, default_processor, make_processor
+from molprof.profiler.processors import PROCESSORS, make_processor
 from molprof.profiler.processors.base import Processor
+from molprof.profiler.processors.vectorized import suited_masks
 
 PROMPT_WIDTH = 7
 WIDTHS = {"qwen": 151_936, "llama": 128_256}
@@ -78,12 +79,12 @@ def test_generic_ends_no_block_with_a_comma_or_dash(tokenizer: str) -> None:
 def test_qwen_allows_number_tokens_only() -> None:
     made, template = make("qwen", "qwen")
     number = {*range(15, 25), 13, 11, 12, 4999, 14523}
-    assert template.free_per_block.tolist() == [17, 17]
+    assert template.free_per_block.tolist() == [20, 20]
     first = 3
     assert allowed(made, template, "qwen", first) == (number - {11, 4999}, 151_936 - 13)
-    for position in range(first + 1, first + 15):
+    for position in range(first + 1, first + 18):
         assert allowed(made, template, "qwen", position) == (number, 151_936 - 15)
-    for position in (first + 15, first + 16):
+    for position in (first + 18, first + 19):
         assert allowed(made, template, "qwen", position) == (number - {11, 12, 4999, 14523}, 151_936 - 11)
 
 
@@ -118,8 +119,8 @@ def test_scores_that_are_allowed_keep_their_value() -> None:
 
 
 def test_choice_by_tokenizer_family() -> None:
-    assert default_processor(loaded("qwen").target) == "qwen"
-    assert default_processor(loaded("llama").target) == "generic"
+    assert suited_masks(loaded("qwen").target) == "qwen"
+    assert suited_masks(loaded("llama").target) == "generic"
 
 
 def test_a_user_names_a_factory() -> None:

@@ -13,7 +13,7 @@ from rank_traces import events, write_rank
 
 from molprof.analysis.documents.ranks import ranks_document
 from molprof.analysis.ranks import load_job
-from molprof.analysis.ranks.read import workers_for
+from molprof.analysis.ranks.read import needed_bytes, workers_for
 from molprof.common.errors import TraceError, UsageError
 
 CORPUS = Path(os.environ.get("MOLPROF_CORPUS", "absent"), "ranks")
@@ -109,15 +109,20 @@ def test_a_damaged_file_is_an_error_also_in_a_folder(tmp_path: Path, molprof: Cl
     assert "is damaged, and only its whole part was read" in " ".join(result.stdout.split())
 
 
-def test_as_many_files_at_once_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_files_at_once_as_memory_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("molprof.analysis.ranks.read.processors", lambda: 16)
     monkeypatch.setattr("molprof.analysis.ranks.read.available_bytes", lambda: 64_000_000_000)
-    assert workers_for([1000] * 64) == 13
-    assert workers_for([20_000_000] * 64) == 3
-    assert workers_for([20_000_000] * 2) == 2
-    assert workers_for([2_000_000_000] * 64) == 1
+    plain, packed = tmp_path / "a.json", tmp_path / "a.json.gz"
+    plain.write_bytes(b"[" + b" " * 9_999_999)
+    packed.write_bytes(b"\x1f\x8b" + bytes(19_999_998))
+    assert needed_bytes(plain) == 190_000_000
+    assert needed_bytes(packed) == 1_110_000_000
+    assert workers_for([190_000_000] * 64) == 16
+    assert workers_for([190_000_000, 1_110_000_000] * 32) == 3
+    assert workers_for([1_110_000_000] * 2) == 2
+    assert workers_for([90_000_000_000] * 64) == 1
     monkeypatch.setattr("molprof.analysis.ranks.read.available_bytes", lambda: 600_000_000)
-    assert workers_for([1000] * 64) == 2
+    assert workers_for([190_000_000] * 64) == 3
 
 
 @pytest.mark.skipif(not CORPUS.exists(), reason="MOLPROF_CORPUS is not set")

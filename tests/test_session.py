@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from captures import inputs, settings
 from conftest import Cli
@@ -24,7 +25,7 @@ from molprof.profiler.capture.run import CapturedRun
 from molprof.profiler.capture.tracefile import OutputFile
 from molprof.profiler.project import Project
 
-OPTIONS = {"lp": None, "tokenizer": None, "disagreement": False}
+OPTIONS = {"lp": None, "tokenizer": None, "disagreement": False, "processor_args": ()}
 
 
 def made(folder: Path, report: Report = lambda progress: None, **processors: str | None) -> list[CapturedRun]:
@@ -154,11 +155,22 @@ def test_each_run_gets_the_static_cache_of_its_own_length(tmp_path: Path) -> Non
         ("qwen", "none,none", ["qwen.json.gz", "qwen-2.json.gz"]),
         ("qwen,llama", "none,generic", ["qwen", "qwen-generic", "llama", "llama-generic"]),
         ("qwen", "none, my.own:make", ["qwen", "qwen-my.own-make"]),
+        ("qwen", "lp,qwen", ["qwen-generic", "qwen-qwen"]),
     ],
 )
 def test_runs_are_named_after_model_and_processor(model: str, processor: str | None, names: list[str]) -> None:
     found = run_settings(Project(), model=model, processor=processor, **OPTIONS)
     assert [name.removesuffix(".json.gz") for name in found] == [name.removesuffix(".json.gz") for name in names]
+
+
+def test_lp_beside_a_named_processor_is_no_contradiction() -> None:
+    for options in ({**OPTIONS, "lp": True}, OPTIONS):
+        (found,) = run_settings(Project(), model="qwen", processor="grammar", **options).values()
+        assert found.processor == "grammar"
+    (found,) = run_settings(Project(), model="llama", processor=None, **{**OPTIONS, "lp": True}).values()
+    assert found.processor == "generic"
+    with pytest.raises(click.UsageError, match="--no-lp and --processor grammar contradict each other"):
+        run_settings(Project(), model="qwen", processor="grammar", **{**OPTIONS, "lp": False})
 
 
 def test_disagreement_is_for_the_runs_that_have_a_processor() -> None:

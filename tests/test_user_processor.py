@@ -216,7 +216,10 @@ def test_plain_prompts_and_a_plain_logits_processor(tmp_path: Path) -> None:
     assert [run.prompt for run in runs] == ["How many?", "# not a comment: text  ", "And now?"]
     for run in runs:
         assert (run.text, run.kinds, run.blocks) == ("77777", "fffff", [-1] * 5)
-        assert (run.smiles, run.valid, run.template, run.masked_logits) == (None, None, None, None)
+        assert (run.smiles, run.valid, run.template) == (None, None, None)
+        # It does not count itself.
+        assert run.masked is not None
+        assert (run.masked.own, run.masked_logits) == (None, 5 * (result.manifest.resolved.logits_width - 1))
     resolved = result.manifest.resolved
     assert (resolved.processor, resolved.max_new_tokens) == ("users:Sevens", 5)
 

@@ -20,7 +20,9 @@ record() {
     molprof capture --model "$model" $size -n 8 --batch-size 4 --repeats 6 "$@"
 }
 record llama --processor none,generic,grammar --disagreement -o "$made" "$@"
-record qwen --processor none,generic,qwen,grammar --disagreement -o "$made" "$@"
+record qwen --processor none,generic,grammar --disagreement -o "$made" "$@"
+# Apart, since a placeholder is that of all processors of a capture.
+record qwen --processor qwen --placeholder 0.000,0.000,0.000 --disagreement -o "$made/qwen-qwen.json.gz" "$@"
 record llama --processor grammar --forced-runs -o "$made/llama-jump.json.gz" "$@"
 record qwen --processor grammar --forced-runs -o "$made/qwen-jump.json.gz" "$@"
 for file in "$made"/*.json.gz; do

@@ -8,12 +8,11 @@ from molprof.analysis.certificate.model import Bound, Check, Doubt, Facts, Group
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row, query_rows
 from molprof.analysis.reader import TraceInfo
-from molprof.common.values import count_text, time_text
+from molprof.common.values import time_text
 
 _RUNS = Query("certificate_cycles", "SELECT number, name, ts, dur, gap_ns FROM molprof_profiler_run ORDER BY number")
 _PROCESSES = Query("certificate_ranks", "SELECT COUNT() AS processes FROM molprof_host_process")
 _IDLE = Query("certificate_cycles", "SELECT device, idle_ns FROM molprof_idle_between_runs ORDER BY device")
-_SHARED = Query("certificate_cycles", "SELECT numbers, calls FROM molprof_shared_correlation")
 
 
 def _find(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
@@ -30,11 +29,6 @@ def _find(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
         )
         group: Group = "gpu_idle" if bounds else "host_time"
         yield Doubt(group, "bounded", reason, bounds, {"runs": len(runs), "gap_ns": gap_ns})
-    if numbers := query_row(engine, _SHARED)["numbers"]:
-        reason = f"{count_text(numbers)} correlation numbers belong to several launches"
-        for group in ("links", "steps", "graphs"):
-            if group in facts.recorded:
-                yield Doubt(group, "not_to_be_had", reason, (), {"numbers": numbers})
 
 
-CHECK = Check("cycles", "the file holds one run of the profiler", (_RUNS, _IDLE, _SHARED, _PROCESSES), _find)
+CHECK = Check("cycles", "the file holds one run of the profiler", (_RUNS, _IDLE, _PROCESSES), _find)

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 
 from molprof.analysis.certificate.model import Check, Doubt, Facts
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_row, query_rows
+from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.reader import TraceInfo
-from molprof.common.values import count_text
 
 _PROCESSES = Query(
     "certificate_ranks", "SELECT pid, name, operators, gpu_calls FROM molprof_host_process ORDER BY pid, name"
 )
-_COLLIDING = Query("certificate_ranks", "SELECT numbers FROM molprof_colliding_correlation")
 
 
 def _find(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
@@ -23,19 +21,13 @@ def _find(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     with_calls = sum(1 for *_, calls in processes if calls)
     job = info.keys.get("distributedInfo")
     world_size = job.get("world_size") if isinstance(job, dict) else None
-    numbers = query_row(engine, _COLLIDING)["numbers"]
-    evidence = {"processes": len(processes), "world_size": world_size, "colliding_numbers": numbers}
+    evidence = {"processes": len(processes), "world_size": world_size}
     reason = f"{len(processes)} processes (ranks) in one file"
     yield Doubt("host_time", "bounded", f"{reason}: their clocks are not aligned", (), evidence)
     if 0 < len(facts.devices) < with_calls:
         why = f"{reason} share {len(facts.devices)} device numbers"
         for group in ("gpu_time", "gpu_idle"):
             yield Doubt(group, "not_to_be_had", why, (), evidence)
-    if numbers:
-        why = f"{reason} share {count_text(numbers)} correlation numbers"
-        for group in ("links", "steps", "graphs"):
-            if group in facts.recorded:
-                yield Doubt(group, "not_to_be_had", why, (), evidence)
 
 
-CHECK = Check("ranks", "the file holds one process", (_PROCESSES, _COLLIDING), _find)
+CHECK = Check("ranks", "the file holds one process", (_PROCESSES,), _find)

@@ -12,6 +12,7 @@ from molprof.analysis.compare import Comparison
 from molprof.analysis.compare.model import Difference, Prediction, TraceDifference
 from molprof.analysis.compare.parts import GROUPS, MACHINE, RECORDED_LABELS, by_group, part_label
 from molprof.analysis.compare.statistics import LEVEL, Interval
+from molprof.analysis.documents.certificate import compared_certificates
 from molprof.analysis.documents.figures import Reports, compared_figures, settings_section
 from molprof.analysis.documents.report import findings_section, report_sections, warnings
 from molprof.analysis.documents.verdict import comparison_verdict
@@ -42,6 +43,7 @@ def comparison_document(comparison: Comparison) -> Document:
     return Document(
         f"molprof compare: {', '.join(labels[1:])} against {labels[0]}",
         (
+            *compared_certificates(reports),
             plot_sections(subject_of(comparison)),
             replace(findings_section(reports), page_only=True),
             settings_section(reports),

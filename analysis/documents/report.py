@@ -28,7 +28,7 @@ def report_document(report: Report) -> Document:
     return Document(
         f"molprof report: {report.trace.path}",
         (
-            *certificate_sections(reports),
+            *certificate_sections(report),
             plot_sections(subject_of(report)),
             findings_section(reports),
             report_figures(reports.labels[0], report),

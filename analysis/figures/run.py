@@ -14,6 +14,7 @@ from molprof.analysis.figures.model import TraceFigures
 from molprof.analysis.figures.run_model import (
     BatchShapes,
     Marks,
+    MaskedFigures,
     RepeatFigures,
     Run,
     SequenceFigures,
@@ -25,7 +26,7 @@ from molprof.analysis.figures.step_times import step_times
 from molprof.analysis.figures.window import phase_figures, read_window
 from molprof.common.errors import TraceError
 from molprof.common.manifest import Manifest, Repeat
-from molprof.common.molecule_records import MoleculeRun
+from molprof.common.molecule_records import MaskedLogits, MoleculeRun
 from molprof.common.phases import PHASES, STEP_PHASES
 from molprof.common.settings import RANDOM
 from molprof.common.text_format import DEFAULT, TextFormat
@@ -116,6 +117,7 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
             [Token(*row) for row in query_rows(engine, _TOKENS)[1]], manifest.settings.text_format
         ),
         step_times=step_times(timings.repeats),
+        masked=_masked([molecule.masked for molecule in molecules]),
         session=manifest.session,
         shapes=_shapes(manifest),
         machine=manifest.machine,
@@ -135,6 +137,16 @@ def read_drift(engine: Engine, molecules: Sequence[MoleculeRun], form: TextForma
         and molecule.text.rfind(form.block_open) > molecule.text.rfind(form.block_close)
     }
     return drift_figures([replace(block, cut=(block.sequence, block.block) in cut) for block in blocks], form)
+
+
+def _masked(counts: Sequence[MaskedLogits | None]) -> MaskedFigures | None:
+    """Sums over molecules; None where one was not counted."""
+    known = [count for count in counts if count is not None]
+    if not known or len(known) < len(counts):
+        return None
+    sums = {name: sum(getattr(count, name) for count in known) for name in ("free", "copy", "end", "idle")}
+    choices = sum(count.free_choices for count in known)
+    return MaskedFigures(**sums, free_choices=choices, own=_sum_if_all_known([count.own for count in known]))
 
 
 def _middle_repeats(repeats: list[Repeat]) -> list[Repeat]:

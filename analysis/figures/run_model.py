@@ -123,6 +123,18 @@ class SequenceFigures:
 
 
 @dataclass(frozen=True)
+class MaskedFigures:
+    """Logits set to -inf, summed over molecules, by where the row stood; `free_choices` left more than one token."""
+
+    free: int
+    copy: int
+    end: int
+    idle: int
+    free_choices: int
+    own: int | None  # what the processor counted itself; None where it does not
+
+
+@dataclass(frozen=True)
 class Setup:
     """What ran. `size` is of a preset with another size than its own; `weights` of a preset: trained or random."""
 
@@ -238,6 +250,7 @@ class Run:
     drift: Drift | None = None
     disagreement: Disagreement | None = None
     step_times: tuple[StepTime, ...] = ()
+    masked: MaskedFigures | None = None  # None without a processor, or where not every molecule was counted
     session: Session | None = None  # None: the capture had one run
     shapes: BatchShapes | None = None
     machine: Machine | None = None  # None: not recorded

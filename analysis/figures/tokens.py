@@ -43,6 +43,15 @@ def _of_processor(value: Callable[[PhaseFigures], float | None]) -> Callable[[Re
     return of_run(lambda run: per(value(run.phases["processor"]), run.window.steps))
 
 
+def _masked(name: str, label: str) -> Figure:
+    """Masked logits of one kind per molecule."""
+
+    def value(run: Run) -> float | None:
+        return None if run.masked is None else per(getattr(run.masked, name), run.molecules)
+
+    return _mean(f"masked_{name}_per_molecule", label, value, "Masking")
+
+
 TOKENS = (
     Figure("generated_tokens", "Tokens", "generated tokens", "count", tokens, compared=False),
     Figure("tokens_per_molecule", "Tokens", "tokens per molecule", "number", lambda it: per(tokens(it), molecules(it))),
@@ -71,6 +80,16 @@ MASKING = (
         "masked_logits_per_molecule",
         "masked logits per molecule",
         lambda run: per(run.masked_logits, run.molecules),
+        "Masking",
+    ),
+    _masked("free", "masked logits per molecule, FREE positions"),
+    _masked("copy", "masked logits per molecule, COPY positions"),
+    _masked("end", "masked logits per molecule, end tokens"),
+    _masked("idle", "masked logits per molecule, finished rows"),
+    _mean(
+        "masked_logits_per_free_position",
+        "masked logits per FREE position",
+        lambda run: None if run.masked is None else per(run.masked.free, run.masked.free_choices),
         "Masking",
     ),
     _per_step("masking_launches", "processor launches per step", lambda phase: phase.launches),

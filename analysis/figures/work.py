@@ -9,7 +9,8 @@ from molprof.common.values import Value, per
 KINDS = TableQuery(
     "work_kinds",
     "Copies, cats, attention, elementwise and masking kernels, and memory copies (kinds overlap)",
-    "SELECT kind, count, time_ns, step_count, step_time_ns FROM molprof_work_kind ORDER BY kind",
+    "SELECT kind, count, time_ns, step_count, step_time_ns FROM molprof_work_kind"
+    " WHERE (SELECT SUM(count) FROM molprof_work_kind) > 0 ORDER BY kind",
 )
 
 

@@ -40,6 +40,7 @@ class Recording:
         self.linked: list[Linked] = []
         self.flows: list[tuple[int, int]] = []  # number and position
         self.stages: dict[int, int] = {}  # GPU render stages without a correlation: their event number to position
+        self.calls: list[int] = []  # positions of those without a correlation
         self.submitted: list[tuple[int, list[int]]] = []  # positions of calls, and the event numbers they started
         self._lines: list[bytes] = []
         self._packed: list[bytes] = []
@@ -65,15 +66,22 @@ class Recording:
         """Notes the correlation of an event that is a call or GPU work."""
         category, args = event.get("cat"), event["args"]
         number = args.get("correlation")
-        if (category in CALLS or category in WORK) and isinstance(number, int) and 0 <= number < 2**63:
+        if category not in CALLS and category not in WORK:
+            return
+        if isinstance(number, int) and 0 <= number < 2**63:
             is_graph = "GraphLaunch" in event["name"]
             self.linked.append(Linked(position, number, category in WORK, args.get("device"), is_graph))
+        elif number is None and category in CALLS:
+            self.calls.append(position)
 
     def missing_numbers(self) -> dict[int, int]:
-        """Correlations, by position, of GPU render stages that have none, from the calls that name them.
+        """Correlations by position, where calls name the GPU render stages that they started.
 
-        A call without one gets one too: the number of the first stage that it started.
+        A stage without one gets that of its call, or where this has none both get the number of the call's first stage.
+        All others that lack one get one of their own: they have no call, or no work.
         """
+        if not self.submitted:
+            return {}
         known = {event.position: event.number for event in self.linked}
         numbers: dict[int, int] = {}
         for call, stages in self.submitted:
@@ -83,6 +91,11 @@ class Recording:
                 numbers |= dict.fromkeys(work, number)
                 if call not in known:
                     numbers[call] = number
+        for stage, position in self.stages.items():
+            numbers.setdefault(position, stage)
+        last = max([*self.stages, *known.values(), *numbers.values()], default=0)
+        for place, position in enumerate(self.calls, 1):
+            numbers.setdefault(position, last + place)
         return numbers
 
     def lines(self) -> Iterator[list[bytes]]:

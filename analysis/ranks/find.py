@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +14,7 @@ from molprof.common.errors import TraceError, UsageError
 from molprof.common.values import time_text
 
 _HEAD_BYTES = 4 << 20
+_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*"rank"\s*:\s*(\d{1,9})\b')
 _HINT = "name the files of one recording: molprof ranks FILE FILE..."
 # Clocks of two nodes differ less than this, unless one counts from its start.
 _APART_NS = 600 * 10**9
@@ -44,20 +47,39 @@ def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 def is_trace(path: Path) -> bool:
     """Whether a file begins as a trace does; a damaged trace is one."""
+    return _head(path) is not None
+
+
+def holds_ranks(path: Path) -> bool:
+    """Whether it is a folder with traces of several ranks, which name them before their events, as torch does."""
+    if not path.is_dir():
+        return False
+    telling = (item for item in sorted(path.iterdir()) if item.is_file() and told_rank(item) is not None)
+    return len(list(itertools.islice(telling, 2))) == 2
+
+
+def told_rank(path: Path) -> int | None:
+    """The rank that a trace names before its events; None of another file."""
+    match = _RANK.search(_head(path) or b"")
+    return int(match[1]) if match else None
+
+
+def _head(path: Path) -> bytes | None:
+    """The beginning of a trace; None of another file."""
     head = bytearray()
     try:
         with open_source(path) as source:
             if source.is_perfetto:
-                return True
+                return b""
             for block in source.blocks:
                 head += block
                 if b'"traceEvents"' in head or head.lstrip()[:1] == b"[":
-                    return True
+                    return bytes(head)
                 if len(head) > _HEAD_BYTES:
-                    return False
+                    return None
     except TraceError:
-        return b'"ph"' in head
-    return False
+        return bytes(head) if b'"ph"' in head else None
+    return None
 
 
 def checked(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:

@@ -101,14 +101,17 @@ def _did(trace: RankTrace, windows: Sequence[tuple[int, int]]) -> tuple[tuple[tu
     host: Counter[str] = Counter()
     steps = {step.name for step in trace.steps}
     starts, ends = np.array(trace.work.starts_ns), np.array(trace.work.ends_ns)
+    gap_starts = np.array([gap.start_ns for gap in trace.gaps], dtype=np.int64)
+    gap_ends = np.array([gap.end_ns for gap in trace.gaps], dtype=np.int64)
     for begin, end in windows:
         for place in np.flatnonzero((starts < end) & (ends > begin)).tolist():
             shared = int(min(ends[place], end) - max(starts[place], begin))
             kernels[trace.work.names[trace.work.name_of[place]]] += shared
-        for gap in trace.gaps:
-            if (shared := min(gap.end_ns, end) - max(gap.start_ns, begin)) > 0:
-                causes[gap.cause] += shared
-                host["outside operators" if gap.host is None or gap.host in steps else gap.host] += shared
+        for place in np.flatnonzero((gap_starts < end) & (gap_ends > begin)).tolist():
+            gap = trace.gaps[place]
+            shared = min(gap.end_ns, end) - max(gap.start_ns, begin)
+            causes[gap.cause] += shared
+            host["outside operators" if gap.host is None or gap.host in steps else gap.host] += shared
     return tuple(_longest(found) for found in (kernels, causes, host))
 
 

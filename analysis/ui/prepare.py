@@ -39,6 +39,8 @@ class Settings:
     stacks: bool = True
     partial: bool = False
     native_path: str | None = None  # trace_processor_shell that finds what is worth a look
+    # Of each file its label and what its clock is ahead, ns: files of one job, not aligned at their first steps.
+    clocks: tuple[tuple[str, int], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,13 @@ class Prepared:
 
 
 def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared:
-    """Writes into `folder` one trace to serve, or several as one whose first steps start together.
+    """Writes into `folder` one trace to serve, or several as one, whose first steps start together without `clocks`.
 
     Each file is read twice: without what no figure needs, to find what is worth a look, and with everything, to serve.
     Raises TraceError, EngineError, or UsageError for a place that a file lacks and files that cannot go together.
     """
     looks = [_look(path, settings, settings.place if number == 0 else Place()) for number, path in enumerate(paths)]
-    labels = _labels(paths) if len(paths) > 1 else [""]
+    labels = [label for label, _ in settings.clocks] if settings.clocks else _labels(paths) if len(paths) > 1 else [""]
     # In characters that an address may have.
     title = re.sub(r"[^A-Za-z0-9._+-]", "_", "+".join(path.name for path in paths))[:80]
     output = folder / "trace.gz"
@@ -65,7 +67,8 @@ def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared
     for path in paths:
         with open_source(path) as source:
             surveys.append(survey_source(source, Wanted(stacks=settings.stacks), settings.partial)[1])
-    files = _placed(surveys, looks, labels)
+    clocks = None if settings.clocks is None else [ahead_ns for _, ahead_ns in settings.clocks]
+    files = _placed(surveys, looks, labels, clocks)
     ends = [int((survey.starts_ns + survey.durations_ns).max(initial=0)) for survey in surveys]
     _pack(json_chunks(*zip(surveys, [file.tracks.places for file in files], strict=True)), output)
     view = build_view(title, files, Span(0, max(ends)))
@@ -93,13 +96,20 @@ def _look(path: Path, settings: Settings, place: Place) -> tuple[Contents, Trace
             raise wrong_value(engine, str(path), error) from error
 
 
-def _placed(surveys: list[Survey], looks: list[tuple[Contents, TraceInfo]], labels: list[str]) -> list[FileView]:
-    """Shifts the surveys so that their first steps start together, and gives their tracks distinct numbers."""
+def _placed(
+    surveys: list[Survey], looks: list[tuple[Contents, TraceInfo]], labels: list[str], clocks: list[int] | None
+) -> list[FileView]:
+    """Shifts the surveys so that their first steps start together, or to one clock; gives tracks distinct numbers.
+
+    clocks: what the clock of each file is ahead, ns.
+    """
     # Each reading counts from the earliest event that it keeps.
     offsets = [info.origin_ns - survey.origin_ns for survey, (_, info) in zip(surveys, looks, strict=True)]
     first = [contents.first_step_ns for contents, _ in looks]
     steps = [0] * len(looks)  # without steps the earliest events start together
-    if None not in first:
+    if clocks is not None:
+        steps = [ahead_ns - survey.origin_ns for survey, ahead_ns in zip(surveys, clocks, strict=True)]
+    elif None not in first:
         steps = [(step or 0) + offset for step, offset in zip(first, offsets, strict=True)]
     files: list[FileView] = []
     for number, survey in enumerate(surveys):

@@ -11,6 +11,7 @@ import click
 from molprof.commands.bench_options import RUNNING_OPTIONS, SDPA_OPTIONS, generation_options, with_options
 from molprof.commands.bench_run import Running, run, submitted
 from molprof.commands.bench_show import show
+from molprof.commands.options import check_arguments
 from molprof.commands.submission import Submittable
 from molprof.common.settings import AUTO
 from molprof.profiler.bench.cases import Case, GenerateCase
@@ -116,8 +117,10 @@ Examples:
 
 def _generation_cases(running: Running, given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
     given |= {"device": running.device, "threads": running.threads}
-    prompt, answer = given.pop("prompt_format"), given.pop("answer_format")
+    prompt, answer, arguments = (given.pop(name) for name in ("prompt_format", "answer_format", "processor_args"))
     cases = resolved(generation_cases(given), running.submission.project, prompt, answer)
+    cases = tuple(replace(case, processor_args=arguments) if ":" in (case.processor or "") else case for case in cases)
+    check_arguments(arguments, any(case.processor_args for case in cases))
     for name in dict.fromkeys(case.processor for case in cases):
         if name is not None and name != AUTO and name not in PROCESSORS:
             find_factory(name)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from molprof.commands.options import Pair, Seconds, format_options
+from molprof.commands.options import Pair, Seconds, argument_option, format_options
 from molprof.commands.submission import submit_options
 from molprof.common.settings import AUTO, DTYPES
 from molprof.profiler.bench.cases import BACKENDS, MASKS
@@ -102,6 +102,7 @@ _GENERATION_OPTIONS = (
     click.option("--smiles", type=Molecules(), metavar="FILE[:COLUMN]",
                  help="SMILES, one per line, or CSV, TSV, JSON or pickle, as of molprof capture."),
     click.option("--prompts", type=_FILE, metavar="FILE", help="One plain-text prompt per line: no molecules."),
+    argument_option,
     format_options,
     click.option("--max-new-tokens", type=_AT_LEAST_1, metavar="N", help="Generate at most N tokens per sequence."),
     click.option("--warmup", type=_AT_LEAST_1, default=1, show_default=True, metavar="N",

@@ -11,15 +11,34 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from molprof.commands.options import Pair, check_ending, file_option, format_options, make_folder, note
+from molprof.commands.options import (
+    Pair,
+    argument_option,
+    check_arguments,
+    check_ending,
+    file_option,
+    format_options,
+    make_folder,
+    note,
+)
 from molprof.commands.progress import Progress
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.files import next_free
-from molprof.common.settings import ATTENTION, AUTO, COMPILE, DTYPES, KV_CACHES, SAMPLING, WEIGHTS, CaptureSettings
+from molprof.common.settings import (
+    ATTENTION,
+    COMPILE,
+    DTYPES,
+    KV_CACHES,
+    LP_PROCESSOR,
+    SAMPLING,
+    WEIGHTS,
+    CaptureSettings,
+)
 from molprof.common.text import escaped
 from molprof.common.threads import let_threads_sleep
 from molprof.common.values import bytes_text
+from molprof.profiler.capture.native_export import refuse_native
 from molprof.profiler.capture.tracefile import OutputFile, default_name, trace_stem
 from molprof.profiler.models.architecture import NAMED, check_folder, check_preset
 from molprof.profiler.project import Project
@@ -61,13 +80,17 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @click.option(
     "--lp/--no-lp",
     default=None,
-    help="Constrain with the processor that suits the tokenizer, or not at all.  [default: not at all]",
+    help="Constrain with the processor generic, a position template with a block-list, or not at all."
+    "  [default: not at all]",
 )
 @_setting(
     "--processor",
     metavar="NAME",
-    help="Constrain with this processor (molprof presets lists them), or none; or several: none,NAME,NAME.",
+    help="Constrain with this processor (molprof presets lists them, package.module:Class is your own), or none; or"
+    " several: none,NAME,NAME.",
 )
+@argument_option
+@_setting("--placeholder", metavar="TEXT", help="What templates write for a coordinate, such as 0.000,0.000,0.000.")
 @_setting(
     "-n",
     "count",
@@ -97,7 +120,7 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @_setting(
     "--sort/--no-sort",
     default=None,
-    help="Batch molecules of similar length, longest first, or keep their order.  [default: sort with a processor]",
+    help="Batch molecules of similar length, longest first, or keep their order.  [default: sort molecules]",
 )
 @_setting("--forced-runs", is_flag=True, help="Append forced tokens in the forward of the token before them.")
 @_setting("--drop-finished", is_flag=True, help="Drop finished rows from the batch.")
@@ -129,10 +152,12 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @_setting("--template-cache", is_flag=True, help="Keep the template of a molecule that a pass generates again.")
 @_setting("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one core fewer than there are]")
 @_setting("--trust-remote-code", is_flag=True, help="Let a model from the hub run its own code.")
-@file_option(*_ENDINGS, folder_for="several runs")
+@file_option(*_ENDINGS, folder_for="several runs", default="a new file named by what runs", refuse=refuse_native)
 @submit_options
 @click.pass_context
-def command(context: click.Context, /, output: Path, force: bool, submission: Submission, **options: Any) -> None:
+def command(
+    context: click.Context, /, output: Path | None, force: bool, submission: Submission, **options: Any
+) -> None:
     """Generate molecules, measure the time without the profiler, then record some of the steps.
 
     Warm-up and timed passes run first, without the profiler. One more pass is recorded, by default 20 decode steps of
@@ -144,7 +169,7 @@ def command(context: click.Context, /, output: Path, force: bool, submission: Su
 
     \b
     Examples:
-      molprof capture --model qwen --lp -o qwen-lp.json.gz
+      molprof capture --model qwen --lp
       molprof capture --model llama --no-lp -n 16 --batch-size 16 -o llama.json.gz
       molprof capture --model qwen --processor none,generic,grammar -o runs
       molprof capture --model qwen,llama --processor none,generic -o runs
@@ -152,6 +177,7 @@ def command(context: click.Context, /, output: Path, force: bool, submission: Su
       molprof capture --model qwen --size 0.6b --lp --device cuda -o qwen-0.6b.json.gz
       molprof capture --model qwen --processor generic --window 0:9 -o prefill.json.gz
       molprof capture --model ./my-model --processor my_package:make --prompts ask.txt --max-new-tokens 64 -o ask.json
+      molprof capture --model qwen --processor my_package:Constraint --processor-arg top=5 -o mine.json.gz
       molprof capture --model ./my-model --lp --smiles mine.smi --device cuda -o mine.json.gz
       molprof capture --model qwen --lp --smiles set.csv:canonical_smiles -n 100 -o set.json.gz
       molprof capture --model ./my-model --lp --prompt-format 'Molecule: {smiles}\\n' \\
@@ -161,22 +187,29 @@ def command(context: click.Context, /, output: Path, force: bool, submission: Su
     check_sampling(context)
     runs = run_settings(submission.project, **options)
     several = len(runs) > 1
-    if not several:
+    if output is None:
+        if submission.cluster is not None:
+            raise UsageError("a capture on a cluster needs a name for its trace", hint="-o OUT")
+    elif not several:
         check_ending(output, _ENDINGS)
     elif output.name.lower().endswith(_ENDINGS):
         raise UsageError(f"{output} is one file, for {len(runs)} runs", hint="name a folder with -o DIR")
     else:
         make_folder(output)
-    places = [output / name for name in runs] if several else [output]
     line = ("molprof", *sys.argv[1:])
-    asked = [(settings, OutputFile(path, force, line)) for settings, path in zip(runs.values(), places, strict=True)]
+    asked = [
+        (settings, OutputFile(next_free(Path(name)), command=line, chosen=True))
+        if output is None
+        else (settings, OutputFile(output / name if several else output, force, line))
+        for name, settings in runs.items()
+    ]
     for _, trace in asked:
         trace.check()
     if asked[0][0].strict:  # tells of a bad line before torch is imported, which takes seconds
         from molprof.profiler.molecules.prompts import read_inputs
 
         read_inputs(asked[0][0])
-    if submission.cluster is not None:
+    if submission.cluster is not None and output is not None:
         for settings, _ in asked:
             check_folder("model", settings.model)
             check_folder("tokenizer", settings.tokenizer)
@@ -196,9 +229,9 @@ def command(context: click.Context, /, output: Path, force: bool, submission: Su
                 name = f"{trace_stem(result.path.name)}: " if several else ""
                 for text in result.notes:
                     progress.line(escaped(name + text))
-                if several:
-                    size = bytes_text(result.path.stat().st_size)
-                    progress.line(escaped(f"{name}wrote {result.path} ({size})"))
+                size = bytes_text(result.path.stat().st_size)
+                tail = "" if several else f"; next: molprof report {shlex.quote(str(result.path))}"
+                progress.line(escaped(f"{name}wrote {result.path} ({size}){tail}"))
     except KeyboardInterrupt:
         if not written:
             raise
@@ -206,8 +239,6 @@ def command(context: click.Context, /, output: Path, force: bool, submission: Su
         context.exit(130)
     if several:
         note(f"next: molprof compare {shlex.join(map(str, written))}")
-    else:
-        note(f"wrote {output} ({bytes_text(output.stat().st_size)}); next: molprof report {shlex.quote(str(output))}")
 
 
 def check_sampling(context: click.Context) -> None:
@@ -225,16 +256,16 @@ def check_sampling(context: click.Context) -> None:
 
 def capture_settings(project: Project, lp: bool | None, **options: Any) -> CaptureSettings:
     """The options of the command as settings; a model's short name in the project stands for its table."""
-    if options["processor"] is not None and lp is not None:
-        raise click.UsageError("--lp and --no-lp decide on a processor, --processor names one; give one of them")
+    chosen = options["processor"] or (LP if lp else NONE)
+    if lp is False and chosen != NONE:
+        raise click.UsageError(f"--no-lp and --processor {chosen} contradict each other; give one of them")
     alias = project.model(options["model"])
-    lp = lp or options["processor"] == LP
-    options["processor"] = None if options["processor"] == NONE else options["processor"]
-    if lp:
-        options["processor"] = alias.processor or AUTO
+    options["processor"] = {NONE: None, LP: alias.processor or LP_PROCESSOR}.get(chosen, chosen)
     options |= {"model": alias.path, "tokenizer": project.tokenizer(options["tokenizer"], alias)}
     options["prompt_format"] = options.get("prompt_format") or alias.form.prompt
     options["answer_format"] = options.get("answer_format") or alias.form.answer
+    if ":" not in (options["processor"] or ""):
+        options["processor_args"] = ()  # of another run of this capture or sweep
     settings = CaptureSettings(**options)
     check_preset(settings)
     return settings
@@ -248,11 +279,14 @@ def run_settings(project: Project, model: str, processor: str | None, **options:
     found: dict[str, CaptureSettings] = {}
     for one in models:
         for chosen in processors:
-            word = chosen or (LP if options["lp"] else None)
-            word = None if word == NONE else word
-            own = {**options, "disagreement": False} if several and word is None else options  # the others have it
-            path = next_free(Path(default_name(one, word)), lambda path: path.name in found)
-            found[path.name] = capture_settings(project, model=one, processor=chosen, **own)
+            unconstrained = chosen == NONE or not (chosen or options["lp"])
+            # Those of the others.
+            own = {**options, "disagreement": False, "placeholder": None} if several and unconstrained else options
+            settings = capture_settings(project, model=one, processor=chosen, **own)
+            path = next_free(Path(default_name(one, settings.processor)), lambda path: path.name in found)
+            found[path.name] = settings
+    given = options["processor_args"]
+    check_arguments(given, any(settings.processor_args for settings in found.values()))
     return found
 
 

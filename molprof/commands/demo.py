@@ -64,7 +64,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     from molprof.analysis.documents.comparison import comparison_document
     from molprof.analysis.documents.verdict import comparison_verdict
     from molprof.analysis.reports.load import ReportOptions, load_reports
-    from molprof.common.settings import AUTO, CaptureSettings
+    from molprof.common.settings import LP_PROCESSOR, CaptureSettings
     from molprof.profiler.capture.capture import capture_together
     from molprof.profiler.capture.tracefile import OutputFile, trace_stem
     from molprof.profiler.molecules.prompts import short_molecules
@@ -76,7 +76,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
         (
             CaptureSettings(
                 model=preset,
-                processor=AUTO if constrained else None,
+                processor=LP_PROCESSOR if constrained else None,
                 smiles=str(molecules),
                 count=count,
                 batch_size=count,

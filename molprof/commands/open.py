@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,8 +18,7 @@ from molprof.common.text import escaped
 
 
 @click.command("open")
-@click.argument("trace", type=TRACE)
-@click.argument("other", type=TRACE, required=False)
+@click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="TRACE...")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Zoom to step N, not to a typical one.")
 @click.option("--molecule", type=click.IntRange(min=0), metavar="N", help="Zoom to molecule N; show its track first.")
 @click.option("--token", type=click.IntRange(min=0), metavar="N", help="Zoom to the token at position N.")
@@ -29,8 +29,7 @@ from molprof.common.text import escaped
 @partial_option
 @engine_options
 def command(
-    trace: Path,
-    other: Path | None,
+    traces: Sequence[Path],
     step: int | None,
     molecule: int | None,
     token: int | None,
@@ -43,8 +42,9 @@ def command(
 ) -> None:
     """Show TRACE in the Perfetto UI, in your browser. It is served from this machine; nothing is sent to another one.
 
-    Steps, phases, tokens, GPU streams, idle time and host syncs are pinned on top, zoomed to a typical step. With
-    OTHER, one timeline shows both traces, aligned at their first steps. Ctrl-C ends the server.
+    Steps, phases, tokens, GPU streams, idle time and host syncs are pinned on top, zoomed to a typical step. Of
+    two traces one timeline shows both, aligned at their first steps. The ranks of a distributed job, as several traces
+    or the folder with them, are shown on one clock, as molprof ranks aligns them. Ctrl-C ends the server.
 
     \b
     Examples:
@@ -52,10 +52,11 @@ def command(
       molprof open trace.json.gz --step 12
       molprof open trace.json.gz --molecule 3 --token 40
       molprof open before.json.gz after.json.gz
+      molprof open ranks/ --no-stacks
       molprof open trace.json.gz --no-browser --port 8080
       molprof open huge.json.gz --remote --no-stacks
     """
-    paths = [path for path in (trace, other) if path is not None]
+    paths = list(traces)
     if any(str(path) == "-" for path in paths):
         raise click.UsageError("standard input (-) can be read once only: name a file")
     if token is not None and step is not None:
@@ -64,7 +65,8 @@ def command(
     from molprof.analysis.ui.prepare import Settings, load_for_remote, prepare
     from molprof.analysis.ui.server import UiServer
 
-    settings = Settings(Place(step, token, molecule), not no_stacks, partial, trace_processor)
+    paths, clocks = _ranks(paths, partial, trace_processor)
+    settings = Settings(Place(step, token, molecule), not no_stacks, partial, trace_processor, clocks)
     with tempfile.TemporaryDirectory(prefix="molprof-open-") as folder, ExitStack() as stack:
         note(f"reading {' and '.join(str(path) for path in paths)}")
         prepared = prepare(paths, Path(folder), settings)
@@ -91,6 +93,30 @@ def command(
                 if engine is not None and engine.is_relaying:
                     note("waiting for a query of the page; Ctrl-C again ends it")
                 note("ended")
+
+
+def _ranks(
+    paths: list[Path], partial: bool, trace_processor: str | None
+) -> tuple[list[Path], tuple[tuple[str, int], ...] | None]:
+    """The files of ranks, each with its label and what its clock is ahead, ns; other paths as they are, without.
+
+    Raises UsageError for more than two traces that are not of ranks.
+    """
+    if len(paths) < 3 and not paths[0].is_dir():
+        from molprof.analysis.ranks.find import told_rank
+
+        told = {told_rank(path) for path in paths if path.is_file()}
+        if len(paths) == 1 or len(told - {None}) < 2:
+            return paths, None
+    from molprof.analysis.ranks import ReadOptions, load_job
+
+    note("aligning the clocks of the ranks")
+    job = load_job(paths, ReadOptions(trace_processor, partial))
+    for remark in job.remarks:
+        note(remark)
+    clocks = job.clocks.offsets_ns
+    labelled = tuple((f"rank {rank.rank}", clocks[rank.rank]) for rank in job.ranks)
+    return [Path(rank.path) for rank in job.ranks], labelled
 
 
 def _opened(address: str) -> bool:

@@ -74,6 +74,23 @@ def format_options(function: _F) -> _F:
     return prompt(answer(function))
 
 
+def argument_option(function: _F) -> _F:
+    """`--processor-arg`, repeatable."""
+    return click.option(
+        "--processor-arg",
+        "processor_args",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Parameter of a processor of your own; VALUE is JSON, or else text. Repeatable.",
+    )(function)
+
+
+def check_arguments(given: Sequence[str], used: bool) -> None:
+    """Check that values of `--processor-arg` have a processor of the user's own that takes them."""
+    if given and not used:
+        raise UsageError("--processor-arg is for a processor of your own", hint="--processor package.module:Class")
+
+
 class Seconds(click.FloatRange):
     """A time limit: a finite number above 0."""
 
@@ -138,19 +155,26 @@ def result_options(*more: str) -> Callable[[_F], _F]:
     return lambda command: style(output(_force_option(command)))
 
 
-def file_option(*endings: str, folder_for: str | None = None) -> Callable[[_F], _F]:
+def file_option(
+    *endings: str, folder_for: str | None = None, default: str = "", refuse: Callable[[Path], None] | None = None
+) -> Callable[[_F], _F]:
     """`-o` and `--force` of a command that writes a file of one of these endings, and nothing to stdout.
 
-    With `folder_for` OUT may be a folder, and the command checks it.
+    With `folder_for` OUT may be a folder, and the command checks it. With `default`, which says what it then is, it may
+    be left out. `refuse` knows of some endings why they are wrong.
     """
 
-    def check(context: click.Context, parameter: click.Parameter, output: Path) -> Path:
-        if folder_for is None:
+    def check(context: click.Context, parameter: click.Parameter, output: Path | None) -> Path | None:
+        if refuse is not None and output is not None:
+            refuse(output)
+        if folder_for is None and output is not None:
             check_ending(output, endings)
         return output
 
     folder = "" if folder_for is None else f"; for {folder_for}, a folder"
-    output = _output_option(required=True, callback=check, help=f"File to write, {_either(endings)}{folder}.")
+    said = f"  [default: {default}]" if default else ""
+    help_text = f"File to write, {_either(endings)}{folder}.{said}"
+    output = _output_option(required=not default, callback=check, help=help_text)
     return lambda command: output(_force_option(command))
 
 
@@ -189,7 +213,7 @@ def fail_if_option(example: str) -> Callable[[_F], _F]:
         "thresholds",
         multiple=True,
         metavar="THRESHOLD",
-        help=f"Exit with 1 if it holds, such as {example}. Repeatable. "
+        help=f"Exit with 1 if it holds, such as {example}; 'uncertain': if a figure is not exact. Repeatable. "
         "The first column of molprof compare A B --format csv lists the figures.",
     )
 

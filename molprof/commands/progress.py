@@ -20,6 +20,7 @@ _STAGES = {
     "repeat": "timed pass",
     "unmarked": "timed pass without phase timestamps",
     "profile": "recorded pass",
+    "count": "untimed pass that counts masked logits",
     "disagreement": "untimed pass for disagreement",
     "write": "writing the trace",
     "failed": "failed",

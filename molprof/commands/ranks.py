@@ -50,6 +50,13 @@ def command(
     if style in PLOT_FORMATS and output is None:
         raise click.UsageError(f"--format {style} requires -o OUT")
     check_result(output, force)
+    return show_ranks(traces, partial, trace_processor, style, output)
+
+
+def show_ranks(
+    traces: Sequence[Path], partial: bool, trace_processor: str | None, style: str, output: Path | None
+) -> int:
+    """Write the document or the timeline of ranks; the exit code."""
     from molprof.analysis.documents.ranks import ranks_document
     from molprof.analysis.ranks import ReadOptions, load_job
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molprof.analysis.render import FORMATS, render
+from molprof.analysis.render import render
 from molprof.commands.options import (
     TRACE,
     check_result,
@@ -24,6 +24,8 @@ from molprof.commands.options import (
     terminal_columns,
     write,
 )
+from molprof.commands.ranks import show_ranks
+from molprof.commands.report_by import BYS, ENDINGS, SPEEDSCOPE, by_style, report_by
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
 @fail_if_option("'drift_blocks>0' or 'wall_ns>2s'")
 @given_options
 @reading_options
-@result_options()
+@click.option("--by", type=click.Choice(BYS), help="Show where GPU work comes from, as a tree. Reads Python stacks.")
+@result_options("speedscope")
 @submit_options
 @click.pass_context
 def command(
@@ -47,6 +50,7 @@ def command(
     /,
     traces: Sequence[Path],
     stacks: bool,
+    by: str | None,
     thresholds: tuple[str, ...],
     tokens: tuple[int, ...],
     molecules: tuple[int, ...],
@@ -61,8 +65,13 @@ def command(
     """Report launches, kernels, copies, host syncs, phases and tokens of TRACE.
 
     TRACE is a trace of torch.profiler, captured by molprof or foreign: Chrome JSON or .pftrace, plain, gzip or zstd.
-    Use - for standard input. The folder of a molprof sweep stands for its traces. With several traces, OUT is a folder
-    that gets one file for each, and JSON on stdout is a list.
+    Use - for standard input. The folder of a molprof sweep stands for its traces; one with ranks of a distributed job
+    is shown as by molprof ranks. With several traces, OUT is a folder that gets one file for each, and JSON on stdout
+    is a list.
+
+    --by shows which modules, Python functions, operators or kernel classes the GPU's work comes from, and who asks for
+    launches, copies and host syncs. With --format speedscope, or an OUT that ends in .speedscope.json, it is a flame
+    graph for https://www.speedscope.app.
 
     \b
     Examples:
@@ -72,18 +81,34 @@ def command(
       molprof report trace.json.gz --format html -o report.html
       molprof report killed-job.json.gz --partial
       zcat trace.json.gz | molprof report -
+      molprof report trace.json.gz --by module
+      molprof report trace.json.gz --by source -o trace.speedscope.json
       molprof report foreign.json.gz --tokens 96000 --molecules 64
       molprof report trace.json.gz --fail-if 'drift_blocks>0' --fail-if 'launches_per_token>30'
       molprof report my-sweep --format json -o reports
       molprof report my-sweep --format json -o reports --submit slurm
     """
+    style = by_style(by, style, output, (*thresholds, *tokens, *molecules))
     several = len(traces) > 1 or traces[0].is_dir()
     traces = sweeps_expanded(traces)
+    if len(traces) == 1 and traces[0].is_dir():
+        from molprof.analysis.ranks.find import holds_ranks
+
+        if holds_ranks(traces[0]):
+            if by or thresholds or tokens or molecules or submission.cluster is not None:
+                what = "a report of ranks takes no --by, --fail-if, --tokens, --molecules or --submit"
+                raise UsageError(f"{traces[0]} holds ranks of a job: {what}", hint="report the trace of one rank")
+            check_result(output, force)
+            note(f"{traces[0]} holds ranks of a job, shown as molprof ranks shows them")
+            return show_ranks(traces, partial, trace_processor, style, output)
     outputs: list[Path | None] = [output]
     if several:
         outputs = _outputs(traces, output, style, force)
     else:
         check_result(output, force)
+    if by is not None and submission.cluster is None:
+        report_by(traces, outputs, by, style, (trace_processor, partial))
+        return 0
     from molprof.analysis.compare.thresholds import judge_report, parse_threshold
 
     bounds = [parse_threshold(text, relative=False) for text in thresholds]
@@ -116,7 +141,7 @@ def _outputs(traces: Sequence[Path], output: Path | None, style: str, force: boo
         UsageError: OUT is no folder, two traces would share a file, a file is there already, or the format needs OUT.
     """
     if output is None:
-        if style in ("csv", "html"):
+        if style in ("csv", "html", SPEEDSCOPE):
             raise UsageError(f"several reports as {style} need a folder", hint="-o DIR")
         return [None] * len(traces)
     if output.exists() and not output.is_dir():
@@ -124,7 +149,7 @@ def _outputs(traces: Sequence[Path], output: Path | None, style: str, force: boo
     output.mkdir(parents=True, exist_ok=True)
     places: dict[Path, Path] = {}
     for trace in traces:
-        place = output / (_stem(trace) + FORMATS[style][1])
+        place = output / (_stem(trace) + ENDINGS[style])
         if place in places:
             raise UsageError(f"{places[place]} and {trace} would share {place}", hint="report them one by one")
         check_output(place, force)

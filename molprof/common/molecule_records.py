@@ -30,6 +30,22 @@ class Disagreement:
 
 
 @dataclass(frozen=True)
+class MaskedLogits:
+    """Logits set to -inf for one prompt, counted by molprof in an untimed pass, by where the row stood."""
+
+    free: int  # at choices that left more than one token
+    copy: int  # at choices that left one, but the end token
+    end: int  # at the choice of the end token, if nothing else was left
+    idle: int  # after the row's end
+    free_choices: int  # choices that left more than one token
+    own: int | None  # what the processor counted itself in this pass; None if it does not count
+
+    @property
+    def total(self) -> int:
+        return self.free + self.copy + self.end + self.idle
+
+
+@dataclass(frozen=True)
 class MoleculeRun:
     """One prompt and what came of it."""
 
@@ -56,6 +72,7 @@ class MoleculeRun:
     disagreement: Disagreement | None = None  # None if not recorded
     # tokens that each step of its batch appended, until the row ended; None: one in each
     step_tokens: list[int] | None = None
+    masked: MaskedLogits | None = None  # `masked_logits` by kind; None without a processor, or if not recorded
 
     @property
     def unchecked(self) -> bool:

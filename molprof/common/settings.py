@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,10 @@ from molprof.common.errors import UsageError
 from molprof.common.text_format import ANSWER, PROMPT, TextFormat
 
 AUTO = "auto"
+# What --lp constrains with, whatever the tokenizer, so that runs of two models differ in the tokenizer alone.
+LP_PROCESSOR = "generic"
+_NUMBER = r"-?[0-9]+\.[0-9]+"
+_PLACEHOLDER = re.compile(rf"{_NUMBER},{_NUMBER},{_NUMBER}")
 TRAINED, RANDOM = "trained", "random"
 WEIGHTS = (TRAINED, RANDOM)
 # They restrict torch to one of its scaled-dot-product kernels; the names of `ATTENTION` are transformers'.
@@ -39,7 +44,8 @@ class CaptureSettings:
     size: str | None = None  # see `sizes.sized`; None: the preset's own
     weights: str = TRAINED
     tokenizer: str | None = None
-    processor: str | None = None  # name, `package.module:factory`, `auto` (by tokenizer), or None: unconstrained
+    processor: str | None = None  # name, `package.module:factory`, `auto` (that of --lp), or None: unconstrained
+    placeholder: str | None = None  # what templates write for a coordinate; None: the processor's own
     smiles: str | None = None
     prompts: str | None = None
     count: int | None = None  # None: all of the input
@@ -53,7 +59,7 @@ class CaptureSettings:
     seed: int = 0  # seeds every batch together with its number, so that each pass writes the same text
     attention: str = "sdpa"
     kv_cache: str = "dynamic"
-    sort: bool | None = None  # None: if a processor gives templates
+    sort: bool | None = None  # None: if all prompts are of molecules, whose templates tell how long answers get
     forced_runs: bool = False
     drop_finished: bool = False
     compile: str = AUTO
@@ -70,6 +76,7 @@ class CaptureSettings:
     template_cache: bool = False
     threads: int | None = None
     trust_remote_code: bool = False
+    processor_args: tuple[str, ...] = ()  # `KEY=VALUE` texts for a processor of the user's own
     prompt_format: str = PROMPT  # prompt_format, answer_format: see `TextFormat`
     answer_format: str = ANSWER
 
@@ -93,6 +100,11 @@ class CaptureSettings:
             )
         if not 0 < self.top_p <= 1:
             raise UsageError(f"--top-p {self.top_p} is not in (0, 1]", hint="0.9 keeps 90 % of the mass")
+        if self.placeholder is not None and not _PLACEHOLDER.fullmatch(self.placeholder):
+            raise UsageError(
+                f"--placeholder {self.placeholder!r} is not three decimal numbers", hint="such as 0.000,0.000,0.000"
+            )
+        object.__setattr__(self, "processor_args", tuple(self.processor_args))  # JSON has lists
         _ = self.text_format
         for applies, message, hint in self._conflicts():
             if applies:
@@ -122,6 +134,16 @@ class CaptureSettings:
                 self.disagreement and self.processor is None,
                 "disagreement is between the model and a logits processor, and this run has none",
                 "--lp or --processor NAME",
+            ),
+            (
+                self.placeholder is not None and self.processor is None,
+                "--placeholder is for the templates of a processor, and this run has none",
+                "--lp or --processor NAME",
+            ),
+            (
+                bool(self.processor_args) and ":" not in (self.processor or ""),
+                "--processor-arg is for a processor of your own",
+                "--processor package.module:Class",
             ),
             (
                 self.prompts is not None and self.smiles is not None,

@@ -50,7 +50,9 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
     loaded = load(case)
     load_ns = time.perf_counter_ns() - began
     try:
-        processor = None if case.processor is None else make_processor(case.processor, loaded.target)
+        processor = (
+            None if case.processor is None else make_processor(case.processor, loaded.target, case.processor_args)
+        )
         if case.prompts is not None:
             found = read_texts(Path(case.prompts), case.count)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from molprof.common.manifest import Resolved
-from molprof.common.molecule_records import Disagreement, MoleculeRun, TemplateCounts
+from molprof.common.molecule_records import Disagreement, MaskedLogits, MoleculeRun, TemplateCounts
 from molprof.profiler.decoding.batches import BatchPlan, BatchResult, PassResult
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.architecture import ARCHITECTURES
@@ -18,10 +18,12 @@ def molecule_runs(
     plans: list[BatchPlan],
     result: PassResult,
     watched: Sequence[tuple[BatchResult, list[Disagreement]]] | None = None,
+    masked: Sequence[Sequence[MaskedLogits]] | None = None,
 ) -> tuple[list[MoleculeRun], list[list[str]]]:
     """The account of every molecule of a timed pass in the order of the input, and the text of each of its tokens.
 
-    `watched` is what the pass for disagreement wrote and found; a row that it wrote otherwise has no disagreement.
+    `masked` is what the pass that counts found, by batch and prompt. `watched` is what the pass for disagreement wrote
+    and found; a row that it wrote otherwise has no disagreement.
     """
     loaded, form = runner.loaded, runner.loaded.target.form
     runs: list[MoleculeRun] = []
@@ -57,10 +59,11 @@ def molecule_runs(
                     problem=problem,
                     malformed_blocks=found.malformed_blocks,
                     cut_blocks=found.cut_blocks,
-                    masked_logits=None if batch.masked_logits is None else batch.masked_logits[row],
+                    masked_logits=None if masked is None else masked[number][row].total,
                     template=counts,
                     needed_per_block=needs(loaded.tokenizer, found.insides, form=form),
                     disagreement=disagreement,
+                    masked=None if masked is None else masked[number][row],
                     step_tokens=None if batch.appended is None else list(batch.appended[row]),
                 )
             )
@@ -87,7 +90,7 @@ def resolved(runner: Runner, plans: list[BatchPlan], result: PassResult) -> Reso
         max_new_tokens=max(plan.max_new_tokens for plan in plans),
         processor=None if processor is None else processor.name,
         processor_parameters={} if processor is None else processor.parameters,
-        placeholder=None if processor is None else processor.placeholder,
+        placeholder=None if processor is None else runner.placeholder,
         sorted=runner.sorts([prompt for plan in plans for prompt in plan.prompts]),
         weights=settings.weights if settings.model in ARCHITECTURES else None,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,

@@ -9,19 +9,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from molprof.common.molecule_records import Disagreement
+from molprof.common.molecule_records import Disagreement, MaskedLogits
 from molprof.profiler.capture.disagreement import Watching
+from molprof.profiler.capture.masking import Counted, counted
 from molprof.profiler.decoding.batches import BatchPlan, BatchResult, PassResult
-from molprof.profiler.decoding.marks import Marks
-from molprof.profiler.decoding.runner import Runner
+from molprof.profiler.decoding.marks import HostMarks, Marks
+from molprof.profiler.decoding.runner import Runner, Wrap
+from molprof.profiler.processors.base import BatchProcessor
 
 
 @dataclass(frozen=True)
 class Progress:
     """How far a capture is."""
 
-    # `load`, `weights`, `verify`, `warmup`, `machine`, `repeat`, `unmarked`, `profile`, `disagreement`, `write` or
-    # `failed`
+    # `load`, `weights`, `verify`, `warmup`, `machine`, `repeat`, `unmarked`, `profile`, `count`, `disagreement`,
+    # `write` or `failed`
     stage: str
     number: int = 1  # pass of the stage, layer of `weights`
     of: int = 1
@@ -51,11 +53,19 @@ class Passes:
         self._began_ns = 0
         self._left: dict[str, Any] = {}
 
-    def run(self, stage: str, marks: Marks | None, number: int = 0, of: int = 1, only: int | None = None) -> PassResult:
+    def run(
+        self,
+        stage: str,
+        marks: Marks | None,
+        number: int = 0,
+        of: int = 1,
+        only: int | None = None,
+        wrap: Wrap | None = None,
+    ) -> PassResult:
         """Pass `number` of `of` of a stage: `Runner.run`."""
         self._begin(stage, number + 1, of)
         with self._own_model():
-            result = self.runner.run(self.plans, marks, only)
+            result = self.runner.run(self.plans, marks, only, wrap)
         self.step(len(result.batches), 0, sum(len(row) for batch in result.batches for row in batch.rows))
         return result
 
@@ -76,6 +86,18 @@ class Passes:
             tokens += sum(map(len, result.rows))
             self.step(number + 1, 0, tokens)
         return found
+
+    def counted(self, stage: str) -> tuple[PassResult, list[list[MaskedLogits]]]:
+        """An untimed pass that counts what the processor masks: for each batch, of each of its prompts."""
+        wrapped: list[Counted] = []
+
+        def wrap(studied: BatchProcessor) -> BatchProcessor:
+            wrapped.append(counted(studied))
+            return wrapped[-1]
+
+        result = self.run(stage, HostMarks(self.step), wrap=wrap)
+        eos = self.runner.loaded.eos
+        return result, [seen.of_rows(batch, eos) for seen, batch in zip(wrapped, result.batches, strict=True)]
 
     def step(self, batch: int, step: int, tokens: int = 0) -> None:
         """Reports a step of a pass that is not timed."""

@@ -14,6 +14,7 @@ from molprof.common.files import scratch_file
 from molprof.common.machine_records import Machine, MachineSpan
 from molprof.common.manifest import KEY, SCHEMA, Manifest, Repeat, Session, Timings, Window
 from molprof.common.memory import processors
+from molprof.common.molecule_records import MaskedLogits
 from molprof.common.settings import CaptureSettings
 from molprof.common.values import counted, now
 from molprof.profiler.capture.account import molecule_runs, resolved
@@ -61,7 +62,11 @@ class CapturedRun:
         report: Report = lambda progress: None,
         name: str = "",
     ) -> None:
-        processor = None if settings.processor is None else make_processor(settings.processor, loaded.target)
+        processor = (
+            None
+            if settings.processor is None
+            else make_processor(settings.processor, loaded.target, settings.processor_args)
+        )
         runner = Runner(loaded, processor, settings)
         plans = runner.plan(prompts.prompts)
         if settings.window is not None:
@@ -69,6 +74,7 @@ class CapturedRun:
         self.settings, self.output, self.prompts, self.name = settings, output, prompts, name
         self.passes = Passes(runner, plans, report, name)
         self._looked_at: PassResult | None = None
+        self._masked: list[list[MaskedLogits]] | None = None
         self._warmup: list[PassResult] = []
         self._results: list[PassResult] = []
         self._repeats: list[Repeat] = []
@@ -81,7 +87,7 @@ class CapturedRun:
         if isinstance(runner.processor, UserProcessor):
             # The checks cause host syncs, so they have a pass of their own, which is not timed.
             runner.processor.verify = True
-            self._looked_at = passes.run("verify", HostMarks(passes.step))
+            self._looked_at, self._masked = passes.counted("verify")
             runner.processor.verify = False
         count = self.settings.warmup
         self._warmup = [passes.run("warmup", HostMarks(passes.step), number, count) for number in range(count)]
@@ -127,8 +133,11 @@ class CapturedRun:
         window = choose_window(settings.window, settings.full, reference)
         profiled, steps = recorded_pass(passes, window, raw(), self.output)
         watched = passes.watched() if settings.disagreement else None
+        if runner.processor is not None and self._masked is None:
+            # Last: the first pass of a run shows what first use costs.
+            _, self._masked = passes.counted("count")
         passes.tell("write")
-        molecules, texts = molecule_runs(runner, plans, reference, watched)
+        molecules, texts = molecule_runs(runner, plans, reference, watched, self._masked)
         same = [sum(repeat.steps_ns[batch][step] for batch, step in steps) for repeat in self._repeats]
         timings = Timings(
             warmup_ns=[result.wall_ns for result in self._warmup],

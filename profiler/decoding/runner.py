@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +41,9 @@ _NO_CHOICE = "probability tensor contains"
 NO_KERNEL = ("No available kernel", "No viable backend")
 
 
+Wrap = Callable[[BatchProcessor], BatchProcessor]
+
+
 @dataclass(frozen=True)
 class Runner:
     """Makes passes over batches: a model, a processor (None: unconstrained), and how to decode."""
@@ -66,6 +69,7 @@ class Runner:
                 f"the processor {self.processor.name!r} needs molecules: plain text has no skeleton to keep to",
                 hint="--smiles FILE, or a processor of your own: --processor package.module:factory",
             )
+        self._check_placeholder()
         needs = [self._need(prompt) for prompt in prompts]
         check_context(prompts, needs, self.loaded.context)
         static = settings.kv_cache in STATIC_CACHES
@@ -73,11 +77,11 @@ class Runner:
         return cut(prompts, needs, settings.batch_size, sort, one_width=static, full_rows=self.compiled)
 
     def sorts(self, prompts: Sequence[Prompt]) -> bool:
-        """Whether batches are cut by length: as `sort` says, else if a processor has templates for all prompts."""
+        """Whether batches are cut by length: as `sort` says, else if all prompts are of molecules."""
         told = all(prompt.molecule is not None for prompt in prompts)
         if self.settings.sort and not told:
             raise UsageError("prompts of plain text have no expected length to sort by", hint="leave out --sort")
-        return (self.processor is not None and told) if self.settings.sort is None else self.settings.sort
+        return told if self.settings.sort is None else self.settings.sort
 
     @property
     def compiled(self) -> bool:
@@ -90,16 +94,41 @@ class Runner:
     def templates(self) -> Templates:
         """Builds templates with the processor's placeholder."""
         form = self.loaded.target.form
-        placeholder = getattr(self.processor, "placeholder", form.numbers(PLACEHOLDER))
+        placeholder = self.placeholder or form.numbers(PLACEHOLDER)
         threads, cache = self.template_threads, self.settings.template_cache
         return Templates(self.loaded.tokenizer, placeholder, threads, cache, form)
+
+    @property
+    def placeholder(self) -> str | None:
+        """What templates write for a coordinate: as the settings say, else the processor's own; None without one."""
+        if self.settings.placeholder is not None:
+            return self.loaded.target.form.numbers(self.settings.placeholder)
+        return getattr(self.processor, "placeholder", None)
+
+    def _check_placeholder(self) -> None:
+        if self.settings.placeholder is None or self.processor is None:
+            return
+        name = self.processor.name
+        if getattr(self.processor, "fits_placeholder", False):
+            raise UsageError(f"the processor {name!r} chooses its placeholder itself", hint="leave out --placeholder")
+        if not getattr(self.processor, "fixed_length", True):
+            raise UsageError(
+                f"the processor {name!r} lets coordinates take as many tokens as they need: it has no placeholder",
+                hint="leave out --placeholder",
+            )
 
     @property
     def template_threads(self) -> int:
         return self.settings.template_threads or default_threads()
 
-    def run(self, plans: Sequence[BatchPlan], marks: Marks | None, only: int | None = None) -> PassResult:
-        """One pass over all batches, or over batch `only`. Raises ProcessorError where a user's processor fails."""
+    def run(
+        self, plans: Sequence[BatchPlan], marks: Marks | None, only: int | None = None, wrap: Wrap | None = None
+    ) -> PassResult:
+        """One pass over all batches, or over batch `only`. Raises ProcessorError where a user's processor fails.
+
+        Args:
+            wrap: what stands in for the processor of each batch.
+        """
         results = []
         self.templates.clear()
         kernel = _KERNELS.get(self.settings.attention)
@@ -112,7 +141,7 @@ class Runner:
             for number, plan in enumerate(plans):
                 if only is None or number == only:
                     try:
-                        results.append(self._batch(number, plan, marks or Marks()))
+                        results.append(self._batch(number, plan, marks or Marks(), wrap))
                     except ProcessorError as problem:
                         raise problem.in_batch(number) from problem.__cause__
             self.synchronize()
@@ -132,22 +161,24 @@ class Runner:
                 raise UsageError("a plain-text prompt has no template to bound its answer", hint="--max-new-tokens N")
             return Need(width, max_new_tokens, max_new_tokens)
         (template,) = self.templates.build([prompt.molecule])
-        bound = len(template.ids) + 1  # the end token
-        if self.processor is None:
-            bound += _SLACK_PER_BLOCK * len(prompt.molecule.atoms) + _SLACK
-        elif (longest := getattr(self.processor, "longest", None)) is not None:
-            bound = int(longest(template))  # the end token included
+        # The same bound for all runs, constrained or not, so that their caches are alike.
+        bound = len(template.ids) + 1 + _SLACK_PER_BLOCK * len(prompt.molecule.atoms) + _SLACK
+        if (longest := getattr(self.processor, "longest", None)) is not None:
+            bound = max(bound, int(longest(template)))  # the end token included
         # With forced runs a step is a choice.
         steps = int(template.free.sum()) if self.settings.forced_runs else len(template.ids) + 1
         return Need(width, bound if max_new_tokens is None else max_new_tokens, steps)
 
-    def _batch(self, number: int, plan: BatchPlan, marks: Marks) -> BatchResult:
+    def _batch(self, number: int, plan: BatchPlan, marks: Marks, wrap: Wrap | None) -> BatchResult:
         studied: BatchProcessor | None = None
         if self.processor is not None:
             with marks.setup("template", number):
                 molecules = [prompt.molecule for prompt in plan.row_prompts if prompt.molecule is not None]
                 templates = self.templates.build(molecules)
+                if (set_prompts := getattr(self.processor, "set_prompts", None)) is not None:
+                    set_prompts(plan.row_prompts)
                 studied = self.processor.start(templates, plan.prompt_width)
+                studied = studied if wrap is None else wrap(studied)
         if self.settings.sampling != "greedy":
             torch.manual_seed(self.settings.seed * 1_000_003 + number)
         return (self._jump if self.settings.own_loop else self._generate)(number, plan, studied, marks)

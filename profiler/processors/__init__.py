@@ -1,13 +1,14 @@
-"""The logits processors of molprof by name, and which one suits a tokenizer. Imports no torch."""
+"""The logits processors of molprof by name. Imports no torch."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from molprof.common.errors import UsageError
-from molprof.common.settings import AUTO
+from molprof.common.settings import AUTO, LP_PROCESSOR
 
 if TYPE_CHECKING:
     from molprof.profiler.models.target import Target
@@ -22,7 +23,7 @@ class Entry:
     summary: str
 
 
-_CONTRACT = "a factory takes a Target: see docs/processors.md"
+_CONTRACT = "what a factory gets and returns: docs/processors.md"
 PROCESSORS = {
     "generic": Entry("rows:Generic", "position template; FREE blocks brackets and controls; any tokenizer"),
     "qwen": Entry("rows:Qwen", "position template; FREE allows number tokens only; single-digit tokenizers"),
@@ -35,21 +36,24 @@ PROCESSORS = {
 }
 
 
-def make_processor(name: str, target: Target) -> Processor:
-    """The processor of a name, of a `package.module:factory`, or (`auto`) the one that suits the tokenizer.
+def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Processor:
+    """The processor of a name, of a `package.module:factory`, or (`auto`) the one of --lp.
+
+    Args:
+        given: `KEY=VALUE` texts for parameters of a user's factory.
 
     Raises:
         UsageError: no such processor, or it cannot work with the tokenizer.
     """
     if name == AUTO:
-        name = default_processor(target)
+        name = LP_PROCESSOR
     factory = find_factory(name)
     if name in PROCESSORS:
         return factory(target)
     from molprof.profiler.processors.checked import PASSED_ON, RAISED, UserProcessor, told
 
     try:
-        return UserProcessor(name, factory, target)
+        return UserProcessor(name, factory, target, given)
     except PASSED_ON:
         raise
     except RAISED as problem:
@@ -76,12 +80,3 @@ def find_factory(name: str) -> Factory:
 
         raise UsageError(f"the module of {name!r} cannot be imported: {told(problem, place)}") from problem
     return factory
-
-
-def default_processor(target: Target) -> str:
-    """The processor of `--lp` for a tokenizer: `qwen` if every digit is a token of its own, else `generic`."""
-    from molprof.profiler.processors.rows import number_tokens
-
-    single = len(target.tokenizer("123", add_special_tokens=False)["input_ids"]) == 3
-    vocabulary = target.tokenizer.get_vocab()
-    return "qwen" if single and all(text in vocabulary for text in number_tokens(target.form)[0]) else "generic"

@@ -10,7 +10,7 @@ import json
 import operator
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ from transformers import LogitsProcessor
 from molprof.common.errors import MolprofError, ProcessorError, UsageError
 from molprof.common.text import shortened
 from molprof.profiler.models.target import Target
+from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
 from molprof.profiler.processors.base import Places
+from molprof.profiler.processors.construct import Rows, construction
 
 _INSTALLED = {"site-packages", "dist-packages"}
 # Errors that already say what to do.
@@ -37,24 +39,34 @@ class UserProcessor:
 
     Args:
         factory: makes a `Processor`, or a transformers `LogitsProcessor` (or any callable like one), which is then made
-            anew for each batch.
+            anew for each batch. It takes a `Target`, or what `construct.SUPPLIED` names.
+        given: `KEY=VALUE` texts, for parameters of these names.
 
     Raises:
         UsageError: the factory makes neither, or its parameters cannot be written into a trace.
     """
 
-    def __init__(self, name: str, factory: Callable[[Target], Any], target: Target) -> None:
-        made = factory(target)
+    def __init__(self, name: str, factory: Callable[..., Any], target: Target, given: Sequence[str] = ()) -> None:
+        named = construction(name, factory, target, given)
+        self._prompts: Sequence[Prompt] = ()
+        if named is None:
+            self._make: Callable[[Rows | None], Any] = lambda rows: factory(target)
+        else:
+            self._make = named.make
+        # What needs a batch is made when one is started: until then its class speaks for it.
+        made: Any = factory if named is not None and named.of_batch else self._make(None)
         if not (callable(made) or callable(getattr(made, "start", None))):
             raise UsageError(
                 f"{name} made a {type(made).__name__}",
                 hint="a factory returns a transformers LogitsProcessor, or an object with start(templates, width)",
             )
-        self._made, self._factory, self.target = made, factory, target
-        self.name, self.place = str(getattr(made, "name", name)), name
+        self._made, self.target = made, target
+        own = getattr(made, "name", name)
+        self.name, self.place = own if isinstance(own, str) else name, name
         self.placeholder = str(getattr(made, "placeholder", target.form.numbers(PLACEHOLDER)))
         # As JSON holds them: checked now, since the trace is written only when a capture ends.
-        parameters = dict(getattr(made, "parameters", {}))
+        own = getattr(made, "parameters", {})
+        parameters = {**({} if named is None else named.given), **(own if isinstance(own, Mapping) else {})}
         try:
             self.parameters: dict[str, Any] = json.loads(json.dumps(parameters, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as problem:
@@ -62,7 +74,8 @@ class UserProcessor:
                 f"the parameters of {name} cannot be written into a trace: {problem}",
                 hint="finite numbers, texts, lists and dictionaries of them; str() of anything else",
             ) from problem
-        self.needs_templates = bool(getattr(made, "needs_templates", False))
+        needs = named is not None and named.needs_molecules
+        self.needs_templates = bool(getattr(made, "needs_templates", needs))
         self.fixed_length = bool(getattr(made, "fixed_length", True))
         self.verify = False  # whether batches started from now on check that every row has a token left
 
@@ -90,12 +103,16 @@ class UserProcessor:
             raise self.error(f"says that its longest answer has {most} tokens")
         return most
 
+    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
+        """Say which prompts the batch that is started next has, by row."""
+        self._prompts = prompts
+
     def start(self, templates: Sequence[Template], prompt_width: int) -> CheckedBatch:
         with self.blamed("failed to start"):
             if callable(getattr(self._made, "start", None)):
                 batch = self._made.start(templates, prompt_width)
             else:
-                batch = self._factory(self.target)
+                batch = self._make(Rows(templates, prompt_width, self._prompts))
         jumps = callable(getattr(batch, "forced", None)) and callable(getattr(batch, "mask", None))
         if jumps and hasattr(batch, "reads_tokens"):
             return CheckedRuns(self, batch, prompt_width)

@@ -141,12 +141,11 @@ class Generic(TemplateProcessor):
 class Qwen(TemplateProcessor):
     """FREE allows digits, `.`, `,`, `-`, `,-` and `-.` only.
 
-    No comma at a block's first position, and neither comma nor minus at its last two. The placeholder has three
-    decimals, so a coordinate gets 17 tokens.
+    No comma at a block's first position, and neither comma nor minus at its last two.
     """
 
     name = "qwen"
-    placeholder = "0.000,0.000,0.000"
+    placeholder = PLACEHOLDER
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)

@@ -26,9 +26,8 @@ from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.conformers import reference_conformers
 from molprof.profiler.molecules.placeholders import best_placeholder
 from molprof.profiler.molecules.template import Template
-from molprof.profiler.processors import default_processor
 from molprof.profiler.processors.base import BatchProcessor, Places
-from molprof.profiler.processors.rows import Action, Block, Force, Generic, Qwen
+from molprof.profiler.processors.rows import Action, Block, Force, Generic, Qwen, number_tokens
 
 _MASKS: dict[str, type[Generic] | type[Qwen]] = {"generic": Generic, "qwen": Qwen}
 # Of a copied entry (overwritten at each step), of a forced one, and of one that is no longer allowed.
@@ -42,7 +41,7 @@ class Vectorized:
     needs_templates = True
 
     def __init__(self, target: Target, masks: str | None = None) -> None:
-        masks = masks or default_processor(target)
+        masks = masks or suited_masks(target)
         self._target = target
         self._like = _MASKS[masks](target)
         self.placeholder = self._like.placeholder
@@ -60,6 +59,7 @@ class Placeholder(Vectorized):
     """
 
     name = "placeholder"
+    fits_placeholder = True
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
@@ -71,6 +71,13 @@ class Placeholder(Vectorized):
             "fitted_to_coordinates": best.coordinates,
             "mean_drift_tokens": round(best.mean_drift_tokens, 3),
         }
+
+
+def suited_masks(target: Target) -> str:
+    """The masks that suit a tokenizer: `qwen` if every digit is a token of its own, else `generic`."""
+    single = len(target.tokenizer("123", add_special_tokens=False)["input_ids"]) == 3
+    vocabulary = target.tokenizer.get_vocab()
+    return "qwen" if single and all(text in vocabulary for text in number_tokens(target.form)[0]) else "generic"
 
 
 def _sliced(arrays: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, ...]:

@@ -1,0 +1,102 @@
+"""Masked logits, counted for any processor by what comes out of it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from captures import captured, settings
+from torch import Tensor
+
+from molprof.analysis.documents.figures import figure_values
+from molprof.analysis.reports.load import load_report
+from molprof.common.molecule_records import MaskedLogits
+from molprof.profiler.capture.masking import Counted, CountedRuns, counted
+from molprof.profiler.decoding.batches import BatchResult
+from molprof.profiler.processors.base import Places
+
+EOS = 4
+
+
+class Masks:
+    """Leaves what each step says, by row; writes into its scores, and counts nothing."""
+
+    masked_logits: list[int] | None = None
+
+    def __init__(self, *steps: tuple[list[int], ...]) -> None:
+        self._steps = iter(steps)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        for row, left in zip(scores, next(self._steps), strict=True):
+            gone = [token for token in range(len(row)) if token not in left]
+            row[gone] = -math.inf
+        return scores
+
+
+class Jumps(Masks):
+    """The same in molprof's own loop."""
+
+    reads_tokens = False
+    masked_logits: ClassVar[list[int]] = [3, 0]
+
+    def forced(self, row: int, position: int, chosen: int | None) -> list[int]:
+        return [7 + row]
+
+    def mask(self, scores: Tensor, places: Places) -> Tensor:
+        return self(torch.empty(0), scores)
+
+
+def result(*rows: tuple[int, ...], own: tuple[int, ...] | None = None) -> BatchResult:
+    return BatchResult(rows, 3, own, None, (2, 2, 2), None)
+
+
+def test_logits_by_where_the_row_stood() -> None:
+    studied = counted(Masks(([1, 2], [3]), ([3], [EOS]), ([EOS], [EOS, 0])))
+    assert type(studied) is Counted
+    scores = torch.zeros(2, 5)
+    scores[0, 0] = -math.inf  # was so before: not the processor's doing
+    for _ in range(3):
+        studied(torch.zeros(2, 1, dtype=torch.int64), scores.clone())
+    assert studied.masked_logits is None
+    # The second row ended after two tokens; a third row, which no prompt has, would be left out.
+    assert studied.of_rows(result((1, 3, EOS), (3, EOS)), frozenset({EOS})) == [
+        MaskedLogits(free=2, copy=3, end=3, idle=0, free_choices=1, own=None),
+        MaskedLogits(free=0, copy=4, end=4, idle=3, free_choices=0, own=None),
+    ]
+    assert [item.total for item in studied.of_rows(result((1, 3, EOS)), frozenset({EOS}))] == [8]
+
+
+def test_rows_of_molprofs_own_loop_stand_at_their_own_positions() -> None:
+    studied = counted(Jumps(([1, 2], [0, 1, 2, 3, 4]), ([EOS],)))
+    assert isinstance(studied, CountedRuns)
+    assert (studied.reads_tokens, studied.forced(1, 0, None)) == (False, [8])
+
+    def places(rows: list[int], positions: list[int]) -> Places:
+        return Places(tuple(rows), tuple(positions), torch.tensor(rows), torch.tensor(positions))
+
+    studied.mask(torch.zeros(2, 5), places([0, 1], [2, 0]))
+    studied.mask(torch.zeros(1, 5), places([0], [3]))
+    found = studied.of_rows(result((9, 9, 1, EOS), (1, EOS), own=(7, 0)), frozenset({EOS}))
+    assert found == [MaskedLogits(3, 0, 4, 0, 1, 7), MaskedLogits(0, 0, 0, 0, 1, 0)]
+
+
+def test_figures_of_masked_logits(tmp_path: Path) -> None:
+    asked = settings(processor="generic", repeats=1, warmup=0)
+    path = tmp_path / "generic.json"
+    molecules = captured(path, asked).manifest.molecules
+    counts = [run.masked for run in molecules if run.masked is not None]
+    # Every FREE position is a choice between several tokens, every COPY position is none.
+    assert [item.free_choices for item in counts] == [run.template.free for run in molecules if run.template]
+    assert [item.copy for item in counts] == [
+        (run.template.tokens - run.template.free) * (128_256 - 1) for run in molecules if run.template
+    ]
+    assert all(item.end == 128_255 and item.own == item.total for item in counts)
+    report = load_report(path)
+    figures = figure_values(report)
+    parts = [figures[f"masked_{kind}_per_molecule"] for kind in ("free", "copy", "end", "idle")]
+    assert sum(part for part in parts if isinstance(part, (int, float))) == figures["masked_logits_per_molecule"]
+    free, positions = sum(item.free for item in counts), sum(item.free_choices for item in counts)
+    assert figures["masked_logits_per_free_position"] == free / positions
+    assert [check.holds for check in report.checks if check.id == "masked_logits"] == [True]

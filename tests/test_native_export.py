@@ -1,0 +1,51 @@
+"""A capture to `.pftrace`: one line, by what the installed torch writes under that name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from molprof.common.errors import UsageError
+from molprof.profiler.capture.native_export import exports_native, refuse_native
+
+
+def written(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets torch export this."""
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda _, path: Path(path).write_bytes(content))
+
+
+def test_the_installed_torch_is_asked(tmp_path: Path) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        torch.ones(2)
+    profiler.export_chrome_trace(str(tmp_path / "x.pftrace"))
+    assert exports_native() == (not (tmp_path / "x.pftrace").read_text().lstrip().startswith("{"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b' {\n "schemaVersion"', "does not write .pftrace: under that name it writes Chrome JSON too"),
+        (b"\x0a\x05abcde", "writes .pftrace, but a capture adds its tokens and times to Chrome JSON alone"),
+    ],
+)
+def test_a_native_output_is_refused(monkeypatch: pytest.MonkeyPatch, content: bytes, message: str) -> None:
+    written(content, monkeypatch)
+    with pytest.raises(UsageError) as refused:
+        refuse_native(Path("some", "Run.pftrace.gz"))
+    assert str(refused.value) == f"{Path('some', 'Run.pftrace.gz')}: torch {torch.__version__} {message}"
+    assert refused.value.hint == "-o Run.json.gz, which the Perfetto UI opens"
+
+
+def test_other_outputs_are_not_refused_here() -> None:
+    refuse_native(Path("run.json.gz"))
+    refuse_native(Path("run.txt"))
+
+
+def test_the_command_says_so_in_one_line(molprof: object) -> None:
+    result = molprof("capture", "--model", "qwen", "-o", "x.pftrace")  # type: ignore[operator]
+    assert result.returncode == 2
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith(f"molprof: error: x.pftrace: torch {torch.__version__} ")
+    assert lines[1:] == ["  -o x.json.gz, which the Perfetto UI opens"]

@@ -1,0 +1,91 @@
+"""The SQL module `origin` on literal events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from origin_trace import EVENTS, launch, python
+from sql_rows import events_loaded
+from tiny_trace import document, slice_, work
+
+
+def test_origin_in_sql(tmp_path: Path) -> None:
+    columns = "name, operator, module, layer, source"
+    with events_loaded(tmp_path, EVENTS) as rows:
+        found = rows("origin", f"SELECT {columns} FROM molprof_origin")
+    main = "main.py(3): main"
+    assert found == [
+        ("gemm", "aten::mm", "Model_0/Layer_0/Linear_0", 0, main),
+        ("gemm", "aten::mm", "Model_0/Layer_1/Linear_1", 1, main),
+        ("void at::native::direct_copy_kernel_cuda(int)", "aten::copy_", "Model_0/cast", None, main),
+        ("in_graph", None, "Model_0", None, main),
+        ("in_graph", None, "Model_0", None, main),
+        ("gemm", "aten::mm", None, None, None),
+        ("alone", None, None, None, None),
+    ]
+
+
+def test_calls_and_the_frames_around_them(tmp_path: Path) -> None:
+    calls = """
+        SELECT slice.name, origin.operator, origin.source, frame.kind, frame.name
+        FROM molprof_call_origin AS origin
+        JOIN slice ON slice.id = origin.call_id
+        LEFT JOIN molprof_frame AS frame ON frame.id = origin.frame_id
+        WHERE slice.name != 'cudaLaunchKernel'
+        ORDER BY slice.ts
+    """
+    frames = """
+        SELECT inner.kind, inner.name, outer.name
+        FROM molprof_frame AS inner
+        LEFT JOIN molprof_frame AS outer ON outer.id = inner.parent_id
+        WHERE inner.kind NOT IN ('module', 'operator')
+        ORDER BY inner.id
+    """
+    with events_loaded(tmp_path, EVENTS) as rows:
+        found, around = rows("origin", calls), rows("origin", frames)
+    assert found == [
+        ("cudaGraphLaunch", None, "main.py(3): main", "module", "Model_0"),
+        ("cudaStreamSynchronize", None, "main.py(3): main", "function", "main.py(3): main"),
+    ]
+    assert around == [
+        ("function", "main.py(3): main", None),
+        ("library", "torch/nn/modules/linear.py(9): forward", "Layer_0"),
+        ("library", "torch/nn/modules/linear.py(9): forward", "Layer_1"),
+        ("range", "cast", "Model_0"),
+    ]
+
+
+def test_ranges_that_begin_together_and_a_call_that_outlasts_its_function(tmp_path: Path) -> None:
+    events = [
+        python("run.py(1): run", 0, 100),
+        python("<built-in function enter>", 1, 2),
+        slice_("user_annotation", "outer", 2, 50),
+        slice_("user_annotation", "inner", 2, 40),
+        python("run.py(9): step", 10, 5),
+        {**launch(14, 1), "dur": 3},
+        work("kernel", "late", 20, 1, 1),
+        launch(45, 2),
+        work("kernel", "between", 46, 1, 2),
+        launch(60, 3),
+        work("kernel", "after", 61, 1, 3),
+    ]
+    with events_loaded(tmp_path, events) as rows:
+        found = rows("origin", "SELECT name, module, source FROM molprof_origin")
+    assert found == [
+        ("late", "outer/inner", "run.py(9): step"),
+        ("between", "outer", "run.py(1): run"),
+        ("after", None, "run.py(1): run"),
+    ]
+
+
+def test_phase_of_the_launch(tmp_path: Path) -> None:
+    with events_loaded(tmp_path, document()["traceEvents"]) as rows:
+        found = rows("origin", "SELECT phase, operator, COUNT() FROM molprof_origin GROUP BY 1, 2 ORDER BY 1, 2")
+    assert found == [
+        (None, None, 1),
+        ("forward", None, 2),
+        ("forward", "aten::addmm", 1),
+        ("forward", "aten::mm", 1),
+        ("processor", "aten::index_put_", 1),
+        ("sampling", "aten::_local_scalar_dense", 1),
+    ]
