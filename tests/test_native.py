@@ -19,6 +19,7 @@ from molprof.analysis.figures.model import Report
 from molprof.analysis.query import find_statement, run_statement
 from molprof.analysis.reader.open import open_trace
 from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof.analysis.trim import Wish, trim
 from molprof.common.errors import TraceError
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
@@ -172,3 +173,21 @@ def test_real_traces_have_exactly_the_expected_figures() -> None:
         assert report["devices"] == figures["devices"], name
         assert report["trace"]["events_by_category"] == figures["trace"]["events_by_category"], name
         assert report["trace"]["lost_events"] == 0, name
+
+
+def test_a_trimmed_native_trace_is_the_trimmed_run(tmp_path: Path) -> None:
+    wish = Wish(steps=(2, 2))
+    small = []
+    for path in both(tmp_path, document()):
+        output = tmp_path / f"small-{path.suffix[1:]}.json"
+        outcome = trim(path, output, wish)
+        assert (outcome.before, outcome.unplaced) == (38, 0)
+        small.append((outcome.after, load_report(output)))
+    (count, expected), (other_count, report) = small
+    assert count == other_count
+    assert report.counts.kernels == 5
+    assert report.run is not None
+    trimmed = [shown(item) for item in (report, expected)]
+    for item in trimmed:
+        del item["trace"]["trimmed"]  # names the file
+    assert trimmed[0] == trimmed[1]

@@ -55,7 +55,11 @@ class _Reader:
     """What was read of a trace so far."""
 
     def __init__(self) -> None:
+        # Imported on use: few traces need it.
+        from google.protobuf.message import DecodeError
+
         self.recording = Recording()
+        self._wrong = DecodeError
         self._packet = packet_class()
         self._sequences: dict[int, Sequence] = {}
         self._clocks = Clocks()
@@ -68,8 +72,6 @@ class _Reader:
 
     def read(self, place: int, content: bytes) -> None:
         """Takes the packet that begins at byte `place`. Raises DamageError."""
-        from google.protobuf.message import DecodeError
-
         try:
             packet = self._packet.FromString(content)
             if packet.HasField("compressed_packets"):
@@ -77,7 +79,7 @@ class _Reader:
                     self.read(inner, text)
                 return
             self._take(packet, place)
-        except (DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (self._wrong, UnicodeDecodeError, RecursionError) as error:
             reason = "invalid UTF-8" if isinstance(error, UnicodeDecodeError) else "it does not decode"
             raise DamageError(f"has a wrong packet: {reason}", place) from error
 
