@@ -174,6 +174,7 @@ SELECT
     WHEN 'user_annotation' THEN IIF(
       slice.name GLOB 'molprof.*'
       OR slice.name GLOB 'ProfilerStep#*'
+      OR slice.name GLOB 'step[[][A-Z]*]'
       OR slice.id IN (SELECT id FROM molprof_any_step),
       NULL,
       'range'

@@ -113,3 +113,5 @@ def test_the_commands_take_arguments_for_such_a_processor_alone(molprof: Cli) ->
     for command in (("capture", "--model", "llama", "-o", "x.json"), ("bench", "batch", "--dry-run")):
         refused = molprof(*command, "--processor", "generic", "--processor-arg", "a=1")
         assert (refused.returncode, "processor of your own" in refused.stderr) == (2, True)
+    refused = molprof("bench", "batch", "--dry-run", "--processor", "string:Formatter", "--processor-arg", "a=1")
+    assert (refused.returncode, "string:Formatter has no parameter 'a'" in refused.stderr) == (2, True)

@@ -180,7 +180,7 @@ def test_a_capture_and_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     rules = {rule.rule: rule for rule in run.drift.junk_rules}
     counted = {name: rule.blocks for name, rule in rules.items() if rule.blocks}
     nonnumeric = ("strict", "letters", "latin_letters", "any_nonnumeric", "not_floats", "not_exact")
-    assert counted == dict.fromkeys(nonnumeric, 1) | {"surplus": 1}
+    assert counted == dict.fromkeys(nonnumeric, 1) | {"drift": 1, "surplus": 1}
     assert rules["not_two_commas"].meaning == "more or fewer separators than two"
     (example,) = run.drift.junk_examples
     assert (example.text, example.surplus) == ("<1.25;2.0;3.0|abra|>", "abra")

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from molprof.analysis.figures.model import Finding, plain
-from molprof.analysis.origin.places import Place, copy_places, find_places, launch_places, sync_places
+from molprof.analysis.origin.places import Place, copy_places, find_places, launch_places, operator_places, sync_places
 from molprof.analysis.origin.read import NO_CALL, Origins, build_tree
 from molprof.analysis.origin.tree import AMOUNTS, Tree
 from molprof.common.document import Column, Document, Row, Section, Table
@@ -20,8 +20,8 @@ LEAST_RATIO = 0.005
 _WHAT = {"module": "module", "source": "Python function", "operator": "operator", "kernel": "kernel class"}
 _FOLDERS = re.compile(r"^.*/(?=[^/(]+/[^/(]+\(\d+\): )")
 _NO_STACKS = (
-    "the trace has no modules or Python functions: record it with torch.profiler.profile(with_stack=True), or with "
-    "named ranges (record_function)"
+    "the trace has no modules or Python functions: record it with molprof capture --stacks, or with "
+    "torch.profiler.profile(with_stack=True), or with named ranges (record_function)"
 )
 
 
@@ -42,6 +42,9 @@ def origin_document(origins: Origins, by: str) -> Document:
             _places("Who copies, casts and concatenates", "GPU time", places["copies"]),
             _places("Who waits for the GPU", "time in the syncs", places["syncs"]),
         ]
+    else:
+        places["operators"] = operator_places(origins)
+        sections.append(_places("Who runs leaf operators", "self time", places["operators"]))
     return Document(
         title=f"{origins.info.path} by {by}",
         sections=tuple(section for section in sections if section.table is not None and section.table.rows),
@@ -96,10 +99,10 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
     left_out = sum(1 for _ in tree.walk()) - 1 - len(shown) - passed
     notes = []
     if left_out:
-        what = f"{counted(left_out, 'node')} below {percent_text(LEAST_RATIO)}"
-        notes.append(f"{what} of the time are not shown: JSON, CSV and speedscope have them.")
+        what = f"{counted(left_out, 'node')} below {percent_text(LEAST_RATIO)} of the time"
+        notes.append(f"Not shown: {what}. JSON, CSV and speedscope have all.")
     if passed:
-        notes.append(f"{counted(passed, 'function')} that only call one other are not shown either.")
+        notes.append(f"Not shown: {counted(passed, 'function')} that only call one other.")
     return Section(f"By {_WHAT[by]}", tuple(notes), Table((Column(_WHAT[by], "name"), *columns), rows))
 
 

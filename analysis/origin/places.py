@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from molprof.analysis.figures.model import Finding
-from molprof.analysis.origin.read import BACKWARD, NO_CALL, WITHOUT, Origins
+from molprof.analysis.origin.read import BACKWARD, NO_CALL, WITHOUT, Origins, own_times
 from molprof.analysis.origin.tree import Tree, class_name
 from molprof.common.values import count_text, counted, number_text, percent_text, time_text
 
@@ -64,6 +64,15 @@ def copy_places(origins: Origins) -> list[Place]:
     for work in origins.work:
         if work.cls in COPY_CLASSES or work.category == "gpu_memcpy":
             places.add(work.frame_id, work.dur, 0, NO_CALL if work.call_id is None else None)
+    return places.sorted(lambda place: (place.time_ns, place.count))
+
+
+def operator_places(origins: Origins) -> list[Place]:
+    """Leaf operators, longest self time first."""
+    places = _Places(origins)
+    for frame, own_ns in own_times(origins.frames):
+        if frame.is_leaf:
+            places.add(frame.id, own_ns, 0)
     return places.sorted(lambda place: (place.time_ns, place.count))
 
 
@@ -163,7 +172,7 @@ def _syncs(origins: Origins) -> Iterator[Finding]:
     yield Finding(
         id="syncs_by_place",
         title="Host syncs",
-        evidence=f"{counted(count, 'host sync')} wait {time_text(time_ns)}: " + _most(places),
+        evidence=f"{counted(count, 'host sync')}, {time_text(time_ns)} in all: " + _most(places),
         gain_ratio=None,
         fix="Keep the value on the device, or read it later or less often.",
         explanation="The CPU waits until the GPU has caught up, and launches nothing meanwhile.",

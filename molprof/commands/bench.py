@@ -17,7 +17,7 @@ from molprof.common.settings import AUTO
 from molprof.profiler.bench.cases import Case, GenerateCase
 from molprof.profiler.bench.grids import BENCHMARKS, SHAPES, generation_cases, read_shape, sdpa_cases
 from molprof.profiler.models.architecture import check_folder, check_preset
-from molprof.profiler.processors import PROCESSORS, find_factory
+from molprof.profiler.processors import PROCESSORS, check_processor
 from molprof.profiler.project import Project
 
 
@@ -124,7 +124,7 @@ def _generation_cases(running: Running, given: dict[str, Any]) -> Callable[[bool
     check_arguments(arguments, any(case.processor_args for case in cases))
     for name in dict.fromkeys(case.processor for case in cases):
         if name is not None and name != AUTO and name not in PROCESSORS:
-            find_factory(name)
+            check_processor(name, arguments)
     for case in cases:
         check_folder("model", case.model)
         check_folder("tokenizer", case.tokenizer)

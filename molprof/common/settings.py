@@ -73,6 +73,7 @@ class CaptureSettings:
     # first and last step to record, of the first batch; None: see `recorded_pass.choose_window`
     window: tuple[int, int] | None = None
     full: bool = False
+    stacks: bool = False
     disagreement: bool = False
     template_threads: int | None = None  # None: see `templates.default_threads`
     template_cache: bool = False

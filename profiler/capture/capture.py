@@ -27,7 +27,7 @@ from molprof.profiler.models.architecture import check_preset
 from molprof.profiler.models.device import on_gpu, resolve_device
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.molecules.prompts import Prompts, read_inputs
-from molprof.profiler.processors import PROCESSORS, find_factory
+from molprof.profiler.processors import PROCESSORS, check_processor
 
 Asked = tuple[CaptureSettings, OutputFile]
 
@@ -167,7 +167,8 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
     output.check()
     check_preset(settings)
     if settings.processor not in (None, AUTO):
-        find_factory(settings.processor)  # finds a mistyped name before the model is loaded
+        # finds a mistyped name before the model is loaded
+        check_processor(settings.processor, settings.processor_args)
         if settings.processor not in PROCESSORS:
             left = incomplete_path(output.path)
             # What the last failure left may be replaced: fixing a processor takes many tries.

@@ -164,20 +164,23 @@ def recorded_pass(passes: Passes, window: Window, raw: Path, output: OutputFile)
     return result, steps
 
 
-def profiler_of(device: torch.device) -> torch.profiler.profile:
-    """A profiler that records the CPU, and the GPU if `device` is one."""
+def profiler_of(device: torch.device, stacks: bool = False) -> torch.profiler.profile:
+    """A profiler that records the CPU, and the GPU if `device` is one; with `stacks`, modules and Python functions.
+
+    torch traces Python itself: nothing is hooked into the model, so that a compiled forward stays as it is.
+    """
     # Without this, Kineto prints every start and stop to stderr. It reads this when torch first profiles.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     activities = [torch.profiler.ProfilerActivity.CPU]
     if on_gpu(device):
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    return torch.profiler.profile(activities=activities)
+    return torch.profiler.profile(activities=activities, with_stack=stacks)
 
 
 def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> PassResult:
     """One pass under the profiler, exported to `raw`, also where it fails; `steps` as `ProfilerMarks.window`."""
     device = passes.runner.loaded.target.device
-    profile = functools.partial(profiler_of, device)
+    profile = functools.partial(profiler_of, device, passes.runner.settings.stacks)
     if on_gpu(device):
         # The first recording of a process sets up CUPTI, which takes seconds: do that before the pass.
         with profile():

@@ -80,3 +80,12 @@ def find_factory(name: str) -> Factory:
 
         raise UsageError(f"the module of {name!r} cannot be imported: {told(problem, place)}") from problem
     return factory
+
+
+def check_processor(name: str, given: Sequence[str] = ()) -> None:
+    """Raises the UsageErrors of `make_processor` that need no model."""
+    factory = find_factory(name)
+    if name not in PROCESSORS:
+        from molprof.profiler.processors.construct import check_call
+
+        check_call(name, factory, given)

@@ -64,26 +64,7 @@ class Construction:
     given: Mapping[str, Any]  # of `--processor-arg`
 
     def __post_init__(self) -> None:
-        self._check(self.name, self.factory, self.given, SUPPLIED)
-
-    @staticmethod
-    def _check(name: str, called: Callable[..., Any], given: Mapping[str, Any], supplied: Sequence[str]) -> None:
-        parameters = inspect.signature(called).parameters.values()
-        named = [item.name for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
-        if not any(item.kind is item.VAR_KEYWORD for item in parameters):
-            for key in given:
-                if key not in named:
-                    raise UsageError(
-                        f"{name} has no parameter {key!r}", f"its parameters: {', '.join(named) or 'none'}"
-                    )
-        required = [item.name for item in parameters if item.default is item.empty and item.name in named]
-        only = [item.name for item in parameters if item.kind is item.POSITIONAL_ONLY and item.default is item.empty]
-        missing = [key for key in (*only, *required) if key in only or (key not in given and key not in supplied)]
-        if missing:
-            raise UsageError(
-                f"{name} requires {', '.join(missing)}, which molprof cannot supply",
-                hint=f"--processor-arg {missing[0]}=VALUE; molprof supplies {', '.join(supplied)}",
-            )
+        _check(self.name, self.factory, self.given, SUPPLIED)
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
@@ -124,7 +105,7 @@ class Construction:
         else:
             builder = None if _TEMPLATES in self.given else _annotated_builder(self.factory)
         if builder is not None:
-            self._check(_name_of(builder), builder, {}, (*_OF_RUN, "smiles"))
+            _check(_name_of(builder), builder, {}, (*_OF_RUN, "smiles"))
         return builder
 
     def make(self, rows: Rows | None) -> Any:
@@ -145,14 +126,39 @@ class Construction:
 
 def construction(name: str, factory: Callable[..., Any], target: Target, given: Sequence[str]) -> Construction | None:
     """How to call a factory by names; None where it takes a `Target`, whatever its one parameter is called."""
+    return None if _takes_target(factory, given) else Construction(name, factory, target, read_arguments(given))
+
+
+def check_call(name: str, factory: Callable[..., Any], given: Sequence[str]) -> None:
+    """Raise the UsageErrors of `Construction` that need no model."""
+    if not _takes_target(factory, given):
+        _check(name, factory, read_arguments(given), SUPPLIED)
+
+
+def _takes_target(factory: Callable[..., Any], given: Sequence[str]) -> bool:
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):  # written in C, or no function at all: the call tells
-        return None
+        return True
     required = [item.name for item in parameters if item.default is item.empty and item.kind < item.VAR_POSITIONAL]
-    if not given and not inspect.isclass(factory) and len(required) == 1 and required[0] not in SUPPLIED:
-        return None
-    return Construction(name, factory, target, read_arguments(given))
+    return not given and not inspect.isclass(factory) and len(required) == 1 and required[0] not in SUPPLIED
+
+
+def _check(name: str, called: Callable[..., Any], given: Mapping[str, Any], supplied: Sequence[str]) -> None:
+    parameters = inspect.signature(called).parameters.values()
+    named = [item.name for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
+    if not any(item.kind is item.VAR_KEYWORD for item in parameters):
+        for key in given:
+            if key not in named:
+                raise UsageError(f"{name} has no parameter {key!r}", f"its parameters: {', '.join(named) or 'none'}")
+    required = [item.name for item in parameters if item.default is item.empty and item.name in named]
+    only = [item.name for item in parameters if item.kind is item.POSITIONAL_ONLY and item.default is item.empty]
+    missing = [key for key in (*only, *required) if key in only or (key not in given and key not in supplied)]
+    if missing:
+        raise UsageError(
+            f"{name} requires {', '.join(missing)}, which molprof cannot supply",
+            hint=f"--processor-arg {missing[0]}=VALUE; molprof supplies {', '.join(supplied)}",
+        )
 
 
 def read_arguments(given: Sequence[str]) -> dict[str, Any]:

@@ -1,0 +1,58 @@
+"""`molprof capture --stacks`: a recorded pass with modules and Python functions, and its trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from captures import captured, events, of, settings
+
+from molprof.analysis.origin.places import operator_places
+from molprof.analysis.origin.read import Origins, build_tree, read_origins
+from molprof.analysis.origin.tree import Tree
+from molprof.analysis.reports.load import load_report
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stacks") / "run.json.gz"
+    captured(path, settings(processor="generic", repeats=1, warmup=0, window=(1, 2), stacks=True))
+    return path
+
+
+@pytest.fixture(scope="module")
+def origins(trace: Path) -> Origins:
+    return read_origins(trace)[0]
+
+
+def named(tree: Tree, name: str) -> Tree:
+    return next(node for _, node in tree.walk() if node.name == name)
+
+
+def test_modules_are_recorded_and_the_report_is_whole(trace: Path) -> None:
+    names = {event["name"] for event in of(events(trace)[1], "python_function")}
+    assert "nn.Module: LlamaForCausalLM_0" in names
+    report = load_report(trace)
+    assert all(check.holds for check in report.checks)
+    assert report.trace.lost_events == 0
+    assert report.run is not None
+    assert report.run.phases["forward"].host_ns
+
+
+def test_phases_then_modules(origins: Origins) -> None:
+    tree = build_tree(origins, "module")
+    forward = named(tree, "forward")
+    layer = named(forward, "LlamaDecoderLayer_0")  # the tiny model has one
+    assert {node.name for node in layer.children} == {"LlamaRMSNorm", "LlamaAttention_0", "LlamaMLP_0"}
+    model = named(forward, "LlamaForCausalLM_0")
+    assert model.amount("operators") > 0.8 * forward.amount("operators")
+    assert {node.name for node in tree.children} >= {"forward", "processor", "sampling"}
+    # Modules run in forward alone.
+    assert all(node.kind != "module" for _, node in named(tree, "processor").walk())
+
+
+def test_functions_of_the_processor_are_named(origins: Origins) -> None:
+    processor = named(build_tree(origins, "source"), "processor")
+    functions = [node.name for _, node in processor.walk() if node.kind == "function"]
+    assert any("processors/" in name for name in functions)
+    assert any("processors/" in place.source for place in operator_places(origins))
