@@ -21,12 +21,12 @@ INCLUDE PERFETTO MODULE molprof.work_calls;
 CREATE PERFETTO TABLE _molprof_collective_kernel AS
 SELECT
   work.id,
-  IFNULL(EXTRACT_ARG(slice.arg_set_id, 'args.Collective name'), work.name) AS called,
+  CAST(IFNULL(EXTRACT_ARG(slice.arg_set_id, 'args.Collective name'), work.name) AS TEXT) AS called,
   CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Process Group Name') AS TEXT) AS group_name,
-  EXTRACT_ARG(slice.arg_set_id, 'args.Process Group Ranks') AS group_ranks,
+  CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Process Group Ranks') AS TEXT) AS group_ranks,
   CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Group size') AS INT) AS group_size,
   CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Seq') AS INT) AS sequence,
-  EXTRACT_ARG(slice.arg_set_id, 'args.dtype') AS dtype,
+  CAST(EXTRACT_ARG(slice.arg_set_id, 'args.dtype') AS TEXT) AS dtype,
   MAX(
     CAST(EXTRACT_ARG(slice.arg_set_id, 'args.In msg nelems') AS INT),
     CAST(EXTRACT_ARG(slice.arg_set_id, 'args.Out msg nelems') AS INT)
@@ -206,7 +206,7 @@ WITH
       input_elements
     FROM sized
   ),
-  counted AS (
+  chosen AS (
     SELECT
       id,
       operation,
@@ -218,6 +218,19 @@ WITH
       -- An annotation shows what goes in, which is all of it in these only.
       IFNULL(elements, IIF(operation IN ('allreduce', 'broadcast', 'reduce'), input_elements, NULL)) AS elements
     FROM told
+  ),
+  -- A size that cannot be is none.
+  counted AS (
+    SELECT
+      id,
+      operation,
+      group_name,
+      group_ranks,
+      IIF(group_size > 0, group_size, NULL) AS group_size,
+      sequence,
+      dtype,
+      IIF(TYPEOF(elements) = 'integer' AND elements BETWEEN 0 AND 1 << 50, elements, NULL) AS elements
+    FROM chosen
   )
 SELECT
   counted.id,

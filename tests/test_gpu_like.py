@@ -38,6 +38,8 @@ def test_counts_of_the_trace(run: tuple[Expected, Report]) -> None:
     total, counts = expected.sums(), report.counts
     assert total.launches > 100
     assert total.kernels > 1_400
+    assert report.certificate is not None
+    assert report.certificate.verdict == "exact"
     assert (counts.launches, counts.graph_launches, counts.kernels) == (
         total.launches,
         total.graph_launches,

@@ -39,6 +39,21 @@ def test_collectives_by_name_and_by_args(tmp_path: Path) -> None:
         ]
 
 
+def test_args_that_cannot_be_are_none(tmp_path: Path) -> None:
+    wrong = {"Group size": -2, "dtype": 7, "In msg nelems": 2**62, "Process Group Ranks": [0, 1], "Seq": "x"}
+    events = [
+        gpu(ALLREDUCE, 0, 5, 1, 20, **SIZES | wrong),
+        gpu(ALLREDUCE, 10, 5, 2, 20, **SIZES | {"In msg nelems": -5, "Out msg nelems": -1}),
+    ]
+    path = write(tmp_path / "a.json", {"traceEvents": events})
+    with open_trace(path, all_args=False) as (engine, _):
+        engine.register_package(PACKAGE, modules())
+        sql = "SELECT group_size, group_ranks, dtype, elements, bytes FROM molprof_collective"
+        found = engine.query(f"INCLUDE PERFETTO MODULE molprof.collectives; {sql}")
+        rows = list(zip(*(column.tolist() for column in found.values()), strict=True))
+    assert rows == [(None, "[0,1]", "7", None, None), (2, "[0, 1]", "BFloat16", None, None)]
+
+
 @pytest.mark.parametrize("all_args", [False, True])
 def test_sizes_from_the_annotation_around_the_launch(tmp_path: Path, all_args: bool) -> None:
     def around(name: str, ts: float, dims: Any, correlation: int) -> list[dict[str, Any]]:

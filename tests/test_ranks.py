@@ -30,6 +30,16 @@ def test_ranks_are_told_by_content_not_by_name(tmp_path: Path) -> None:
     assert job.left_out == (f"left out, no traces: notes.txt, report.json in {tmp_path}",)
 
 
+def test_a_folder_for_each_rank(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        (tmp_path / f"rank{rank}").mkdir()
+        write_rank(tmp_path / f"rank{rank}" / "trace.json", rank)
+    (tmp_path / "rank0" / "numbers.json").write_text("[1, 2]")
+    job = load_job([tmp_path])
+    assert [Path(rank.path).parent.name for rank in job.ranks] == ["rank0", "rank1"]
+    assert job.left_out == (f"left out, no traces: rank0/numbers.json in {tmp_path}",)
+
+
 def test_times_of_a_rank(tmp_path: Path) -> None:
     write_rank(tmp_path / "0.json", 0)
     write_rank(tmp_path / "1.json", 1, events(late=60))

@@ -40,9 +40,11 @@ def test_a_report_of_a_folder_with_ranks_shows_them(folder: Path, molprof: Cli) 
 
 def test_what_holds_ranks(folder: Path, tmp_path: Path) -> None:
     assert [told_rank(folder / name) for name in ("0.json", "1.json.gz")] == [0, 1]
-    assert told_rank(write_rank(tmp_path / "text.json", "x")) is None  # type: ignore[arg-type]
-    assert holds_ranks(folder)
-    assert not holds_ranks(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    write_rank(other / "0.json", 0)
+    assert told_rank(write_rank(other / "text.json", "x")) is None  # type: ignore[arg-type]
+    assert [holds_ranks(item) for item in (folder, other)] == [True, False]
 
 
 def test_ranks_are_opened_on_one_clock(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +88,7 @@ def test_the_straggler_and_what_it_did_instead(job: Job) -> None:
         "waited_ns": 60_000,
     }
     assert (first["compute_ns"], first["idle_ns"], first["kernels"]) == (60_000, 0, (("gemm", 60_000),))
-    assert second["late_ns"] == 0
+    assert second is None
 
 
 def test_a_straggler_that_waits_for_its_host(tmp_path: Path) -> None:
@@ -174,6 +175,14 @@ def test_every_format_shows_it(job: Job, style: str) -> None:
     assert "ProfilerStep" in shown
     if style == "html":
         assert "<svg" in shown
+
+
+def test_a_sum_that_does_not_hold_is_named(job: Job) -> None:
+    broken = replace(job, checks=(replace(job.checks[0], left_ns=1), *job.checks[1:]))
+    shown = render(ranks_document(broken), "table")
+    assert "NOT EQUAL: rank 0, span, summed over steps and as SQL counts it: 1 ns and 390000 ns" in shown
+    assert "sums hold" not in shown
+    assert "all 14 sums hold to the nanosecond" in render(ranks_document(job), "table")
 
 
 def test_a_timeline_as_a_file(tmp_path: Path, molprof: Cli) -> None:

@@ -193,6 +193,7 @@ def _clocks(job: Job) -> tuple[str, ...]:
     notes = [
         f"aligned by the ends of {counted(clocks.aligned.collectives, 'collective')}: they are {after}",
         f"as recorded: {before}",
+        "that distance is the error of waiting and lateness; shorter ones tell nothing",
     ]
     if clocks.unaligned:
         notes.append(f"not aligned, for lack of a joint collective: ranks {', '.join(map(str, clocks.unaligned))}")

@@ -31,9 +31,9 @@ def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = [item for item in sorted(path.iterdir()) if item.is_file() and not item.name.startswith(".")]
+        inside = _files(path)
         traces = [item for item in inside if is_trace(item)]
-        if others := [item.name for item in inside if item not in traces]:
+        if others := [str(item.relative_to(path)) for item in inside if item not in traces]:
             shown = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
             remarks.append(f"left out, no traces: {shown} in {path}")
         if not traces:
@@ -45,6 +45,12 @@ def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     return found, remarks
 
 
+def _files(folder: Path) -> list[Path]:
+    """The files of a folder, and those of the folders in it: some programs make one for each rank."""
+    found = (item for item in [*folder.glob("*"), *folder.glob("*/*")] if item.is_file())
+    return sorted(item for item in found if not any(part.startswith(".") for part in item.relative_to(folder).parts))
+
+
 def is_trace(path: Path) -> bool:
     """Whether a file begins as a trace does; a damaged trace is one."""
     return _head(path) is not None
@@ -54,7 +60,7 @@ def holds_ranks(path: Path) -> bool:
     """Whether it is a folder with traces of several ranks, which name them before their events, as torch does."""
     if not path.is_dir():
         return False
-    telling = (item for item in sorted(path.iterdir()) if item.is_file() and told_rank(item) is not None)
+    telling = (item for item in _files(path) if told_rank(item) is not None)
     return len(list(itertools.islice(telling, 2))) == 2
 
 
@@ -73,7 +79,7 @@ def _head(path: Path) -> bytes | None:
                 return b""
             for block in source.blocks:
                 head += block
-                if b'"traceEvents"' in head or head.lstrip()[:1] == b"[":
+                if b'"traceEvents"' in head or (head.lstrip()[:1] == b"[" and b'"ph"' in head):
                     return bytes(head)
                 if len(head) > _HEAD_BYTES:
                     return None

@@ -48,16 +48,16 @@ def straggler(
     costs: Sequence[Cost],
     ranks: Mapping[int, tuple[RankTrace, Activity]],
 ) -> Straggler | None:
-    """The straggler of a step of all its ranks; None without a joint collective in it."""
+    """The straggler of a step of all its ranks; None where no rank was late."""
     spans = {item.rank: item for item in step}
     inside = [cost for cost in costs if cost.last_rank is not None and _is_inside(cost, spans)]
     late: Counter[int] = Counter()
     for cost in inside:
         if cost.last_rank is not None:
             late[cost.last_rank] += cost.late_ns
-    if not late:
+    rank = min(late, key=lambda item: (-late[item], item), default=None)
+    if rank is None or not late[rank]:
         return None
-    rank = min(late, key=lambda item: (-late[item], item))
     mine = [cost for cost in inside if cost.last_rank == rank]
     windows = [_window(cost, rank) for cost in mine]
     trace, done = ranks[rank]

@@ -1,0 +1,79 @@
+"""Real traces whose events are removed or changed, for tests of the certificate."""
+
+from __future__ import annotations
+
+import fnmatch
+import gzip
+import json
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_trace
+
+from molprof.analysis.certificate.model import Certificate
+from molprof.analysis.figures import Report
+from molprof.analysis.reports.load import load_report
+
+CORPUS = os.environ.get("MOLPROF_CORPUS")
+needs_traces = pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to change")
+Event = dict[str, Any]
+GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+CALLS = ("cuda_runtime", "cuda_driver")
+TRITON, DDP, GRAPHS = "torch_compile_triton", "v100_resnet_ddp", "mi300x_vllm_piecewise_graph"
+
+
+@cache
+def text_of(name: str) -> bytes:
+    return gzip.decompress(Path(str(CORPUS), f"{name}.json.gz").read_bytes())
+
+
+def real(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(text_of(f"traces/{name}"))
+    return content
+
+
+def changed(tmp_path: Path, content: dict[str, Any]) -> Report:
+    return load_report(tiny_trace.write(tmp_path / "changed.json", content))
+
+
+def certified(report: Report) -> Certificate:
+    assert report.certificate is not None
+    return report.certificate
+
+
+def found(report: Report) -> set[tuple[str, str, str]]:
+    """Check, group and verdict of every doubt."""
+    return {(doubt.check, doubt.group, doubt.verdict) for doubt in certified(report).doubts}
+
+
+def bound(report: Report, figure: str) -> tuple[float | None, float | None]:
+    (item,) = (item for group in certified(report).groups for item in group.bounds if item.figure == figure)
+    return item.low, item.high
+
+
+def correlation(event: Event) -> int | None:
+    number: int | None = event.get("args", {}).get("correlation")
+    return number
+
+
+def launches(content: dict[str, Any], pattern: str = "*Launch*Kernel*") -> list[Event]:
+    calls = [event for event in content["traceEvents"] if event.get("cat") in CALLS]
+    return sorted((e for e in calls if fnmatch.fnmatchcase(e["name"], pattern)), key=lambda e: float(e["ts"]))
+
+
+def without(content: dict[str, Any], gone: Callable[[Event], bool]) -> dict[str, Any]:
+    return {**content, "traceEvents": [event for event in content["traceEvents"] if not gone(event)]}
+
+
+def without_work_of(content: dict[str, Any], calls: list[Event]) -> dict[str, Any]:
+    numbers = {correlation(call) for call in calls}
+    return without(content, lambda event: event.get("cat") in GPU and correlation(event) in numbers)
+
+
+@cache
+def whole(name: str) -> Report:
+    return load_report(Path(str(CORPUS), "traces", f"{name}.json.gz"))
