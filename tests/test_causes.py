@@ -116,6 +116,8 @@ def test_too_few_rounds_give_no_interval(base: Report) -> None:
     assert item is not None
     assert (item.significant, item.intervals, item.causes) == (None, {}, ())
     assert any(note.startswith("no intervals with fewer than 3 rounds") for note in comparison.notes)
+    three = compare([measured(base, SPEEDS[:3], "a"), measured(base, SPEEDS[:3], "b")])
+    assert not any("reach" in note for note in three.notes)
     (sentence,) = comparison_verdict(comparison)
     assert "(1.86 s against 1.80 s, paired, 2 rounds, too few to know the noise)" in sentence
     assert sentence.endswith(": largest parts, of unknown noise: processor: host time (+43.4 ms, 98.1 %).")

@@ -142,7 +142,7 @@ def test_predictions_on_a_cpu_say_nothing_of_launches(tmp_path: Path, qwen: Repo
 
 def test_a_constrained_run_is_not_held_against_an_unconstrained_one(tmp_path: Path, qwen: Report) -> None:
     content = tiny_trace.document()
-    content["molprof"]["generation"]["processor"] = None
+    content["molprof"]["generation"] |= {"processor": None, "placeholder": None}
     comparison = compare([report_of(tmp_path, "free", content), qwen])
     assert {item.verdict for item in comparison.predictions} == {"not recorded"}
 

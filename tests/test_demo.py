@@ -21,10 +21,10 @@ def test_both_pairs_are_told_apart_after_the_table(molprof: Cli, tmp_path: Path)
     _, _, end = result.stdout.partition("\nWhat the LP does\n")
     said, _, rest = end.partition("\n\nValid molecules\n")
     assert said.startswith("  llama lp:generic takes ")
-    assert "\n  qwen lp:qwen takes " in said
+    assert "\n  qwen lp:generic takes " in said
     paragraph = " ".join(said.split())
     assert re.match(r"llama lp:generic takes [\d.]+x the time of llama no lp \(", paragraph)
-    assert re.search(r" qwen lp:qwen takes [\d.]+x the time of qwen no lp \(", paragraph)
+    assert re.search(r" qwen lp:generic takes [\d.]+x the time of qwen no lp \(", paragraph)
     reports = {name: load_report(tmp_path / f"molprof-demo/{name}.json.gz") for name in RUNS}
     valid = [f"  {name}: {report.run.valid_molecules} of 1\n" for name, report in reports.items() if report.run]
     assert rest.startswith(f"{''.join(valid)}\nTraces\n")

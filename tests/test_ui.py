@@ -10,6 +10,7 @@ import native_trace
 import pytest
 import tiny_trace
 from decoding_trace import decoding
+from origin_trace import EVENTS
 from trace_rows import SLICES, rows, x
 from ui_server import get, prepared, serving
 
@@ -210,6 +211,12 @@ def test_a_trace_without_steps_is_shown_whole(tmp_path: Path) -> None:
     assert (view.visible, view.pinned) == (None, ())
     with pytest.raises(UsageError, match="has no recorded steps to zoom to"):
         prepared(tmp_path, [x("op", 0, 5)], place=Place(step=0))
+
+
+def test_layers_are_a_track_where_stacks_are_read(tmp_path: Path) -> None:
+    found = strips(prepared(tmp_path, EVENTS))
+    assert found["modules"] == [(3_000, 9_000, "Layer_0"), (13_000, 9_000, "Layer_1")]
+    assert "modules" not in strips(prepared(tmp_path, EVENTS, stacks=False))
 
 
 def test_a_native_trace_is_shown_as_the_same_run_in_json(tmp_path: Path) -> None:

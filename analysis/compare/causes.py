@@ -128,7 +128,7 @@ def _intervals(
 ) -> dict[str, Interval]:
     """Of each part that is not 0, ns; that none of those of unequal work misses its value has the probability LEVEL."""
     changed = [part for part, ns in whole.parts.items() if ns or any(item.parts[part] for item in each)]
-    judged = [part for part in changed if group_of(part) not in (MACHINE, *_COUNTED)]
+    judged = [part for part in changed if _may_be_a_cause(part, first, other)]
     level = 1 - (1 - LEVEL) / max(1, len(judged))
     found = {}
     for part in changed:
@@ -142,6 +142,14 @@ def _intervals(
             half += drift * max([abs(value), *times])
         found[part] = Interval(value - half, value + half, interval.level)
     return found
+
+
+def _may_be_a_cause(part: str, first: Run, other: Run) -> bool:
+    """Whether a part of times is of unequal work, and of a phase that is long enough to be named."""
+    phase = _phase(part)
+    if phase is None or group_of(part) == MACHINE:
+        return False
+    return max(run.phases[phase].wall_ns or 0 for run in (first, other)) >= _LEAST_RATIO * (first.wall_ns.median or 0)
 
 
 def _is_sure(part: str, ns: int, intervals: Mapping[str, Interval]) -> bool:

@@ -28,7 +28,7 @@ _RESIDUAL_RATIO = 0.01
 _SHARES = "share: of the whole difference; a part below 0 % works against it"
 
 _NOISE = (
-    "±: half of a part's interval, from all timed passes; the intervals of unequal work hold all together with "
+    "±: half of a part's interval, from all timed passes; those of unequal work hold all together with "
     f"{100 * LEVEL:.0f} % confidence"
 )
 

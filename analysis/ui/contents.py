@@ -34,6 +34,17 @@ _CAUSES = {
     "other_stream": "waits for another stream",
     "other": "queued, not started",
 }
+_MODULES = """
+SELECT slice.ts, slice.dur, SUBSTR(slice.name, 12) AS name,
+  (
+    SELECT COUNT()
+    FROM ancestor_slice(slice.id) AS outer
+    WHERE outer.category = 'python_function' AND outer.name GLOB 'nn.Module: *'
+  ) AS depth
+FROM slice
+WHERE slice.category = 'python_function' AND slice.name GLOB 'nn.Module: *'
+ORDER BY slice.ts, slice.id
+"""
 _SEQUENCES = """
 SELECT EXTRACT_ARG(slice.arg_set_id, 'args.sequence') AS sequence, EXTRACT_ARG(slice.arg_set_id, 'args.batch') AS batch,
   process.pid AS pid, thread.tid AS tid, slice.ts AS ts, slice.dur AS dur
@@ -101,7 +112,7 @@ class Place:
 class Contents:
     """What there is to show of one file. Strips without slices are left out."""
 
-    before: tuple[Strip, ...]  # above the token tracks: steps, phases, host syncs
+    before: tuple[Strip, ...]  # above the token tracks: steps, phases, modules, host syncs
     tokens: tuple[Strip, ...]  # about tokens
     idle: tuple[Strip, ...]  # by device, below its streams
     sequences: tuple[Sequence, ...]  # token tracks to pin, the one that the user asked for first
@@ -126,6 +137,7 @@ def read_contents(engine: Engine, path: str, place: Place) -> Contents:
         before=(
             *_strips(engine, "steps", Query("steps", _STEPS)),
             *_strips(engine, "phases", Query("phases", _PHASES)),
+            *_layers(engine),
             *_strips(engine, "host syncs", Query("host_syncs", _SYNCS)),
         ),
         tokens=_strips(engine, "junk tokens", Query("tokens", _JUNK)),
@@ -141,6 +153,18 @@ def _strips(engine: Engine, title: str, query: Query) -> tuple[Strip, ...]:
     """The strip of what the query gives; none where it gives no slice."""
     slices = [(ts, dur, name) for ts, dur, name in query_rows(engine, query)[1]]
     return (_longest(title, slices),) if slices else ()
+
+
+def _layers(engine: Engine) -> tuple[Strip, ...]:
+    """The strip of the modules beside each other at the outermost depth where a class has several, such as layers."""
+    _, rows = query_rows(engine, Query("steps", _MODULES))
+    names: dict[tuple[int, str], set[str]] = {}
+    for _, _, name, depth in rows:
+        names.setdefault((depth, name.rstrip("0123456789")), set()).add(name)
+    depths = [depth for (depth, _), same in names.items() if len(same) > 1]
+    if not depths:
+        return ()
+    return (_longest("modules", [(ts, dur, name) for ts, dur, name, depth in rows if depth == min(depths)]),)
 
 
 def _longest(title: str, slices: list[tuple[int, int, str]]) -> Strip:

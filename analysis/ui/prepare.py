@@ -86,7 +86,9 @@ def load_for_remote(prepared: Prepared, native_path: str | None) -> Generator[En
 
 
 def _look(path: Path, settings: Settings, place: Place) -> tuple[Contents, TraceInfo]:
-    with open_trace(path, native_path=settings.native_path, stacks=False, all_args=False, partial=settings.partial) as (
+    with open_trace(
+        path, native_path=settings.native_path, stacks=settings.stacks, all_args=False, partial=settings.partial
+    ) as (
         engine,
         info,
     ):

@@ -40,7 +40,7 @@ RUNS = {
     help="Folder for the traces.",
 )
 @click.option("-n", "count", default=8, show_default=True, metavar="N", help="Molecules per run.")
-@click.option("--repeats", default=3, show_default=True, metavar="N", help="Timed passes per run.")
+@click.option("--repeats", default=4, show_default=True, metavar="N", help="Timed passes per run.")
 @click.option("--force", is_flag=True, help="Replace traces of an earlier demo in DIR.")
 @engine_options
 def command(folder: Path, count: int, repeats: int, force: bool, trace_processor: str | None) -> None:

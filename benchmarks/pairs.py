@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""Whether paired captures tell a difference from the machine: pairs of which the truth is known, quiet and busy.
+
+    python benchmarks/pairs.py -o pairs.json             (20 A/A and 4 of each A/B, quiet and busy; about 15 minutes)
+    python benchmarks/pairs.py --quick
+
+A/A: one configuration twice (`same`), and one processor under two names (`names`), which a comparison must not take for
+equal work. A/B: a processor that sleeps 1 %, 3 % and 10 % of a step against one that does not. Busy: beside a loop on
+every core. Each pair is a whole capture and its comparison. With -o an interrupted series goes on where it stopped. At
+last a capture as a process of its own, beside one busy loop and alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import sleeping
+from shared import parser, progress, table
+
+from molprof.common.files import read_text, replacing
+from molprof.common.memory import processors
+from molprof.common.threads import default_threads, let_threads_sleep
+
+QUIET, BUSY = "quiet", "busy"
+SAME, NAMES = "same", "names"
+SLEEPS = ("sleep_1", "sleep_3", "sleep_10")
+PART = "processor.host"
+_LOOP = "while True: pass"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One pair of runs; times in ns by round."""
+
+    kind: str
+    load: str
+    number: int
+    ratio: float
+    low: float | None  # low, high: interval of the ratio
+    high: float | None
+    true_ratio: float
+    part_ns: int  # of the processor in the difference
+    part_low: float | None
+    part_high: float | None
+    slept_ns: float
+    causes: list[str]
+    doubts: list[str]
+    seconds: float
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.kind, self.load, self.number
+
+
+class Series:
+    """Makes pairs of one loaded model."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        let_threads_sleep()  # before torch is imported
+        import torch
+
+        from molprof.common.settings import CaptureSettings
+        from molprof.profiler.models.load import load
+        from molprof.profiler.molecules.prompts import read_prompts
+
+        torch.set_num_threads(default_threads(torch.get_num_threads()))
+        self._folder = folder
+        self._settings = CaptureSettings(
+            options.model, count=2, batch_size=2, max_new_tokens=options.tokens, repeats=options.rounds, warmup=0
+        )
+        self._loaded, self._prompts = load(self._settings), read_prompts(None, 2)
+        sleeping.STEP_NS = self._step_ns()
+
+    def _step_ns(self) -> int:
+        from molprof.profiler.decoding.runner import Runner
+
+        runner = Runner(self._loaded, None, self._settings)
+        plans = runner.plan(self._prompts.prompts)
+        walls = [runner.run(plans, None) for _ in range(4)][1:]  # the first one warms up
+        return round(min(found.wall_ns / found.batches[0].steps for found in walls))
+
+    def pair(self, kind: str, load: str, number: int) -> Pair:
+        """One capture of two runs and its comparison."""
+        from molprof.analysis.compare import compare
+        from molprof.analysis.reports.load import load_report
+        from molprof.profiler.capture.capture import interleaved
+        from molprof.profiler.capture.run import CapturedRun
+        from molprof.profiler.capture.tracefile import OutputFile
+
+        names = {SAME: (None, None), NAMES: ("one", "another")}.get(kind, ("one", kind))
+        began = time.monotonic()
+        slept: list[int] = []
+
+        def watch(state: Any) -> None:
+            """Notes what the timed passes of the second run sleep."""
+            if state.stage == "repeat" and state.run == "b":
+                if state.batch:
+                    slept.append(sleeping.SLEPT_NS[kind] if kind in SLEEPS else 0)
+                elif kind in SLEEPS:
+                    sleeping.SLEPT_NS[kind] = 0
+
+        runs = [
+            CapturedRun(
+                replace(self._settings, processor=name and f"sleeping:{name}"),
+                OutputFile(self._folder / f"{run}.json", force=True),
+                self._loaded,
+                self._prompts,
+                watch,
+                run,
+            )
+            for run, name in zip("ab", names, strict=True)
+        ]
+        first, other = (load_report(result.path) for result in interleaved(runs, seed=number))
+        comparison = compare([first, other])
+        (item,) = comparison.differences
+        row = next(row for row in comparison.rows if row.figure.id == "wall_ns")
+        interval = row.ratio_intervals[1]
+        assert item is not None
+        assert first.run is not None
+        part = item.intervals.get(PART)
+        base = statistics.fmean(repeat.wall_ns for repeat in first.run.repeats)
+        slept_ns = statistics.fmean(slept)
+        return Pair(
+            kind, load, number, row.ratios[1] or 0.0,
+            interval and interval.low, interval and interval.high, 1 + slept_ns / base,
+            item.parts.get(PART, 0), part and part.low, part and part.high, slept_ns,
+            list(item.causes), list(item.doubts), time.monotonic() - began,
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def loops(count: int) -> Iterator[None]:
+    """So many other programs that compute all the time."""
+    running = [subprocess.Popen([sys.executable, "-c", _LOOP]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def slowdown(options: argparse.Namespace, folder: Path) -> dict[str, list[float]]:
+    """Seconds of the timed passes of a capture, alone and beside one loop."""
+    found: dict[str, list[float]] = {}
+    for load, count in ((QUIET, 0), (BUSY, 1)):
+        progress(f"a capture, {load}")
+        path = folder / f"{load}.json"
+        command = [
+            sys.executable, "-m", "molprof", "capture", "--model", options.model, "-n", "2", "--batch-size", "2",
+            "--max-new-tokens", str(4 * options.tokens), "--repeats", str(options.rounds), "-o", str(path), "--force",
+        ]  # fmt: skip
+        with loops(count):
+            subprocess.run(command, check=True, capture_output=True)
+        repeats = json.loads(path.read_text())["molprof"]["timings"]["repeats"]
+        found[load] = [repeat["wall_ns"] / 1e9 for repeat in repeats]
+    return found
+
+
+def holds(low: float | None, value: float, high: float | None) -> bool:
+    return low is not None and high is not None and low <= value <= high
+
+
+def summary(pairs: list[Pair], slow: dict[str, list[float]] | None) -> str:
+    """The table, and what a busy loop costs."""
+    rows = []
+    for kind, load in dict.fromkeys((pair.kind, pair.load) for pair in pairs):
+        mine = [pair for pair in pairs if (pair.kind, pair.load) == (kind, load)]
+        expected = {PART} if kind in SLEEPS else set()
+        ratio = statistics.median(pair.ratio for pair in mine)
+        true = statistics.median(pair.true_ratio for pair in mine)
+        sizes = [holds(pair.part_low, pair.slept_ns, pair.part_high) for pair in mine]
+        rows.append(
+            (
+                {SAME: "A/A", NAMES: "A/A, two names"}.get(kind, f"A/B, {kind.rpartition('_')[2]} % slept"),
+                load,
+                str(len(mine)),
+                str(sum(bool(set(pair.causes) - expected) for pair in mine)),
+                str(sum(holds(pair.low, pair.true_ratio, pair.high) for pair in mine)),
+                str(sum(PART in pair.causes for pair in mine)) if expected else "-",
+                str(sum(sizes)) if expected else "-",
+                f"{ratio:.3f}x",
+                f"{true:.3f}x",
+            )
+        )
+    head = (
+        "pair", "machine", "pairs", "false causes", "interval holds the true ratio", "found", "of the right size",
+        "median ratio", "true ratio",
+    )  # fmt: skip
+    text = table(head, rows, left=2)
+    if slow:
+        quiet, busy = statistics.median(slow[QUIET]), statistics.median(slow[BUSY])
+        text += f"\n\nA capture beside one busy loop: {busy / quiet:.2f}x its quiet time ({quiet:.2f} s, {busy:.2f} s)"
+    return text
+
+
+def main() -> None:
+    asked = parser(__doc__)
+    asked.add_argument("--model", default="qwen")
+    asked.add_argument("--same", type=int, default=20, help="pairs A/A for each load, half of them under two names")
+    asked.add_argument("--sleeping", type=int, default=4, help="pairs A/B for each load and sleep")
+    asked.add_argument("--rounds", type=int, default=8)
+    asked.add_argument("--tokens", type=int, default=16, help="decode steps of a pass")
+    asked.add_argument("--quick", action="store_true", help="two A/A, one A/B, three rounds of few steps")
+    asked.add_argument("-o", "--output", type=Path, help="keep the pairs in this file, and go on with what it has")
+    options = asked.parse_args()
+    if options.quick:
+        options.same, options.sleeping, options.rounds, options.tokens = 2, 1, 3, 6
+    kept: dict[str, Any] = {"pairs": [], "slowdown": None}
+    if options.output is not None and options.output.exists():
+        kept = json.loads(read_text(options.output))
+    pairs = [Pair(**item) for item in kept["pairs"]]
+    done = {pair.key for pair in pairs}
+    plan = [(NAMES if number % 2 else SAME, number) for number in range(options.same)]
+    plan += [(kind, number) for number in range(options.sleeping) for kind in SLEEPS]
+    left = [(kind, load, number) for load in (QUIET, BUSY) for kind, number in plan]
+    left = [key for key in left if key not in done]
+
+    def keep() -> None:
+        if options.output is not None:
+            with replacing(options.output) as part:
+                part.write_text(json.dumps({**kept, "pairs": [asdict(pair) for pair in pairs]}, indent=1))
+
+    with tempfile.TemporaryDirectory(prefix="molprof-pairs-") as name:
+        folder = Path(name)
+        series = Series(options, folder) if left else None
+        for place, (kind, load, number) in enumerate(left, start=1):
+            assert series is not None
+            with loops(processors() if load == BUSY else 0):
+                pairs.append(series.pair(kind, load, number))
+            progress(f"{place} of {len(left)}: {kind} {load} {pairs[-1].ratio:.3f}x, {pairs[-1].seconds:.1f} s")
+            keep()
+        if kept["slowdown"] is None:
+            kept["slowdown"] = slowdown(options, folder)
+            keep()
+    print(summary(pairs, kept["slowdown"]))
+
+
+if __name__ == "__main__":
+    main()
