@@ -118,6 +118,8 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
             [Token(*row) for row in query_rows(engine, _TOKENS)[1]], manifest.settings.text_format
         ),
         step_times=step_times(timings.repeats),
+        peak_memory_bytes=timings.peak_memory_bytes,
+        peak_memory_of=timings.peak_memory_of,
         totals=read_totals(engine, steps, batches, trace.gpu_recorded),
         masked=_masked([molecule.masked for molecule in molecules]),
         session=manifest.session,

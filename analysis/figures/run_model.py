@@ -265,6 +265,8 @@ class Run:
     drift: Drift | None = None
     disagreement: Disagreement | None = None
     step_times: tuple[StepTime, ...] = ()
+    peak_memory_bytes: int | None = None  # in the timed passes; `peak_memory_of` says which memory that is
+    peak_memory_of: str | None = None
     totals: dict[str, RunTotal] | None = None  # launches and kernels, else leaf_operators; None where steps lack parts
     masked: MaskedFigures | None = None  # None without a processor, or where not every molecule was counted
     session: Session | None = None  # None: the capture had one run
