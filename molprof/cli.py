@@ -73,9 +73,8 @@ def cli() -> None:
     Try it, no GPU and no download needed:
       molprof demo
     Your own comparison:
-      molprof capture --model qwen --lp    -o qwen-lp.json.gz
-      molprof capture --model qwen --no-lp -o qwen.json.gz
-      molprof compare qwen.json.gz qwen-lp.json.gz
+      molprof capture --model qwen --processor none,generic -o runs
+      molprof compare runs/qwen.json.gz runs/qwen-generic.json.gz
     Any torch.profiler trace:
       molprof report trace.json.gz
     """

@@ -134,14 +134,14 @@ def test_compare_two_foreign_traces(molprof: Cli, trace: str) -> None:
             "--temperature inf is not a number above 0",
         ),
         (
-            ("capture", "--model", "qwen", "-o", "a.json", "--temperature", "2"),
+            ("capture", "--model", "qwen", "-o", "a.json", "--temperature", "2", "--sampling", "greedy"),
             2,
             "--temperature does nothing with --sampling greedy",
         ),
         (
-            ("capture", "--model", "qwen", "-o", "a.json", "--top-p", "0.9", "--sampling", "top_k"),
+            ("capture", "--model", "qwen", "-o", "a.json", "--min-p", "2"),
             2,
-            "--top-p does nothing with --sampling top_k",
+            "--min-p 2.0 is not in (0, 1]",
         ),
         (("capture", "--model", "no-such-model", "-o", "a.json"), 2, "no-such-model"),
         (("capture", "--model", "qwen", "-o", "a.json", "--processor", "nope"), 2, "no processor 'nope'"),

@@ -130,6 +130,9 @@ def test_a_whole_recording(tmp_path: Path) -> None:
     assert report.run is not None
     assert len(expected.steps) == report.run.steps
     assert report.counts.kernels == expected.sums().kernels
+    total = (report.run.totals or {})["kernels"]
+    in_steps = sum(expected.sums(batch=batch, step=step).kernels for batch, step in expected.steps)
+    assert (total.exact, total.value, total.low, total.high) == (True, in_steps, in_steps, in_steps)
     prefill = report.run.phases["prefill"]
     wanted = expected.sums(phase="prefill")
     assert (prefill.launches, prefill.gpu_ns, prefill.syncs) == (wanted.launches, wanted.gpu_ns, wanted.syncs)

@@ -72,3 +72,10 @@ def test_a_trace_is_json(tmp_path: Path) -> None:
 )
 def test_sampling_parameters_are_those_that_apply(sampling: str, parameters: dict[str, Any]) -> None:
     assert CaptureSettings("qwen", sampling=sampling, temperature=0.5).sampling_parameters == parameters
+
+
+def test_sampling_parameters_combine() -> None:
+    asked = CaptureSettings("qwen", sampling="sample", temperature=0.5, top_p=0.8, top_k=9, min_p=0.05)
+    assert asked.sampling_parameters == {"temperature": 0.5, "top_k": 9, "top_p": 0.8, "min_p": 0.05}
+    both = CaptureSettings("qwen", sampling="top_k", top_p=0.8)
+    assert both.sampling_parameters == {"temperature": 1.0, "top_k": 50, "top_p": 0.8}

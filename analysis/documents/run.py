@@ -26,6 +26,7 @@ _OF_GPU = (
 def run_sections(reports: Reports) -> Iterator[Section]:
     """Phases, drift, molecules, junk by counting rule with examples, and disagreement."""
     yield _phases(reports)
+    yield _totals(reports)
     yield Section("Drift", reports.notes(_drift))
     yield _invalid(reports)
     yield _molecules(reports)
@@ -34,6 +35,26 @@ def run_sections(reports: Reports) -> Iterator[Section]:
     yield _groups(reports)
     yield _bins(reports)
     yield _worst(reports)
+
+
+def _totals(reports: Reports) -> Section:
+    columns = (
+        Column("total of all steps"), Column("count", "count"), Column("at least", "count"), Column("at most", "count"),
+        Column("how"),
+    )  # fmt: skip
+
+    def rows(report: Report) -> Iterator[Row]:
+        for name, total in () if report.run is None else (report.run.totals or {}).items():
+            part = f"{count_text(total.recorded_steps)} of {counted(total.steps, 'step')} recorded"
+            how = "exact: all steps recorded" if total.exact else f"estimate: {part}"
+            yield name.replace("_", " "), total.value, total.low, total.high, how
+
+    table = reports.table(columns, rows)
+    notes = "an estimate gives the other steps the mean of the recorded ones; its bounds give them their least and most"
+    estimated = any(
+        not item.exact for report in reports.reports if report.run for item in (report.run.totals or {}).values()
+    )
+    return Section("Totals of the run", (notes,) if estimated else (), table)
 
 
 def _phases(reports: Reports) -> Section:

@@ -51,9 +51,21 @@ def _of_kind(name: str, label: str, kind: str) -> tuple[Figure, ...]:
                tables=tables),
         Figure(f"{name}_per_step", group, f"{label} per step", "number",
                of_gpu(lambda report: work.kind_per_step(report, kind)), tables=tables),
-        Figure(f"{name}_ns", group, f"{label}, time in the trace", "ns",
+        Figure(f"{name}_ns", group, f"time of {label} in the trace", "ns",
                of_gpu(lambda report: work.kind(report, kind, "time_ns")), once=True, tables=tables),
     )  # fmt: skip
+
+
+def _of_run_total(name: str, label: str, group: str, gpu: bool = True) -> Figure:
+    """A count over all steps of a run, estimated unless all are recorded."""
+
+    def value(report: Report) -> Value:
+        total = None if report.run is None else (report.run.totals or {}).get(name)
+        return None if total is None else total.value
+
+    read = of_gpu(value) if gpu else without_gpu(value)
+    return Figure(f"run_{name}", group, f"{label} of all steps (estimate)", "count", read,
+                  once=True, stands_in=not gpu)  # fmt: skip
 
 
 LAUNCHES = (
@@ -66,18 +78,21 @@ LAUNCHES = (
         "launches per molecule",
         lambda it: work.per_molecule(it, "launches", it.counts.launches),
     ),
+    _of_run_total("launches", "launches", "Launches"),
     _count("graph_launches", "graph launches in the trace", "Launches"),
     _mean("graph_launches_per_step", "graph launches per step", lambda it: work.per_step(it, "graph_launches")),
     _mean("syncs_per_step", "host syncs per step", lambda it: work.per_step(it, "syncs")),
     _operators(
         "leaf_operators_per_token", "leaf operators per token", lambda it: work.per_token(it, "leaf_operators", None)
     ),
+    _of_run_total("leaf_operators", "leaf operators", "Launches", gpu=False),
     _operators("leaf_operators_per_step", "leaf operators per step", lambda it: work.per_step(it, "leaf_operators")),
 )
 KERNELS = (
     _count("kernels", "kernels in the trace", "Kernels"),
     _count("kernels_without_call", "kernels without a recorded call", "Kernels", compared=False),
     _count("kernel_names", "distinct kernels", "Kernels", compared=False),
+    _of_run_total("kernels", "kernels", "Kernels"),
     _once("kernel_time_ns", "kernel time", lambda it: it.counts.kernel_time_ns),
     _once(
         "device_span_ns",

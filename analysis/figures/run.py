@@ -23,6 +23,7 @@ from molprof.analysis.figures.run_model import (
     filled,
 )
 from molprof.analysis.figures.step_times import step_times
+from molprof.analysis.figures.totals import read_totals
 from molprof.analysis.figures.window import phase_figures, read_window
 from molprof.common.errors import TraceError
 from molprof.common.manifest import Manifest, Repeat
@@ -117,6 +118,9 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
             [Token(*row) for row in query_rows(engine, _TOKENS)[1]], manifest.settings.text_format
         ),
         step_times=step_times(timings.repeats),
+        peak_memory_bytes=timings.peak_memory_bytes,
+        peak_memory_of=timings.peak_memory_of,
+        totals=read_totals(engine, steps, batches, trace.gpu_recorded),
         masked=_masked([molecule.masked for molecule in molecules]),
         session=manifest.session,
         shapes=_shapes(manifest),

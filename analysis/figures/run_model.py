@@ -123,6 +123,21 @@ class SequenceFigures:
 
 
 @dataclass(frozen=True)
+class RunTotal:
+    """A count over all steps of a run.
+
+    An estimate gives every other step the mean of the recorded ones; `low` and `high` give it their least and most.
+    """
+
+    value: int
+    low: int
+    high: int
+    exact: bool  # all steps were recorded
+    recorded_steps: int
+    steps: int
+
+
+@dataclass(frozen=True)
 class MaskedFigures:
     """Logits set to -inf, summed over molecules, by where the row stood; `free_choices` left more than one token."""
 
@@ -250,6 +265,9 @@ class Run:
     drift: Drift | None = None
     disagreement: Disagreement | None = None
     step_times: tuple[StepTime, ...] = ()
+    peak_memory_bytes: int | None = None  # in the timed passes; `peak_memory_of` says which memory that is
+    peak_memory_of: str | None = None
+    totals: dict[str, RunTotal] | None = None  # launches and kernels, else leaf_operators; None where steps lack parts
     masked: MaskedFigures | None = None  # None without a processor, or where not every molecule was counted
     session: Session | None = None  # None: the capture had one run
     shapes: BatchShapes | None = None

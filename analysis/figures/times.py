@@ -14,7 +14,7 @@ _GROUP = "Unprofiled time"
 _Value = Callable[[Run, "int | None", Mapping[str, "int | None"]], "float | None"]
 
 
-def _timed(name: str, label: str, value: _Value) -> Figure:
+def _timed(name: str, label: str, value: _Value, unit: Unit = "ns") -> Figure:
     """Of the median pass, and of each timed pass."""
 
     def median(run: Run) -> float | None:
@@ -23,7 +23,7 @@ def _timed(name: str, label: str, value: _Value) -> Figure:
     def of_repeat(run: Run, repeat: RepeatFigures) -> float | None:
         return value(run, repeat.wall_ns, repeat.phases_ns)
 
-    return Figure(name, _GROUP, label, "ns", of_run(median), repeat=of_repeat)
+    return Figure(name, _GROUP, label, unit, of_run(median), repeat=of_repeat)
 
 
 def _total(name: str, label: str, divisor: Callable[[Run], int]) -> Figure:
@@ -45,17 +45,23 @@ def _setup_ns(run: Run, wall_ns: int | None, phases_ns: Mapping[str, int | None]
     return sum(known) if known else None
 
 
+def _tokens_per_s(run: Run, wall_ns: int | None, phases_ns: Mapping[str, int | None]) -> float | None:
+    return run.generated_tokens * 1e9 / wall_ns if wall_ns else None
+
+
 TIMES = (
     _timed("wall_ns", "total time (median)", lambda run, wall_ns, phases_ns: wall_ns),
     _once("wall_low_ns", "total time, lowest", lambda run: run.wall_ns.low),
     _once("wall_high_ns", "total time, highest", lambda run: run.wall_ns.high),
     _total("ns_per_molecule", "time per molecule", lambda run: run.molecules),
     _total("ns_per_token", "time per generated token", lambda run: run.generated_tokens),
+    _timed("tokens_per_s", "generated tokens per s", _tokens_per_s, "number"),
     _timed("setup_ns", "set-up time", _setup_ns),
     _phase("prefill", "prefill time per batch", lambda run: run.batches),
     _phase("forward", "forward time per decode step", lambda run: run.decode_steps),
     _phase("processor", "processor time per step", lambda run: run.steps),
     _phase("sampling", "sampling time per step", lambda run: run.steps),
     _phase("bookkeeping", "bookkeeping time per step", lambda run: run.steps),
+    _once("peak_memory_bytes", "peak memory in timed passes", lambda run: run.peak_memory_bytes, "bytes"),
     _once("profiled_ratio", "profiled / unprofiled step time", lambda run: run.profiled_ratio, "number"),
 )

@@ -80,6 +80,7 @@ def without_steps(run: Run) -> Run:
         launches_per_token=None,
         launches_per_step=None,
         launches_per_molecule=None,
+        totals=None,
         leaf_operators_per_token=None,
         leaf_operators_per_step=None,
         phases={name: phase_figures(phase.wall_ns, None) for name, phase in run.phases.items()},

@@ -11,7 +11,7 @@ import click
 from molprof.commands.bench_options import RUNNING_OPTIONS, SDPA_OPTIONS, generation_options, with_options
 from molprof.commands.bench_run import Running, run, submitted
 from molprof.commands.bench_show import show
-from molprof.commands.options import check_arguments
+from molprof.commands.options import check_arguments, sampling_asked
 from molprof.commands.submission import Submittable
 from molprof.common.settings import AUTO
 from molprof.profiler.bench.cases import Case, GenerateCase
@@ -117,6 +117,7 @@ Examples:
 
 def _generation_cases(running: Running, given: dict[str, Any]) -> Callable[[bool], Sequence[Case]]:
     given |= {"device": running.device, "threads": running.threads}
+    given["sampling"] = sampling_asked(click.get_current_context())
     prompt, answer, arguments = (given.pop(name) for name in ("prompt_format", "answer_format", "processor_args"))
     cases = resolved(generation_cases(given), running.submission.project, prompt, answer)
     cases = tuple(replace(case, processor_args=arguments) if ":" in (case.processor or "") else case for case in cases)
@@ -140,8 +141,9 @@ def resolved(
         alias = project.model(case.model)
         name = alias.processor or case.processor if case.processor == AUTO else case.processor
         tokenizer = project.tokenizer(case.tokenizer, alias)
-        form = {"prompt_format": prompt or alias.form.prompt, "answer_format": answer or alias.form.answer}
-        found.append(replace(case, model=alias.path, tokenizer=tokenizer, processor=name, **form))
+        own = replace(case, model=alias.path, tokenizer=tokenizer, processor=name)
+        form = alias.form
+        found.append(replace(own, prompt_format=prompt or form.prompt, answer_format=answer or form.answer))
     return tuple(dict.fromkeys(found))
 
 

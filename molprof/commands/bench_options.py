@@ -11,7 +11,7 @@ import click
 
 from molprof.commands.options import Pair, Seconds, argument_option, format_options
 from molprof.commands.submission import submit_options
-from molprof.common.settings import AUTO, DTYPES
+from molprof.common.settings import AUTO, DTYPES, SAMPLING
 from molprof.profiler.bench.cases import BACKENDS, MASKS
 from molprof.profiler.bench.grids import DIMENSIONS, PHASES, Benchmark, read_shape, values_of
 from molprof.profiler.molecules.files import split_column
@@ -110,6 +110,11 @@ _GENERATION_OPTIONS = (
     click.option("--passes", type=_AT_LEAST_1, default=1, show_default=True, metavar="N",
                  help="Timed passes of a process."),
     click.option("--trust-remote-code", is_flag=True, help="Run code that comes with a model from the hub."),
+    click.option("--sampling", type=click.Choice(SAMPLING), default="greedy", show_default=True),
+    click.option("--temperature", type=float, default=1.0, show_default=True, help="As in capture."),
+    click.option("--top-p", type=float, help="As in capture."),
+    click.option("--top-k", type=int, help="As in capture."),
+    click.option("--min-p", type=float, help="As in capture."),
     _DTYPE,
 )  # fmt: skip
 # Of every benchmark; the fields of `bench_run.Running`.

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from molprof.commands.options import (
     Pair,
@@ -20,6 +19,7 @@ from molprof.commands.options import (
     format_options,
     make_folder,
     note,
+    sampling_asked,
 )
 from molprof.commands.progress import Progress
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
@@ -111,9 +111,10 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @_setting("--generations", metavar="K", help="Generate each molecule K times.")
 @_setting("--strict", is_flag=True, help="Refuse a SMILES that RDKit cannot read instead of skipping it.")
 @_setting("--sampling", type=click.Choice(SAMPLING))
-@_setting("--temperature", help="For any --sampling but greedy.")
-@_setting("--top-p", help="For --sampling top_p.")
-@_setting("--top-k", help="For --sampling top_k.")
+@_setting("--temperature", help="Divide the logits; implies --sampling sample, as do the next three.")
+@_setting("--top-p", type=float, help="Draw from the likeliest tokens of this total probability. They combine.")
+@_setting("--top-k", type=int, help="Draw from this many of the likeliest tokens.")
+@_setting("--min-p", type=float, help="Draw from tokens with this share of the largest probability or more.")
 @_setting("--seed", help="Seed for sampling.")
 @_setting("--attention", type=click.Choice(ATTENTION))
 @_setting("--kv-cache", type=click.Choice(KV_CACHES))
@@ -185,7 +186,7 @@ def command(
         --answer-format '<mol>{atom}<{x} {y} {z}>...</mol>' -o tags.json.gz
       molprof capture --model mine --lp --submit h100 --slurm time=2:00:00 -o mine.json.gz
     """
-    check_sampling(context)
+    options["sampling"] = sampling_asked(context)
     runs = run_settings(submission.project, **options)
     several = len(runs) > 1
     if output is None:
@@ -240,19 +241,6 @@ def command(
         context.exit(130)
     if several:
         note(f"next: molprof compare {shlex.join(map(str, written))}")
-
-
-def check_sampling(context: click.Context) -> None:
-    """Raises UsageError where the command line has an option of another way to sample."""
-    sampling = context.params["sampling"]
-    for name, applies, needed in (
-        ("temperature", sampling != "greedy", "sample"),
-        ("top_p", sampling == "top_p", "top_p"),
-        ("top_k", sampling == "top_k", "top_k"),
-    ):
-        if not applies and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} does nothing with --sampling {sampling}", hint=f"--sampling {needed}")
 
 
 def capture_settings(project: Project, lp: bool | None, **options: Any) -> CaptureSettings:

@@ -68,7 +68,7 @@ def command(
     paths, clocks = _ranks(paths, partial, trace_processor)
     settings = Settings(Place(step, token, molecule), not no_stacks, partial, trace_processor, clocks)
     with tempfile.TemporaryDirectory(prefix="molprof-open-") as folder, ExitStack() as stack:
-        note(f"reading {' and '.join(str(path) for path in paths)}")
+        note(f"reading {' and '.join(map(str, paths)) if len(paths) < 3 else f'{len(paths)} traces'}")
         prepared = prepare(paths, Path(folder), settings)
         for line in prepared.notes:
             note(line)

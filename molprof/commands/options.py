@@ -12,6 +12,7 @@ from string import ascii_letters
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from molprof.analysis.render import FORMATS, render
 from molprof.common.document import Document
@@ -265,6 +266,19 @@ def deliver(document: Document, style: str = "table", output: Path | None = None
 def terminal_columns() -> int | None:
     """Columns of the terminal that stdout is; None where it is none. There COLUMNS has its say, as for the help."""
     return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+
+
+def sampling_asked(context: click.Context) -> str:
+    """The way to sample: as --sampling says, else `sample` where the command line has an option of sampling."""
+    of_sampling = ("temperature", "top_p", "top_k", "min_p")
+    given = [name for name in of_sampling if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    asked: str = context.params["sampling"]
+    if not given or asked != "greedy":
+        return asked
+    if context.get_parameter_source("sampling") is ParameterSource.COMMANDLINE:
+        option = f"--{given[0].replace('_', '-')}"
+        raise UsageError(f"{option} does nothing with --sampling greedy", hint="--sampling sample")
+    return "sample"
 
 
 def write(result: str | bytes, output: Path | None = None) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molprof.commands.capture import capture_settings, check_sampling
+from molprof.commands.capture import capture_settings
 from molprof.commands.capture import command as capture
-from molprof.commands.options import Seconds, make_folder, note, write
+from molprof.commands.options import Seconds, make_folder, note, sampling_asked, write
 from molprof.commands.submission import PARAMETERS, Submission, submit_command, submit_options, words
 from molprof.common.errors import MolprofError, RunError, UsageError
 from molprof.common.text import escaped
@@ -151,8 +151,8 @@ def _entry(sweep: Sweep, case: Case, folder: Path, submission: Submission) -> En
     entry = Entry(case.name, f"{case.name}.json.gz", case.options, (*config, *arguments(case)))
     try:
         context = capture.make_context("capture", _command(folder, entry, True)[1:])
-        check_sampling(context)
         parameters: dict[str, Any] = {key: value for key, value in context.params.items() if key not in _OWN}
+        parameters["sampling"] = sampling_asked(context)
         settings = capture_settings(submission.project, **parameters)
     except click.BadParameter as error:
         key = error.param.opts[-1].lstrip("-") if error.param else ""

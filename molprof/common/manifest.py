@@ -100,6 +100,9 @@ class Timings:
     # None if not recorded
     warmup_compiles: list[int | None] | None = None
     warmup_compile_ns: list[int | None] | None = None
+    # peak_memory_bytes, peak_memory_of: the most memory in the timed passes, and which memory that is
+    peak_memory_bytes: int | None = None
+    peak_memory_of: str | None = None
 
 
 @dataclass(frozen=True)

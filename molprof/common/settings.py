@@ -52,10 +52,12 @@ class CaptureSettings:
     batch_size: int = 32
     generations: int = 1
     strict: bool = False
-    sampling: str = "greedy"  # `greedy`, or from the distribution: all of it (`sample`), `top_p` or `top_k`
+    sampling: str = "greedy"  # `greedy`, or from the distribution: `sample`; `top_p` and `top_k` set their default
     temperature: float = 1.0  # divides the logits, except in greedy sampling
-    top_p: float = 0.9
-    top_k: int = 50
+    # top_p, top_k, min_p: what is drawn from, together; None: not restricted, but see `sampling_parameters`
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
     seed: int = 0  # seeds every batch together with its number, so that each pass writes the same text
     attention: str = "sdpa"
     kv_cache: str = "dynamic"
@@ -99,8 +101,12 @@ class CaptureSettings:
             raise UsageError(
                 f"--temperature {self.temperature} is not a number above 0", hint="--sampling greedy takes the top"
             )
-        if not 0 < self.top_p <= 1:
-            raise UsageError(f"--top-p {self.top_p} is not in (0, 1]", hint="0.9 keeps 90 % of the mass")
+        for option, share, hint in (
+            ("--top-p", self.top_p, "0.9 keeps 90 % of the mass"),
+            ("--min-p", self.min_p, "0.05 keeps tokens with 5 % of the largest probability or more"),
+        ):
+            if share is not None and not 0 < share <= 1:
+                raise UsageError(f"{option} {share} is not in (0, 1]", hint)
         if self.placeholder is not None and not _PLACEHOLDER.fullmatch(self.placeholder):
             raise UsageError(
                 f"--placeholder {self.placeholder!r} is not three decimal numbers", hint="such as 0.000,0.000,0.000"
@@ -180,13 +186,12 @@ class CaptureSettings:
 
     @property
     def sampling_parameters(self) -> dict[str, Any]:
-        """The parameters that apply to `sampling`, by name."""
+        """The parameters that apply to `sampling`, by name, in the order in which transformers applies them."""
         if self.sampling == "greedy":
             return {}
-        parameters: dict[str, Any] = {"temperature": self.temperature}
-        if self.sampling in ("top_p", "top_k"):
-            parameters[self.sampling] = getattr(self, self.sampling)
-        return parameters
+        usual = {"top_k": 50 if self.sampling == "top_k" else None, "top_p": 0.9 if self.sampling == "top_p" else None}
+        asked = {"top_k": self.top_k or usual["top_k"], "top_p": self.top_p or usual["top_p"], "min_p": self.min_p}
+        return {"temperature": self.temperature, **{name: value for name, value in asked.items() if value is not None}}
 
 
 _ACCEPTED = {

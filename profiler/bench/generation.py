@@ -18,7 +18,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from molprof.common.errors import RunError, UsageError
-from molprof.common.memory import numbers
 from molprof.profiler.bench.cases import GenerateCase
 from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.capture.account import molecule_runs
@@ -26,14 +25,12 @@ from molprof.profiler.decoding.batches import BatchPlan, PassResult
 from molprof.profiler.decoding.marks import HostMarks
 from molprof.profiler.decoding.runner import NO_KERNEL, Runner
 from molprof.profiler.environment import environment
-from molprof.profiler.models.device import on_gpu, peak_bytes, reset_peak
+from molprof.profiler.models.device import Peak
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, read_prompts, read_texts
 from molprof.profiler.processors import make_processor
 
 _DIGEST_LETTERS = 12
-_CLEAR = Path("/proc/self/clear_refs")
-_RESET_PEAK = "5"  # proc(5), /proc/pid/clear_refs
 
 
 def measure_generation(case: GenerateCase) -> dict[str, Any]:
@@ -152,34 +149,6 @@ def _compiler_counts() -> dict[str, Any]:
         "graph_cache_hits": inductor.get("fxgraph_cache_hit", 0),
         "graph_cache_misses": inductor.get("fxgraph_cache_miss", 0),
     }
-
-
-class Peak:
-    """Peak memory since its creation: what torch allocated on a GPU, or resident memory on a CPU."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._reset = True
-        if on_gpu(device):
-            reset_peak(device)
-            return
-        try:
-            _CLEAR.write_text(_RESET_PEAK)
-        except OSError:
-            self._reset = False
-
-    def read(self) -> dict[str, Any]:
-        """Return `peak_memory_bytes`, and in `peak_memory_of` which memory that is."""
-        if on_gpu(self._device):
-            return {
-                "peak_memory_bytes": peak_bytes(self._device),
-                "peak_memory_of": "GPU memory that torch allocated in the timed passes",
-            }
-        since = "in the timed passes" if self._reset else "since the process began"
-        highest = None
-        with contextlib.suppress(OSError):
-            highest = numbers(Path("/proc/self/status")).get("VmHWM", 0) * 1024 or None
-        return {"peak_memory_bytes": highest, "peak_memory_of": f"resident memory of the process {since}"}
 
 
 class CacheSize:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from molprof.common.errors import MolprofError, ProcessorError
 from molprof.common.files import scratch_file
@@ -26,6 +27,7 @@ from molprof.profiler.decoding.marks import HostMarks, mark_cost_ns, signature_c
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.machine import Watch
+from molprof.profiler.models.device import Peak
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts
 from molprof.profiler.processors import make_processor
@@ -78,6 +80,7 @@ class CapturedRun:
         self._warmup: list[PassResult] = []
         self._results: list[PassResult] = []
         self._repeats: list[Repeat] = []
+        self._memory: dict[str, Any] = {}
         self._unmarked: PassResult | None = None
         self._spans: list[MachineSpan] = []
 
@@ -95,9 +98,13 @@ class CapturedRun:
     def timed_pass(self, watch: Watch) -> None:
         """The next timed pass, while `watch` looks at the machine."""
         marks = HostMarks()
+        peak = Peak(self.passes.runner.loaded.target.device)
         watch.begin()
         result = self.passes.run("repeat", marks, len(self._results), self.settings.repeats)
         self._spans.append(watch.end())
+        memory = peak.read()
+        if (memory["peak_memory_bytes"] or 0) >= (self._memory.get("peak_memory_bytes") or 0):
+            self._memory = memory
         self._results.append(result)
         self._repeats.append(
             Repeat(result.wall_ns, marks.phases_ns(), marks.steps_ns(), result.compiles, result.compile_ns)
@@ -150,6 +157,7 @@ class CapturedRun:
             warmup_compiles=[result.compiles for result in self._warmup],
             warmup_compile_ns=[result.compile_ns for result in self._warmup],
             profiled_wall_ns=profiled.wall_ns if settings.full else None,
+            **self._memory,
         )
         manifest = Manifest(
             schema=SCHEMA,

@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
@@ -193,17 +200,22 @@ def upload(chunks: Sequence[Chunk], device: torch.device) -> list[_Fed]:
     return fed
 
 
+_WARPERS: dict[str, Callable[[Any], LogitsProcessor]] = {
+    "temperature": TemperatureLogitsWarper,
+    "top_k": TopKLogitsWarper,
+    "top_p": TopPLogitsWarper,
+    "min_p": MinPLogitsWarper,
+}
+
+
 def chooser(settings: CaptureSettings) -> Callable[[Tensor], Tensor]:
     """What maps scores (rows, logits_width) to tokens, int64 (rows,), by the warpers of transformers."""
     if settings.sampling == "greedy":
         return lambda scores: scores.argmax(dim=-1)
     warpers = LogitsProcessorList()
-    if settings.temperature != 1.0:
-        warpers.append(TemperatureLogitsWarper(settings.temperature))
-    if settings.sampling == "top_k":
-        warpers.append(TopKLogitsWarper(settings.top_k))
-    if settings.sampling == "top_p":
-        warpers.append(TopPLogitsWarper(settings.top_p))
+    for name, value in settings.sampling_parameters.items():
+        if (name, value) != ("temperature", 1.0):
+            warpers.append(_WARPERS[name](value))
 
     def sample(scores: Tensor) -> Tensor:
         for warper in warpers:

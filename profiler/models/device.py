@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from molprof.common.errors import UsageError
-from molprof.common.memory import available_bytes
+from molprof.common.memory import available_bytes, numbers
 from molprof.common.settings import AUTO
+
+_CLEAR = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"  # proc(5), /proc/pid/clear_refs
 
 
 def on_gpu(device: torch.device) -> bool:
@@ -67,3 +74,31 @@ def reset_peak(device: torch.device) -> None:
 def peak_bytes(device: torch.device) -> int | None:
     """The most memory that torch has allocated on the GPU; None on a CPU."""
     return torch.cuda.max_memory_allocated(device) if on_gpu(device) else None
+
+
+class Peak:
+    """Peak memory since its creation: what torch allocated on a GPU, or resident memory on a CPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._reset = True
+        if on_gpu(device):
+            reset_peak(device)
+            return
+        try:
+            _CLEAR.write_text(_RESET_PEAK)
+        except OSError:
+            self._reset = False
+
+    def read(self) -> dict[str, Any]:
+        """Return `peak_memory_bytes`, and in `peak_memory_of` which memory that is."""
+        if on_gpu(self._device):
+            return {
+                "peak_memory_bytes": peak_bytes(self._device),
+                "peak_memory_of": "GPU memory that torch allocated in the timed passes",
+            }
+        since = "in the timed passes" if self._reset else "since the process began"
+        highest = None
+        with contextlib.suppress(OSError):
+            highest = numbers(Path("/proc/self/status")).get("VmHWM", 0) * 1024 or None
+        return {"peak_memory_bytes": highest, "peak_memory_of": f"resident memory of the process {since}"}
