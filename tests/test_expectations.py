@@ -133,7 +133,7 @@ def test_counts_are_exact(tmp_path: Path, direction: Any, bound: float, verdict:
 
 
 def test_runs_are_named_by_label_or_pattern(tmp_path: Path) -> None:
-    reports = [run(tmp_path), run(tmp_path, processor=None), run(tmp_path, processor="qwen")]
+    reports = [run(tmp_path), run(tmp_path, processor=None, placeholder=None), run(tmp_path, processor="qwen")]
 
     def compared(*between: str) -> Prediction:
         (item,) = given(reports, Expectation("x", "x", "junk_tokens", "lower", 1.0, (between[0], between[1])))
