@@ -71,6 +71,13 @@ def test_every_format_of_a_trace_without_a_gpu(tmp_path: Path) -> None:
         assert tree["inclusive"]["operator_ns"] > 0
 
 
+def test_a_page_indents_every_level(tmp_path: Path) -> None:
+    origins, _ = read_origins(write(tmp_path / "trace.json", {"traceEvents": EVENTS}))
+    page = render(origin_document(origins, "module"), "html")
+    levels = ['<td data-value="Model_0">Model_0<', 'value="  Layer">Layer<', 'value="    Linear">&emsp;Linear<']
+    assert all(level in page for level in levels)
+
+
 def test_command(molprof: Cli, tmp_path: Path) -> None:
     write(tmp_path / "a.json", {"traceEvents": EVENTS})
     shown = molprof("report", "a.json", "--by", "module")

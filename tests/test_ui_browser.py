@@ -116,7 +116,7 @@ def test_a_captured_run_opens_at_its_typical_step_and_again_after_a_reload(
 def test_kernels_that_overlap_are_all_there(window: browser.Page, tmp_path: Path) -> None:
     with shown(window, tmp_path, CORPUS / "b200_vllm_eager.json.gz"):
         assert pinned(window) == [
-            "steps", "GPU 0 stream 7", "GPU 0 stream 7 (overlapping 2), track 8", "GPU 0 idle",
+            "steps", "modules", "GPU 0 stream 7", "GPU 0 stream 7 (overlapping 2), track 8", "GPU 0 idle",
         ]  # fmt: skip
         assert visible(window) == (0, 87_412_863)
         assert number(window, "SELECT COUNT() AS n FROM slice WHERE category = 'kernel'") == 768
