@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tiny import Script, loaded
 from molprof.analysis.reports.load import load_report
 from molprof.common.manifest import Window, from_json
 from molprof.common.phases import PHASES
+from molprof.common.values import bytes_text
 from molprof.profiler.capture.passes import Progress
 from molprof.profiler.capture.run import CaptureResult
 from molprof.profiler.capture.tracefile import TOKENS_PID
@@ -193,3 +195,17 @@ def test_dropped_rows_are_no_row_steps(tmp_path: Path) -> None:
     assert report.run is not None
     assert (report.run.row_steps, report.run.idle_row_steps) == (130, 0)
     assert report.run.setup.loop == "input order, finished dropped"
+
+
+def test_the_size_of_a_static_cache_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Progress] = []
+    asked = settings(processor="generic", kv_cache="static", repeats=1, warmup=0, max_new_tokens=8)
+    config = loaded("llama").model.config
+    for free in (1 << 40, 1000):
+        monkeypatch.setattr("molprof.profiler.capture.account.free_bytes", lambda device, free=free: free)
+        captured(tmp_path / "out.json", asked, report=seen.append)
+    first, second = [state.notes for state in seen if any("static KV cache" in note for note in state.notes)]
+    rows, columns = map(int, re.findall(r"\((\d+) rows x (\d+) tokens\)", first[0])[0])
+    size = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * rows * columns * 4
+    assert first == (f"static KV cache: {bytes_text(size)} ({rows} rows x {columns} tokens)",)
+    assert "needs much of the free memory (1.00 kB)" in second[1]

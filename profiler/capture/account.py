@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from molprof.common.manifest import Resolved
 from molprof.common.molecule_records import Disagreement, MaskedLogits, MoleculeRun, TemplateCounts
+from molprof.common.settings import STATIC_CACHES
+from molprof.common.values import bytes_text
 from molprof.profiler.decoding.batches import BatchPlan, BatchResult, PassResult
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.architecture import ARCHITECTURES
+from molprof.profiler.models.device import free_bytes
 from molprof.profiler.molecules.kinds import classify, judge, plain
 from molprof.profiler.molecules.placeholders import needs
+
+# Of the free memory, of which a run needs more than the cache.
+_LARGE_RATIO = 0.5
 
 
 def molecule_runs(
@@ -98,3 +105,23 @@ def resolved(runner: Runner, plans: list[BatchPlan], result: PassResult) -> Reso
         host_reads=sum(batch.host_reads or 0 for batch in result.batches) if settings.own_loop else None,
         template_threads=None if processor is None else runner.template_threads,
     )
+
+
+def static_cache_notes(runner: Runner, plans: Sequence[BatchPlan]) -> tuple[str, ...]:
+    """The size of a static KV cache, which is allocated whole, and a warning where memory is short; else nothing."""
+    if runner.settings.kv_cache not in STATIC_CACHES:
+        return ()
+    model: Any = runner.loaded.model
+    config = model.config.get_text_config(decoder=True)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    largest = max(plans, key=lambda plan: plan.rows * (plan.prompt_width + plan.max_new_tokens))
+    columns = largest.prompt_width + largest.max_new_tokens
+    # Keys and values.
+    size = 2 * config.num_hidden_layers * heads * width * largest.rows * columns * model.dtype.itemsize
+    told = f"static KV cache: {bytes_text(size)} ({largest.rows} rows x {columns} tokens)"
+    free = free_bytes(runner.loaded.target.device)
+    if free is None or size <= free * _LARGE_RATIO:
+        return (told,)
+    hint = "a smaller --batch-size or --max-new-tokens makes it smaller"
+    return told, f"the static KV cache needs much of the free memory ({bytes_text(free)}): {hint}"

@@ -18,7 +18,7 @@ from molprof.common.memory import processors
 from molprof.common.molecule_records import MaskedLogits
 from molprof.common.settings import CaptureSettings
 from molprof.common.values import counted, now
-from molprof.profiler.capture.account import molecule_runs, resolved
+from molprof.profiler.capture.account import molecule_runs, resolved, static_cache_notes
 from molprof.profiler.capture.passes import Passes, Report
 from molprof.profiler.capture.recorded_pass import check_window, choose_window, kept_recording, recorded_pass
 from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, token_events, write_trace
@@ -75,6 +75,8 @@ class CapturedRun:
             check_window(settings.window, plans[0].max_new_tokens)  # before the passes, as far as the bound tells
         self.settings, self.output, self.prompts, self.name = settings, output, prompts, name
         self.passes = Passes(runner, plans, report, name)
+        if size := static_cache_notes(runner, plans):
+            self.passes.tell("warmup", *size)
         self._looked_at: PassResult | None = None
         self._masked: list[list[MaskedLogits]] | None = None
         self._warmup: list[PassResult] = []
