@@ -210,7 +210,7 @@ def _from_schema_1(raw: dict[str, Any]) -> dict[str, Any]:
     resolved = {**generation, **model}
     parameters = read_typed(generation.get("sampling_parameters") or {}, dict[str, Any], "manifest: generation")
     asked = {**resolved, **parameters, "model": model.get("name"), "kv_cache": generation.get("cache")}
-    for name in ("max_new_tokens", "template_threads"):  # only what they became
+    for name in ("max_new_tokens", "template_threads", "placeholder"):  # only what they became
         asked.pop(name, None)
     if generation.get("sorted") is not None:
         asked["sort"] = generation["sorted"]
