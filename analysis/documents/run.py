@@ -50,7 +50,7 @@ def _totals(reports: Reports) -> Section:
             yield name.replace("_", " "), total.value, total.low, total.high, how
 
     table = reports.table(columns, rows)
-    notes = "an estimate gives the other steps the mean of the recorded ones; low and high give them their least and most"
+    notes = "an estimate gives the other steps the mean of the recorded ones; low and high: their least and most"
     estimated = any(
         not item.exact for report in reports.reports if report.run for item in (report.run.totals or {}).values()
     )
