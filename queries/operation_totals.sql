@@ -1,4 +1,4 @@
--- GPU work, operators and runtime calls by name, added up once for all modules that rank or class them.
+-- GPU work, operators and runtime calls by name, added up once for the modules that rank them.
 --
 -- Example:
 --   SELECT category, name, count, time_ns

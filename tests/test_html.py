@@ -78,11 +78,11 @@ def test_the_page_of_a_comparison_in_order(tmp_path: Path) -> None:
     assert page.endswith("</html>\n")
     sections = [attributes["id"] for tag, attributes in tree.found if tag == "section" and "id" in attributes]
     assert sections == [
-        "where-the-difference-lies", "a-typical-step", "phases-of-a-step", "kernel-classes",
+        "certificate", "where-the-difference-lies", "a-typical-step", "phases-of-a-step", "kernel-classes",
         "step-latency-over-sequence-position", "drift-of-coordinate-blocks", "findings", "settings", "figures",
         "difference-in-unprofiled-time-from-llama-lp-generic",
-        "predictions-llama-lp-generic-against-qwen-lp-generic", "confidence-and-notes", "phases",
-        "junk-blocks-by-counting-rule", "junk-in-coordinate-blocks", "memory-operations", "devices", "checks",
+        "predictions-llama-lp-generic-against-qwen-lp-generic", "confidence-and-notes", "phases", "totals-of-the-run",
+        "drift", "junk-blocks-by-counting-rule", "junk-in-coordinate-blocks", "memory-operations", "devices", "checks",
     ]  # fmt: skip
     text = tree.text()
     verdict = text.index("qwen lp:generic takes 1.34x the time of llama lp:generic (5.38 s against 4.00 s")

@@ -203,7 +203,7 @@ def test_other_figures_say_their_figures_with_units(pair: Comparison) -> None:
     drift = draw("drift", subject)
     assert drift.axes[0].get_ylabel() == "share of the blocks (%)"
     assert "llama lp:generic: 1 blocks" not in texts(drift)
-    assert "llama lp:generic: 1 block" in texts(drift)
+    assert "llama lp:generic: 1 block, 1 with drift" in texts(drift)
 
 
 def test_kernel_classes_of_a_foreign_trace_are_of_the_whole_trace(tmp_path: Path) -> None:

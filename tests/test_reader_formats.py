@@ -112,7 +112,7 @@ def test_a_report_needs_no_other_args() -> None:
     """What the SQL modules read is what `all_args=False` keeps, besides molprof's own tracks and lanes."""
     own = {"molprof_tid", "sequence", "batch", "row", "smiles", "tokens", "position"}
     own |= {"token_id", "text", "kind", "block", "step", "block_free", "block_needed"}
-    own |= {"probability", "rank", "choice", "forbidden"}
+    own |= {"probability", "rank", "choice", "forbidden", "block_open", "block_close"}
     used = {name for sql in modules().values() for name in re.findall(r"'args\.([^'\[.]+)", sql)}
     assert used - own <= set(NEEDED_ARGS)
 
