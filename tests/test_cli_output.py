@@ -49,7 +49,8 @@ def test_an_error_while_writing_names_the_users_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", ["report {trace} --format html > x", "--help > /dev/full"], ids=["report", "help"])
 def test_stdout_gets_all_or_the_exit_code_tells(tmp_path: Path, trace: str, words: str, unbuffered: str) -> None:
     limited = f"ulimit -f 8; {sys.executable} -m molprof {words.format(trace=trace)}"  # KiB
-    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    # Python may leave cut bytecode of modules that it compiles under the limit.
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "PYTHONDONTWRITEBYTECODE": "1"}
     result = subprocess.run(
         ["bash", "-c", limited], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
@@ -64,7 +65,7 @@ def test_an_output_that_the_disk_does_not_take_is_named(tmp_path: Path, trace: s
     result = subprocess.run(
         ["bash", "-c", f"ulimit -f 1; {sys.executable} -m molprof {words.format(trace=trace)}"],
         cwd=tmp_path,
-        env={**os.environ, "MOLPROF_CACHE": "/proc/none"},
+        env={**os.environ, "MOLPROF_CACHE": "/proc/none", "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         check=False,
