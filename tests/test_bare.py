@@ -182,10 +182,10 @@ def test_real_captures_are_the_same(tmp_path: Path) -> None:
 
 
 def timeless(path: Path) -> dict[str, Any]:
-    """What a trace holds besides times and names of files: manifest, token tracks, and operators by name."""
+    """What a trace holds besides times, names of files and what else the machine did."""
     trace = json.loads(gzip.decompress(path.read_bytes()))
     manifest = trace["molprof"]
-    for key in ("created", "command", "timings"):
+    for key in ("created", "command", "timings", "machine"):
         del manifest[key]
     tokens = [
         {key: value for key, value in event.items() if key not in ("ts", "dur")}

@@ -28,8 +28,10 @@ def _of_drift(name: str, label: str, unit: Unit, value: Callable[[Drift], Value]
     return Figure(name, "Tokens", label, unit, read, of_molecules=True)
 
 
-def _mean(name: str, label: str, value: Callable[[Run], float | None], group: str = "Tokens") -> Figure:
-    return Figure(name, group, label, "number", of_run(value), of_molecules=name.endswith("per_block"))
+def _mean(
+    name: str, label: str, value: Callable[[Run], float | None], group: str = "Tokens", of_molecules: bool = False
+) -> Figure:
+    return Figure(name, group, label, "number", of_run(value), of_molecules=of_molecules)
 
 
 def _per_step(
@@ -43,13 +45,13 @@ def _of_processor(value: Callable[[PhaseFigures], float | None]) -> Callable[[Re
     return of_run(lambda run: per(value(run.phases["processor"]), run.window.steps))
 
 
-def _masked(name: str, label: str) -> Figure:
-    """Masked logits of one kind per molecule."""
+def _masked(name: str, label: str, of_molecules: bool = False) -> Figure:
+    """Masked logits of one kind per molecule. FREE and COPY are positions of a molecule's template."""
 
     def value(run: Run) -> float | None:
         return None if run.masked is None else per(getattr(run.masked, name), run.molecules)
 
-    return _mean(f"masked_{name}_per_molecule", label, value, "Masking")
+    return _mean(f"masked_{name}_per_molecule", label, value, "Masking", of_molecules)
 
 
 TOKENS = (
@@ -58,8 +60,18 @@ TOKENS = (
     _count("decode_steps", "decode steps"),
     _count("idle_row_steps", "steps on finished rows"),
     _of_blocks("blocks", "coordinate blocks"),
-    _mean("free_positions_per_block", "FREE positions per block", lambda run: run.free_positions_per_block),
-    _mean("coordinate_tokens_per_block", "coordinate tokens per block", lambda run: run.coordinate_tokens_per_block),
+    _mean(
+        "free_positions_per_block",
+        "FREE positions per block",
+        lambda run: run.free_positions_per_block,
+        of_molecules=True,
+    ),
+    _mean(
+        "coordinate_tokens_per_block",
+        "coordinate tokens per block",
+        lambda run: run.coordinate_tokens_per_block,
+        of_molecules=True,
+    ),
     _of_blocks("junk_tokens", "junk tokens"),
     _of_drift("drift_blocks", "blocks with drift (not good)", "count", lambda drift: drift.drift_blocks),
     _of_drift(
@@ -82,8 +94,8 @@ MASKING = (
         lambda run: per(run.masked_logits, run.molecules),
         "Masking",
     ),
-    _masked("free", "masked logits per molecule at FREE positions"),
-    _masked("copy", "masked logits per molecule at COPY positions"),
+    _masked("free", "masked logits per molecule at FREE positions", of_molecules=True),
+    _masked("copy", "masked logits per molecule at COPY positions", of_molecules=True),
     _masked("end", "masked logits per molecule at end tokens"),
     _masked("idle", "masked logits per molecule on finished rows"),
     _mean(
@@ -91,6 +103,7 @@ MASKING = (
         "masked logits per FREE position",
         lambda run: None if run.masked is None else per(run.masked.free, run.masked.free_choices),
         "Masking",
+        of_molecules=True,
     ),
     _per_step("masking_launches", "processor launches per step", lambda phase: phase.launches),
     _per_step("masking_gpu_ns", "processor GPU time per step", lambda phase: phase.gpu_ns, "ns", once=True),
