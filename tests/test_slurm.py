@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Cli
+from rank_traces import events, write_rank
 from slurm_jobs import ONE_CORE, ended, endless, report, running, states, until
 from slurm_node import SlurmNode, missing
 from tiny_trace import document, write
@@ -128,6 +129,32 @@ def test_a_detached_job_is_collected_by_its_id(here: Path, molprof: Cli) -> None
     assert "1 of 3 tasks of report-1 did not end well: absent: failed: cannot read absent.json" in collected.stderr
     assert sorted(path.name for path in (here / "reports").iterdir()) == ["a.csv", "b.csv"]
     assert "molprof: error: cannot read absent.json" in molprof("logs", "1", "absent").stdout
+
+
+def test_ranks_are_read_by_an_array_and_put_together(here: Path, molprof: Cli) -> None:
+    (here / "traces").mkdir()
+    for rank in range(3):
+        write_rank(here / "traces" / f"{rank}.json", rank, events(late=20 * rank), world_size=3)
+    cut = here / "traces" / "2.json"
+    whole = cut.read_bytes()
+    cut.write_bytes(whole[:-200])
+    command = ("ranks", "traces", "--parts", "parts", "--format", "json", "--submit", "slurm", "--slurm", "cpus=1")
+    failed = molprof(*command)
+    assert failed.returncode == 3
+    assert "1 of 3 tasks of ranks-1 did not end well: 2: failed: traces/2.json is" in failed.stderr
+    assert len(list((here / "parts").iterdir())) == 2
+    cut.write_bytes(whole)
+    done = molprof(*command)  # reads what is missing
+    assert done.returncode == 0, done.stderr
+    assert "parts has 2 of 3 files" in done.stderr
+    assert "submitted ranks-2: Slurm job" in done.stderr
+    assert json.loads(done.stdout) == json.loads(molprof("ranks", "traces", "--format", "json").stdout)
+    assert molprof("collect", "ranks-2").stderr.startswith("next, once all ranks are read: molprof ranks /")
+    (here / "parts" / next(path.name for path in (here / "parts").iterdir())).unlink()
+    sent = molprof(*command, "--detach")
+    assert (sent.returncode, sent.stdout) == (0, "ranks-3\n")
+    assert molprof("collect", "3", "--wait").returncode == 0
+    assert molprof("ranks", "parts", "--format", "json").returncode == 0
 
 
 def test_failed_and_cancelled_tasks_are_told_and_queued_again(here: Path, molprof: Cli) -> None:
