@@ -35,6 +35,6 @@ def test_blocks_hold_every_place_once_and_their_stretches_are_equal() -> None:
         keys = [chance.choice("ab") for _ in range(chance.randrange(60))]
         found = blocks(keys)
         assert [place for block in found for place in range(block.start, block.stop)] == list(range(len(keys)))
-        for start, length, count in found:
+        for start, length, times in found:
             first = keys[start : start + length]
-            assert all(keys[start + number * length :][:length] == first for number in range(count))
+            assert all(keys[start + number * length :][:length] == first for number in range(times))

@@ -14,20 +14,20 @@ LEAST_FOLDED = 3
 
 
 class Block(NamedTuple):
-    """`count` equal stretches of `length` places, one after the other, the first at `start`."""
+    """`times` equal stretches of `length` places, one after the other, the first at `start`."""
 
     start: int
     length: int
-    count: int
+    times: int
 
     @property
     def stop(self) -> int:
         """The place behind the last stretch."""
-        return self.start + self.length * self.count
+        return self.start + self.length * self.times
 
 
 def blocks(keys: Sequence[Hashable]) -> list[Block]:
-    """The sequence as blocks, in order, which hold every place once; what does not repeat has count 1.
+    """The sequence as blocks, in order, which hold every place once; what does not repeat has `times` 1.
 
     Of all blocks the one goes first that folds the most places into one stretch, of equal ones the shortest, then the
     earliest. What is left on both sides of it is split in the same way.
