@@ -65,7 +65,16 @@ def test_steps_of_a_captured_run(tmp_path: Path) -> None:
     """
     with events_loaded(tmp_path, document()["traceEvents"]) as rows:
         found = rows("origin", origins)
-    assert found == []
+    first, second = ("molprof.step batch=0 step=1", "molprof.step batch=0 step=2")
+    assert found == [
+        ("cudaLaunchKernel", "forward", 1, first),
+        ("cudaLaunchKernelExC", "forward", 1, first),
+        ("cudaLaunchKernel", "processor", 1, first),
+        ("cudaMemcpyAsync", "sampling", 1, first),
+        ("cudaStreamSynchronize", "sampling", 1, first),
+        ("cudaGraphLaunch", "forward", 2, second),
+        ("cuLaunchKernel", "bookkeeping", 2, second),
+    ]
 
 
 def test_ranges_that_begin_together_and_a_call_that_outlasts_its_function(tmp_path: Path) -> None:
