@@ -124,7 +124,7 @@ class _Maker:
 
     def segments(self) -> list[Segment]:
         """Captures that hold nodes."""
-        found = []
+        found: list[Segment] = []
         for begin, end, calls in self._captures():
             nodes = tuple(self._node(call, begin, end) for call in calls)
             around = [frame for frame in self._chain(calls[0]) if frame.ts <= begin and frame.ts_end >= end]

@@ -46,7 +46,7 @@ class Match:
 
 def best(work: Sequence[tuple[str, str]], segments: Sequence[Segment]) -> tuple[Match, list[int]] | None:
     """The best match of categories and names, and the numbers of the segments that it fits; None if none does."""
-    names = Counter(_work_key(*item) for item in work)
+    names: Counter[tuple[str, str] | None] = Counter(_work_key(*item) for item in work)
     bounds = {}
     for number, segment in enumerate(segments):
         unnamed = sum(node.name is None and node.category == "kernel" for node in segment.nodes)
@@ -94,12 +94,12 @@ def match_nodes(work: Sequence[tuple[str, str]], nodes: Sequence[Node]) -> Match
             found[one] = Pair(two, ALIGNED, how)
         else:
             found[one] = Pair(two, LIKELY, "by names in order; another place fits equally")
-    by_place = {}
-    for one, two in gaps(matches, len(work), len(nodes)):
-        if [work[place][0] for place in one] == [nodes[place].category for place in two]:
-            named = [place for place in two if nodes[place].name is not None]
+    by_place: dict[int, int] = {}
+    for places, numbers in gaps(matches, len(work), len(nodes)):
+        if [work[place][0] for place in places] == [nodes[number].category for number in numbers]:
+            named = [number for number in numbers if nodes[number].name is not None]
             if len(named) <= MOST_RENAMED:
-                by_place.update(zip(one, two, strict=True))
+                by_place.update(zip(places, numbers, strict=True))
     ratio = _consistent(work, nodes, by_place)
     if ratio is None or ratio >= LEAST_CONSISTENT:
         for place, node in by_place.items():
