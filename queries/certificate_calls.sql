@@ -8,6 +8,8 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
+INCLUDE PERFETTO MODULE molprof.operation_totals;
+
 -- Tracks with process and thread number: few rows, where a join of the engine's own tables is slow.
 CREATE PERFETTO TABLE _molprof_call_track AS
 SELECT
@@ -41,20 +43,42 @@ CREATE PERFETTO TABLE molprof_checked_call(
 )
 AS
 WITH
+  named AS (
+    SELECT DISTINCT
+      name,
+      CASE
+        WHEN name GLOB '*StreamBeginCapture*' THEN 'capture_begin'
+        WHEN name GLOB '*StreamEndCapture*' THEN 'capture_end'
+        WHEN name GLOB '*DeviceSynchronize' THEN 'device_sync'
+      END AS role
+    FROM molprof_operation_total
+    WHERE
+      category IN ('cuda_runtime', 'cuda_driver')
+  ),
   call AS (
     SELECT
       id,
       ts,
       dur,
-      CASE
-        WHEN kind IS NOT NULL THEN kind
-        WHEN name GLOB '*StreamBeginCapture*' THEN 'capture_begin'
-        WHEN name GLOB '*StreamEndCapture*' THEN 'capture_end'
-        WHEN name GLOB '*DeviceSynchronize' THEN 'device_sync'
-      END AS role,
+      kind AS role,
       correlation,
       rank
     FROM molprof_gpu_call
+    WHERE
+      kind IS NOT NULL
+    UNION ALL
+    -- In this order, the engine finds the few calls by their names.
+    SELECT
+      call.id,
+      call.ts,
+      call.dur,
+      named.role,
+      call.correlation,
+      call.rank
+    FROM named
+    CROSS JOIN molprof_gpu_call AS call
+    WHERE
+      named.role IS NOT NULL AND call.name = named.name AND call.kind IS NULL
   )
 SELECT
   call.id,

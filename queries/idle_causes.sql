@@ -35,11 +35,12 @@ INCLUDE PERFETTO MODULE molprof.host_syncs;
 
 INCLUDE PERFETTO MODULE molprof.work_calls;
 
--- GPU work with its call, and the earliest call of all work that starts at the same time or later on its device.
+-- GPU work with its call and the end of that, and the earliest call of all work that starts at the same time or later on its device.
 CREATE PERFETTO TABLE _molprof_queued_work AS
 SELECT
   work.id,
-  link.call_id,
+  IFNULL(work.rank, -1) AS rank,
+  call.ts + call.dur AS call_end,
   MIN(work.ts - link.delay) OVER (
     PARTITION BY work.device
     ORDER BY work.ts DESC, work.id DESC
@@ -48,6 +49,8 @@ SELECT
 FROM molprof_gpu_work AS work
 LEFT JOIN molprof_gpu_work_call AS link
   ON link.work_id = work.id
+LEFT JOIN slice AS call
+  ON call.id = link.call_id
 ORDER BY
   work.id;
 
@@ -55,25 +58,21 @@ ORDER BY
 CREATE PERFETTO TABLE _molprof_gap AS
 SELECT
   next.id AS next_id,
-  IFNULL(work.rank, -1) AS rank,
+  queued.rank,
   next.device,
   next.stream,
   next.busy_until AS ts,
   next.ts - next.busy_until AS dur,
-  queued.call_id IS NOT NULL AS has_call,
+  queued.call_end IS NOT NULL AS has_call,
   IFNULL(
-    queued.call_id IS NOT NULL
+    queued.call_end IS NOT NULL
     AND queued.queued_from > next.busy_until
-    AND next.ts - (call.ts + call.dur) <= MAX(100000, call.ts + call.dur - next.busy_until),
+    AND next.ts - queued.call_end <= MAX(100000, queued.call_end - next.busy_until),
     FALSE
   ) AS was_empty
 FROM molprof_device_work AS next
-JOIN molprof_gpu_work AS work
-  ON work.id = next.id
 JOIN _molprof_queued_work AS queued
   ON queued.id = next.id
-LEFT JOIN molprof_gpu_call AS call
-  ON call.id = queued.call_id
 WHERE
   next.ts > next.busy_until
 ORDER BY
