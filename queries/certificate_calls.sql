@@ -22,6 +22,30 @@ JOIN thread
 ORDER BY
   thread_track.id;
 
+-- Names of calls that launch nothing and are checked.
+CREATE PERFETTO TABLE _molprof_checked_name AS
+WITH
+  named AS (
+    SELECT DISTINCT
+      name,
+      CASE
+        WHEN name GLOB '*StreamBeginCapture*' THEN 'capture_begin'
+        WHEN name GLOB '*StreamEndCapture*' THEN 'capture_end'
+        WHEN name GLOB '*DeviceSynchronize' THEN 'device_sync'
+      END AS role
+    FROM molprof_operation_total
+    WHERE
+      category IN ('cuda_runtime', 'cuda_driver')
+  )
+SELECT
+  name,
+  role
+FROM named
+WHERE
+  role IS NOT NULL
+ORDER BY
+  name;
+
 -- Launches, graph launches, begins and ends of stream captures, and syncs of a whole device, in order of start.
 CREATE PERFETTO TABLE molprof_checked_call(
   -- The call's slice.
@@ -42,61 +66,26 @@ CREATE PERFETTO TABLE molprof_checked_call(
   tid LONG
 )
 AS
-WITH
-  named AS (
-    SELECT DISTINCT
-      name,
-      CASE
-        WHEN name GLOB '*StreamBeginCapture*' THEN 'capture_begin'
-        WHEN name GLOB '*StreamEndCapture*' THEN 'capture_end'
-        WHEN name GLOB '*DeviceSynchronize' THEN 'device_sync'
-      END AS role
-    FROM molprof_operation_total
-    WHERE
-      category IN ('cuda_runtime', 'cuda_driver')
-  ),
-  call AS (
-    SELECT
-      id,
-      ts,
-      dur,
-      kind AS role,
-      correlation,
-      rank
-    FROM molprof_gpu_call
-    WHERE
-      kind IS NOT NULL
-    UNION ALL
-    -- In this order, the engine finds the few calls by their names.
-    SELECT
-      call.id,
-      call.ts,
-      call.dur,
-      named.role,
-      call.correlation,
-      call.rank
-    FROM named
-    CROSS JOIN molprof_gpu_call AS call
-    WHERE
-      named.role IS NOT NULL AND call.name = named.name AND call.kind IS NULL
-  )
 SELECT
   call.id,
   call.ts,
   call.ts + call.dur AS ts_end,
-  call.role,
+  IFNULL(call.kind, named.role) AS role,
   call.correlation,
   call.rank,
   track.upid,
   -- Threads of lanes have numbers from 2^31 up.
   IIF(track.tid >= 2147483648, EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), track.tid) AS tid
-FROM call
-JOIN slice
+-- In this order, the calls stay sorted, and only names of calls that launch nothing are looked at.
+FROM molprof_gpu_call AS call
+LEFT JOIN _molprof_checked_name AS named
+  ON call.kind IS NULL AND named.name = call.name
+CROSS JOIN slice
   ON slice.id = call.id
-JOIN _molprof_call_track AS track
+CROSS JOIN _molprof_call_track AS track
   ON track.id = slice.track_id
 WHERE
-  call.role IS NOT NULL
+  call.kind IS NOT NULL OR named.role IS NOT NULL
 ORDER BY
   call.ts,
   call.id;

@@ -216,13 +216,11 @@ WITH
   ),
   first AS (
     SELECT
-      IFNULL(rank, -1) AS rank,
+      rank,
       MIN(correlation) AS least
-    FROM molprof_gpu_call
-    WHERE
-      EXISTS(SELECT 1 FROM work)
+    FROM _molprof_numbered_call
     GROUP BY
-      1
+      rank
   )
 SELECT
   CASE
@@ -232,7 +230,7 @@ SELECT
     ELSE 'later'
   END AS place,
   SUM(work.category = 'kernel') AS kernels,
-  COUNT(DISTINCT work.rank || ':' || work.correlation) AS calls,
+  COUNT(DISTINCT IIF(work.rank < 0, work.correlation, work.rank || ':' || work.correlation)) AS calls,
   IFNULL(SUM(work.dur) FILTER (WHERE work.category = 'kernel'), 0) AS kernel_time_ns,
   MIN(work.ts) AS first_ts
 FROM work

@@ -35,7 +35,7 @@ SELECT
   link.call_id,
   MIN(work.device) AS device,
   SUM(work.category = 'kernel') AS kernels,
-  SUM(work.category != 'kernel') AS memory_operations,
+  COUNT() - SUM(work.category = 'kernel') AS memory_operations,
   SUM(work.dur) AS gpu_ns,
   MAX(work.ts + work.dur) - MIN(work.ts) AS span_ns,
   MIN(link.delay) AS delay
