@@ -11,8 +11,6 @@ INCLUDE PERFETTO MODULE molprof.certificate_calls;
 
 INCLUDE PERFETTO MODULE molprof.devices;
 
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.launches;
