@@ -72,7 +72,7 @@ SELECT
   call.id,
   call.ts,
   started.call_id IS NOT NULL
-  OR (IFNULL(call.rank, -1), call.correlation) IN (SELECT rank, correlation FROM _molprof_numbered_work) AS has_work
+  OR (IFNULL(call.rank, -1), call.correlation) IN (SELECT rank, correlation FROM molprof_numbered_work) AS has_work
 FROM molprof_checked_call AS call
 -- Most launches are found here; the set of all numbers is made for the others alone.
 LEFT JOIN molprof_call_work AS started
@@ -216,7 +216,7 @@ WITH
     SELECT
       rank,
       MIN(correlation) AS least
-    FROM _molprof_numbered_call
+    FROM molprof_numbered_call
     GROUP BY
       rank
   )

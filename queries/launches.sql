@@ -119,7 +119,7 @@ WITH
     SELECT
       COUNT() AS without_work
     FROM molprof_gpu_call AS call
-    LEFT JOIN _molprof_numbered_work AS work
+    LEFT JOIN molprof_numbered_work AS work
       ON work.correlation = call.correlation AND work.rank = IFNULL(call.rank, -1)
     WHERE
       call.kind = 'launch'

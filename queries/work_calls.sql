@@ -17,7 +17,17 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 -- Calls in order of their number, in which the engine searches.
-CREATE PERFETTO TABLE _molprof_numbered_call AS
+CREATE PERFETTO TABLE molprof_numbered_call(
+  -- The call's slice.
+  id JOINID(slice.id),
+  -- Rank; -1 unless the trace is of several ranks.
+  rank LONG,
+  -- Correlation number.
+  correlation LONG,
+  -- Place among the calls with the number: launches go first, then by slice.
+  place LONG
+)
+AS
 SELECT
   id,
   IFNULL(rank, -1) AS rank,
@@ -31,8 +41,17 @@ ORDER BY
   correlation;
 
 -- GPU work in order of its number.
-CREATE PERFETTO TABLE _molprof_numbered_work AS
+CREATE PERFETTO TABLE molprof_numbered_work(
+  -- The kernel, copy or set.
+  id JOINID(slice.id),
+  -- Rank; -1 unless the trace is of several ranks.
+  rank LONG,
+  -- Correlation number.
+  correlation LONG
+)
+AS
 SELECT
+  id,
   IFNULL(rank, -1) AS rank,
   correlation
 FROM molprof_gpu_work
@@ -49,7 +68,7 @@ SELECT
   correlation,
   MIN(place) & ((1 << 48) - 1) AS call_id,
   COUNT() AS calls
-FROM _molprof_numbered_call
+FROM molprof_numbered_call
 GROUP BY
   correlation,
   rank
@@ -73,7 +92,7 @@ SELECT
   COUNT() AS calls
 FROM _molprof_shared_number AS first
 -- In this order, only the few calls with such a number are looked up.
-CROSS JOIN _molprof_numbered_call AS numbered
+CROSS JOIN molprof_numbered_call AS numbered
 CROSS JOIN molprof_gpu_call AS call
 CROSS JOIN slice
 CROSS JOIN thread_track
@@ -111,7 +130,7 @@ SELECT
   numbered.id AS call_id,
   work.ts - call.ts AS delay
 FROM molprof_gpu_work AS work
-JOIN _molprof_numbered_call AS numbered
+JOIN molprof_numbered_call AS numbered
   ON numbered.correlation = work.correlation AND numbered.rank = IFNULL(work.rank, -1)
 JOIN slice AS call
   ON call.id = numbered.id
