@@ -132,29 +132,19 @@ def test_a_detached_job_is_collected_by_its_id(here: Path, molprof: Cli) -> None
 
 
 def test_ranks_are_read_by_an_array_and_put_together(here: Path, molprof: Cli) -> None:
-    (here / "traces").mkdir()
-    for rank in range(3):
-        write_rank(here / "traces" / f"{rank}.json", rank, events(late=20 * rank), world_size=3)
-    cut = here / "traces" / "2.json"
-    whole = cut.read_bytes()
-    cut.write_bytes(whole[:-200])
-    command = ("ranks", "traces", "--parts", "parts", "--format", "json", "--submit", "slurm", "--slurm", "cpus=1")
-    failed = molprof(*command)
-    assert failed.returncode == 3
-    assert "1 of 3 tasks of ranks-1 did not end well: 2: failed: traces/2.json is" in failed.stderr
-    assert len(list((here / "parts").iterdir())) == 2
-    cut.write_bytes(whole)
-    done = molprof(*command)  # reads what is missing
-    assert done.returncode == 0, done.stderr
-    assert "parts has 2 of 3 files" in done.stderr
-    assert "submitted ranks-2: Slurm job" in done.stderr
-    assert json.loads(done.stdout) == json.loads(molprof("ranks", "traces", "--format", "json").stdout)
-    assert molprof("collect", "ranks-2").stderr.startswith("next, once all ranks are read: molprof ranks /")
-    (here / "parts" / next(path.name for path in (here / "parts").iterdir())).unlink()
-    sent = molprof(*command, "--detach")
-    assert (sent.returncode, sent.stdout) == (0, "ranks-3\n")
-    assert molprof("collect", "3", "--wait").returncode == 0
-    assert molprof("ranks", "parts", "--format", "json").returncode == 0
+    paths = [write_rank(here / f"{rank}.json", rank, events(late=20 * rank), world_size=3) for rank in range(3)]
+    whole = paths[2].read_bytes()
+    paths[2].write_bytes(whole[:-200])
+    command = ("ranks", *(path.name for path in paths), "--format", "json")
+    on_cluster = (*command, "--parts", "parts", "--submit", "slurm", "--slurm", "cpus=1")
+    assert "1 of 3 tasks of ranks-1 did not end well: 2: failed: 2.json is" in molprof(*on_cluster).stderr
+    paths[2].write_bytes(whole)
+    done = molprof(*on_cluster)  # reads what is missing
+    assert "parts has 2 of 3 files\nsubmitted ranks-2: Slurm job" in done.stderr
+    assert done.stdout == molprof(*command).stdout
+    next((here / "parts").iterdir()).unlink()
+    assert molprof(*on_cluster, "--detach").stdout == "ranks-3\n"
+    assert "next, once all ranks are read: molprof ranks /" in molprof("collect", "3", "--wait").stderr
 
 
 def test_failed_and_cancelled_tasks_are_told_and_queued_again(here: Path, molprof: Cli) -> None:
