@@ -11,7 +11,7 @@ import numpy as np
 from molprof.analysis.packets import track_events
 from molprof.analysis.packets.recording import BEGIN, COMPLETE, COUNTER, END, INSTANT, Recording
 from molprof.analysis.packets.render_stages import RenderStages
-from molprof.analysis.packets.runs import check_one_run
+from molprof.analysis.packets.runs import check_one_run, check_written_once
 from molprof.analysis.packets.schema import packet_class
 from molprof.analysis.packets.sequences import Clocks, Sequence
 from molprof.analysis.packets.slices import OPEN, durations
@@ -96,7 +96,13 @@ class _Reader:
             problem = DamageError(f"has {what}", recording.packets[position]).error(name, len(recording))
         homes = [self._home(track) for track in self._numbers]
         places = [homes[recording.tracks[event.position]] for event in recording.linked]
-        check_one_run(name, recording.linked, [place for place in places if isinstance(place, Place)])
+        process_names = self._tracks.process_names
+        check_one_run(name, recording.linked, [place for place in places if isinstance(place, Place)], process_names)
+        whole = ((kinds == BEGIN) & (lasting != OPEN)) | (kinds == COMPLETE)
+        rows = np.stack([np.array(recording.tracks), np.array(recording.times_ns), lasting], axis=1)
+        found = [(event.position, event.number) for event in recording.linked if not event.is_work]
+        calls = np.array(found, dtype=np.int64).reshape(-1, 2)
+        check_written_once(name, rows[whole], np.column_stack([rows[calls[:, 0]], calls[:, 1]]))
         opening = b"{"
         for key, value in self._keys.items():
             opening += _encode(key) + b":" + _encode(value) + b","

@@ -23,7 +23,7 @@ class Tracks:
 
     def __init__(self) -> None:
         self._descriptors: dict[int, Any] = {}
-        self._processes: dict[int | str, str] = {}
+        self.process_names: dict[int | str, str] = {}
         self._threads: dict[Place, str] = {}
 
     def describe(self, descriptor: Any) -> None:
@@ -66,7 +66,7 @@ class Tracks:
 
     def metadata(self) -> Iterator[dict[str, Any]]:
         """The events of Chrome JSON that name processes and threads with events."""
-        for pid, name in self._processes.items():
+        for pid, name in self.process_names.items():
             yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
         for place, name in self._threads.items():
             yield {"ph": "M", "name": "thread_name", "pid": place.pid, "tid": place.tid, "args": {"name": name}}
@@ -76,7 +76,7 @@ class Tracks:
         for track in chain:
             if track.HasField("process"):
                 if track.process.process_name:
-                    self._processes.setdefault(track.process.pid, track.process.process_name)
+                    self.process_names.setdefault(track.process.pid, track.process.process_name)
                 return int(track.process.pid)
         for track in chain:
             if track.HasField("thread"):

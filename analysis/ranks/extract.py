@@ -66,6 +66,7 @@ class RankOfFile:
     sql: str  # its value in the column `rank` of the SQL modules: NULL unless the file is merged
     world_size: int | None
     backend: str | None
+    is_named: bool = False  # told by the name of the file
 
 
 def rank_trace(engine: Engine, info: TraceInfo, of: RankOfFile) -> RankTrace:
@@ -99,6 +100,7 @@ def rank_trace(engine: Engine, info: TraceInfo, of: RankOfFile) -> RankTrace:
         gaps=tuple(_gaps(engine, where, origin)),
         start_ns=start,
         end_ns=end,
+        is_named=of.is_named,
     )
 
 

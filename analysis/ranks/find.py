@@ -16,6 +16,8 @@ from molprof.common.values import time_text
 
 _HEAD_BYTES = 4 << 20
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*"rank"\s*:\s*(\d{1,9})\b')
+# `rank3.pftrace`, `trace-rank-3_0.json`, `rank_3/trace.json`.
+_NAME = re.compile(r"(?<![a-z])rank[\s_:#=-]*(\d{1,6})(?!\d)", re.IGNORECASE)
 _HINT = "name the files of one recording: molprof ranks FILE FILE..."
 # Clocks of two nodes differ less than this, unless one counts from its start.
 _APART_NS = 600 * 10**9
@@ -68,8 +70,18 @@ def holds_ranks(path: Path) -> bool:
 
 
 def told_rank(path: Path) -> int | None:
-    """The rank that a trace names before its events; None of another file."""
-    match = _RANK.search(_head(path) or b"")
+    """The rank that a trace names before its events, or a native one, which records none, by its name; else None."""
+    head = _head(path)
+    if head == b"":
+        return named_rank(path)
+    match = _RANK.search(head or b"")
+    return int(match[1]) if match else None
+
+
+def named_rank(path: Path) -> int | None:
+    """The rank that the name of a file tells, or of its folder; else None."""
+    path = path.absolute()
+    match = _NAME.search(path.name) or _NAME.search(path.parent.name)
     return int(match[1]) if match else None
 
 
@@ -109,7 +121,10 @@ def checked(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
         what = f"{sizes[first][0].path} is of a job of {first} ranks, {sizes[second][0].path} of one of {second}"
         raise TraceError(what, hint=_HINT)
     ordered = [by_rank[rank][0] for rank in sorted(by_rank)]
-    return ordered, [*_missing(ordered, next(iter(sizes), None)), *_apart(ordered)]
+    named = [item for item in ordered if item.is_named]
+    told = "the file does" if len(named) == 1 else "the files do"
+    names = [f"{told} not record the rank of {_ranges([item.rank for item in named])}: told by name"] if named else []
+    return ordered, [*names, *_missing(ordered, next(iter(sizes), None)), *_apart(ordered)]
 
 
 def _missing(ranks: Sequence[RankTrace], world_size: int | None) -> list[str]:

@@ -87,3 +87,4 @@ class RankTrace:
     gaps: tuple[Gap, ...]  # the longest
     start_ns: int  # of its first GPU work
     end_ns: int  # of its last
+    is_named: bool = False  # the file does not record its rank, and its name tells it

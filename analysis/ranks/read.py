@@ -14,6 +14,7 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.linking import refuse_ambiguous
 from molprof.analysis.ranks.extract import RankOfFile, rank_trace
+from molprof.analysis.ranks.find import named_rank
 from molprof.analysis.ranks.model import RankTrace
 from molprof.analysis.ranks.parts import is_part, kept_part, read_part, write_part
 from molprof.analysis.reader import TraceInfo
@@ -31,7 +32,10 @@ MOST_BYTES = 3_500_000_000
 _PACKED_RATIO, _PLAIN_RATIO, _LEAST_BYTES = 48, 4, 150_000_000
 # Ranks of a merged file that have GPU work, in order.
 _MERGED = Query("gpu_work", "SELECT DISTINCT rank FROM molprof_gpu_work WHERE rank IS NOT NULL ORDER BY rank")
-_HINT = "record with torch.distributed initialized: torch.profiler then writes distributedInfo"
+_HINT = (
+    "name the files by their ranks, such as rank3.json, or record with torch.distributed initialized: torch.profiler"
+    " then writes distributedInfo"
+)
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,7 @@ def _ranks(engine: Engine, info: TraceInfo) -> list[RankTrace]:
     refuse_ambiguous(engine, info.path)
     _, rows = query_rows(engine, _MERGED)
     if not rows:
-        rank, world_size, backend = distributed_info(info)
-        return [rank_trace(engine, info, RankOfFile(rank, "NULL", world_size, backend))]
+        return [rank_trace(engine, info, rank_of(info))]
     # A merged file has the distributedInfo of one of its ranks, if any.
     found = info.keys.get("distributedInfo")
     world_size = found.get("world_size") if isinstance(found, dict) else None
@@ -127,16 +130,19 @@ def _ranks(engine: Engine, info: TraceInfo) -> list[RankTrace]:
     return [rank_trace(engine, info, RankOfFile(rank, str(rank), size, None)) for (rank,) in rows]
 
 
-def distributed_info(info: TraceInfo) -> tuple[int, int | None, str | None]:
-    """Rank, world size and backend of a file. Raises TraceError where they are not recorded, or wrong."""
+def rank_of(info: TraceInfo) -> RankOfFile:
+    """The rank of a file: as it records it, or as its name tells it. Raises TraceError if neither, or if wrong."""
     found = info.keys.get("distributedInfo")
     if not isinstance(found, dict) or "rank" not in found:
+        named = named_rank(Path(info.path))
+        if named is not None:
+            return RankOfFile(named, "NULL", None, None, is_named=True)
         raise TraceError(f"{info.path} does not record its rank (distributedInfo)", hint=_HINT)
     rank, world_size, backend = found["rank"], found.get("world_size"), found.get("backend")
     if not _is_number(rank) or not (world_size is None or (_is_number(world_size) and rank < world_size)):
         what = f"{info.path} has a wrong distributedInfo: rank {rank!r} of {world_size!r}"
         raise TraceError(what, hint="correct it, or leave the file out")
-    return rank, world_size, backend if isinstance(backend, str) else None
+    return RankOfFile(rank, "NULL", world_size, backend if isinstance(backend, str) else None)
 
 
 def _is_number(value: Any) -> bool:

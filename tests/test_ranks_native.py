@@ -1,0 +1,100 @@
+"""Ranks in native traces: one file each, told by names; merged into one; and files that were appended to themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import native_trace
+import pytest
+import tiny_trace
+from rank_traces import events, write_rank
+
+from molprof.analysis.ranks import Job, load_job
+from molprof.analysis.reports.load import load_report
+from molprof.commands.open import _ranks as ranks_to_open
+from molprof.common.errors import TraceError
+
+LATE = (0, 60, 30)
+
+
+def write_native(path: Path, content: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    return native_trace.write(path, native_trace.named({"traceEvents": content}))
+
+
+def comparable(job: Job) -> list[Any]:
+    ranks = [replace(rank, path="", backend=None, world_size=None, is_named=False) for rank in job.ranks]
+    return [ranks, job.clocks, [replace(cost, bus_bytes_per_s=None) for cost in job.costs], job.steps, job.checks]
+
+
+@pytest.fixture
+def in_json(tmp_path: Path) -> Job:
+    (tmp_path / "json").mkdir()
+    for rank, late in enumerate(LATE):
+        write_rank(tmp_path / "json" / f"{rank}.json", rank, events(late=late), world_size=3)
+    return load_job([tmp_path / "json"])
+
+
+@pytest.mark.parametrize("name", ["rank{}.pftrace", "trace-rank-{}_0.pftrace", "Rank_{}/trace.pftrace"])
+def test_native_files_equal_those_of_json(tmp_path: Path, in_json: Job, name: str) -> None:
+    folder = tmp_path / "native"
+    folder.mkdir()
+    paths = [write_native(folder / name.format(rank), events(late=late)) for rank, late in enumerate(LATE)]
+    job = load_job([folder])
+    assert comparable(job) == comparable(in_json)
+    assert job.remarks[0] == "the files do not record the rank of 0-2: told by name"
+    assert ranks_to_open(paths[:2], False, None)[1] == (("rank 0", 0), ("rank 1", 0))
+
+
+def test_a_native_file_without_rank_is_refused(tmp_path: Path) -> None:
+    path = write_native(tmp_path / "trace_2.pftrace", events())
+    with pytest.raises(TraceError, match="does not record its rank") as refused:
+        load_job([path])
+    assert "such as rank3.json" in str(refused.value.hint)
+
+
+def merged(names: bool, also: int = 0) -> list[dict[str, Any]]:
+    """The events of all ranks in processes of their own."""
+    found = []
+    for rank, late in enumerate(LATE):
+        shift = 1000 * (rank + 1)
+        mine = [{**event, "pid": event["pid"] + shift} for event in events(late=late)]
+        if not names:
+            mine = [{**event, "args": {**event["args"]}} for event in mine]
+            for event in mine:
+                if "correlation" in event["args"]:
+                    event["args"]["correlation"] += also * rank
+        label = f"rank {rank}: python" if names else "python"
+        for pid in {event["pid"] for event in mine}:
+            found.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": label}})
+        found += mine
+    return found
+
+
+def test_a_merged_native_file_equals_the_separate_ones(tmp_path: Path, in_json: Job) -> None:
+    path = native_trace.write(tmp_path / "merged.pftrace", {"traceEvents": merged(names=True)})
+    assert comparable(load_job([path])) == comparable(in_json)
+    report = load_report(path)
+    assert (report.counts.kernels, report.counts.kernels_without_call) == (12, 0)
+
+
+def test_a_merged_native_file_without_ranks_is_refused_or_kept_apart(tmp_path: Path) -> None:
+    path = native_trace.write(tmp_path / "merged.pftrace", {"traceEvents": merged(names=False)})
+    with pytest.raises(TraceError, match=r"several runs, .*: calls of process 1100 and process 2100 have the same"):
+        load_job([path])
+    path = native_trace.write(tmp_path / "apart.pftrace", {"traceEvents": merged(names=False, also=100)})
+    counts = load_report(path).counts
+    assert (counts.kernels, counts.kernels_without_call, counts.launches_without_gpu_work) == (12, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["gpu", "work", "cpu"])
+def test_a_file_appended_to_itself_is_refused(tmp_path: Path, kind: str) -> None:
+    content = {"gpu": events(), "cpu": tiny_trace.cpu_document()["traceEvents"]}
+    content["work"] = [event for event in events() if event.get("cat") == "kernel"]
+    path = write_native(tmp_path / "once.pftrace", content[kind])
+    load_report(path)
+    path.write_bytes(path.read_bytes() * 2)
+    with pytest.raises(TraceError, match="is a trace that was appended to itself"):
+        load_report(path)
