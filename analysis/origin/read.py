@@ -26,7 +26,6 @@ _FRAMES = Query(
     "origin",
     """
 INCLUDE PERFETTO MODULE molprof.operators;
-INCLUDE PERFETTO MODULE molprof.step_placement;
 SELECT frame.id, IFNULL(frame.parent_id, -1) AS parent_id, frame.kind, frame.name,
   slice.ts, slice.ts + slice.dur AS ts_end, leaf.id IS NOT NULL AS is_leaf, phase.phase
 FROM molprof_frame AS frame
@@ -40,12 +39,10 @@ ORDER BY frame.id
 _CALLS = Query(
     "origin",
     """
-INCLUDE PERFETTO MODULE molprof.step_placement;
 SELECT fact.call_id, fact.launches, fact.graph_launches, fact.syncs, fact.sync_ns,
-  IIF(step.id IS NULL, 0, fact.launches) AS step_launches, origin.frame_id, origin.phase
+  IIF(origin.step_id IS NULL, 0, fact.launches) AS step_launches, origin.frame_id, origin.phase
 FROM molprof_call_fact AS fact
 JOIN molprof_call_origin AS origin USING (call_id)
-LEFT JOIN molprof_call_step AS step ON step.id = fact.call_id
 ORDER BY fact.call_id
 """,
 )
