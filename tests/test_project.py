@@ -176,9 +176,9 @@ def test_short_names_are_listed_and_taken(project: Project, tmp_path: Path, molp
 
 
 def test_a_model_of_the_project_has_its_own_format(tmp_path: Path, molprof: Cli) -> None:
-    tags = "<mol>{atom}({x} {y} {z})...</mol>"
+    tags = "<mol>{atom}<{x} {y} {z}>...</mol>"
     (tmp_path / "molprof.toml").write_text(f'[models.mine]\npath = "qwen"\nanswer-format = "{tags}"\n')
-    (tmp_path / "c.txt").write_text("[C](1.0 2.0 3.0)\n")
+    (tmp_path / "c.txt").write_text("[C]<1.0 2.0 3.0>\n")
     mine = molprof("drift", "--tokenizer", "mine", "--conformers", "c.txt", "--format", "json")
     assert mine.returncode == 0, mine.stderr
     given = molprof(

@@ -99,7 +99,11 @@ SETTINGS = (
     _of_run("loop", "decoding", "subject", lambda run: run.setup.loop, compared=True),
     _of_setup("cache", "KV cache", "setting", lambda setup: setup.cache),
     _unusual(
-        "max_cache_length", "KV cache length", "setting", lambda setup: setup.max_cache_length or _AS_NEEDED, _AS_NEEDED
+        "max_cache_length",
+        "KV cache length",
+        "setting",
+        lambda setup: str(setup.max_cache_length or _AS_NEEDED),
+        _AS_NEEDED,
     ),
     _of_setup("attention", "attention", "setting", lambda setup: setup.attention),
     _of_setup("tf32", "TF32", "setting", lambda setup: _switch(setup.tf32)),

@@ -83,7 +83,7 @@ def read_conformers(path: Path, count: int | None = None, form: TextFormat = DEF
     Raises:
         UsageError: the file cannot be read, or holds no conformer, or RDKit, which SDF and XYZ need, is missing.
     """
-    if path.suffix.lower() in readers:
+    if path.suffix.lower() in _READERS:
         require_rdkit(f"reading {path}")
     lines = read_text(path, _FORMATS).splitlines()
     conformers: list[Conformer] = []
