@@ -24,7 +24,8 @@ _CREATE = re.compile(
 _RETURNS = re.compile(r"RETURNS TABLE(\(\n.*?\n\))", re.DOTALL)
 _COLUMN = re.compile(r"^(?P<comment>(?:  -- \S.*\n)*)  (?P<name>\w+) (?P<type>[A-Z]+(?:\([\w.]+\))?),?$", re.MULTILINE)
 _CREATE_WORD = re.compile(r"^CREATE PERFETTO\b", re.MULTILINE)
-_INCLUDE = re.compile(r"^INCLUDE PERFETTO MODULE ([\w.]+);$", re.MULTILINE)
+# Modules of the package. Those of the trace processor itself are everywhere.
+_INCLUDE = re.compile(rf"^INCLUDE PERFETTO MODULE ({PACKAGE}\.[\w.]+);$", re.MULTILINE)
 _EXAMPLE = re.compile(r"Example(?: \((?P<defaults>[^)]*)\))?:\n(?P<sql>.*)", re.DOTALL)
 # The first phrase found decides: a rate is not an amount.
 _UNITS = (
@@ -123,7 +124,7 @@ def with_includes(name: str, known: Mapping[str, Module]) -> tuple[str, ...]:
 
 
 def standalone_sql(name: str, known: Mapping[str, Module]) -> str:
-    """A module and all that it needs as one text without INCLUDE, for where no package can be added."""
+    """A module and all that it needs as one text, for where no package can be added."""
     parts = (_INCLUDE.sub("", known[item].sql) for item in with_includes(name, known))
     # Several modules include the same ones.
     parts = (_CREATE_WORD.sub("CREATE OR REPLACE PERFETTO", part) for part in parts)
