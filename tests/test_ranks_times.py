@@ -195,6 +195,22 @@ def test_a_timeline_as_a_file(tmp_path: Path, molprof: Cli) -> None:
     assert all(text in drawn for text in ("rank 0", "rank 1", "waiting for the last rank"))
 
 
+def test_groups_that_share_no_rank_are_aligned_each_for_itself(tmp_path: Path) -> None:
+    """Two groups of two ranks; the second of each is 10 and 30 µs late, and its clock is ahead."""
+    for rank in range(4):
+        group = [0, 1] if rank < 2 else [2, 3]
+        content = events(late=10 * rank * (rank % 2), clock=rank * 1_000)
+        for event in content:
+            if "Process Group Ranks" in event["args"]:
+                event["args"] = {**event["args"], "Process Group Ranks": str(group)}
+        write_rank(tmp_path / f"{rank}.json", rank, content, world_size=4)
+    job = load_job([tmp_path])
+    assert job.clocks.offsets_ns == {0: 0, 1: 1_000_000, 2: 0, 3: 1_000_000}
+    assert job.clocks.unaligned == (2, 3)
+    late = {tuple(cost.parts): (cost.last_rank, cost.late_ns) for cost in job.costs if cost.late_ns}
+    assert late == {(0, 1): (1, 10_000), (2, 3): (3, 30_000)}
+
+
 @pytest.mark.skipif(not CORPUS.exists(), reason="MOLPROF_CORPUS is not set")
 def test_a_real_job_adds_up() -> None:
     job = load_job([CORPUS])

@@ -23,34 +23,41 @@ class Spread:
 
 @dataclass(frozen=True)
 class Clocks:
-    """What is taken from the times of each rank; the lowest rank's clock is kept."""
+    """What is taken from the times of each rank; the clock of the lowest rank is kept, also among the unaligned."""
 
-    offsets_ns: dict[int, int]  # 0 also for ranks that are not aligned
+    offsets_ns: dict[int, int]
     unaligned: tuple[int, ...]  # ranks that share no joint collective, directly or not, with the lowest
     recorded: Spread | None  # before; None: no joint collectives
     aligned: Spread | None  # after: the error of all that is read from two clocks
 
 
 def align(ranks: Sequence[int], exchanges: Sequence[Exchange]) -> Clocks:
-    """The clocks of ranks by the median distance of the ends of their joint collectives."""
+    """The clocks of ranks by the median distance of the ends of their joint collectives.
+
+    Ranks that share none with the lowest are aligned with each other, as far as they share some.
+    """
     joint = [item for item in exchanges if item.one.operation in JOINT]
-    offsets = {min(ranks): 0}
-    while True:
-        known = [
-            item for item in joint if item.kernels.keys() & offsets.keys() and item.kernels.keys() - offsets.keys()
-        ]
-        distances: dict[int, list[float]] = {}
-        for item in known:
-            here = median(item.kernels[rank].end_ns - offsets[rank] for rank in item.kernels.keys() & offsets.keys())
-            for rank in item.kernels.keys() - offsets.keys():
-                distances.setdefault(rank, []).append(item.kernels[rank].end_ns - here)
-        if not distances:
-            break
-        offsets |= {rank: round(median(values)) for rank, values in distances.items()}
-    unaligned = tuple(sorted(set(ranks) - offsets.keys()))
-    told = [item for item in joint if item.kernels.keys() <= offsets.keys()]
+    first = offsets = _connected(min(ranks), joint)
+    while left := set(ranks) - offsets.keys():
+        offsets = offsets | _connected(min(left), joint)
     nothing = dict.fromkeys(ranks, 0)
-    return Clocks(nothing | offsets, unaligned, _spread(told, nothing), _spread(told, nothing | offsets))
+    unaligned = tuple(sorted(set(ranks) - first.keys()))
+    return Clocks(offsets, unaligned, _spread(joint, nothing), _spread(joint, offsets))
+
+
+def _connected(rank: int, joint: Sequence[Exchange]) -> dict[int, int]:
+    """What is taken from the times of the ranks that share a joint collective with a rank, directly or not; of it 0."""
+    offsets = {rank: 0}
+    while True:
+        edge = [item for item in joint if item.kernels.keys() & offsets.keys() and item.kernels.keys() - offsets.keys()]
+        distances: dict[int, list[float]] = {}
+        for item in edge:
+            here = median(item.kernels[known].end_ns - offsets[known] for known in item.kernels.keys() & offsets.keys())
+            for other in item.kernels.keys() - offsets.keys():
+                distances.setdefault(other, []).append(item.kernels[other].end_ns - here)
+        if not distances:
+            return offsets
+        offsets |= {rank: round(median(values)) for rank, values in distances.items()}
 
 
 def _spread(exchanges: Sequence[Exchange], offsets: dict[int, int]) -> Spread | None:

@@ -54,7 +54,7 @@ def _cost(item: Exchange, clocks: Clocks, compute: Mapping[int, Union], world_si
     starts = {rank: kernel.start_ns - offsets[rank] for rank, kernel in item.kernels.items()}
     ends = {rank: kernel.end_ns - offsets[rank] for rank, kernel in item.kernels.items()}
     last = max(starts, key=lambda rank: (starts[rank], -rank))
-    waits = item.one.operation in JOINT and not item.kernels.keys() & set(clocks.unaligned)
+    waits = item.one.operation in JOINT  # so its ranks are aligned with each other
     parts = {
         rank: Part(
             starts[rank],
