@@ -14,6 +14,8 @@
 
 INCLUDE PERFETTO MODULE molprof.call_facts;
 
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.phases;
@@ -116,6 +118,18 @@ JOIN slice AS last
 ORDER BY
   placed.id;
 
+-- Calls that have an origin. Copies and sets that are captured into a graph start no work.
+CREATE PERFETTO VIEW _molprof_origin_call AS
+SELECT
+  call_id
+FROM molprof_call_fact
+UNION
+SELECT
+  id AS call_id
+FROM molprof_gpu_call
+WHERE
+  name GLOB '*Memcpy*' OR name GLOB '*Memset*';
+
 -- Calls, operators, ranges and all that stands around them, sorted so that the engine finds the children of a slice.
 CREATE PERFETTO TABLE _molprof_origin_parent AS
 WITH
@@ -127,7 +141,7 @@ WITH
     LEFT JOIN _molprof_origin_lane AS lane
       USING (id)
     WHERE
-      slice.category IN ('cpu_op', 'user_annotation') OR slice.id IN (SELECT call_id FROM molprof_call_fact)
+      slice.category IN ('cpu_op', 'user_annotation') OR slice.id IN (SELECT call_id FROM _molprof_origin_call)
     UNION
     SELECT
       slice.id,
@@ -350,7 +364,7 @@ WHERE
 ORDER BY
   stack.id;
 
--- Origin of each call that is a launch or host sync, or starts GPU work.
+-- Origin of each call that is a launch, copy, set or host sync, or starts GPU work.
 CREATE PERFETTO TABLE molprof_call_origin(
   -- The call's slice.
   call_id JOINID(slice.id),
@@ -385,7 +399,7 @@ SELECT
   phase.phase,
   step.number AS step,
   step.id AS step_id
-FROM molprof_call_fact AS fact
+FROM _molprof_origin_call AS fact
 JOIN _molprof_origin_stack AS stack
   ON stack.id = fact.call_id
 LEFT JOIN slice AS operator
