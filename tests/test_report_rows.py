@@ -81,7 +81,7 @@ def test_a_table_for_people_shows_what_was_recorded(folder: Path) -> None:
 def test_what_excludes_rows(folder: Path, molprof: Cli) -> None:
     done = molprof("report", "traces", "--rows", "--fail-if", "kernels>1")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--rows takes no --by, --stacks, --fail-if" in done.stderr
+    assert "--rows takes no --by, --stacks, --graph-capture, --fail-if" in done.stderr
 
 
 def test_an_interrupted_table_goes_on_where_it_was(

@@ -9,7 +9,7 @@ from typing import Any
 from molprof.analysis.documents.figures import figure_values
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import FIGURES
-from molprof.common.document import Cell, Column, Document, Section, Table
+from molprof.common.document import Cell, Column, Document, Row, Section, Table
 from molprof.common.values import Value, counted
 
 # Figures that a table for people shows, where any trace has them. CSV and JSON have all.
@@ -42,7 +42,7 @@ def reports_document(rows: Sequence[TraceRow]) -> Document:
         if figure.id in _SHOWN and any(row.figures[figure.id] is not None for row in good)
     ]  # fmt: skip
     columns = (Column("trace"), *(Column(figure.label.strip(), figure.unit) for figure in shown))
-    cells = [(row.file, *(Cell(row.figures[figure.id], figure.unit) for figure in shown)) for row in good]
+    cells: list[Row] = [(row.file, *(Cell(row.figures[figure.id], figure.unit) for figure in shown)) for row in good]
     return Document(
         f"molprof report: {counted(len(rows), 'trace')}",
         (

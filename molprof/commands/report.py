@@ -26,6 +26,7 @@ from molprof.commands.options import (
 )
 from molprof.commands.ranks import show_ranks
 from molprof.commands.report_by import BYS, ENDINGS, SPEEDSCOPE, by_style, report_by
+from molprof.commands.report_graphs import check_graph_capture, graph_capture_option, report_graphs
 from molprof.commands.report_rows import report_rows
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 @reading_options
 @click.option("--rows", is_flag=True, help="Show one table with a row for each trace, not a report of each.")
 @click.option("--by", type=click.Choice(BYS), help="Show where GPU work comes from, as a tree. Reads Python stacks.")
+@graph_capture_option
 @result_options("speedscope")
 @submit_options
 @click.pass_context
@@ -54,6 +56,7 @@ def command(
     stacks: bool,
     rows: bool,
     by: str | None,
+    graph_capture: Path | None,
     thresholds: tuple[str, ...],
     tokens: tuple[int, ...],
     molecules: tuple[int, ...],
@@ -74,6 +77,9 @@ def command(
     --rows makes one table of any number of traces, or of reports stored with --format json. A trace that cannot be read
     becomes a row with the reason. Repeat an interrupted command to go on.
 
+    --graph-capture names the trace in which the CUDA or HIP graphs that TRACE replays were captured: each kernel of a
+    graph gets operator, shapes, module and Python function, with how sure that is.
+
     --by shows which modules, Python functions, operators or kernel classes the GPU's work comes from, and who asks for
     launches, copies and host syncs. With --format speedscope, or an OUT that ends in .speedscope.json, it is a flame
     graph for https://www.speedscope.app.
@@ -88,6 +94,8 @@ def command(
       zcat trace.json.gz | molprof report -
       molprof report trace.json.gz --by module
       molprof report trace.json.gz --by source -o trace.speedscope.json
+      molprof report replay.json.gz --graph-capture capture.json.gz
+      molprof report replay.json.gz --graph-capture capture.json.gz --by module
       molprof report foreign.json.gz --tokens 96000 --molecules 64
       molprof report trace.json.gz --fail-if 'drift_blocks>0' --fail-if 'launches_per_token>30'
       molprof report my-sweep --format json -o reports
@@ -98,8 +106,8 @@ def command(
     several = len(traces) > 1 or traces[0].is_dir()
     traces = sweeps_expanded(traces)
     if rows:
-        if by or stacks or thresholds or tokens or molecules or submission.cluster is not None:
-            what = "--rows takes no --by, --stacks, --fail-if, --tokens, --molecules or --submit"
+        if by or stacks or graph_capture or thresholds or tokens or molecules or submission.cluster is not None:
+            what = "--rows takes no --by, --stacks, --graph-capture, --fail-if, --tokens, --molecules or --submit"
             raise UsageError(
                 what,
                 hint="on a cluster: molprof report DIR --format json -o REPORTS --submit NAME, "
@@ -126,8 +134,13 @@ def command(
         outputs = _outputs(traces, output, style, force)
     else:
         check_result(output, force)
+    if graph_capture is not None:
+        check_graph_capture(traces, (*thresholds, *tokens, *molecules), submission.cluster)
     if by is not None and submission.cluster is None:
-        report_by(traces, outputs, by, style, (trace_processor, partial))
+        report_by(traces, outputs, by, style, (trace_processor, partial, graph_capture))
+        return 0
+    if graph_capture is not None:
+        report_graphs(traces[0], output, style, (trace_processor, partial, graph_capture), cached)
         return 0
     from molprof.analysis.compare.thresholds import judge_report, parse_threshold
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import IO
 
 import msgspec
 
@@ -92,13 +92,13 @@ def answer(make: Callable[[bytes], bytes]) -> None:
         _write(sys.stdout.buffer, reply)
 
 
-def _write(stream: BinaryIO, data: bytes) -> None:
+def _write(stream: IO[bytes], data: bytes) -> None:
     stream.write(len(data).to_bytes(_LENGTH_BYTES, "little"))
     stream.write(data)
     stream.flush()
 
 
-def _read(stream: BinaryIO) -> bytes | None:
+def _read(stream: IO[bytes]) -> bytes | None:
     """The next message; None where the stream ends before its end."""
     head = stream.read(_LENGTH_BYTES)
     length = int.from_bytes(head, "little")
