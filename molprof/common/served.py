@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ import msgspec
 from molprof.common import errors
 from molprof.common.process import call_line, why_failed
 
-_LENGTH_BYTES = 8
+_SIZE_BYTES = 8  # before a message
 _GOOD, _BAD = b"+", b"-"
 
 
@@ -37,14 +38,14 @@ class Served:
         process = self._process = self._process or self._started()
         assert process.stdin is not None
         assert process.stdout is not None
-        try:
+        reply, size = b"", 0
+        with contextlib.suppress(BrokenPipeError):
             _write(process.stdin, request)
-            reply = _read(process.stdout)
-        except BrokenPipeError:
-            reply = None
-        if reply is None:
+            reply, size = _read(process.stdout)
+        if not reply or len(reply) < size:
             self._process = None
-            raise errors.EngineError(f"the process that read {subject} failed: {self._reason(process)}", self._hint)
+            reason = self._reason(process, f"its answer was cut off after {len(reply)} of {size} bytes")
+            raise errors.EngineError(f"the process that read {subject} failed: {reason}", self._hint)
         if reply[:1] == _GOOD:
             return reply[1:]
         kind, message, hint = msgspec.json.decode(reply[1:])
@@ -66,10 +67,12 @@ class Served:
         line = call_line(self._target)
         return subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
 
-    def _reason(self, process: subprocess.Popen[bytes]) -> str:
+    def _reason(self, process: subprocess.Popen[bytes], cut: str) -> str:
+        """Why it failed; `cut` says it of one that ended well."""
         process.communicate()
         self._errors.seek(0)
-        return why_failed(process.returncode, self._errors.read().decode("utf-8", "replace"))
+        text = self._errors.read().decode("utf-8", "replace")
+        return cut if process.returncode == 0 else why_failed(process.returncode, text)
 
 
 def ask(target: str, request: bytes, subject: str, hint: str) -> bytes:
@@ -84,23 +87,23 @@ def ask(target: str, request: bytes, subject: str, hint: str) -> bytes:
 
 def answer(make: Callable[[bytes], bytes]) -> None:
     """In the other process: answer each request on standard input on standard output."""
-    while (request := _read(sys.stdin.buffer)) is not None:
-        try:
-            reply = _GOOD + make(request)
-        except errors.MolprofError as error:
-            reply = _BAD + msgspec.json.encode([type(error).__name__, str(error), error.hint])
-        _write(sys.stdout.buffer, reply)
+    # Not sys.stdout: with PYTHONUNBUFFERED, Python drops what a write did not take.
+    with open(sys.stdout.fileno(), "wb", closefd=False) as output:
+        while request := _read(sys.stdin.buffer)[0]:
+            try:
+                reply = _GOOD + make(request)
+            except errors.MolprofError as error:
+                reply = _BAD + msgspec.json.encode([type(error).__name__, str(error), error.hint])
+            _write(output, reply)
 
 
 def _write(stream: IO[bytes], data: bytes) -> None:
-    stream.write(len(data).to_bytes(_LENGTH_BYTES, "little"))
+    stream.write(len(data).to_bytes(_SIZE_BYTES, "big"))
     stream.write(data)
     stream.flush()
 
 
-def _read(stream: IO[bytes]) -> bytes | None:
-    """The next message; None where the stream ends before its end."""
-    head = stream.read(_LENGTH_BYTES)
-    length = int.from_bytes(head, "little")
-    data = stream.read(length) if len(head) == _LENGTH_BYTES else b""
-    return data if len(head) == _LENGTH_BYTES and len(data) == length else None
+def _read(stream: IO[bytes]) -> tuple[bytes, int]:
+    """The next message and its whole size; less of it, or nothing, where the stream ends."""
+    size = int.from_bytes(stream.read(_SIZE_BYTES), "big")
+    return stream.read(size), size
