@@ -19,6 +19,7 @@ from molprof.common.manifest import Session
 from molprof.common.memory import processors
 from molprof.common.settings import AUTO, CaptureSettings
 from molprof.common.threads import default_threads
+from molprof.profiler.capture.graph_pass import captures_graphs, graphs_path
 from molprof.profiler.capture.passes import Progress, Report
 from molprof.profiler.capture.run import CapturedRun, CaptureResult
 from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, trace_stem
@@ -150,6 +151,9 @@ def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterato
             tell(run, problem)
         else:
             yield result
+    for run in runs:
+        if run.name not in problems:
+            run.record_graphs()
     if problems:
         raise _first(problems) if len(runs) > 1 else problems[runs[0].name]
 
@@ -174,6 +178,8 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
             left = incomplete_path(output.path)
             # What the last failure left may be replaced: fixing a processor takes many tries.
             check_output(left, output.force or is_incomplete(left))
+    if captures_graphs(settings, on_gpu(resolve_device(settings.device))):
+        check_output(graphs_path(output.path), output.force)
 
 
 def _check_device(settings: CaptureSettings) -> None:
