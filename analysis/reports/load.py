@@ -19,10 +19,11 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.analysis.reader.open import open_trace, wrong_value
 from molprof.analysis.reader.source import STDIN
-from molprof.analysis.reports.cache import decode_report, encode_report, read_report, report_key, write_report
+from molprof.analysis.reports.cache import decode_report, read_report, report_key, write_report
 from molprof.common import errors
+from molprof.common.errors import MolprofError
 from molprof.common.memory import processors
-from molprof.common.served import answer, ask
+from molprof.common.served import answer, ask, error_fields, error_from
 from molprof.queries import PACKAGE, modules
 
 # Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves; with more,
@@ -104,18 +105,54 @@ def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
         reports.update({path: load_report(path, options) for path in missing})
     else:
         options = replace(options, processes=max(1, processors() // workers))
-        with ThreadPoolExecutor(max_workers=workers) as pool:
-            made = pool.map(lambda path: _remote(path, options), missing)
-            reports.update(zip(missing, made, strict=True))
+        made = _loaded_by(_shares(missing, workers), options)
+        for path in missing:
+            one = made[path]
+            if isinstance(one, MolprofError):
+                raise one
+            reports[path] = one
     return [report for path in paths if (report := reports[path]) is not None]
 
 
-def _remote(path: Path, options: ReportOptions) -> Report:
-    if str(path) == STDIN:  # only this process has standard input
+def _shares(paths: Sequence[Path], workers: int) -> list[list[Path]]:
+    """The paths shared out so that each worker reads about as much; the first share is this process's."""
+    sizes = {path: path.stat().st_size if path.is_file() else 0 for path in paths}
+    shares: list[list[Path]] = [[] for _ in range(workers)]
+    # Only this process has standard input.
+    for path in sorted(paths, key=lambda path: (str(path) != STDIN, -sizes[path])):
+        least = min(shares, key=lambda share: (sum(map(sizes.__getitem__, share)), len(share)))
+        (shares[0] if str(path) == STDIN else least).append(path)
+    return [share for share in shares if share]
+
+
+def _loaded_by(shares: Sequence[Sequence[Path]], options: ReportOptions) -> dict[Path, Report | MolprofError]:
+    """What became of each path: one share is read here, each other in a process of its own."""
+    with ThreadPoolExecutor(max_workers=len(shares)) as pool:
+        others = [pool.submit(_remote, share, options) for share in shares[1:]]
+        found = {path: _tried(path, options) for path in shares[0]}
+        for share, other in zip(shares[1:], others, strict=True):
+            found.update(zip(share, other.result(), strict=True))
+    return found
+
+
+def _tried(path: Path, options: ReportOptions) -> Report | MolprofError:
+    try:
         return load_report(path, options)
-    request = msgspec.json.encode([str(path), asdict(options)])
+    except MolprofError as error:
+        return error
+
+
+def _remote(paths: Sequence[Path], options: ReportOptions) -> list[Report | MolprofError]:
+    request = msgspec.json.encode([list(map(str, paths)), asdict(options)])
     hint = "if memory ran out, read the traces one by one with molprof report"
-    return decode_report(ask(f"{__name__}:serve", request, str(path), hint))
+    replies = msgspec.json.decode(
+        ask(f"{__name__}:serve", request, " or ".join(map(str, paths)), hint), type=list[msgspec.Raw]
+    )
+    return [_received(bytes(reply)) for reply in replies]
+
+
+def _received(reply: bytes) -> Report | MolprofError:
+    return error_from(msgspec.json.decode(reply)) if reply[:1] == b"[" else decode_report(reply)
 
 
 def serve() -> None:
@@ -124,5 +161,7 @@ def serve() -> None:
 
 
 def _served(request: bytes) -> bytes:
-    path, options = msgspec.json.decode(request)
-    return encode_report(load_report(Path(path), ReportOptions(**options)))
+    paths, options = msgspec.json.decode(request)
+    tried = (_tried(Path(path), ReportOptions(**options)) for path in paths)
+    # A report is an object, so an error is a list.
+    return msgspec.json.encode([error_fields(one) if isinstance(one, MolprofError) else one for one in tried])

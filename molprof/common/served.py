@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -23,8 +23,7 @@ def ask(target: str, request: bytes, subject: str, hint: str) -> bytes:
     if process.returncode == 0 and process.stdout[:1] == b"+":
         return reply
     if process.returncode == 0 and process.stdout[:1] == b"-":
-        kind, message, own_hint = msgspec.json.decode(reply)
-        raise getattr(errors, kind)(message, hint=own_hint)
+        raise error_from(msgspec.json.decode(reply))
     reason = why_failed(process.returncode, process.stderr.decode("utf-8", "replace"))
     raise errors.EngineError(f"the process that read {subject} failed: {reason}", hint=hint)
 
@@ -35,5 +34,16 @@ def answer(make: Callable[[bytes], bytes]) -> None:
     try:
         reply = b"+" + make(request)
     except errors.MolprofError as error:
-        reply = b"-" + msgspec.json.encode([type(error).__name__, str(error), error.hint])
+        reply = b"-" + msgspec.json.encode(error_fields(error))
     sys.stdout.buffer.write(reply)
+
+
+def error_fields(error: errors.MolprofError) -> list[str | None]:
+    """Return what `error_from` makes the error from again."""
+    return [type(error).__name__, str(error), error.hint]
+
+
+def error_from(fields: Sequence[str | None]) -> errors.MolprofError:
+    kind, message, hint = fields
+    made: errors.MolprofError = getattr(errors, str(kind))(message, hint=hint)
+    return made
