@@ -119,9 +119,13 @@ class Engine:
         return None if state is None else self._sequence.to_bytes(SEQUENCE_BYTES, "little") + state
 
     def ask_ahead(self, queries: Sequence[str]) -> None:
-        """Has a copy of this process, if there can be one, answer `queries` now; `query` takes each answer once."""
+        """Has a copy of this process, if there can be one, answer `queries` now; `query` takes the answers."""
         if self._transport is not None and self._transport.is_embedded and self._ahead is None and can_copy():
             self._ahead = Ahead(self.query, queries)
+
+    def is_ahead(self, sql: str) -> bool:
+        """Whether a copy of this process answers it: what it does not comes first, while the copy works."""
+        return self._ahead is not None and self._ahead.knows(sql)
 
     def relay(self, requests: bytes) -> bytes:
         """The replies to a `TraceProcessorRpcStream` of another client, from any thread. Raises EngineError."""

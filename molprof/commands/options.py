@@ -211,7 +211,7 @@ def fail_if_option(example: str) -> Callable[[_F], _F]:
         "thresholds",
         multiple=True,
         metavar="THRESHOLD",
-        help=f"Exit with 1 if it holds, such as {example}; 'uncertain': if a figure is not exact. Repeatable. "
+        help=f"Exit with 1 if it holds, such as {example}; 'uncertain>5%': if a figure may be off by more. Repeatable. "
         "The first column of molprof compare A B --format csv lists the figures.",
     )
 

@@ -19,6 +19,7 @@ from molprof.common.molecule_records import MaskedLogits
 from molprof.common.settings import CaptureSettings
 from molprof.common.values import counted, now
 from molprof.profiler.capture.account import molecule_runs, resolved, static_cache_notes
+from molprof.profiler.capture.graph_pass import graph_pass
 from molprof.profiler.capture.passes import Passes, Report
 from molprof.profiler.capture.recorded_pass import check_window, choose_window, kept_recording, recorded_pass
 from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, token_events, write_trace
@@ -44,7 +45,7 @@ class CaptureResult:
 
 
 class CapturedRun:
-    """One run: call `warm_up`, `timed_pass` as often as there are repeats, `unmarked_pass`, then `record`.
+    """One run: `warm_up`, `timed_pass` as often as there are repeats, `unmarked_pass`, `record`, `record_graphs`.
 
     Passes of other runs may come between them, also of the same model.
 
@@ -125,6 +126,10 @@ class CapturedRun:
                 return self._record(raw, session, Machine(processors(), before, self._spans))
             except ProcessorError as problem:
                 raise kept_recording(self.output, self.passes, raw(), problem) from problem
+
+    def record_graphs(self) -> None:
+        """The pass that records the capture of CUDA graphs, where the run has any. After all recorded passes."""
+        graph_pass(self.passes, self.output, self._results[0].batches[0].steps)
 
     def failed(self, problem: MolprofError) -> MolprofError:
         """What to raise for a failure of a pass before `record`; the steps before a processor's failure are kept."""
