@@ -151,6 +151,7 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
     help="Steps of the first batch to record.  [default: 20 from step 20 on]",
 )
 @_setting("--full", is_flag=True, help="Record every step of every batch; the trace gets large.")
+@_setting("--modules", is_flag=True, help="Record modules too, for molprof report --by module.")
 @_setting("--stacks", is_flag=True, help="Record modules and Python functions too, for molprof report --by.")
 @_setting(
     "--disagreement", is_flag=True, help="Record what the model would have chosen, token by token, in an untimed pass."

@@ -81,6 +81,7 @@ class CaptureSettings:
     # first and last step to record, of the first batch; None: see `recorded_pass.choose_window`
     window: tuple[int, int] | None = None
     full: bool = False
+    modules: bool = False  # of the Python functions that stacks record, those of modules
     stacks: bool = False
     disagreement: bool = False
     template_threads: int | None = None  # None: see `templates.default_threads`

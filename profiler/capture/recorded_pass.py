@@ -15,6 +15,7 @@ import torch
 from molprof.common.errors import ProcessorError, RunError, UsageError
 from molprof.common.manifest import INCOMPLETE_KEY, Window
 from molprof.profiler.capture.passes import Passes
+from molprof.profiler.capture.python_functions import keep_modules
 from molprof.profiler.capture.tracefile import (
     OutputFile,
     Steps,
@@ -187,7 +188,8 @@ def record_steps(
     whole: with stacks and shapes, whatever the settings say.
     """
     device = passes.runner.loaded.target.device
-    profile = functools.partial(profiler_of, device, whole or passes.runner.settings.stacks, whole)
+    settings = passes.runner.settings
+    profile = functools.partial(profiler_of, device, whole or settings.stacks or settings.modules, whole)
     if on_gpu(device):
         # The first recording of a process sets up CUPTI, which takes seconds: do that before the pass.
         with profile():
@@ -206,6 +208,8 @@ def record_steps(
             marks.profiler.export_chrome_trace(str(raw))
         except (OSError, RuntimeError) as problem:
             raise RunError(f"torch could not export its trace: {problem}", hint="is the disk full?") from problem
+        if settings.modules and not settings.stacks and not whole and raw.exists():
+            keep_modules(raw)
     if failure is not None:
         raise failure
     if marks.profiler is None:
