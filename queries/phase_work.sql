@@ -13,8 +13,6 @@ INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.placement;
 
-INCLUDE PERFETTO MODULE molprof.step_placement;
-
 -- One row per phase, in order of start, then one for what is outside any phase (phase_id null).
 CREATE PERFETTO TABLE molprof_phase_work(
   -- The phase's slice; null for what is outside any phase.
@@ -44,20 +42,6 @@ CREATE PERFETTO TABLE molprof_phase_work(
 )
 AS
 WITH
-  -- Without GPU calls, they have been looked up for the steps.
-  leaf AS (
-    SELECT id
-    FROM _molprof_placeable_operator
-    UNION ALL
-    SELECT operator.id
-    FROM (
-      SELECT
-        1
-      WHERE
-        EXISTS(SELECT 1 FROM molprof_gpu_call)
-    )
-    CROSS JOIN molprof_leaf_operator AS operator
-  ),
   fact AS (
     SELECT
       place.phase_id,
@@ -76,7 +60,7 @@ WITH
     FROM molprof_work_without_call
     UNION ALL
     SELECT place.phase_id, 0, 0, 0, 0, 0, 0, 1
-    FROM leaf
+    FROM molprof_leaf_operator AS leaf
     LEFT JOIN molprof_call_phase AS place
       ON place.id = leaf.id
     UNION ALL

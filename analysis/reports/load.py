@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -20,11 +21,11 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.analysis.reader.open import open_trace, wrong_value
 from molprof.analysis.reader.source import STDIN
-from molprof.analysis.reports.cache import decode_report, read_report, report_key, write_report
+from molprof.analysis.reports.cache import decode_report, encode_report, read_report, report_key, write_report
 from molprof.common import errors
 from molprof.common.errors import MolprofError
 from molprof.common.memory import processors
-from molprof.common.served import answer, ask, error_fields, error_from
+from molprof.common.served import Served, answer
 from molprof.queries import PACKAGE, modules
 
 # Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves; with more,
@@ -112,7 +113,7 @@ def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
         reports.update({path: load_report(path, options) for path in missing})
     else:
         options = replace(options, processes=max(1, processors() // workers))
-        made = _loaded_by(_shares(missing, workers), options)
+        made = _shared_out(missing, workers, options)
         for path in missing:
             one = made[path]
             if isinstance(one, MolprofError):
@@ -121,63 +122,57 @@ def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
     return [report for path in paths if (report := reports[path]) is not None]
 
 
-def _shares(paths: Sequence[Path], workers: int) -> list[list[Path]]:
-    """The paths shared out so that each worker reads about as much; the first share is this process's."""
-    sizes = {path: path.stat().st_size if path.is_file() else 0 for path in paths}
-    shares: list[list[Path]] = [[] for _ in range(workers)]
-    # Only this process has standard input.
-    for path in sorted(paths, key=lambda path: (str(path) != STDIN, -sizes[path])):
-        least = min(shares, key=lambda share: (sum(map(sizes.__getitem__, share)), len(share)))
-        (shares[0] if str(path) == STDIN else least).append(path)
-    return [share for share in shares if share]
+def _shared_out(paths: Sequence[Path], workers: int, options: ReportOptions) -> dict[Path, Report | MolprofError]:
+    """What became of each path. This process is one of the workers, so that one start less is waited for."""
+    left = deque(path for path in paths if str(path) != STDIN)
+    found: dict[Path, Report | MolprofError] = {}
 
+    def read(path: Path, served: Served | None) -> None:
+        try:
+            if served is None:
+                found[path] = load_report(path, options)
+            else:
+                found[path] = decode_report(served.ask(request_of(path, options), str(path)))
+        except MolprofError as error:
+            found[path] = error
 
-def _loaded_by(shares: Sequence[Sequence[Path]], options: ReportOptions) -> dict[Path, Report | MolprofError]:
-    """What became of each path: one share is read here, each other in a process of its own."""
-    with ThreadPoolExecutor(max_workers=len(shares)) as pool:
-        others = [pool.submit(_remote, share, options) for share in shares[1:]]
-        found = {path: _tried(path, options) for path in shares[0]}
-        for share, other in zip(shares[1:], others, strict=True):
-            found.update(zip(share, other.result(), strict=True))
+    def work(served: Served | None) -> None:
+        while True:
+            try:
+                path = left.popleft()
+            except IndexError:
+                return
+            read(path, served)
+
+    others = [Served(SERVE, SERVE_HINT) for _ in range(workers - 1)]
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        try:
+            waiting = [pool.submit(work, served) for served in others]
+            for path in paths:
+                if str(path) == STDIN:  # only this process has standard input
+                    read(path, None)
+            work(None)
+            for future in waiting:
+                future.result()
+        finally:
+            for served in others:  # an interrupt waits for none of them
+                served.kill()
+            pool.shutdown()
+            for served in others:
+                served.close()
     return found
-
-
-def _tried(path: Path, options: ReportOptions) -> Report | MolprofError:
-    try:
-        return load_report(path, options)
-<<<<<<< HEAD
-    except MolprofError as error:
-        return error
-
-
-def _remote(paths: Sequence[Path], options: ReportOptions) -> list[Report | MolprofError]:
-    request = msgspec.json.encode([list(map(str, paths)), asdict(options)])
-    hint = "if memory ran out, read the traces one by one with molprof report"
-    replies = msgspec.json.decode(
-        ask(f"{__name__}:serve", request, " or ".join(map(str, paths)), hint), type=list[msgspec.Raw]
-    )
-    return [_received(bytes(reply)) for reply in replies]
-
-
-def _received(reply: bytes) -> Report | MolprofError:
-    return error_from(msgspec.json.decode(reply)) if reply[:1] == b"[" else decode_report(reply)
-=======
-    return decode_report(ask(SERVE, request_of(path, options), str(path), SERVE_HINT))
 
 
 def request_of(path: Path, options: ReportOptions) -> bytes:
     """What `SERVE` answers with the encoded report of a trace."""
     return msgspec.json.encode([str(path), asdict(options)])
->>>>>>> main
 
 
 def serve() -> None:
-    """In the other process: answer a request of `_remote`."""
+    """In the other process: answer requests for reports."""
     answer(_served)
 
 
 def _served(request: bytes) -> bytes:
-    paths, options = msgspec.json.decode(request)
-    tried = (_tried(Path(path), ReportOptions(**options)) for path in paths)
-    # A report is an object, so an error is a list.
-    return msgspec.json.encode([error_fields(one) if isinstance(one, MolprofError) else one for one in tried])
+    path, options = msgspec.json.decode(request)
+    return encode_report(load_report(Path(path), ReportOptions(**options)))

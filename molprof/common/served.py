@@ -5,13 +5,9 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-<<<<<<< HEAD
-from collections.abc import Callable, Sequence
-=======
 import tempfile
 from collections.abc import Callable
 from typing import IO
->>>>>>> main
 
 import msgspec
 
@@ -80,48 +76,6 @@ class Served:
 
 
 def ask(target: str, request: bytes, subject: str, hint: str) -> bytes:
-<<<<<<< HEAD
-    """Return what `target` (`module:function`, which calls `answer`) makes of `request` in another process.
-
-    subject, hint: what the process is about, and what to do should it fail. Raises the MolprofError that it raised, or
-    EngineError if it ended otherwise.
-    """
-    process = subprocess.run(call_line(target), input=request, capture_output=True, check=False)
-    size, reply = int.from_bytes(process.stdout[:_SIZE_BYTES], "big"), process.stdout[_SIZE_BYTES:]
-    whole = process.returncode == 0 and len(reply) == size
-    if whole and reply[:1] == b"+":
-        return reply[1:]
-    if whole and reply[:1] == b"-":
-        raise error_from(msgspec.json.decode(reply[1:]))
-    if process.returncode == 0:
-        reason = f"its answer was cut off after {len(reply)} of {size} bytes"
-    else:
-        reason = why_failed(process.returncode, process.stderr.decode("utf-8", "replace"))
-    raise errors.EngineError(f"the process that read {subject} failed: {reason}", hint=hint)
-
-
-def answer(make: Callable[[bytes], bytes]) -> None:
-    """In the other process: read the request on standard input, write the reply to standard output."""
-    request = sys.stdin.buffer.read()
-    try:
-        reply = b"+" + make(request)
-    except errors.MolprofError as error:
-        reply = b"-" + msgspec.json.encode(error_fields(error))
-    # Not sys.stdout: with PYTHONUNBUFFERED, Python drops what a write did not take.
-    with open(sys.stdout.fileno(), "wb", closefd=False) as output:
-        output.write(len(reply).to_bytes(_SIZE_BYTES, "big") + reply)
-
-
-def error_fields(error: errors.MolprofError) -> list[str | None]:
-    """Return what `error_from` makes the error from again."""
-    return [type(error).__name__, str(error), error.hint]
-
-
-def error_from(fields: Sequence[str | None]) -> errors.MolprofError:
-    kind, message, hint = fields
-    made: errors.MolprofError = getattr(errors, str(kind))(message, hint=hint)
-    return made
-=======
     """Return what `target` makes of one request, in a process of its own. Raises what `Served.ask` raises."""
     served = Served(target, hint)
     try:
@@ -153,4 +107,3 @@ def _read(stream: IO[bytes]) -> tuple[bytes, int]:
     """The next message and its whole size; less of it, or nothing, where the stream ends."""
     size = int.from_bytes(stream.read(_SIZE_BYTES), "big")
     return stream.read(size), size
->>>>>>> main
