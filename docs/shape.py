@@ -27,7 +27,7 @@ FOLDERS = {
 # column lists its floors from the lowest; rooms on one floor do not import each other.
 GROUND = "molprof.common"
 ANALYSIS = (
-    ("molprof.queries", "molprof.analysis.drift", "molprof.analysis.render"),
+    ("molprof.queries", "molprof.analysis.drift", "molprof.analysis.render", "molprof.analysis.sequence"),
     ("molprof.analysis.engine", "molprof.analysis.packets"),
     ("molprof.analysis.reader",),
     ("molprof.analysis.certificate",),

@@ -1,0 +1,255 @@
+"""What ran in a trace, in order: kernels, copies and sets with their origin, or leaf operators of a trace without GPU.
+
+Time is counted once: of work that runs beside earlier work of its device counts what is left after that has ended. So
+the times of all work and the gaps between add up to the time from the first start to the last end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import Query, query_row, query_rows
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.reader.open import open_trace, wrong_value
+from molprof.common.errors import EngineError, QueryError, TraceError
+from molprof.queries import PACKAGE, modules
+
+STEP, STEPS, TRACE = "step", "steps", "trace"
+REGIONS = (STEP, STEPS, TRACE)
+
+_ITEMS = Query(
+    "work_sequence",
+    """
+SELECT id, ts, dur, name, category, class, lane, operator, shape, module, layer, source, phase, step_id, known
+FROM molprof_sequence_item
+ORDER BY lane, ts, id
+""",
+)
+_STEPS = Query(
+    "typical_step",
+    """
+SELECT step.id, step.ts, step.dur, step.kind, step.name, typical.id IS NOT NULL AS typical
+FROM molprof_any_step AS step
+LEFT JOIN molprof_typical_step AS typical USING (id)
+ORDER BY step.ts, step.id
+""",
+)
+# Apart from the items.
+_SPAN = Query(
+    "devices", "SELECT IFNULL(SUM(span_ns), 0) AS span_ns, IFNULL(SUM(busy_ns), 0) AS busy_ns FROM molprof_device"
+)
+
+
+class Row(NamedTuple):
+    """A kernel, copy, set or leaf operator, as the engine has it."""
+
+    id: int
+    ts: int
+    dur: int
+    name: str
+    category: str
+    cls: str | None
+    lane: str
+    operator: str | None
+    shape: str | None
+    module: str | None
+    layer: int | None
+    source: str | None
+    phase: str | None
+    step_id: int | None
+    known: int
+
+
+class Step(NamedTuple):
+    """A recorded step."""
+
+    id: int
+    ts: int
+    dur: int
+    kind: str | None
+    name: str
+    typical: int
+
+
+class Item(NamedTuple):
+    """A row and what it adds to the time."""
+
+    row: Row
+    own_ns: int  # its time after all earlier work of its lane has ended
+    gap_ns: int  # time before it in which nothing ran
+
+
+@dataclass(frozen=True)
+class Strand:
+    """What one device, or process of operators, did in a step or in the whole trace."""
+
+    lane: str
+    kind: str | None  # of the step: decode, prefill and so on
+    items: tuple[Item, ...]
+    tail_ns: int  # nothing ran after the last one, up to the end of the step; 0 for GPU work, which has no such end
+    span_ns: int  # from its ends, not from its items
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A trace's rows by lane and start, and its steps by start."""
+
+    info: TraceInfo
+    rows: tuple[Row, ...]
+    steps: tuple[Step, ...]
+    device_ns: tuple[int, int]  # span and busy time of all devices
+
+    @property
+    def has_gpu(self) -> bool:
+        """The rows are GPU work."""
+        return bool(self.rows) and self.rows[0].category != "cpu_op"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of a trace that is compared."""
+
+    trace: Recorded
+    steps: tuple[Step, ...]  # none: the whole trace
+    strands: tuple[Strand, ...]
+    outside: tuple[int, int]  # pieces of work that are in no step, and their time; 0 where the whole trace is taken
+
+    @property
+    def span_ns(self) -> int:
+        return sum(strand.span_ns for strand in self.strands)
+
+
+def read_recorded(
+    path: str | os.PathLike[str], *, native_path: str | None = None, partial: bool = False
+) -> tuple[Recorded, tuple[str, ...]]:
+    """What ran in the trace at `path`, and notes about it. Arguments and errors are those of `open_trace`.
+
+    Raises:
+        TraceError: neither GPU work nor operators are recorded.
+    """
+    with open_trace(path, native_path=native_path, stacks=True, all_args=False, partial=partial) as (engine, info):
+        engine.register_package(PACKAGE, modules())
+        try:
+            recorded = _recorded(engine, info)
+        except QueryError as error:
+            raise wrong_value(engine, str(path), error) from error
+    if not recorded.rows:
+        raise TraceError(f"{path} records neither GPU work nor operators", "record it with torch.profiler")
+    return recorded, tuple(info.notes())
+
+
+def _recorded(engine: Engine, info: TraceInfo) -> Recorded:
+    rows = tuple(Row(*row) for row in query_rows(engine, _ITEMS)[1])
+    span = query_row(engine, _SPAN)
+    return Recorded(
+        info, rows, tuple(Step(*row) for row in query_rows(engine, _STEPS)[1]), (span["span_ns"], span["busy_ns"])
+    )
+
+
+def cut(recorded: Recorded, region: str) -> Part:
+    """The part of a trace that one of REGIONS names: its step of median duration, all its steps, or the whole trace.
+
+    Raises:
+        EngineError: the times do not add up to the devices' time.
+    """
+    chosen: tuple[Step, ...] = ()
+    if region != TRACE:
+        chosen = tuple(step for step in recorded.steps if region == STEPS or step.typical)
+    build = _gpu_strands if recorded.has_gpu else _operator_strands
+    strands = tuple(build(recorded.rows, chosen))
+    inside = sum(len(strand.items) for strand in strands)
+    own_ns = sum(item.row.dur for strand in strands for item in strand.items)
+    part = Part(
+        recorded, chosen, strands, (len(recorded.rows) - inside, sum(row.dur for row in recorded.rows) - own_ns)
+    )
+    if region == TRACE and recorded.has_gpu and part.span_ns != recorded.device_ns[0]:
+        raise EngineError(
+            f"{recorded.info.path}: the work and gaps take {part.span_ns} ns, the devices {recorded.device_ns[0]} ns"
+        )
+    return part
+
+
+def _gpu_strands(rows: Sequence[Row], steps: Sequence[Step]) -> Iterator[Strand]:
+    """A strand of each device; with steps one of each step, whose first gap goes back to the work before it."""
+    by_step: dict[tuple[int, str], list[int]] = {}
+    timed: list[Item] = []
+    ends: list[int] = []  # latest end up to and with each row
+    lanes = []
+    for lane, group in groupby(rows, key=lambda row: row.lane):
+        lanes.append(lane)
+        first = len(timed)
+        of_lane = list(group)
+        timed += _timed(of_lane, None)
+        for row in of_lane:
+            ends.append(max(ends[-1], row.ts + row.dur) if len(ends) > first else row.ts + row.dur)
+        if not steps:
+            yield Strand(lane, None, tuple(timed[first:]), 0, ends[-1] - of_lane[0].ts)
+        for place, step_id in enumerate(_placed(of_lane), first):
+            if step_id is not None:
+                by_step.setdefault((step_id, lane), []).append(place)
+    for step in steps:
+        for lane in lanes:
+            places = by_step.get((step.id, lane), [])
+            if places:
+                items = tuple(timed[place] for place in places)
+                yield Strand(lane, step.kind, items, 0, sum(_run_spans(timed, ends, places)))
+
+
+def _run_spans(timed: Sequence[Item], ends: Sequence[int], places: Sequence[int]) -> Iterator[int]:
+    """Of each run of neighbours the time from the end of the work before it to its own end."""
+    for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
+        numbers = [place for _, place in run]
+        row = timed[numbers[0]].row
+        is_first = numbers[0] == 0 or timed[numbers[0] - 1].row.lane != row.lane
+        yield ends[numbers[-1]] - (row.ts if is_first else ends[numbers[0] - 1])
+
+
+def _placed(rows: Sequence[Row]) -> list[int | None]:
+    """The step of each row of a device; work whose call is not recorded is in the step that is around it."""
+    placed = [row.step_id for row in rows]
+    last: int | None = None  # place of the last row whose call is recorded
+    for place, row in enumerate(rows):
+        if not row.known:
+            continue
+        if last is not None and rows[last].step_id == row.step_id:
+            placed[last + 1 : place] = [row.step_id] * (place - last - 1)
+        last = place
+    return placed
+
+
+def _operator_strands(rows: Sequence[Row], steps: Sequence[Step]) -> Iterator[Strand]:
+    """A strand of each process; with steps one of each step, from its start to its end."""
+    by_step: dict[int, list[Row]] = {}
+    for row in rows:
+        if row.step_id is not None:
+            by_step.setdefault(row.step_id, []).append(row)
+    for step in steps:
+        inside = by_step.get(step.id, [])
+        lanes = list(dict.fromkeys(row.lane for row in inside)) or [""]
+        for lane in lanes:
+            items = tuple(_timed([row for row in inside if row.lane == lane], (step.ts, step.ts + step.dur)))
+            last = max((min(item.row.ts + item.row.dur, step.ts + step.dur) for item in items), default=step.ts)
+            yield Strand(lane, step.kind, items, step.ts + step.dur - last, step.dur)
+    if not steps:
+        for lane, group in groupby(rows, key=lambda row: row.lane):
+            of_lane = list(group)
+            end = max(row.ts + row.dur for row in of_lane)
+            yield Strand(lane, None, tuple(_timed(of_lane, None)), 0, end - of_lane[0].ts)
+
+
+def _timed(rows: Iterable[Row], ends: tuple[int, int] | None) -> Iterator[Item]:
+    """What each row of a lane adds to its time, within these ends if any are given."""
+    busy_ns: Any = None if ends is None else ends[0]
+    for row in rows:
+        start, end = row.ts, row.ts + row.dur
+        if ends is not None:
+            start, end = min(start, ends[1]), min(end, ends[1])
+        if busy_ns is None:
+            busy_ns = start
+        yield Item(row, max(0, end - max(start, busy_ns)), max(0, start - busy_ns))
+        busy_ns = max(busy_ns, end)

@@ -1,0 +1,1 @@
+"""Sequences of kernels or operators: two of them aligned."""

@@ -1,0 +1,171 @@
+"""Two sequences aligned: which place of one belongs to which place of the other, in order.
+
+An alignment is a longest common subsequence of keys. Its length is counted with the bits of whole numbers, one bit for
+each place of the first sequence and one pass over them for each place of the other (H. Hyyrö, "Bit-parallel LCS-length
+computation revisited", 2004), and the pairs are found by halving (D. S. Hirschberg, "A linear space algorithm for
+computing maximal common subsequences", 1975). So memory grows with the sum of the lengths, not with their product.
+Sequences too long even for that are aligned window by window.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+# Keys of one level: of each place of the first and of the other sequence. None belongs to nothing.
+Level = tuple[Sequence[Hashable | None], Sequence[Hashable | None]]
+_Pair = tuple[int, int]
+
+# Product of lengths up to which all bits of a table are kept, 8 MB; beyond it the longer way by halving.
+_TABLE = 1 << 26
+# Product of lengths that is aligned as a whole, some seconds. Beyond it windows of WINDOW places follow each other.
+_WHOLE = 2 * 10**10
+WINDOW = 1 << 16
+# Bits of a key are kept where it occurs so often; those of rarer ones are made when needed, or memory would grow with
+# the number of keys times the length.
+_OFTEN = 64
+
+
+class Match(NamedTuple):
+    """A place of each sequence that belong together, and the number of the level whose keys are equal."""
+
+    first: int
+    other: int
+    level: int
+
+
+def align(first: Sequence[Hashable | None], other: Sequence[Hashable | None]) -> list[_Pair]:
+    """Places with equal keys, in order: a longest common subsequence, of very long sequences a long one."""
+    # What the other one lacks cannot belong to anything.
+    common = (set(first) & set(other)) - {None}
+    numbers = {key: number for number, key in enumerate(common)}
+    here = [(place, numbers[key]) for place, key in enumerate(first) if key in numbers]
+    there = [(place, numbers[key]) for place, key in enumerate(other) if key in numbers]
+    pairs = _windows([number for _, number in here], [number for _, number in there])
+    return [(here[one][0], there[two][0]) for one, two in pairs]
+
+
+def align_by(levels: Sequence[Level]) -> list[Match]:
+    """Places that belong together, in order: by the keys of the first level, then in each gap by the next level's.
+
+    All levels are of the same two sequences; a level should tell less apart than the one before it.
+    """
+    found: list[Match] = []
+    for number, (first, other) in enumerate(levels):
+        more = list(found)
+        for here, there in gaps(found, len(first), len(other)):
+            if here and there:
+                pairs = align(first[here.start : here.stop], other[there.start : there.stop])
+                more += [Match(here.start + one, there.start + two, number) for one, two in pairs]
+        found = sorted(more)
+    return found
+
+
+def gaps(matches: Sequence[Match], first: int, other: int) -> Iterator[tuple[range, range]]:
+    """The places of two sequences of these lengths before each match and after the last, which may be none."""
+    one = two = 0
+    for match in matches:
+        yield range(one, match.first), range(two, match.other)
+        one, two = match.first + 1, match.other + 1
+    yield range(one, first), range(two, other)
+
+
+def _windows(first: list[int], other: list[int]) -> Iterator[_Pair]:
+    """Pairs of places. Of what is too long, the first half of a window counts, and the next begins behind it."""
+    one = two = 0
+    while (len(first) - one) * (len(other) - two) > _WHOLE:
+        ends = one + WINDOW, two + WINDOW
+        half = one + WINDOW // 2, two + WINDOW // 2
+        for pair in _pairs(first[one : ends[0]], other[two : ends[1]], one, two):
+            if pair[0] >= half[0] or pair[1] >= half[1]:
+                break
+            yield pair
+            one, two = pair[0] + 1, pair[1] + 1
+        if one < half[0] and two < half[1]:
+            # Nothing belongs together in the rest of the half.
+            one, two = half
+    yield from _pairs(first[one:], other[two:], one, two)
+
+
+def _pairs(first: Sequence[int], other: Sequence[int], one: int, two: int) -> Iterator[_Pair]:
+    """Pairs of a longest common subsequence, whose places begin at one and two."""
+    begin, end = 0, 0
+    shorter = min(len(first), len(other))
+    while begin < shorter and first[begin] == other[begin]:
+        yield one + begin, two + begin
+        begin += 1
+    while end < shorter - begin and first[-1 - end] == other[-1 - end]:
+        end += 1
+    here, there = first[begin : len(first) - end], other[begin : len(other) - end]
+    if here and there:
+        if len(here) * len(there) <= _TABLE:
+            yield from _by_table(here, there, one + begin, two + begin)
+        else:
+            yield from _by_halves(here, there, one + begin, two + begin)
+    for place in range(end, 0, -1):
+        yield one + len(first) - place, two + len(other) - place
+
+
+def _by_halves(first: Sequence[int], other: Sequence[int], one: int, two: int) -> Iterator[_Pair]:
+    """The place of the first sequence at which the halves of the other have most in common with its two parts."""
+    if len(first) > len(other):
+        # The longer one is halved.
+        for there, here in _by_halves(other, first, two, one):
+            yield here, there
+        return
+    middle = len(other) // 2
+    before = _lengths(first, other[:middle])
+    after = _lengths(first[::-1], other[middle:][::-1])
+    cut = int(np.argmax(before + after[::-1]))
+    yield from _pairs(first[:cut], other[:middle], one, two)
+    yield from _pairs(first[cut:], other[middle:], one + cut, two + middle)
+
+
+def _lengths(first: Sequence[int], other: Sequence[int]) -> np.ndarray:
+    """Of each beginning of the first sequence, the empty one too, how much it has in common with the other."""
+    (bits,) = deque(_rows(first, other), maxlen=1)
+    data = np.frombuffer(bits.to_bytes(len(first) // 8 + 1, "little"), dtype=np.uint8)
+    ones = np.unpackbits(data, bitorder="little", count=len(first))
+    return np.concatenate(([0], np.cumsum(1 - ones.astype(np.int64))))
+
+
+def _by_table(first: Sequence[int], other: Sequence[int], one: int, two: int) -> Iterator[_Pair]:
+    """Pairs by walking back through the bits of all rows."""
+    rows = list(_rows(first, other))
+    here, there = len(first), len(other)
+    found = []
+    while here and there:
+        if rows[there - 1] >> (here - 1) & 1:
+            here -= 1
+        elif there > 1 and not rows[there - 2] >> (here - 1) & 1:
+            there -= 1
+        else:
+            here, there = here - 1, there - 1
+            found.append((one + here, two + there))
+    yield from reversed(found)
+
+
+def _rows(first: Sequence[int], other: Sequence[int]) -> Iterator[int]:
+    """After each place of the other sequence a bit for each of the first: 0 where one more is in common up to there."""
+    places: defaultdict[int, list[int]] = defaultdict(list)
+    for place, key in enumerate(first):
+        places[key].append(place)
+    size = len(first) // 8 + 1
+    kept = {key: _bits(places[key], size) for key, count in Counter(first).items() if count >= _OFTEN}
+    bits = full = (1 << len(first)) - 1
+    for key in other:
+        if key in places:
+            used = bits & (kept[key] if key in kept else _bits(places[key], size))
+            bits = (bits + used | bits - used) & full
+        yield bits
+
+
+def _bits(places: Sequence[int], size: int) -> int:
+    """A number with these bits."""
+    data = bytearray(size)
+    for place in places:
+        data[place >> 3] |= 1 << (place & 7)
+    return int.from_bytes(data, "little")
