@@ -6,6 +6,7 @@ from molprof.analysis.engine.package import Query
 from molprof.analysis.figures.checks import DEVICES
 from molprof.analysis.figures.counters import COUNTERS
 from molprof.analysis.figures.figure import Figure
+from molprof.analysis.figures.graphs import GRAPHS
 from molprof.analysis.figures.kernels import KERNELS, LAUNCHES, WORK
 from molprof.analysis.figures.model import Report, Table
 from molprof.analysis.figures.settings import SETTINGS
@@ -19,9 +20,9 @@ FIGURES: tuple[Figure, ...] = (*SETTINGS, *TIMES, *TOKENS, *LAUNCHES, *KERNELS, 
 COMPARED = {figure.id: figure for figure in FIGURES if figure.compared}
 # Metrics of --fail-if and predictions, by id.
 METRICS = {name: figure for name, figure in COMPARED.items() if figure.unit != "text"}
-# Tables by name: those that several read, then those of single figures.
+# Tables by name: those that several read, those of graphs, then those of single figures.
 TABLES: dict[str, TableQuery] = {
-    table.name: table for table in (*SHARED, *(table for figure in FIGURES for table in figure.tables))
+    table.name: table for table in (*SHARED, *GRAPHS, *(table for figure in FIGURES for table in figure.tables))
 }
 # What a report asks that a copy of the process may answer.
 QUERIES: tuple[Query, ...] = (DEVICES, *(table.query for table in TABLES.values()))

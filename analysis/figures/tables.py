@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +22,7 @@ class TableQuery:
     needs_run: bool = False  # only for a run that molprof captured
     beside: Literal["any"] | None = None  # as of Query
     shown: bool = True  # people see it; else it only holds what a figure is read from
+    made: Callable[[Table], Table] | None = None  # what becomes of the rows
 
     @property
     def query(self) -> Query:
@@ -29,7 +31,8 @@ class TableQuery:
     def read(self, engine: Engine, has_run: bool) -> Table:
         """The table; without rows where it needs a run and there is none."""
         columns, rows = query_rows(engine, self.query) if has_run or not self.needs_run else ((), ())
-        return Table(self.name, self.title, columns, rows)
+        table = Table(self.name, self.title, columns, rows)
+        return table if self.made is None else self.made(table)
 
 
 STEPS = TableQuery(

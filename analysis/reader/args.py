@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from molprof.analysis.reader.events import COLLECTIVE_ARGS, NUMBERS, SIZE_ARGS, WHOLE_CATEGORIES
+from molprof.analysis.reader.events import COLLECTIVE_ARGS, GRAPH_ARGS, NUMBERS, SIZE_ARGS, WHOLE_CATEGORIES
 from molprof.analysis.reader.text import exact_float
 
 # What the annotations around collectives begin with; gloo and mpi run on the CPU.
@@ -25,7 +25,7 @@ def usable_args(category: str | None, name: str | None, text: bytes) -> bytes:
     if not odd or category in WHOLE_CATEGORIES:
         return text
     args = _decode(text)
-    for key in (*NUMBERS, *COLLECTIVE_ARGS):
+    for key in (*NUMBERS, *COLLECTIVE_ARGS, *GRAPH_ARGS):
         if isinstance(args.get(key), (bool, list, dict)):
             args[key] = _encode(args[key]).decode()
     for key in SIZE_ARGS:

@@ -22,9 +22,11 @@ COLLECTIVE_ARGS = (
     "Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Process Group Name",
     "Process Group Ranks", "Seq",
 )  # fmt: skip
+# Of the work of a graph; the annotation is what torch's annotations of graphs name it.
+GRAPH_ARGS = ("graph id", "graph node id", "annotation")
 # Of the annotations around collectives alone: where older versions of torch record sizes.
 SIZE_ARGS = ("Input Dims", "Input type")
-NEEDED_ARGS = (*NUMBERS, "name", *COLLECTIVE_ARGS, *SIZE_ARGS)
+NEEDED_ARGS = (*NUMBERS, "name", *COLLECTIVE_ARGS, *GRAPH_ARGS, *SIZE_ARGS)
 # Categories whose args are kept whole: molprof's own token tracks.
 WHOLE_CATEGORIES = ("molprof.sequence", "molprof.token")
 # Categories whose args no module reads; most events have one of them.

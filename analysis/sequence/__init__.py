@@ -1,1 +1,1 @@
-"""Sequences of kernels or operators: two of them aligned."""
+"""Sequences of kernels or operators: two of them aligned, blocks that repeat in one."""

@@ -37,7 +37,7 @@ from molprof.commands.options import (
     "--of",
     "region",
     type=click.Choice(("step", "steps", "trace")),
-    help="What --by compares: the step of median time, all steps or the whole trace. [default: the step, if both mark any]",
+    help="What --by compares: the step of median time (default if both mark steps), all steps, or the trace.",
 )
 @given_options
 @reading_options
