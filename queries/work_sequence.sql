@@ -1,4 +1,4 @@
--- What ran, in order: GPU work, or leaf operators where no GPU work is recorded, each with its origin and step.
+-- What ran, in order: GPU work, or operators where no GPU work is recorded, each with its origin and step.
 --
 -- Example:
 --   SELECT lane, ts, dur, class, operator, module, name
@@ -10,19 +10,19 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
 
-INCLUDE PERFETTO MODULE molprof.operators;
-
 INCLUDE PERFETTO MODULE molprof.origin;
 
 INCLUDE PERFETTO MODULE molprof.step_placement;
 
--- Leaf operators of a trace without GPU work.
+-- Operators of a trace without GPU work.
 CREATE PERFETTO TABLE _molprof_sequence_operator AS
 SELECT
-  leaf.id,
-  leaf.ts,
-  leaf.dur,
-  leaf.name,
+  slice.id,
+  slice.ts,
+  slice.dur,
+  IFNULL(slice.name, '(no name)') AS name,
+  slice.arg_set_id,
+  slice.track_id,
   thread.upid
 FROM (
   SELECT
@@ -30,17 +30,17 @@ FROM (
   WHERE
     NOT EXISTS(SELECT 1 FROM molprof_gpu_work)
 )
-CROSS JOIN molprof_leaf_operator AS leaf
-JOIN slice
-  USING (id)
+CROSS JOIN slice
 JOIN thread_track
   ON thread_track.id = slice.track_id
 JOIN thread
   USING (utid)
+WHERE
+  slice.category = 'cpu_op'
 ORDER BY
-  leaf.id;
+  slice.id;
 
--- One row per kernel, copy and set; per leaf operator where none of these is recorded.
+-- One row per kernel, copy and set; per operator where none of these is recorded.
 CREATE PERFETTO VIEW molprof_sequence_item(
   -- The slice.
   id JOINID(slice.id),
@@ -56,6 +56,8 @@ CREATE PERFETTO VIEW molprof_sequence_item(
   class STRING,
   -- What runs one after the other: the device, or for operators the process.
   lane STRING,
+  -- Track of an operator: those of one track are inside each other or one after the other; null for GPU work.
+  track_id JOINID(thread_track.id),
   -- Innermost operator around the call that started the work; the operator itself where there is no GPU work; null where
   -- none is recorded.
   operator STRING,
@@ -69,7 +71,8 @@ CREATE PERFETTO VIEW molprof_sequence_item(
   source STRING,
   -- Phase of a captured run; null outside any.
   phase STRING,
-  -- Step in which it began, or in which its call did; null outside any, and where the call is not recorded.
+  -- Step in which its call began, or a leaf operator; null outside any, for operators that call others, and where the
+  -- call is not recorded.
   step_id JOINID(slice.id),
   -- Whether the call that started it is recorded; operators need none.
   known BOOL
@@ -83,6 +86,7 @@ SELECT
   origin.category,
   class.class,
   work.device AS lane,
+  NULL AS track_id,
   origin.operator,
   EXTRACT_ARG(operator.arg_set_id, 'args.Input Dims') AS shape,
   origin.module,
@@ -96,10 +100,10 @@ JOIN molprof_gpu_work AS work
   ON work.id = origin.id
 LEFT JOIN molprof_work_class AS class
   ON class.category = origin.category AND class.name = origin.name
-LEFT JOIN _molprof_origin_stack AS stack
-  ON stack.id = origin.call_id
+LEFT JOIN molprof_call_origin AS call
+  ON call.call_id = origin.call_id
 LEFT JOIN slice AS operator
-  ON operator.id = stack.operator_id
+  ON operator.id = call.operator_id
 LEFT JOIN molprof_call_step AS step
   ON step.id = origin.call_id
 UNION ALL
@@ -111,27 +115,18 @@ SELECT
   'cpu_op',
   NULL,
   CAST(item.upid AS TEXT),
+  item.track_id,
   item.name,
-  EXTRACT_ARG(slice.arg_set_id, 'args.Input Dims'),
-  stack.path,
-  layer.layer,
-  function.name,
-  phase.phase,
+  EXTRACT_ARG(item.arg_set_id, 'args.Input Dims'),
+  origin.module,
+  origin.layer,
+  origin.source,
+  origin.phase,
   step.step_id,
   1
 FROM _molprof_sequence_operator AS item
-JOIN slice
+LEFT JOIN molprof_operator_origin AS origin
   USING (id)
-LEFT JOIN _molprof_origin_stack AS stack
-  ON stack.id = item.id
-LEFT JOIN _molprof_origin_layer AS layer
-  ON layer.path = stack.path
-LEFT JOIN slice AS function
-  ON function.id = stack.function_id
-LEFT JOIN molprof_call_phase AS place
-  ON place.id = item.id
-LEFT JOIN molprof_phase AS phase
-  ON phase.id = place.phase_id
 LEFT JOIN molprof_call_step AS step
   ON step.id = item.id
 ORDER BY

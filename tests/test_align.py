@@ -66,6 +66,13 @@ def test_a_weaker_level_fills_gaps_alone() -> None:
     assert [(list(one), list(two)) for one, two in gaps(found, 3, 4)] == [([], []), ([], [1]), ([], []), ([], [])]
 
 
+def test_a_stray_match_does_not_keep_all_others_apart() -> None:
+    first = ["copy 9", *(f"{key} 1" for key in "abcdefgh")]
+    other = [*(f"{key} 2" for key in "abcdefgh"), "copy 9"]
+    weak = ([key[0] for key in first], [key[0] for key in other])
+    assert align_by([(first, other), weak]) == [Match(place + 1, place, 1) for place in range(8)]
+
+
 def test_windows_follow_what_was_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WHOLE", 100)
     monkeypatch.setattr(module, "WINDOW", 64)

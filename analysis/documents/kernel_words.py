@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from molprof.analysis.compare.kernels.pairing import DELETED, INSERTED, MOVED, Change
 from molprof.analysis.compare.kernels.read import STEP, STEPS, Part, Row
 from molprof.analysis.compare.kernels.sums import Place, Stretch, Summed, place_of
-from molprof.common.values import counted, factor_text, numbered, short_name, signed_time_text, time_text
+from molprof.common.values import counted, factor_text, number_text, numbered, short_name, signed_time_text, time_text
 
 PART_WORDS = {
     "slower": "matched and slower",
     "faster": "matched and faster",
+    "equal": "matched and equal",
     "inserted": "only in the second",
     "deleted": "only in the first",
     "moved": "moved",
     "idle": "idle between",
 }
-_MOST_PLACES, _MOST_NAMES = 3, 4
+_MOST_PLACES, _MOST_NAMES = 3, 3
+_LONGEST = 60
+_FOLDERS = re.compile(r"^.*/(?=[^/(]+/[^/(]+\(\d+\): )")
 
 
 def kernel_verdict(result: Summed, labels: tuple[str, str]) -> tuple[str, ...]:
@@ -85,7 +89,8 @@ def _only(result: Summed, label: str, kind: str, verb: str) -> str:
         by_place.setdefault(place_of(change.row), []).append(change)
     places = sorted(by_place.items(), key=lambda item: -len(item[1]))
     said = [
-        f"{_count(found, steps)} {_where(place, around.get(place))}: {_names(found, steps)}" for place, found in places
+        f"{_number(len(found), steps)} {_where(place, around.get(place))}: {_names(found, steps)}"
+        for place, found in places
     ]
     more = f"; and {counted(len(said) - _MOST_PLACES, 'more place')}" if len(said) > _MOST_PLACES else ""
     time_ns = sum(change.time_ns for change in changes)
@@ -93,9 +98,9 @@ def _only(result: Summed, label: str, kind: str, verb: str) -> str:
     return text + "; ".join(said[:_MOST_PLACES]) + more + "."
 
 
-def _count(changes: Sequence[Change], steps: int) -> str:
-    number = len(changes) / steps if steps else len(changes)
-    return f"{number:.3g}" if number < 1000 else f"{number:,.0f}"
+def _number(count: int, steps: int) -> str:
+    """A count, or its mean per step."""
+    return number_text(count / steps if steps else count)
 
 
 def _around(stretches: Iterable[Stretch], kind: str) -> dict[Place, tuple[Row | None, Row | None]]:
@@ -111,12 +116,12 @@ def _around(stretches: Iterable[Stretch], kind: str) -> dict[Place, tuple[Row | 
 def _where(place: Place, around: tuple[Row | None, Row | None] | None) -> str:
     """In which phase and module, or between what."""
     inside = [f"in the {place.phase} phase"] if place.phase else []
-    inside += [f"in {place.module}"] if place.module else []
+    inside += [f"in {place.inner}"] if place.module else []
     before, after = around or (None, None)
     if place.phase and before and after and place.phase not in (before.phase, after.phase):
         inside.append(f"between {before.phase} and {after.phase}")
     elif not inside:
-        names = [short_name(row.operator or row.name) if row else None for row in (before, after)]
+        names = [_name(row) if row else None for row in (before, after)]
         start, end = names[0] or "the start", names[1] or "the end"
         inside.append(f"between {start} and {end}")
     return ", ".join(inside)
@@ -124,13 +129,27 @@ def _where(place: Place, around: tuple[Row | None, Row | None] | None) -> str:
 
 def _names(changes: Sequence[Change], steps: int) -> str:
     """The most frequent operators, and the functions that ask for them."""
-    groups = Counter((change.row.operator or short_name(change.row.name), change.row.source) for change in changes)
+    groups = Counter((_name(change.row), change.row.source) for change in changes)
+    most = groups.most_common(_MOST_NAMES)
+    sources = {source for _, source in groups}
     found = [
-        f"{_count([changes[0]] * number, steps)} {name}" + (f" from {source}" if source else "")
-        for (name, source), number in groups.most_common(_MOST_NAMES)
+        f"{_number(number, steps)} {name}" + (f" from {_short(source)}" if source and len(sources) > 1 else "")
+        for (name, source), number in most
     ]
-    more = len(groups) - _MOST_NAMES
-    return ", ".join(found) + (f" and {counted(more, 'other')}" if more > 0 else "")
+    more = len(groups) - len(most)
+    text = ", ".join(found) + (f" and {counted(more, 'other')}" if more > 0 else "")
+    source = sources.pop() if len(sources) == 1 else None
+    return text + (f" from {_short(source)}" if source else "")
+
+
+def _name(row: Row) -> str:
+    name = row.operator or short_name(row.name)
+    return name if len(name) <= _LONGEST else name[: _LONGEST - 3] + "..."
+
+
+def _short(source: str) -> str:
+    """A function without the outer folders of its file."""
+    return _FOLDERS.sub("", source)
 
 
 def _matched(result: Summed, part: str) -> str:
@@ -141,7 +160,7 @@ def _matched(result: Summed, part: str) -> str:
     )
     if not places:
         return ""
-    said = ", ".join(f"{place.text} {signed_time_text(item.parts[part])}" for place, item in places[:_MOST_PLACES])
+    said = ", ".join(f"{place.short} {signed_time_text(item.parts[part])}" for place, item in places[:_MOST_PLACES])
     more = f" and {counted(len(places) - _MOST_PLACES, 'more place')}" if len(places) > _MOST_PLACES else ""
     return f"Matched {noun(result)}s are {part} most in {said}{more}."
 

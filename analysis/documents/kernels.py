@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import PurePath
 from typing import Any
 
-from molprof.analysis.compare.kernels.pairing import Change
+from molprof.analysis.compare.kernels.pairing import MATCHED, Change
 from molprof.analysis.compare.kernels.read import Item
-from molprof.analysis.compare.kernels.sums import NO_LAYER, PARTS, Stretch, Sum, Summed, part_of, place_of, what
+from molprof.analysis.compare.kernels.sums import EQUAL, NO_LAYER, PARTS, Stretch, Sum, Summed, part_of, place_of, what
 from molprof.analysis.documents.kernel_data import beside_ns, kernel_records, kernels_data
 from molprof.analysis.documents.kernel_words import PART_WORDS, kernel_verdict, lines_of, noun, region_words
 from molprof.common.document import Column, Document, Row, Section, Table
@@ -17,6 +18,7 @@ from molprof.common.values import count_text, counted, per, short_name, time_tex
 
 # A page shows so many rows of a table, and so many tables of the sequences; JSON and CSV have all.
 _ROWS, _TABLES = 500, 20
+SIDES = ("first", "second")
 
 
 def kernels_document(result: Summed, region: str) -> Document:
@@ -25,17 +27,17 @@ def kernels_document(result: Summed, region: str) -> Document:
     word = noun(result)
     sections = [
         Section("Sum", (*_notes(result, region, labels),), _sum(result, labels)),
-        Section("By place", ("layers together",), _places(result, labels), detail=True),
+        Section("By place", ("layers together",), _places(result), detail=True),
         Section(
             f"Where {word}s differ",
             ("between two matches; those that differ alike together",),
             _stretches(result),
             detail=True,
         ),
-        Section(f"Matched {word}s", (), _matched(result, labels), detail=True),
+        Section(f"Matched {word}s", (), _matched(result), detail=True),
     ]
     if any(layer is not None for layer in result.layers):
-        sections.append(Section("By layer", (), _layers(result, labels), detail=True))
+        sections.append(Section("By layer", (), _layers(result), detail=True))
     sections += _side_by_side(result, labels)
     return Document(
         title=f"molprof compare by {word}: {labels[1]} against {labels[0]}",
@@ -58,32 +60,37 @@ def _labels(result: Summed) -> tuple[str, str]:
 
 def _notes(result: Summed, region: str, labels: tuple[str, str]) -> Iterator[str]:
     parts = (result.pairing.first, result.pairing.other)
-    for label, part in zip(labels, parts, strict=True):
+    for side, label, part in zip(SIDES, labels, parts, strict=True):
         count = sum(len(strand.items) for strand in part.strands)
-        text = f"{label}: {region_words(part, region)}, {counted(count, noun(result))}"
+        text = f"{side}: {label}, {region_words(part, region)}, {counted(count, noun(result))}"
         if part.outside[0]:
             text += f"; outside and not compared: {count_text(part.outside[0])}, {time_text(part.outside[1])}"
         yield text
     beside = [beside_ns(part) for part in parts]
-    if any(beside):
+    if any(beside) and parts[0].trace.has_gpu:
         yield f"work beside earlier work counts once: {' and '.join(map(time_text, beside))} are left out"
     if parts[0].trace.has_gpu:
         yield "recorded GPU time, from the end of the work before to the end of the last; a gap counts for what ends it"
     else:
-        yield "recorded CPU time, the profiler's cost included; idle between: Python, and operators that call others"
+        yield (
+            "recorded CPU time, the profiler's cost included; an operator without those that it calls; idle between: "
+            "outside operators, such as Python"
+        )
 
 
 def _sum(result: Summed, labels: tuple[str, str]) -> Table:
     """The parts, and their total."""
-    counts = {**result.whole.counts, "slower": 0, "faster": 0}
-    for change in result.pairing.changes:
-        part = part_of(change)
-        if part in ("slower", "faster"):
-            counts[part] += 1
+    counts = Counter(map(part_of, result.pairing.changes))
     rows: list[Row] = [
-        (PART_WORDS[part], counts.get(part), result.whole.parts[part], per(result.whole.parts[part], result.span_ns))
+        (
+            PART_WORDS[part],
+            None if part == "idle" else counts[part],
+            result.whole.parts[part],
+            per(result.whole.parts[part], result.span_ns),
+        )
         for part in PARTS
     ]
+    rows.insert(2, (PART_WORDS[EQUAL], counts[EQUAL], None, None))
     if result.residual_ns:
         rows.append(("unexplained", None, result.residual_ns, per(result.residual_ns, result.span_ns)))
     rows.append((f"total of {labels[1]} against {labels[0]}", len(result.pairing.changes), result.span_ns, 1.0))
@@ -96,33 +103,34 @@ def _sum(result: Summed, labels: tuple[str, str]) -> Table:
     return Table(columns, rows, missing="")
 
 
-def _columns(title: str, result: Summed, labels: tuple[str, str]) -> tuple[Column, ...]:
-    counts = [Column(f"{label} {noun(result)}s", "count") for label in labels]
-    times = [Column(f"{label} time", "ns") for label in labels]
+def _columns(title: str, result: Summed) -> tuple[Column, ...]:
+    counts = [Column(f"{noun(result)}s, {side}", "count") for side in SIDES]
+    times = [Column(f"time, {side}", "ns") for side in SIDES]
     parts = [Column(PART_WORDS[part], "change_ns") for part in PARTS]
-    return (Column(title), counts[0], times[0], counts[1], times[1], Column("difference", "change_ns"), *parts)
+    return (Column(title), *counts, *times, Column("difference", "change_ns"), *parts)
 
 
 def _row(name: str, item: Sum) -> Row:
     parts = [item.parts[part] for part in PARTS]
-    return (name, item.first[0], item.first[1], item.other[0], item.other[1], item.total_ns, *parts)
+    return (name, item.first[0], item.other[0], item.first[1], item.other[1], item.total_ns, *parts)
 
 
-def _places(result: Summed, labels: tuple[str, str]) -> Table:
+def _places(result: Summed) -> Table:
     rows = [
-        _row(place.text, item) for place, item in sorted(result.places.items(), key=lambda pair: -abs(pair[1].total_ns))
+        _row(place.short, item)
+        for place, item in sorted(result.places.items(), key=lambda pair: -abs(pair[1].total_ns))
     ]
     if result.pairing.tail_ns:
         tail = Sum()
         tail.parts["idle"] = result.pairing.tail_ns
         rows.append(_row(f"after the last {noun(result)} of a step", tail))
-    return Table(_columns("place", result, labels), rows)
+    return Table(_columns("place", result), rows)
 
 
-def _layers(result: Summed, labels: tuple[str, str]) -> Table:
+def _layers(result: Summed) -> Table:
     layers = sorted(result.layers.items(), key=lambda pair: -1 if pair[0] is None else pair[0])
     rows = [_row(NO_LAYER if layer is None else f"layer {layer}", item) for layer, item in layers]
-    return Table(_columns("layer", result, labels), rows)
+    return Table(_columns("layer", result), rows)
 
 
 def _stretches(result: Summed) -> Table:
@@ -131,7 +139,7 @@ def _stretches(result: Summed) -> Table:
         Column("only in the second"), Column("moved"), Column("after"), Column("before"),
     )  # fmt: skip
     rows = [
-        (item.place.text, item.count, item.sum.total_ns, *_texts(item), *map(_short, item.between))
+        (item.place.short, item.count, item.sum.total_ns, *_texts(item), *map(_short, item.between))
         for item in result.stretches
     ]
     return Table(columns, rows, missing="", wide=True)
@@ -148,7 +156,7 @@ def _short(name: str | None) -> str | None:
     return None if name is None else short_name(name)
 
 
-def _matched(result: Summed, labels: tuple[str, str]) -> Table:
+def _matched(result: Summed) -> Table:
     """What is matched by what it is, the largest difference first."""
     found: dict[tuple[str, str], list[int]] = {}
     for change in result.pairing.changes:
@@ -162,8 +170,8 @@ def _matched(result: Summed, labels: tuple[str, str]) -> Table:
         for key, (count, first_ns, other_ns) in sorted(found.items(), key=lambda pair: -abs(pair[1][2] - pair[1][1]))
     ]
     columns = (
-        *(Column(label, "name") for label in labels), Column("pairs", "count"),
-        *(Column(f"{label} time", "ns") for label in labels), Column("ratio", "factor"),
+        *(Column(side, "name") for side in SIDES), Column("pairs", "count"),
+        *(Column(f"time, {side}", "ns") for side in SIDES), Column("ratio", "factor"),
         Column("difference", "change_ns"),
     )  # fmt: skip
     return Table(columns, rows, missing="-", wide=True)
@@ -181,7 +189,7 @@ def _side_by_side(result: Summed, labels: tuple[str, str]) -> Iterator[Section]:
     marked: list[int] = []
     for block in _blocks(result.pairing.changes):
         for column in block:
-            if part_of(column[0]) not in ("slower", "faster"):
+            if column[0].kind != MATCHED:
                 marked.append(len(rows))
             rows.append(_beside_row(column))
     for start in range(0, min(len(rows), _ROWS * _TABLES), _ROWS):
@@ -220,5 +228,5 @@ def _beside_row(changes: Sequence[Change]) -> Row:
     for item, amounts in ((changes[0].first, total.first), (changes[0].other, total.other)):
         cells += [None, None, None] if item is None else [what(item.row), amounts[1], amounts[2]]
     kinds = {part_of(change) for change in changes}
-    kind = kinds.pop() if len(kinds) == 1 else "matched"
+    kind = kinds.pop() if len(kinds) == 1 else MATCHED
     return (place_of(changes[0].row).text, len(changes), *cells, total.total_ns, kind)

@@ -22,6 +22,7 @@ LEVELS = (
     "module, operator and class",
     "operator and class",
     "name",
+    "function of the name",
     "class",
     "operator",
 )
@@ -29,6 +30,8 @@ LEVELS = (
 _TELLING = frozenset({
     "attention", "matmul", "norm", "softmax", "sort/top-k", "cat", "embedding/rotary", "cache-write", "collective"
 })  # fmt: skip
+# What the names of torch's kernels hold of the function that they compute, whatever loop is around it.
+_FUNCTION = re.compile(r"\w+(?:Functor|Ops|_cuda)\w*")
 _NUMBER = re.compile(r"_\d+(?=/|$)")
 
 
@@ -116,12 +119,14 @@ class _Telling:
         work = (asked, row.cls)
         # Without an operator the name alone tells what it is.
         exact = (place, work, row.shape if self.shapes else None, None if asked else row.name)
-        by_class = not self.operators or row.cls in _TELLING or (row.cls or "").startswith("memcpy")
+        function = tuple(_FUNCTION.findall(row.name)) if row.cls else ()
+        by_class = not asked or row.cls in _TELLING or (row.cls or "").startswith("memcpy")
         return (
             exact,
             (place, work) if asked else None,
             (phase, work) if asked else None,
             (phase, row.name),
+            (phase, row.cls, function) if function else None,
             (phase, row.cls) if by_class and row.cls else None,
             (phase, asked) if asked else None,
         )

@@ -1,13 +1,14 @@
-"""What ran in a trace, in order: kernels, copies and sets with their origin, or leaf operators of a trace without GPU.
+"""What ran in a trace, in order: kernels, copies and sets with their origin, or operators of a trace without a GPU.
 
-Time is counted once: of work that runs beside earlier work of its device counts what is left after that has ended. So
-the times of all work and the gaps between add up to the time from the first start to the last end.
+Time is counted once: of work that runs beside earlier work of its device counts what is left after that has ended, of
+an operator what is not in those that it calls. So the times of all work and the gaps between add up to the time from
+the first start to the last end.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -25,7 +26,8 @@ REGIONS = (STEP, STEPS, TRACE)
 _ITEMS = Query(
     "work_sequence",
     """
-SELECT id, ts, dur, name, category, class, lane, operator, shape, module, layer, source, phase, step_id, known
+SELECT id, ts, dur, name, category, class, lane, IFNULL(track_id, -1) AS track_id,
+  operator, shape, module, layer, source, phase, step_id, known
 FROM molprof_sequence_item
 ORDER BY lane, ts, id
 """,
@@ -46,7 +48,7 @@ _SPAN = Query(
 
 
 class Row(NamedTuple):
-    """A kernel, copy, set or leaf operator, as the engine has it."""
+    """A kernel, copy, set or operator, as the engine has it."""
 
     id: int
     ts: int
@@ -55,6 +57,7 @@ class Row(NamedTuple):
     category: str
     cls: str | None
     lane: str
+    track_id: int  # -1: GPU work
     operator: str | None
     shape: str | None
     module: str | None
@@ -80,7 +83,7 @@ class Item(NamedTuple):
     """A row and what it adds to the time."""
 
     row: Row
-    own_ns: int  # its time after all earlier work of its lane has ended
+    own_ns: int  # its time after all earlier work of its lane has ended, and without operators that it calls
     gap_ns: int  # time before it in which nothing ran
 
 
@@ -224,17 +227,16 @@ def _placed(rows: Sequence[Row]) -> list[int | None]:
 
 def _operator_strands(rows: Sequence[Row], steps: Sequence[Step]) -> Iterator[Strand]:
     """A strand of each process; with steps one of each step, from its start to its end."""
-    by_step: dict[int, list[Row]] = {}
-    for row in rows:
-        if row.step_id is not None:
-            by_step.setdefault(row.step_id, []).append(row)
+    by_step: dict[int | None, list[Row]] = {}
+    for row in _in_steps(rows, steps):
+        by_step.setdefault(row.step_id, []).append(row)
     for step in steps:
         inside = by_step.get(step.id, [])
-        lanes = list(dict.fromkeys(row.lane for row in inside)) or [""]
-        for lane in lanes:
-            items = tuple(_timed([row for row in inside if row.lane == lane], (step.ts, step.ts + step.dur)))
-            last = max((min(item.row.ts + item.row.dur, step.ts + step.dur) for item in items), default=step.ts)
-            yield Strand(lane, step.kind, items, step.ts + step.dur - last, step.dur)
+        end = step.ts + step.dur
+        for lane in list(dict.fromkeys(row.lane for row in inside)) or [""]:
+            items = tuple(_timed([row for row in inside if row.lane == lane], (step.ts, end)))
+            last = max((min(item.row.ts + item.row.dur, end) for item in items), default=step.ts)
+            yield Strand(lane, step.kind, items, end - last, step.dur)
     if not steps:
         for lane, group in groupby(rows, key=lambda row: row.lane):
             of_lane = list(group)
@@ -242,14 +244,64 @@ def _operator_strands(rows: Sequence[Row], steps: Sequence[Step]) -> Iterator[St
             yield Strand(lane, None, tuple(_timed(of_lane, None)), 0, end - of_lane[0].ts)
 
 
-def _timed(rows: Iterable[Row], ends: tuple[int, int] | None) -> Iterator[Item]:
+def _in_steps(rows: Sequence[Row], steps: Sequence[Step]) -> list[Row]:
+    """The rows, with the step of operators that call others: that of what they call, if they began in it."""
+    starts = {step.id: step.ts for step in steps}
+    found = list(rows)
+    outer: dict[int, list[int]] = {}
+    for place, row in enumerate(rows):
+        stack = outer.setdefault(row.track_id, [])
+        while stack and rows[stack[-1]].ts + rows[stack[-1]].dur <= row.ts:
+            stack.pop()
+        if row.step_id is not None:
+            for above in stack:
+                if found[above].step_id is None and rows[above].ts >= starts.get(row.step_id, row.ts):
+                    found[above] = rows[above]._replace(step_id=row.step_id)
+        stack.append(place)
+    return found
+
+
+def _timed(rows: Sequence[Row], ends: tuple[int, int] | None) -> Iterator[Item]:
     """What each row of a lane adds to its time, within these ends if any are given."""
+    own_ns, gap_ns = [0] * len(rows), [0] * len(rows)
     busy_ns: Any = None if ends is None else ends[0]
-    for row in rows:
-        start, end = row.ts, row.ts + row.dur
+    for start, end, place in sorted(_stretches(rows)):
         if ends is not None:
             start, end = min(start, ends[1]), min(end, ends[1])
         if busy_ns is None:
             busy_ns = start
-        yield Item(row, max(0, end - max(start, busy_ns)), max(0, start - busy_ns))
+        own_ns[place] += max(0, end - max(start, busy_ns))
+        gap_ns[place] += max(0, start - busy_ns)
         busy_ns = max(busy_ns, end)
+    return map(Item, rows, own_ns, gap_ns)
+
+
+def _stretches(rows: Sequence[Row]) -> Iterator[tuple[int, int, int]]:
+    """Start, end and place of the row that runs there: of operators the innermost of their track."""
+    outer: dict[int, list[int]] = {}
+    cursor: dict[int, int] = {}  # of each track, up to where it is given away
+    for place, row in enumerate(rows):
+        if row.track_id == -1:
+            yield row.ts, row.ts + row.dur, place
+            continue
+        stack = outer.setdefault(row.track_id, [])
+        yield from _ended(rows, stack, cursor, row)
+        if stack:
+            yield cursor[row.track_id], row.ts, stack[-1]
+        cursor[row.track_id] = row.ts
+        stack.append(place)
+    for stack in outer.values():
+        yield from _ended(rows, stack, cursor, None)
+
+
+def _ended(
+    rows: Sequence[Row], stack: list[int], cursor: dict[int, int], before: Row | None
+) -> Iterator[tuple[int, int, int]]:
+    """What is left of the operators of a track that end before this row, which leave its stack."""
+    while stack:
+        row = rows[stack[-1]]
+        end = row.ts + row.dur
+        if before is not None and end > before.ts:
+            return
+        yield cursor[row.track_id], end, stack.pop()
+        cursor[row.track_id] = end

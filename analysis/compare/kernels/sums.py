@@ -23,14 +23,15 @@ from molprof.analysis.compare.kernels.read import Row
 
 # In order of display. slower and faster are of matched work.
 PARTS = ("slower", "faster", "inserted", "deleted", "moved", "idle")
+EQUAL = "equal"  # of matched work that takes the same time, which is in no part
 NOWHERE = "(no module)"
 NO_LAYER = "outside layers"
 
 
 def part_of(change: Change) -> str:
-    """Which of PARTS its time is."""
+    """Which of PARTS its time is, or EQUAL."""
     if change.kind == MATCHED:
-        return "slower" if change.time_ns > 0 else "faster"
+        return "slower" if change.time_ns > 0 else "faster" if change.time_ns else EQUAL
     return change.kind
 
 
@@ -48,7 +49,8 @@ class Sum:
         return sum(self.parts.values())
 
     def add(self, change: Change) -> None:
-        self.parts[part_of(change)] += change.time_ns
+        if change.time_ns:
+            self.parts[part_of(change)] += change.time_ns
         self.parts["idle"] += change.idle_ns
         self.counts[change.kind] += 1
         for amounts, item in ((self.first, change.first), (self.other, change.other)):
@@ -74,6 +76,17 @@ class Place:
     @property
     def text(self) -> str:
         return " ".join(filter(None, (self.phase, self.module))) or NOWHERE
+
+    @property
+    def short(self) -> str:
+        """The same with the last two modules alone."""
+        return " ".join(filter(None, (self.phase, self.inner))) or NOWHERE
+
+    @property
+    def inner(self) -> str:
+        """The last two modules."""
+        names = (self.module or "").split("/")
+        return "/".join(names if len(names) <= 2 else ["...", *names[-2:]])
 
 
 @dataclass
