@@ -5,9 +5,10 @@
     python benchmarks/pairs.py --quick
 
 A/A: one configuration twice (`same`), and one processor under two names (`names`), which a comparison must not take for
-equal work. A/B: a processor that sleeps 1 %, 3 % and 10 % of a step against one that does not. Busy: beside a loop on
-every core. Each pair is a whole capture and its comparison. With -o an interrupted series goes on where it stopped. At
-last a capture as a process of its own, beside one busy loop and alone.
+equal work. A/B: a processor that takes 1 %, 3 % or 10 % of a step, asleep or computing, against one that takes none;
+what it took is known, what the machine does after a sleep is not. Busy: beside a loop on every core. Each pair is a
+whole capture and its comparison. With -o an interrupted series goes on where it stopped. At last a capture as a
+process of its own, beside one busy loop and alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import sleeping
+import waiting
 from shared import parser, progress, table
 
 from molprof.common.files import read_text, replacing
@@ -34,9 +35,10 @@ from molprof.common.threads import default_threads, let_threads_sleep
 
 QUIET, BUSY = "quiet", "busy"
 SAME, NAMES = "same", "names"
-SLEEPS = ("sleep_1", "sleep_3", "sleep_10")
+WAITS = ("sleep_1", "sleep_3", "sleep_10", "spin_3", "spin_10")
 PART = "processor.host"
-_LOOP = "while True: pass"
+# Ends with its parent, which may be killed.
+_LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Pair:
     part_ns: int  # of the processor in the difference
     part_low: float | None
     part_high: float | None
-    slept_ns: float
+    taken_ns: float
     causes: list[str]
     doubts: list[str]
     seconds: float
@@ -80,7 +82,7 @@ class Series:
             options.model, count=2, batch_size=2, max_new_tokens=options.tokens, repeats=options.rounds, warmup=0
         )
         self._loaded, self._prompts = load(self._settings), read_prompts(None, 2)
-        sleeping.STEP_NS = self._step_ns()
+        waiting.STEP_NS = self._step_ns()
 
     def _step_ns(self) -> int:
         from molprof.profiler.decoding.runner import Runner
@@ -100,19 +102,19 @@ class Series:
 
         names = {SAME: (None, None), NAMES: ("one", "another")}.get(kind, ("one", kind))
         began = time.monotonic()
-        slept: list[int] = []
+        taken: list[int] = []
 
         def watch(state: Any) -> None:
-            """Notes what the timed passes of the second run sleep."""
+            """Notes what the timed passes of the second run wait."""
             if state.stage == "repeat" and state.run == "b":
                 if state.batch:
-                    slept.append(sleeping.SLEPT_NS[kind] if kind in SLEEPS else 0)
-                elif kind in SLEEPS:
-                    sleeping.SLEPT_NS[kind] = 0
+                    taken.append(waiting.TAKEN_NS[kind] if kind in WAITS else 0)
+                elif kind in WAITS:
+                    waiting.TAKEN_NS[kind] = 0
 
         runs = [
             CapturedRun(
-                replace(self._settings, processor=name and f"sleeping:{name}"),
+                replace(self._settings, processor=name and f"waiting:{name}"),
                 OutputFile(self._folder / f"{run}.json", force=True),
                 self._loaded,
                 self._prompts,
@@ -130,11 +132,11 @@ class Series:
         assert first.run is not None
         part = item.intervals.get(PART)
         base = statistics.fmean(repeat.wall_ns for repeat in first.run.repeats)
-        slept_ns = statistics.fmean(slept)
+        taken_ns = statistics.fmean(taken)
         return Pair(
             kind, load, number, row.ratios[1] or 0.0,
-            interval and interval.low, interval and interval.high, 1 + slept_ns / base,
-            item.parts.get(PART, 0), part and part.low, part and part.high, slept_ns,
+            interval and interval.low, interval and interval.high, 1 + taken_ns / base,
+            item.parts.get(PART, 0), part and part.low, part and part.high, taken_ns,
             list(item.causes), list(item.doubts), time.monotonic() - began,
         )  # fmt: skip
 
@@ -172,18 +174,25 @@ def holds(low: float | None, value: float, high: float | None) -> bool:
     return low is not None and high is not None and low <= value <= high
 
 
+def _said(kind: str) -> str:
+    way, _, percent = kind.partition("_")
+    if percent:
+        return f"A/B, {percent} % {'asleep' if way == 'sleep' else 'computing'}"
+    return {SAME: "A/A", NAMES: "A/A, two names"}[kind]
+
+
 def summary(pairs: list[Pair], slow: dict[str, list[float]] | None) -> str:
     """The table, and what a busy loop costs."""
     rows = []
     for kind, load in dict.fromkeys((pair.kind, pair.load) for pair in pairs):
         mine = [pair for pair in pairs if (pair.kind, pair.load) == (kind, load)]
-        expected = {PART} if kind in SLEEPS else set()
+        expected = {PART} if kind in WAITS else set()
         ratio = statistics.median(pair.ratio for pair in mine)
         true = statistics.median(pair.true_ratio for pair in mine)
-        sizes = [holds(pair.part_low, pair.slept_ns, pair.part_high) for pair in mine]
+        sizes = [holds(pair.part_low, pair.taken_ns, pair.part_high) for pair in mine]
         rows.append(
             (
-                {SAME: "A/A", NAMES: "A/A, two names"}.get(kind, f"A/B, {kind.rpartition('_')[2]} % slept"),
+                _said(kind),
                 load,
                 str(len(mine)),
                 str(sum(bool(set(pair.causes) - expected) for pair in mine)),
@@ -209,21 +218,21 @@ def main() -> None:
     asked = parser(__doc__)
     asked.add_argument("--model", default="qwen")
     asked.add_argument("--same", type=int, default=20, help="pairs A/A for each load, half of them under two names")
-    asked.add_argument("--sleeping", type=int, default=4, help="pairs A/B for each load and sleep")
+    asked.add_argument("--waiting", type=int, default=4, help="pairs A/B for each load and wait")
     asked.add_argument("--rounds", type=int, default=8)
     asked.add_argument("--tokens", type=int, default=16, help="decode steps of a pass")
     asked.add_argument("--quick", action="store_true", help="two A/A, one A/B, three rounds of few steps")
     asked.add_argument("-o", "--output", type=Path, help="keep the pairs in this file, and go on with what it has")
     options = asked.parse_args()
     if options.quick:
-        options.same, options.sleeping, options.rounds, options.tokens = 2, 1, 3, 6
+        options.same, options.waiting, options.rounds, options.tokens = 2, 1, 3, 6
     kept: dict[str, Any] = {"pairs": [], "slowdown": None}
     if options.output is not None and options.output.exists():
         kept = json.loads(read_text(options.output))
     pairs = [Pair(**item) for item in kept["pairs"]]
     done = {pair.key for pair in pairs}
     plan = [(NAMES if number % 2 else SAME, number) for number in range(options.same)]
-    plan += [(kind, number) for number in range(options.sleeping) for kind in SLEEPS]
+    plan += [(kind, number) for number in range(options.waiting) for kind in WAITS]
     left = [(kind, load, number) for load in (QUIET, BUSY) for kind, number in plan]
     left = [key for key in left if key not in done]
 

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""How fast and lean reading a large trace is: molprof against other ways, in one run, as ratios.
+"""How fast and lean reading large traces is: molprof against other ways, in one run, as ratios.
 
-    python benchmarks/read.py TRACE.json.gz [--size 1e9] [--only molprof,json] [--keep DIR] [--peers PYTHON]
+    python benchmarks/read.py TRACE.json.gz[:SIZE] ... [--keep DIR] [--repeats 3] [--only molprof,json] [--peers PYTHON]
 
-Repeats a real trace (benchmarks/repeat.py) up to the wanted size, or takes the file that an earlier run kept, and reads
-it in turn with every installed reader, --repeats times, each in a process of its own. Absolute times hold for one
-machine on one day: compare the ratios, those of CPU time where others use the machine too. Rows are printed as they are
-finished; progress goes to standard error.
+Repeats each real trace (benchmarks/repeat.py) up to its size, or takes the file that an earlier run kept, and reads it
+in turn with every installed reader, each in a process of its own. Absolute times hold for one machine on one day:
+compare the ratios, those of CPU time where others use the machine too. Rows are printed as they are finished; progress
+goes to standard error.
+
+At the end, each file is judged alone: molprof should take at most 0.12 of json.load's time (0.2 below 0.5 GB), or at
+most 1.5 times the sum of the floors. Exit code 1: a file lags.
 """
 
 from __future__ import annotations
@@ -25,50 +28,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from readers import RECORDS, TOOLS, Tool
 from shared import parser, progress, table
 
 from molprof.common.memory import available_bytes, proportional_bytes, resident_bytes
 from molprof.common.process import members
-
-_FLOOR = """
-import sys
-from isal import igzip
-total = 0
-with igzip.open(sys.argv[1]) as file:
-    while block := file.read(1 << 20):
-        total += len(block)
-"""
-_JSON = """
-import gzip, json, sys
-with gzip.open(sys.argv[1]) as file:
-    json.load(file)
-"""
-_RAW = """
-import sys
-from isal import igzip
-from molprof.analysis.engine import open_engine
-with open_engine(memory64=True) as engine, igzip.open(sys.argv[1]) as file:
-    while block := file.read(1 << 20):
-        engine.feed(block)
-    engine.finish()
-    engine.query("SELECT category, COUNT() FROM slice GROUP BY category")
-"""
-_OPEN = """
-import sys
-from molprof.analysis.reader.open import open_trace
-with open_trace(sys.argv[1]{}) as (engine, info):
-    assert info.lost_events == 0
-"""
-_HTA = """
-import sys
-from hta.trace_analysis import TraceAnalysis
-TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="").get_gpu_kernel_breakdown(visualize=False)
-"""
-_TRACELENS = """
-import sys
-from TraceLens import TreePerfAnalyzer
-TreePerfAnalyzer.from_file(sys.argv[1]).get_df_gpu_timeline()
-"""
 
 # Left free of the memory that is available at the start.
 _FREE_BYTES = 2 << 30
@@ -76,30 +40,13 @@ _SAMPLE_S = 0.05
 # Reading the memory of a large process stops it for a while: it may take this share of the time.
 _SAMPLING_SHARE = 0.02
 _PROGRESS_S = 10
-
-
-@dataclass(frozen=True)
-class Tool:
-    """A way to read the file: Python code, or arguments of `python -m molprof`."""
-
-    title: str
-    code: str | None = None
-    arguments: tuple[str, ...] = ()
-    package: str | None = None
+# Shares of json.load's time that are good, by least size; of all floors' time; and the readers needed to judge.
+_AIMS = ((0.5e9, 0.12), (0, 0.2))
+_OF_FLOORS = 1.5
+_JUDGED = ("molprof", "json", "decode", "engine")
 
 
 HEADINGS = ("read by", "wall, s", "CPU, s", "peak, GB", "wall ratio", "CPU ratio", "memory ratio")
-TOOLS = {
-    "molprof": Tool("molprof report (new)", arguments=("report", "--no-cache", "--format", "json")),
-    "read": Tool("molprof, reading alone", _OPEN.format(", stacks=False, all_args=False")),
-    "whole": Tool("molprof, all events and args", _OPEN.format("")),
-    "cached": Tool("molprof report (again)", arguments=("report", "--format", "json")),
-    "floor": Tool("floor: decompress, count bytes", _FLOOR),
-    "json": Tool("json.load", _JSON),
-    "raw": Tool("the same engine fed the raw file", _RAW),
-    "hta": Tool("HolisticTraceAnalysis", _HTA, package="hta"),
-    "tracelens": Tool("TraceLens", _TRACELENS, package="TraceLens"),
-}
 
 
 @dataclass(frozen=True)
@@ -114,11 +61,10 @@ class Measured:
 
 def read(tool: Tool, path: Path, cache: Path, options: argparse.Namespace) -> Measured:
     """Read the file with a tool, up to the limits on time and memory."""
-    how = ["-m", "molprof", *tool.arguments] if tool.code is None else ["-c", tool.code]
     variables = {**os.environ, "MOLPROF_CACHE": str(cache)}
     if tool.package:
         variables.pop("PYTHONPATH", None)
-    command = [options.peers if tool.package else sys.executable, *how, str(path)]
+    command = [*tool.command(options.peers), str(path)]
     with tempfile.TemporaryFile() as errors:
         begin = time.monotonic()
         # A session of its own, so that what it starts can be ended with it.
@@ -193,69 +139,112 @@ def environment() -> str:
     return f"{model}, {cores} cores, Python {platform.python_version()}, load {load:.1f} before the first run"
 
 
-def _file(options: argparse.Namespace, folder: Path) -> tuple[Path, int, int]:
-    """The file to read, its uncompressed bytes and its events.
+@dataclass(frozen=True)
+class File:
+    """A trace that was repeated: its title, where it lies, its uncompressed bytes and its events."""
 
-    Another process writes it: a child's peak memory is at least what its parent had when it started it.
-    """
-    path = folder / f"{options.size:.3g}-{options.trace.name}"
+    title: str
+    path: Path
+    bytes: int
+    events: int
+
+
+def _file(trace: Path, size: float, folder: Path) -> File:
+    """The file to read. Another process writes it: a child's peak memory is at least its parent's when it started."""
+    path = folder / f"{size:.3g}-{trace.name}"
     facts = path.with_suffix(".facts")
     if not facts.exists():
         progress(f"writing {path}")
         script = Path(__file__).with_name("repeat.py")
-        command = [sys.executable, str(script), str(options.trace), str(path), "--size", str(options.size)]
+        command = [sys.executable, str(script), str(trace), str(path), "--size", str(size)]
         facts.write_bytes(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     written = json.loads(facts.read_text())
-    return path, written["bytes"], written["events"]
+    return File(f"{trace.name}, {written['bytes'] / 1e9:.2f} GB", path, written["bytes"], written["events"])
 
 
 def _arguments() -> argparse.Namespace:
     options = parser(__doc__)
-    options.add_argument("trace", type=Path)
-    options.add_argument("--size", type=float, default=1e9, help="uncompressed bytes of the file")
+    options.add_argument("traces", nargs="+", metavar="TRACE[:SIZE]", help="SIZE: uncompressed bytes, such as 2e8")
+    options.add_argument("--size", type=float, default=1e9, help="size where none is given")
     options.add_argument(
         "--only", default=",".join(TOOLS), help="readers, separated by commas; molprof always comes first"
     )
-    options.add_argument("--repeats", type=int, default=1, help="runs of each reader; the row has the median")
+    options.add_argument(
+        "--repeats", type=int, default=1, help="runs of molprof and of the floors, whose row has the median"
+    )
     options.add_argument("--peers", default=sys.executable, help="Python of an environment that has the other packages")
-    options.add_argument("--keep", type=Path, help="folder to keep the file in for later runs")
+    options.add_argument("--keep", type=Path, help="folder to keep the files in for later runs")
     options.add_argument("--limit", type=float, default=1800, help="seconds that a reader may take")
     options.add_argument("--memory", type=float, help="bytes that a reader may take  [default: available, less 2 GiB]")
     found = options.parse_args()
     found.memory = found.memory or (available_bytes() or 1 << 50) - _FREE_BYTES
     if unknown := set(found.only.split(",")) - set(TOOLS):
         options.error(f"--only: no reader {', '.join(sorted(unknown))}; use {', '.join(TOOLS)}")
+    try:
+        pairs = [item.rpartition(":") if not item.endswith("z") else (item, "", found.size) for item in found.traces]
+        found.traces = [(Path(name), float(size)) for name, _, size in pairs]
+    except ValueError:
+        options.error("give each trace as a path, or as PATH:SIZE with a number of bytes")
     return found
 
 
-def main() -> None:
+def main() -> int:
     options = _arguments()
-    names = ["molprof", *(name for name in options.only.split(",") if name != "molprof")]
     with tempfile.TemporaryDirectory() as temporary:
-        if options.keep is not None:
-            options.keep.mkdir(parents=True, exist_ok=True)
-        path, size_bytes, events = _file(options, options.keep or Path(temporary))
+        folder = options.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
         cache = Path(temporary) / "cache"
         small = Path(temporary) / "warm.json"
         small.write_text('{"traceEvents": []}')
         for name in ("whole", "raw"):  # compiles the engine
             read(TOOLS[name], small, cache, options)
         print(f"{environment()}\n")
-        print(f"{options.trace.name} repeated: {size_bytes / 1e9:.2f} GB, {events / 1e6:.2f} M events\n")
-        print(table(HEADINGS, []), flush=True)
-        first: Measured | None = None
-        for tool in (TOOLS[name] for name in names):
-            if tool.package and not _has(options.peers, tool.package):
-                print(f"| {tool.title} | not installed | | | | | |", flush=True)
-                continue
-            if tool is TOOLS["cached"]:
-                read(tool, path, cache, options)
-            results = [read(tool, path, cache, options) for _ in range(options.repeats)]
-            # The run of median time, or a failed one.
-            results.sort(key=lambda result: (result.failure is None, result.wall_s))
-            result = results[0 if results[0].failure else len(results) // 2]
-            first = first or result
-            print(f"| {tool.title} | {_cells(result, first)} |", flush=True)
+        verdicts = []
+        for trace, size in options.traces:
+            file = _file(trace, size, folder)
+            verdicts.append(_verdict(file, _measure(file, cache, options)))
+        for text, _ in verdicts:
+            print(text)
+    return 0 if all(good for _, good in verdicts) else 1
+
+
+def _measure(file: File, cache: Path, options: argparse.Namespace) -> dict[str, Measured]:
+    """Print a row for each reader of one file, and give what was measured."""
+    print(f"{file.title}, {file.events / 1e6:.2f} M events\n")
+    print(table(HEADINGS, []), flush=True)
+    rows: dict[str, Measured] = {}
+    for name in ["molprof", *(name for name in options.only.split(",") if name != "molprof")]:
+        tool = TOOLS[name]
+        if tool.package and not _has(options.peers, tool.package):
+            print(f"| {tool.title} | not installed | | | | | |", flush=True)
+            continue
+        if name == "cached":
+            read(tool, file.path, cache, options)
+        path = file.path
+        if tool.records:
+            path = cache.with_name("records")
+            subprocess.run([sys.executable, "-c", RECORDS, str(file.path), str(path)], check=True)
+        results = [read(tool, path, cache, options) for _ in range(options.repeats if tool.repeated else 1)]
+        # The run of median time, or a failed one.
+        results.sort(key=lambda result: (result.failure is None, result.wall_s))
+        rows[name] = results[0 if results[0].failure else len(results) // 2]
+        print(f"| {tool.title} | {_cells(rows[name], rows['molprof'])} |", flush=True)
+    print()
+    return rows
+
+
+def _verdict(file: File, rows: dict[str, Measured]) -> tuple[str, bool]:
+    """How molprof does with one file, and whether that is good: well below json.load, or near the floors."""
+    failed = [name for name in _JUDGED if name in rows and rows[name].failure]
+    if failed or rows.keys() < set(_JUDGED):
+        return f"{file.title}: not judged without {', '.join(failed or sorted(set(_JUDGED) - rows.keys()))}", not failed
+    aim = next(ratio for least_bytes, ratio in _AIMS if file.bytes >= least_bytes)
+    of_json, of_floors = (
+        rows["molprof"].wall_s / sum(rows[name].wall_s for name in names) for names in (("json",), ("decode", "engine"))
+    )
+    good = of_json <= aim or of_floors <= _OF_FLOORS
+    text = f"{of_json:.2f} of json.load (aim {aim}), {of_floors:.2f} of the floors (aim {_OF_FLOORS})"
+    return f"{file.title}: {text}{'' if good else ': LAGS'}", good
 
 
 def _cells(result: Measured, first: Measured) -> str:
@@ -270,7 +259,7 @@ def _cells(result: Measured, first: Measured) -> str:
 
 if __name__ == "__main__":
     try:
-        main()
+        sys.exit(main())
     except KeyboardInterrupt:
         print("\ninterrupted: the rows above are finished", file=sys.stderr)
         sys.exit(130)

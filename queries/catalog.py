@@ -2,7 +2,8 @@
 
 A module begins with a comment. Its first paragraph says what the module is for. A paragraph that begins with `Example:`
 or `Example (key=value, ...):` holds the query for its main result, with `$key` for parameters. Then come INCLUDE
-statements, and CREATE PERFETTO statements with a comment above each and above each column.
+statements, and CREATE PERFETTO statements with a comment above each and above each column. A column without a comment
+means what the column of that name above it does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _CREATE = re.compile(
 _RETURNS = re.compile(r"RETURNS TABLE(\(\n.*?\n\))", re.DOTALL)
 _COLUMN = re.compile(r"^(?P<comment>(?:  -- \S.*\n)*)  (?P<name>\w+) (?P<type>[A-Z]+(?:\([\w.]+\))?),?$", re.MULTILINE)
 _CREATE_WORD = re.compile(r"^CREATE PERFETTO\b", re.MULTILINE)
-_INCLUDE = re.compile(r"^INCLUDE PERFETTO MODULE ([\w.]+);$", re.MULTILINE)
+# Modules of the package. Those of the trace processor itself are everywhere.
+_INCLUDE = re.compile(rf"^INCLUDE PERFETTO MODULE ({PACKAGE}\.[\w.]+);$", re.MULTILINE)
 _EXAMPLE = re.compile(r"Example(?: \((?P<defaults>[^)]*)\))?:\n(?P<sql>.*)", re.DOTALL)
 # The first phrase found decides: a rate is not an amount.
 _UNITS = (
@@ -90,7 +92,7 @@ def read_module(key: str, sql: str) -> Module:
         example=example,
         defaults=defaults,
         includes=tuple(included.removeprefix(f"{PACKAGE}.") for included in _INCLUDE.findall(sql)),
-        entries=tuple(_entry(found) for found in _CREATE.finditer(sql) if not found["name"].startswith("_")),
+        entries=_entries(sql),
         sql=sql,
     )
 
@@ -122,7 +124,7 @@ def with_includes(name: str, known: Mapping[str, Module]) -> tuple[str, ...]:
 
 
 def standalone_sql(name: str, known: Mapping[str, Module]) -> str:
-    """A module and all that it needs as one text without INCLUDE, for where no package can be added."""
+    """A module and all that it needs as one text, for where no package can be added."""
     parts = (_INCLUDE.sub("", known[item].sql) for item in with_includes(name, known))
     # Several modules include the same ones.
     parts = (_CREATE_WORD.sub("CREATE OR REPLACE PERFETTO", part) for part in parts)
@@ -144,23 +146,30 @@ def _header(sql: str) -> tuple[tuple[str, ...], str, tuple[tuple[str, str], ...]
     )
 
 
-def _entry(found: re.Match[str]) -> Entry:
+def _entries(sql: str) -> tuple[Entry, ...]:
+    said: dict[str, str] = {}
+    return tuple(_entry(found, said) for found in _CREATE.finditer(sql) if not found["name"].startswith("_"))
+
+
+def _entry(found: re.Match[str], said: dict[str, str]) -> Entry:
     is_function = found["kind"] == "FUNCTION"
-    listed = _columns(found["list"] or "")
+    listed = _columns(found["list"] or "", said)
     returned = _RETURNS.search(found["rest"])
     return Entry(
         name=found["name"],
         kind=found["kind"].lower(),
         comment=_prose(found["comment"]),
         arguments=listed if is_function else (),
-        columns=_columns(returned[1] if returned else "") if is_function else listed,
+        columns=_columns(returned[1] if returned else "", said) if is_function else listed,
     )
 
 
-def _columns(text: str) -> tuple[Column, ...]:
+def _columns(text: str, said: dict[str, str]) -> tuple[Column, ...]:
+    """said: the comment that the module first gives a column of each name; those of `text` are added."""
     found = []
     for match in _COLUMN.finditer(text):
-        comment = _prose(match["comment"])
+        comment = _prose(match["comment"]) or said.get(match["name"], "")
+        said.setdefault(match["name"], comment)
         found.append(Column(match["name"], match["type"], _unit(match["type"], comment), comment))
     return tuple(found)
 

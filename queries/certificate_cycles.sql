@@ -7,6 +7,8 @@
 --   FROM molprof_profiler_run
 --   ORDER BY number;
 
+INCLUDE PERFETTO MODULE intervals.intersect;
+
 INCLUDE PERFETTO MODULE molprof.devices;
 
 -- One row per run of the profiler, in order of start; empty where the trace has no such spans.
@@ -40,6 +42,31 @@ ORDER BY
   ts,
   id;
 
+-- Idle time of the devices; empty for a trace of one run.
+CREATE PERFETTO TABLE _molprof_idle_interval AS
+SELECT
+  id,
+  device,
+  busy_until AS ts,
+  ts - busy_until AS dur
+FROM molprof_device_work
+WHERE
+  ts > busy_until AND EXISTS(SELECT 1 FROM molprof_profiler_run WHERE gap_ns > 0)
+ORDER BY
+  id;
+
+-- Time between runs, for each device.
+CREATE PERFETTO TABLE _molprof_between_runs AS
+SELECT
+  ROW_NUMBER() OVER (ORDER BY run.ts) AS id,
+  device.device,
+  run.ts - run.gap_ns AS ts,
+  run.gap_ns AS dur
+FROM molprof_profiler_run AS run
+CROSS JOIN (SELECT device FROM _molprof_idle_interval GROUP BY device) AS device
+WHERE
+  run.gap_ns > 0;
+
 -- Idle time of each device between runs of the profiler: nothing recorded it.
 CREATE PERFETTO VIEW molprof_idle_between_runs(
   -- Device number as text.
@@ -49,14 +76,10 @@ CREATE PERFETTO VIEW molprof_idle_between_runs(
 )
 AS
 SELECT
-  idle.device,
-  SUM(MAX(0, MIN(idle.ts + idle.dur, run.ts) - MAX(idle.ts, run.ts - run.gap_ns))) AS idle_ns
-FROM molprof_profiler_run AS run
-JOIN molprof_device_idle AS idle
-  ON idle.ts < run.ts AND idle.ts + idle.dur > run.ts - run.gap_ns
-WHERE
-  run.gap_ns > 0
+  device,
+  SUM(dur) AS idle_ns
+FROM _interval_intersect!((_molprof_idle_interval, _molprof_between_runs), (device))
 GROUP BY
-  idle.device
+  device
 ORDER BY
-  idle.device;
+  device;

@@ -11,9 +11,9 @@ INCLUDE PERFETTO MODULE molprof.certificate_calls;
 
 INCLUDE PERFETTO MODULE molprof.devices;
 
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.launches;
 
 INCLUDE PERFETTO MODULE molprof.step_placement;
 
@@ -69,24 +69,21 @@ CREATE PERFETTO TABLE molprof_certified_launch(
 )
 AS
 SELECT
-  id,
-  ts,
-  (IFNULL(rank, -1), correlation) IN (
-    SELECT
-      IFNULL(rank, -1),
-      correlation
-    FROM molprof_gpu_work
-    WHERE
-      correlation IS NOT NULL
-  ) AS has_work
-FROM molprof_checked_call
+  call.id,
+  call.ts,
+  started.call_id IS NOT NULL
+  OR (IFNULL(call.rank, -1), call.correlation) IN (SELECT rank, correlation FROM molprof_numbered_work) AS has_work
+FROM molprof_checked_call AS call
+-- Most launches are found here; the set of all numbers is made for the others alone.
+LEFT JOIN molprof_call_work AS started
+  ON started.call_id = call.id
+LEFT JOIN _molprof_captured_launch AS captured
+  ON captured.id = call.id
 WHERE
-  role = 'launch'
-  AND correlation IS NOT NULL
-  AND id NOT IN (SELECT id FROM _molprof_captured_launch)
+  call.role = 'launch' AND call.correlation IS NOT NULL AND captured.id IS NULL
 ORDER BY
-  ts,
-  id;
+  call.ts,
+  call.id;
 
 -- Launches without GPU work by place, in order of start.
 CREATE PERFETTO TABLE molprof_missing_work(
@@ -203,25 +200,25 @@ WITH
   -- Every work with a call of its number is linked to one.
   work AS (
     SELECT
-      id,
-      ts,
-      dur,
-      category,
-      IFNULL(rank, -1) AS rank,
-      correlation
-    FROM molprof_gpu_work
+      work.id,
+      work.ts,
+      work.dur,
+      work.category,
+      IFNULL(work.rank, -1) AS rank,
+      work.correlation
+    FROM molprof_gpu_work AS work
+    LEFT JOIN molprof_gpu_work_call AS link
+      ON link.work_id = work.id
     WHERE
-      id NOT IN (SELECT work_id FROM molprof_gpu_work_call)
+      link.work_id IS NULL
   ),
   first AS (
     SELECT
-      IFNULL(rank, -1) AS rank,
+      rank,
       MIN(correlation) AS least
-    FROM molprof_gpu_call
-    WHERE
-      EXISTS(SELECT 1 FROM work)
+    FROM molprof_numbered_call
     GROUP BY
-      1
+      rank
   )
 SELECT
   CASE
@@ -231,7 +228,7 @@ SELECT
     ELSE 'later'
   END AS place,
   SUM(work.category = 'kernel') AS kernels,
-  COUNT(DISTINCT work.rank || ':' || work.correlation) AS calls,
+  COUNT(DISTINCT IIF(work.rank < 0, work.correlation, work.rank || ':' || work.correlation)) AS calls,
   IFNULL(SUM(work.dur) FILTER (WHERE work.category = 'kernel'), 0) AS kernel_time_ns,
   MIN(work.ts) AS first_ts
 FROM work

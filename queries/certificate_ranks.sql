@@ -6,7 +6,7 @@
 --   ORDER BY pid;
 
 -- Processes with operators or GPU calls, in order of their first event.
-CREATE PERFETTO VIEW molprof_host_process(
+CREATE PERFETTO TABLE molprof_host_process(
   -- The process.
   upid JOINID(process.id),
   -- Process number; made up where the file has text in its place.
@@ -24,12 +24,23 @@ WITH
   track AS (
     SELECT
       track_id,
-      SUM(category = 'cpu_op') AS operators,
-      SUM(category != 'cpu_op') AS gpu_calls,
+      COUNT() AS operators,
+      0 AS gpu_calls,
       MIN(ts) AS ts
     FROM slice
     WHERE
-      category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
+      category = 'cpu_op'
+    GROUP BY
+      track_id
+    UNION ALL
+    SELECT
+      track_id,
+      0 AS operators,
+      COUNT() AS gpu_calls,
+      MIN(ts) AS ts
+    FROM slice
+    WHERE
+      category IN ('cuda_runtime', 'cuda_driver')
     GROUP BY
       track_id
   )

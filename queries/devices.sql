@@ -39,7 +39,7 @@ ORDER BY
   id;
 
 -- Busy and idle time of each device, from its first work to the end of its last.
-CREATE PERFETTO VIEW molprof_device(
+CREATE PERFETTO TABLE molprof_device(
   -- Device number as text.
   device STRING,
   -- From the first start to the last end, ns.

@@ -36,10 +36,13 @@ SELECT
     WHEN slice.name GLOB '*GraphLaunch*' THEN 'graph_launch'
   END AS kind,
   EXTRACT_ARG(slice.arg_set_id, 'args.correlation') AS correlation,
-  place.rank
+  -- A join would be made for each row of every trace.
+  IIF(
+    (SELECT COUNT() FROM molprof_track_rank) > 0,
+    (SELECT rank FROM molprof_track_rank WHERE track_id = slice.track_id),
+    NULL
+  ) AS rank
 FROM slice
-LEFT JOIN molprof_track_rank AS place
-  ON place.track_id = slice.track_id
 WHERE
   slice.category IN ('cuda_runtime', 'cuda_driver')
 ORDER BY

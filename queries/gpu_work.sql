@@ -39,7 +39,11 @@ SELECT
   slice.dur,
   IFNULL(slice.name, '(no name)') AS name,
   slice.category,
-  IFNULL(place.rank || ':', '') || CAST(
+  IIF(
+    (SELECT COUNT() FROM molprof_track_rank) > 0,
+    IFNULL((SELECT rank FROM molprof_track_rank WHERE track_id = slice.track_id) || ':', ''),
+    ''
+  ) || CAST(
     COALESCE(
       EXTRACT_ARG(slice.arg_set_id, 'args.device'),
       -- A subquery, unlike a join, runs only where it is needed.
@@ -65,10 +69,13 @@ SELECT
     WHEN CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT) >= 0
     THEN CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT)
   END AS bytes,
-  place.rank
+  -- A join would be made for each row of every trace.
+  IIF(
+    (SELECT COUNT() FROM molprof_track_rank) > 0,
+    (SELECT rank FROM molprof_track_rank WHERE track_id = slice.track_id),
+    NULL
+  ) AS rank
 FROM slice
-LEFT JOIN molprof_track_rank AS place
-  ON place.track_id = slice.track_id
 WHERE
   slice.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
 ORDER BY

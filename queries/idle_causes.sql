@@ -35,11 +35,11 @@ INCLUDE PERFETTO MODULE molprof.host_syncs;
 
 INCLUDE PERFETTO MODULE molprof.work_calls;
 
--- GPU work with its call, and the earliest call of all work that starts at the same time or later on its device.
+-- GPU work with its call and the end of that, and the earliest call of all work that starts at the same time or later on its device.
 CREATE PERFETTO TABLE _molprof_queued_work AS
 SELECT
   work.id,
-  link.call_id,
+  call.ts + call.dur AS call_end,
   MIN(work.ts - link.delay) OVER (
     PARTITION BY work.device
     ORDER BY work.ts DESC, work.id DESC
@@ -48,32 +48,31 @@ SELECT
 FROM molprof_gpu_work AS work
 LEFT JOIN molprof_gpu_work_call AS link
   ON link.work_id = work.id
+LEFT JOIN slice AS call
+  ON call.id = link.call_id
 ORDER BY
   work.id;
 
--- Gaps in order of start: the engine searches in them for those inside a host sync.
+-- Gaps in order of start: the engine searches in them for those inside a host sync. Few columns: each is written for
+-- every gap.
 CREATE PERFETTO TABLE _molprof_gap AS
 SELECT
   next.id AS next_id,
-  IFNULL(work.rank, -1) AS rank,
-  next.device,
-  next.stream,
   next.busy_until AS ts,
   next.ts - next.busy_until AS dur,
-  queued.call_id IS NOT NULL AS has_call,
-  IFNULL(
-    queued.call_id IS NOT NULL
-    AND queued.queued_from > next.busy_until
-    AND next.ts - (call.ts + call.dur) <= MAX(100000, call.ts + call.dur - next.busy_until),
-    FALSE
-  ) AS was_empty
+  -- 0: the call is not recorded; 1: work was queued; 2: none was.
+  IIF(
+    queued.call_end IS NULL,
+    0,
+    1 + IFNULL(
+      queued.queued_from > next.busy_until
+      AND next.ts - queued.call_end <= MAX(100000, queued.call_end - next.busy_until),
+      0
+    )
+  ) AS queue
 FROM molprof_device_work AS next
-JOIN molprof_gpu_work AS work
-  ON work.id = next.id
 JOIN _molprof_queued_work AS queued
   ON queued.id = next.id
-LEFT JOIN molprof_gpu_call AS call
-  ON call.id = queued.call_id
 WHERE
   next.ts > next.busy_until
 ORDER BY
@@ -113,45 +112,53 @@ WITH
     JOIN molprof_gpu_call AS waiting
       ON waiting.id = wait.id
     CROSS JOIN _molprof_gap AS gap
+    CROSS JOIN molprof_gpu_work AS next
     WHERE
-      gap.ts >= wait.ts AND gap.ts < wait.ts + wait.dur AND gap.rank = IFNULL(waiting.rank, -1)
+      gap.ts >= wait.ts
+      AND gap.ts < wait.ts + wait.dur
+      AND gap.queue = 2
+      AND next.id = gap.next_id
+      AND IFNULL(next.rank, -1) = IFNULL(waiting.rank, -1)
   ),
   -- Gaps with queued work, and whether work of the same stream ended when they began.
   queued AS (
     SELECT
       gap.next_id,
-      gap.stream IS NULL OR MAX(last.stream IS NULL OR last.stream = gap.stream) AS on_stream
+      next.stream IS NULL OR MAX(last.stream IS NULL OR last.stream = next.stream) AS on_stream
     FROM _molprof_gap AS gap
+    CROSS JOIN molprof_device_work AS next
     CROSS JOIN _molprof_work_end AS last
     WHERE
-      gap.has_call
-      AND NOT gap.was_empty
+      gap.queue = 1
       AND gap.dur >= 5000
+      AND next.id = gap.next_id
       AND last.ts_end = gap.ts
-      AND last.device = gap.device
+      AND last.device = next.device
     GROUP BY
       gap.next_id
   )
 SELECT
-  gap.device,
+  next.device,
   gap.ts,
   gap.dur,
   CASE
-    WHEN gap.was_empty AND waited.next_id IS NOT NULL THEN 'cpu_waited'
-    WHEN gap.was_empty THEN 'cpu_busy'
+    WHEN gap.queue = 2 AND waited.next_id IS NOT NULL THEN 'cpu_waited'
+    WHEN gap.queue = 2 THEN 'cpu_busy'
     WHEN gap.dur < 5000 THEN 'short'
-    WHEN NOT gap.has_call THEN 'not_recorded'
+    WHEN gap.queue = 0 THEN 'not_recorded'
     WHEN queued.on_stream THEN 'other'
     ELSE 'other_stream'
   END AS cause,
   gap.next_id
 FROM _molprof_gap AS gap
+JOIN molprof_device_work AS next
+  ON next.id = gap.next_id
 LEFT JOIN waited
   ON waited.next_id = gap.next_id
 LEFT JOIN queued
   ON queued.next_id = gap.next_id
 ORDER BY
-  gap.device,
+  next.device,
   gap.ts;
 
 -- Gaps by device and cause, longest total time first; the rows of a device add up to its idle time.

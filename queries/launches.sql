@@ -35,16 +35,15 @@ SELECT
   link.call_id,
   MIN(work.device) AS device,
   SUM(work.category = 'kernel') AS kernels,
-  SUM(work.category != 'kernel') AS memory_operations,
+  COUNT() - SUM(work.category = 'kernel') AS memory_operations,
   SUM(work.dur) AS gpu_ns,
   MAX(work.ts + work.dur) - MIN(work.ts) AS span_ns,
   MIN(link.delay) AS delay
 FROM molprof_gpu_work_call AS link
-JOIN molprof_gpu_work AS work
+-- In this order, the engine sorts the links, and not wide rows.
+CROSS JOIN molprof_gpu_work AS work
   ON work.id = link.work_id
 GROUP BY
-  link.call_id
-ORDER BY
   link.call_id;
 
 -- Launching calls by name, most calls first.
@@ -85,7 +84,7 @@ ORDER BY
   call.kind;
 
 -- The trace's counts, one row.
-CREATE PERFETTO VIEW molprof_launch_count(
+CREATE PERFETTO TABLE molprof_launch_count(
   -- Calls that start a kernel; 0 also where no calls are recorded.
   launches LONG,
   -- Calls that start a graph; they are not launches.
@@ -116,25 +115,18 @@ WITH
     WHERE
       category IN ('kernel', 'cuda_runtime', 'cuda_driver')
   ),
-  -- NOT IN over a set with NULL is never true, so NULL is tested apart.
   launch AS (
     SELECT
       COUNT() AS without_work
-    FROM molprof_gpu_call
+    FROM molprof_gpu_call AS call
+    LEFT JOIN molprof_numbered_work AS work
+      ON work.correlation = call.correlation AND work.rank = IFNULL(call.rank, -1)
     WHERE
-      kind IS NOT NULL
-      AND name GLOB '*Launch*Kernel*'
+      call.kind = 'launch'
       AND IIF(
-        correlation IS NULL,
+        call.correlation IS NULL,
         (SELECT COUNT() FROM molprof_gpu_work WHERE correlation IS NULL) = 0,
-        (IFNULL(rank, -1), correlation) NOT IN (
-          SELECT
-            IFNULL(rank, -1),
-            correlation
-          FROM molprof_gpu_work
-          WHERE
-            correlation IS NOT NULL
-        )
+        work.correlation IS NULL
       )
   ),
   kernel AS (

@@ -14,11 +14,15 @@
 
 INCLUDE PERFETTO MODULE molprof.call_facts;
 
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.placement;
+
+INCLUDE PERFETTO MODULE molprof.step_placement;
 
 INCLUDE PERFETTO MODULE molprof.steps;
 
@@ -114,6 +118,18 @@ JOIN slice AS last
 ORDER BY
   placed.id;
 
+-- Calls that have an origin. Copies and sets that are captured into a graph start no work.
+CREATE PERFETTO VIEW _molprof_origin_call AS
+SELECT
+  call_id
+FROM molprof_call_fact
+UNION
+SELECT
+  id AS call_id
+FROM molprof_gpu_call
+WHERE
+  name GLOB '*Memcpy*' OR name GLOB '*Memset*';
+
 -- Calls, operators, ranges and all that stands around them, sorted so that the engine finds the children of a slice.
 CREATE PERFETTO TABLE _molprof_origin_parent AS
 WITH
@@ -125,7 +141,7 @@ WITH
     LEFT JOIN _molprof_origin_lane AS lane
       USING (id)
     WHERE
-      slice.category IN ('cpu_op', 'user_annotation') OR slice.id IN (SELECT call_id FROM molprof_call_fact)
+      slice.category IN ('cpu_op', 'user_annotation') OR slice.id IN (SELECT call_id FROM _molprof_origin_call)
     UNION
     SELECT
       slice.id,
@@ -348,7 +364,7 @@ WHERE
 ORDER BY
   stack.id;
 
--- Origin of each call that is a launch or host sync, or starts GPU work.
+-- Origin of each call that is a launch, copy, set or host sync, or starts GPU work.
 CREATE PERFETTO TABLE molprof_call_origin(
   -- The call's slice.
   call_id JOINID(slice.id),
@@ -366,8 +382,13 @@ CREATE PERFETTO TABLE molprof_call_origin(
   -- Innermost Python function around it, as file(line): name, one of torch only where there is no other; null where
   -- stacks are not recorded.
   source STRING,
-  -- Phase of a captured run; null outside any.
-  phase STRING
+  -- Phase of a captured run in which the call began; null outside any.
+  phase STRING,
+  -- Number of the step in which the call began, in its batch or as the profiler counts; null outside any, and for steps
+  -- without a number.
+  step LONG,
+  -- That step, a row of molprof_any_step; null outside any.
+  step_id JOINID(slice.id)
 )
 AS
 SELECT
@@ -378,8 +399,10 @@ SELECT
   stack.path AS module,
   layer.layer,
   function.name AS source,
-  phase.phase
-FROM molprof_call_fact AS fact
+  phase.phase,
+  step.number AS step,
+  step.id AS step_id
+FROM _molprof_origin_call AS fact
 JOIN _molprof_origin_stack AS stack
   ON stack.id = fact.call_id
 LEFT JOIN slice AS operator
@@ -392,6 +415,10 @@ LEFT JOIN molprof_call_phase AS place
   ON place.id = fact.call_id
 LEFT JOIN molprof_phase AS phase
   ON phase.id = place.phase_id
+LEFT JOIN molprof_call_step AS in_step
+  ON in_step.id = fact.call_id
+LEFT JOIN molprof_any_step AS step
+  ON step.id = in_step.step_id
 ORDER BY
   stack.id;
 
@@ -429,7 +456,7 @@ WHERE
 ORDER BY
   stack.id;
 
--- Every kernel, copy and set, in order of start, with the origin of the call that started it.
+-- Every kernel, copy and set, in order of start, with the columns of that call in molprof_call_origin.
 CREATE PERFETTO VIEW molprof_origin(
   -- The kernel, copy or set.
   id JOINID(slice.id),
@@ -443,18 +470,14 @@ CREATE PERFETTO VIEW molprof_origin(
   category STRING,
   -- The call that started it; null where it is not recorded, and so are all columns below.
   call_id JOINID(slice.id),
-  -- Innermost frame around the call.
   frame_id JOINID(slice.id),
-  -- Innermost operator around the call; null where there is none.
   operator STRING,
-  -- Modules and ranges around the call, the outermost first, with / between them; null where none is recorded.
   module STRING,
-  -- Number of the layer, from 0; null outside any.
   layer LONG,
-  -- Innermost Python function around the call, as file(line): name; null where stacks are not recorded.
   source STRING,
-  -- Phase of a captured run in which the call began; null outside any.
-  phase STRING
+  phase STRING,
+  step LONG,
+  step_id JOINID(slice.id)
 )
 AS
 SELECT
@@ -469,7 +492,9 @@ SELECT
   origin.module,
   origin.layer,
   origin.source,
-  origin.phase
+  origin.phase,
+  origin.step,
+  origin.step_id
 FROM molprof_gpu_work AS work
 LEFT JOIN molprof_gpu_work_call AS link
   ON link.work_id = work.id

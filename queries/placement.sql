@@ -98,11 +98,20 @@ CREATE PERFETTO TABLE molprof_work_phase(
 AS
 SELECT
   work.id,
-  place.phase_id
+  -- Foreign traces have no phases to look for.
+  IIF(
+    (SELECT COUNT() FROM molprof_phase) > 0,
+    (
+      SELECT
+        place.phase_id
+      FROM molprof_gpu_work_call AS link
+      JOIN molprof_call_phase AS place
+        ON place.id = link.call_id
+      WHERE
+        link.work_id = work.id
+    ),
+    NULL
+  ) AS phase_id
 FROM molprof_gpu_work AS work
-LEFT JOIN molprof_gpu_work_call AS link
-  ON link.work_id = work.id
-LEFT JOIN molprof_call_phase AS place
-  ON place.id = link.call_id
 ORDER BY
   work.id;

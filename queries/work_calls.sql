@@ -16,23 +16,64 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
--- The call of each number that work is linked to: of several the first launch, else the first. The lowest id is the
--- earliest slice. Bit 48 puts calls that launch nothing behind launches. Ranking by a window takes twice as long.
-CREATE PERFETTO TABLE _molprof_first_call AS
+-- Calls in order of their number, in which the engine searches.
+CREATE PERFETTO TABLE molprof_numbered_call(
+  -- The call's slice.
+  id JOINID(slice.id),
+  -- Rank; -1 unless the trace is of several ranks.
+  rank LONG,
+  -- Correlation number.
+  correlation LONG,
+  -- Place among the calls with the number: launches go first, then by slice.
+  place LONG
+)
+AS
 SELECT
+  id,
   IFNULL(rank, -1) AS rank,
   correlation,
-  MIN((kind IS NULL) << 48 | id) & ((1 << 48) - 1) AS call_id,
-  COUNT() AS calls
+  -- Bit 48 puts calls that launch nothing behind launches.
+  (kind IS NULL) << 48 | id AS place
 FROM molprof_gpu_call
 WHERE
   correlation IS NOT NULL
-GROUP BY
-  1,
-  correlation
 ORDER BY
-  1,
   correlation;
+
+-- GPU work in order of its number.
+CREATE PERFETTO TABLE molprof_numbered_work(
+  -- The kernel, copy or set.
+  id JOINID(slice.id),
+  -- Rank; -1 unless the trace is of several ranks.
+  rank LONG,
+  -- Correlation number.
+  correlation LONG
+)
+AS
+SELECT
+  id,
+  IFNULL(rank, -1) AS rank,
+  correlation
+FROM molprof_gpu_work
+WHERE
+  correlation IS NOT NULL
+ORDER BY
+  correlation;
+
+-- Numbers of several calls, with the call that their work is linked to: the first launch, else the first call. The
+-- lowest id is the earliest slice. Ranking by a window takes twice as long.
+CREATE PERFETTO TABLE _molprof_shared_number AS
+SELECT
+  rank,
+  correlation,
+  MIN(place) & ((1 << 48) - 1) AS call_id,
+  COUNT() AS calls
+FROM molprof_numbered_call
+GROUP BY
+  correlation,
+  rank
+HAVING
+  COUNT() > 1;
 
 -- Numbers of which it cannot be told which call started the work: calls of several processes have them, or launches at
 -- different times. The trace was merged from several, whose ranks its processes do not tell.
@@ -49,17 +90,20 @@ SELECT
   call.rank,
   call.correlation,
   COUNT() AS calls
-FROM _molprof_first_call AS first
-JOIN molprof_gpu_call AS call
-  ON call.correlation = first.correlation AND IFNULL(call.rank, -1) = first.rank
-JOIN slice
-  ON slice.id = call.id
-JOIN thread_track
-  ON thread_track.id = slice.track_id
-JOIN thread
-  USING (utid)
+FROM _molprof_shared_number AS first
+-- In this order, only the few calls with such a number are looked up.
+CROSS JOIN molprof_numbered_call AS numbered
+CROSS JOIN molprof_gpu_call AS call
+CROSS JOIN slice
+CROSS JOIN thread_track
+CROSS JOIN thread
 WHERE
-  first.calls > 1
+  numbered.correlation = first.correlation
+  AND numbered.rank = first.rank
+  AND call.id = numbered.id
+  AND slice.id = call.id
+  AND thread_track.id = slice.track_id
+  AND thread.utid = thread_track.utid
 GROUP BY
   first.rank,
   first.correlation
@@ -83,15 +127,27 @@ CREATE PERFETTO TABLE molprof_gpu_work_call(
 AS
 SELECT
   work.id AS work_id,
-  first.call_id,
+  numbered.id AS call_id,
   work.ts - call.ts AS delay
 FROM molprof_gpu_work AS work
-JOIN _molprof_first_call AS first
-  ON first.correlation = work.correlation AND first.rank = IFNULL(work.rank, -1)
+JOIN molprof_numbered_call AS numbered
+  ON numbered.correlation = work.correlation AND numbered.rank = IFNULL(work.rank, -1)
 JOIN slice AS call
-  ON call.id = first.call_id
+  ON call.id = numbered.id
 WHERE
-  first.calls = 1
-  OR (first.correlation, first.rank) NOT IN (SELECT correlation, IFNULL(rank, -1) FROM molprof_ambiguous_call)
+  (SELECT COUNT() FROM _molprof_shared_number) = 0
+  OR (
+    IFNULL(
+      (
+        SELECT
+          call_id
+        FROM _molprof_shared_number AS shared
+        WHERE
+          shared.correlation = numbered.correlation AND shared.rank = numbered.rank
+      ),
+      numbered.id
+    ) = numbered.id
+    AND (numbered.correlation, numbered.rank) NOT IN (SELECT correlation, IFNULL(rank, -1) FROM molprof_ambiguous_call)
+  )
 ORDER BY
   work.id;

@@ -23,8 +23,22 @@ INCLUDE PERFETTO MODULE molprof.steps;
 
 INCLUDE PERFETTO MODULE molprof.work_calls;
 
+-- Work whose launch is in a step: the engine groups the rows of a table much faster than those of a join.
+CREATE PERFETTO TABLE _molprof_step_work AS
+SELECT
+  work.category,
+  work.name,
+  work.dur
+FROM molprof_gpu_work_call AS link
+CROSS JOIN molprof_call_step AS place
+  ON place.id = link.call_id
+CROSS JOIN molprof_gpu_work AS work
+  ON work.id = link.work_id
+WHERE
+  (SELECT COUNT() FROM molprof_call_step) > 0;
+
 -- One row per kind. Those that every trace is asked for are there with 0 too.
-CREATE PERFETTO VIEW molprof_work_kind(
+CREATE PERFETTO TABLE molprof_work_kind(
   -- copy, cat, attention, elementwise, masking; 'memcpy HtoD' and the like; memset.
   kind STRING,
   -- Kernels, copies or sets of the trace.
@@ -67,18 +81,14 @@ WITH
   ),
   step_work AS (
     SELECT
-      work.category,
-      work.name,
+      category,
+      name,
       COUNT() AS count,
-      SUM(work.dur) AS time_ns
-    FROM molprof_call_step AS place
-    JOIN molprof_gpu_work_call AS link
-      ON link.call_id = place.id
-    JOIN molprof_gpu_work AS work
-      ON work.id = link.work_id
+      SUM(dur) AS time_ns
+    FROM _molprof_step_work
     GROUP BY
-      work.category,
-      work.name
+      category,
+      name
   ),
   found AS (
     SELECT

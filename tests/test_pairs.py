@@ -25,7 +25,7 @@ def test_the_table_counts_false_causes_truths_and_finds() -> None:
     rows = [line.split(" | ") for line in summary(made, {QUIET: [1.0, 2.0, 3.0], BUSY: [4.0]}).splitlines()[2:4]]
     assert rows == [
         ["| A/A", "quiet", "2", "1", "1", "-", "-", "1.001x", "1.000x |"],
-        ["| A/B, 3 % slept", "quiet", "2", "1", "1", "1", "1", "1.030x", "1.030x |"],
+        ["| A/B, 3 % asleep", "quiet", "2", "1", "1", "1", "1", "1.030x", "1.030x |"],
     ]
     assert "beside one busy loop: 2.00x its quiet time (2.00 s, 4.00 s)" in summary(made, {QUIET: [2.0], BUSY: [4.0]})
 
@@ -49,7 +49,7 @@ def test_a_series_goes_on_where_it_stopped(
     monkeypatch.setattr(pairs, "slowdown", lambda options, folder: {QUIET: [1.0], BUSY: [2.0]})
     monkeypatch.setattr(pairs, "_LOOP", "pass")
     path = tmp_path / "pairs.json"
-    monkeypatch.setattr(sys, "argv", ["pairs.py", "--same", "2", "--sleeping", "0", "-o", str(path)])
+    monkeypatch.setattr(sys, "argv", ["pairs.py", "--same", "2", "--waiting", "0", "-o", str(path)])
     with pytest.raises(KeyboardInterrupt):
         pairs.main()
     first = list(asked)
@@ -68,6 +68,6 @@ def test_a_pair_is_a_capture_and_its_comparison(tmp_path: Path, monkeypatch: pyt
     options = pairs.argparse.Namespace(model="llama", tokens=2, rounds=3)
     found = pairs.Series(options, tmp_path).pair("sleep_10", QUIET, 0)
     assert found.key == ("sleep_10", QUIET, 0)
-    assert found.slept_ns > 0
+    assert found.taken_ns > 0
     assert found.true_ratio > 1
     assert None not in (found.low, found.high, found.part_low, found.part_high)

@@ -10,18 +10,18 @@ from tiny_trace import document, slice_, work
 
 
 def test_origin_in_sql(tmp_path: Path) -> None:
-    columns = "name, operator, module, layer, source"
+    columns = "name, operator, module, layer, source, step"
     with events_loaded(tmp_path, EVENTS) as rows:
         found = rows("origin", f"SELECT {columns} FROM molprof_origin")
     main = "main.py(3): main"
     assert found == [
-        ("gemm", "aten::mm", "Model_0/Layer_0/Linear_0", 0, main),
-        ("gemm", "aten::mm", "Model_0/Layer_1/Linear_1", 1, main),
-        ("void at::native::direct_copy_kernel_cuda(int)", "aten::copy_", "Model_0/cast", None, main),
-        ("in_graph", None, "Model_0", None, main),
-        ("in_graph", None, "Model_0", None, main),
-        ("gemm", "aten::mm", None, None, None),
-        ("alone", None, None, None, None),
+        ("gemm", "aten::mm", "Model_0/Layer_0/Linear_0", 0, main, 1),
+        ("gemm", "aten::mm", "Model_0/Layer_1/Linear_1", 1, main, 1),
+        ("void at::native::direct_copy_kernel_cuda(int)", "aten::copy_", "Model_0/cast", None, main, 1),
+        ("in_graph", None, "Model_0", None, main, 1),
+        ("in_graph", None, "Model_0", None, main, 1),
+        ("gemm", "aten::mm", None, None, None, 1),
+        ("alone", None, None, None, None, None),
     ]
 
 
@@ -52,6 +52,28 @@ def test_calls_and_the_frames_around_them(tmp_path: Path) -> None:
         ("library", "torch/nn/modules/linear.py(9): forward", "Layer_0"),
         ("library", "torch/nn/modules/linear.py(9): forward", "Layer_1"),
         ("range", "cast", "Model_0"),
+    ]
+
+
+def test_steps_of_a_captured_run(tmp_path: Path) -> None:
+    origins = """
+        SELECT slice.name, origin.phase, origin.step, step.name
+        FROM molprof_call_origin AS origin
+        JOIN slice ON slice.id = origin.call_id
+        LEFT JOIN molprof_any_step AS step ON step.id = origin.step_id
+        ORDER BY slice.ts
+    """
+    with events_loaded(tmp_path, document()["traceEvents"]) as rows:
+        found = rows("origin", origins)
+    first, second = ("molprof.step batch=0 step=1", "molprof.step batch=0 step=2")
+    assert found == [
+        ("cudaLaunchKernel", "forward", 1, first),
+        ("cudaLaunchKernelExC", "forward", 1, first),
+        ("cudaLaunchKernel", "processor", 1, first),
+        ("cudaMemcpyAsync", "sampling", 1, first),
+        ("cudaStreamSynchronize", "sampling", 1, first),
+        ("cudaGraphLaunch", "forward", 2, second),
+        ("cuLaunchKernel", "bookkeeping", 2, second),
     ]
 
 

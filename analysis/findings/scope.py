@@ -23,14 +23,25 @@ from molprof.common.values import percent_text, time_text
 LEAST_GAIN = 0.01
 
 _STEPS = Query("phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts")
+_CATEGORIES = "('cpu_op', 'cuda_runtime', 'cuda_driver', 'kernel', 'gpu_memcpy', 'gpu_memset')"
 SPAN = Query(
     "phases",
-    """
-SELECT ts, ts_end FROM (
-  SELECT MIN(ts) AS ts, MAX(ts + dur) AS ts_end FROM slice
-  WHERE category IN ('cpu_op', 'cuda_runtime', 'cuda_driver', 'kernel', 'gpu_memcpy', 'gpu_memset')
-)
-WHERE ts IS NOT NULL
+    f"""
+WITH
+  -- The engine finds the ends of one column without reading all rows.
+  bound AS (
+    SELECT
+      (SELECT MIN(ts) FROM slice WHERE category IN {_CATEGORIES}) AS ts,
+      (SELECT MAX(ts) FROM slice WHERE category IN {_CATEGORIES}) AS last_ts,
+      (SELECT MAX(dur) FROM slice WHERE category IN {_CATEGORIES}) AS longest_ns
+  )
+SELECT
+  bound.ts,
+  MAX(slice.ts + slice.dur) AS ts_end
+FROM bound
+CROSS JOIN slice
+WHERE slice.ts >= bound.last_ts - bound.longest_ns AND slice.category IN {_CATEGORIES}
+GROUP BY bound.ts
 """,
     "foreign",
 )

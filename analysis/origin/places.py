@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from molprof.analysis.figures.model import Finding
-from molprof.analysis.origin.read import BACKWARD, NO_CALL, WITHOUT, Origins, own_times
+from molprof.analysis.origin.read import BACKWARD, NO_CALL, WITHOUT, Frame, Origins, own_times, path_of
 from molprof.analysis.origin.tree import Tree, class_name
 from molprof.common.values import count_text, counted, number_text, percent_text, time_text
 
@@ -63,7 +63,7 @@ def copy_places(origins: Origins) -> list[Place]:
     places = _Places(origins)
     for work in origins.work:
         if work.cls in COPY_CLASSES or work.category == "gpu_memcpy":
-            places.add(work.frame_id, work.dur, 0, NO_CALL if work.call_id is None else None)
+            places.add(work.frame_id, work.dur, 0, NO_CALL if work.call_id is None else None, work.captured)
     return places.sorted(lambda place: (place.time_ns, place.count))
 
 
@@ -91,17 +91,27 @@ class _Places:
     def __init__(self, origins: Origins) -> None:
         self._origins = origins
         self._found: dict[tuple[str, str, str], Place] = {}
-        self._names: dict[int | None, tuple[str, str, str, str]] = {}
+        self._names: dict[tuple[int | None, tuple[Frame, ...]], tuple[str, str, str, str]] = {}
 
-    def add(self, frame_id: int | None, time_ns: int, steps: int, instead: str | None = None) -> None:
-        if frame_id not in self._names:
-            paths = [[name for _, name in self._origins.path(by, frame_id)] for by in WITHOUT]
+    def add(
+        self,
+        frame_id: int | None,
+        time_ns: int,
+        steps: int,
+        instead: str | None = None,
+        captured: tuple[Frame, ...] = (),
+    ) -> None:
+        """captured: of work of a graph, what was captured, which says more than what launched the graph."""
+        key = frame_id, captured
+        if key not in self._names:
+            chain = captured or self._origins.chain(frame_id)
+            paths = [[name for _, name in path_of(by, chain)] for by in WITHOUT]
             modules, functions, operators = paths
-            kinds = [kind for kind, _ in self._origins.path("module", frame_id)]
+            kinds = [kind for kind, _ in path_of("module", chain)]
             plain = [class_name(name) if kind == "module" else name for kind, name in zip(kinds, modules, strict=True)]
             asked = " > ".join(dict.fromkeys((operators[0], operators[-1])))
-            self._names[frame_id] = "/".join(plain), functions[-1], asked, "/".join(modules)
-        module, source, operator, whole = self._names[frame_id] if instead is None else (instead,) * 4
+            self._names[key] = "/".join(plain), functions[-1], asked, "/".join(modules)
+        module, source, operator, whole = self._names[key] if instead is None else (instead,) * 4
         place = self._found.setdefault((module, source, operator), Place(module, source, operator))
         place.modules.add(whole)
         place.count += 1

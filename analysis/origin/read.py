@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,7 +26,6 @@ _FRAMES = Query(
     "origin",
     """
 INCLUDE PERFETTO MODULE molprof.operators;
-INCLUDE PERFETTO MODULE molprof.step_placement;
 SELECT frame.id, IFNULL(frame.parent_id, -1) AS parent_id, frame.kind, frame.name,
   slice.ts, slice.ts + slice.dur AS ts_end, leaf.id IS NOT NULL AS is_leaf, phase.phase
 FROM molprof_frame AS frame
@@ -40,12 +39,10 @@ ORDER BY frame.id
 _CALLS = Query(
     "origin",
     """
-INCLUDE PERFETTO MODULE molprof.step_placement;
 SELECT fact.call_id, fact.launches, fact.graph_launches, fact.syncs, fact.sync_ns,
-  IIF(step.id IS NULL, 0, fact.launches) AS step_launches, origin.frame_id, origin.phase
+  IIF(origin.step_id IS NULL, 0, fact.launches) AS step_launches, origin.frame_id, origin.phase
 FROM molprof_call_fact AS fact
 JOIN molprof_call_origin AS origin USING (call_id)
-LEFT JOIN molprof_call_step AS step ON step.id = fact.call_id
 ORDER BY fact.call_id
 """,
 )
@@ -55,7 +52,7 @@ _WORK = Query(
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
 SELECT origin.dur, origin.name, origin.category, class.class, origin.call_id,
-  IFNULL(call.kind = 'graph_launch', 0) AS in_graph, origin.frame_id, origin.phase
+  IFNULL(call.kind = 'graph_launch', 0) AS in_graph, origin.frame_id, origin.phase, origin.id
 FROM molprof_origin AS origin
 LEFT JOIN molprof_work_class AS class ON class.category = origin.category AND class.name = origin.name
 LEFT JOIN molprof_gpu_call AS call ON call.id = origin.call_id
@@ -119,6 +116,9 @@ class Work(NamedTuple):
     in_graph: bool
     frame_id: int | None
     phase: str | None
+    id: int
+    # Of work of a graph: what stood around the call that was captured for it, as far as known.
+    captured: tuple[Frame, ...] = ()
 
     @property
     def amounts(self) -> dict[str, int]:
@@ -154,14 +154,23 @@ class Origins:
 
     def path(self, by: str, frame_id: int | None) -> tuple[tuple[str, str], ...]:
         """Kinds and names of the nodes to a frame in the tree by module, source or operator."""
-        chain = self.chain(frame_id)
-        path = [(frame.kind, frame.name) for frame in chain if frame.kind in _KINDS[by]]
-        if not path and by == "source":
-            path = [(frame.kind, frame.name) for frame in chain if frame.kind == "library"]
-        if not path:
-            first = next((frame.name for frame in chain if frame.kind == "operator"), "")
-            path = [("none", BACKWARD if first.startswith(_BACKWARD) and by != "operator" else WITHOUT[by])]
-        return tuple(path[:MOST_DEPTH])
+        return path_of(by, self.chain(frame_id))
+
+    def captured_path(self, by: str, work: Work) -> tuple[tuple[str, str], ...]:
+        """The same for what was captured; without any node where nothing of that kind is known."""
+        path = path_of(by, work.captured) if work.captured else ()
+        return path if path and path[0][0] != "none" else ()
+
+
+def path_of(by: str, chain: Sequence[Frame]) -> tuple[tuple[str, str], ...]:
+    """Kinds and names of the nodes of frames, the outermost first."""
+    path = [(frame.kind, frame.name) for frame in chain if frame.kind in _KINDS[by]]
+    if not path and by == "source":
+        path = [(frame.kind, frame.name) for frame in chain if frame.kind == "library"]
+    if not path:
+        first = next((frame.name for frame in chain if frame.kind == "operator"), "")
+        path = [("none", BACKWARD if first.startswith(_BACKWARD) and by != "operator" else WITHOUT[by])]
+    return tuple(path[:MOST_DEPTH])
 
 
 def read_origins(
@@ -257,7 +266,11 @@ class _Builder:
         if work.call_id is None:
             return self.root.child("none", NO_CALL)
         node = self.frame(work.frame_id, work.phase)
-        return node.child("none", GRAPH) if work.in_graph else node
+        if work.in_graph:
+            node = node.child("none", GRAPH)
+            for kind, name in self._origins.captured_path(self._by, work):
+                node = node.child(kind, name)
+        return node
 
     def call(self, call: Call, first_work: dict[int, Node]) -> Node:
         """A call counts where its first work does; in a graph, where it was called."""

@@ -88,7 +88,13 @@ class _Stacks:
             return (*_phase(work.phase), work.cls, last)
         if work.call_id is None:
             return (NO_CALL, last)
-        return (*self.around(work.frame_id, work.phase), *((GRAPH,) if work.in_graph else ()), last)
+        return (*self.around(work.frame_id, work.phase), *(self._in_graph(work) if work.in_graph else ()), last)
+
+    def _in_graph(self, work: Work) -> Stack:
+        path = self._origins.captured_path(self._by, work)
+        if self._by != "operator":
+            path += self._origins.captured_path("operator", work)[-1:]
+        return (GRAPH, *self._names(path))
 
     def of_call(self, call: Call, work: Work | None) -> Stack:
         """work: the first that the call started."""
@@ -103,9 +109,11 @@ class _Stacks:
             path = self._origins.path(self._by, frame_id)
             if self._by != "operator":
                 path += tuple(item for item in self._origins.path("operator", frame_id)[-1:] if item[0] == "operator")
-            names = (class_name(name) if self._fold and kind == "module" else name for kind, name in path)
-            self._around[key] = (*_phase(phase), *names)
+            self._around[key] = (*_phase(phase), *self._names(path))
         return self._around[key]
+
+    def _names(self, path: Iterable[tuple[str, str]]) -> Stack:
+        return tuple(class_name(name) if self._fold and kind == "module" else name for kind, name in path)
 
 
 def _phase(phase: str | None) -> Stack:

@@ -26,6 +26,7 @@ from molprof.commands.options import (
 )
 from molprof.commands.ranks import show_ranks
 from molprof.commands.report_by import BYS, ENDINGS, SPEEDSCOPE, by_style, report_by
+from molprof.commands.report_graphs import check_graph_capture, graph_capture_option, report_graphs
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 @given_options
 @reading_options
 @click.option("--by", type=click.Choice(BYS), help="Show where GPU work comes from, as a tree. Reads Python stacks.")
+@graph_capture_option
 @result_options("speedscope")
 @submit_options
 @click.pass_context
@@ -51,6 +53,7 @@ def command(
     traces: Sequence[Path],
     stacks: bool,
     by: str | None,
+    graph_capture: Path | None,
     thresholds: tuple[str, ...],
     tokens: tuple[int, ...],
     molecules: tuple[int, ...],
@@ -69,6 +72,9 @@ def command(
     is shown as by molprof ranks. With several traces, OUT is a folder that gets one file for each, and JSON on stdout
     is a list.
 
+    --graph-capture names the trace in which the CUDA or HIP graphs that TRACE replays were captured: each kernel of a
+    graph gets operator, shapes, module and Python function, with how sure that is.
+
     --by shows which modules, Python functions, operators or kernel classes the GPU's work comes from, and who asks for
     launches, copies and host syncs. With --format speedscope, or an OUT that ends in .speedscope.json, it is a flame
     graph for https://www.speedscope.app.
@@ -83,6 +89,8 @@ def command(
       zcat trace.json.gz | molprof report -
       molprof report trace.json.gz --by module
       molprof report trace.json.gz --by source -o trace.speedscope.json
+      molprof report replay.json.gz --graph-capture capture.json.gz
+      molprof report replay.json.gz --graph-capture capture.json.gz --by module
       molprof report foreign.json.gz --tokens 96000 --molecules 64
       molprof report trace.json.gz --fail-if 'drift_blocks>0' --fail-if 'launches_per_token>30'
       molprof report my-sweep --format json -o reports
@@ -106,8 +114,13 @@ def command(
         outputs = _outputs(traces, output, style, force)
     else:
         check_result(output, force)
+    if graph_capture is not None:
+        check_graph_capture(traces, (*thresholds, *tokens, *molecules), submission.cluster)
     if by is not None and submission.cluster is None:
-        report_by(traces, outputs, by, style, (trace_processor, partial))
+        report_by(traces, outputs, by, style, (trace_processor, partial, graph_capture))
+        return 0
+    if graph_capture is not None:
+        report_graphs(traces[0], output, style, (trace_processor, partial, graph_capture), cached)
         return 0
     from molprof.analysis.compare.thresholds import judge_report, parse_threshold
 

@@ -11,6 +11,8 @@ from molprof.common.errors import UsageError
 
 BYS = ("module", "source", "operator", "kernel")
 SPEEDSCOPE = "speedscope"
+# Native trace processor, whether damaged traces are read in part, and a trace of the capture phase of graphs.
+Reading = tuple[str | None, bool, Path | None]
 ENDINGS = {**{name: ending for name, (_, ending) in FORMATS.items()}, SPEEDSCOPE: ".speedscope.json"}
 
 
@@ -29,19 +31,17 @@ def by_style(by: str | None, style: str, output: Path | None, excluded: Sequence
     return style
 
 
-def report_by(
-    traces: Sequence[Path], outputs: Sequence[Path | None], by: str, style: str, reading: tuple[str | None, bool]
-) -> None:
-    """Write the tree of each trace to its file, or all to stdout. reading: native trace processor, partial."""
+def report_by(traces: Sequence[Path], outputs: Sequence[Path | None], by: str, style: str, reading: Reading) -> None:
+    """Write the tree of each trace to its file, or all to stdout."""
     from molprof import __version__
     from molprof.analysis.documents.origin import origin_document
-    from molprof.analysis.origin.read import read_origins
+    from molprof.analysis.origin.opened import read_opened
     from molprof.analysis.origin.speedscope import speedscope_text
 
-    native_path, partial = reading
+    native_path, partial, capture = reading
     texts = []
     for trace, place in zip(traces, outputs, strict=True):
-        origins, remarks = read_origins(trace, native_path=native_path, partial=partial)
+        origins, _, remarks = read_opened(trace, capture, native_path=native_path, partial=partial)
         for remark in remarks:
             note(remark)
         if style == SPEEDSCOPE:

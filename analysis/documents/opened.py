@@ -1,0 +1,194 @@
+"""Replayed graphs opened, as sections and JSON: what each kernel is, how sure that is, and what is not known."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median_low
+from typing import Any
+
+from molprof.analysis.origin.opened import Graph, Opened, Place, Work
+from molprof.analysis.origin.tree import class_name
+from molprof.analysis.sequence.repeats import Block, blocks
+from molprof.common.document import Column, Row, Section, Table
+from molprof.common.values import counted, per, percent_text, short_name
+
+_KNOWN = ("operator", "shapes", "module", "source")
+_CERTAINTIES = ("exact", "aligned", "likely")
+
+
+def opened_sections(opened: Opened) -> list[Section]:
+    """How much is known of the graphs' kernels, each graph by position, and what is not known."""
+    shares = _shares(opened)
+    rows: list[Row] = [(name, row["kernels"], row["ratio"], row["time_ratio"]) for name, row in shares.items()]
+    columns = (
+        Column("known", "name"),
+        Column("kernels", "count"),
+        Column("share", "ratio"),
+        Column("of time", "ratio"),
+    )
+    sections = [Section("Kernels of graphs opened", tuple(map(_told, opened.graphs)), Table(columns, rows))]
+    titles = ("position", "alike", "kernel", "operator", "shapes", "module", "source", "match", "p50")
+    for graph in opened.graphs:
+        if not any(opened.places[work.id].certainty for work in graph.work):
+            continue  # the report's own table of positions says as much
+        table = Table(
+            tuple(
+                Column(title, "ns" if title == "p50" else "count" if title in titles[:2] else "name")
+                for title in titles
+            ),
+            [_position_row(item) for item in _folded(graph, opened.places)],
+            wide=True,
+        )
+        sections.append(Section(f"Graph {graph.number} opened", table=table))
+    without = _without(opened)
+    table = Table(
+        (Column("graph", "index"), Column("without", "name"), Column("kernel", "name"), Column("count", "count")),
+        without,
+        wide=True,
+    )
+    sections.append(
+        Section(
+            "Kernels of graphs that are not known", table=table if without else None, notes=() if without else ("none",)
+        )
+    )
+    return sections
+
+
+def opened_data(opened: Opened) -> dict[str, Any]:
+    """JSON."""
+    return {
+        "capture": opened.capture,
+        "segments": [{"name": item.name, "nodes": len(item.nodes)} for item in opened.segments],
+        "known": _shares(opened),
+        "graphs": [
+            {
+                "graph": graph.number,
+                "replays": graph.replays,
+                "captures": list(graph.captures),
+                "capture_nodes": graph.nodes,
+                "consistent_ratio": graph.consistent_ratio,
+                "unused_nodes": [{"operator": node.operator, "name": node.name} for node in graph.unused],
+                "positions": list(_folded(graph, opened.places)),
+            }
+            for graph in opened.graphs
+        ],
+        "unknown": [dict(zip(("graph", "without", "name", "count"), row, strict=True)) for row in _without(opened)],
+    }
+
+
+def _told(graph: Graph) -> str:
+    """One graph and its capture in words."""
+    size = len(graph.work) // graph.replays
+    text = f"graph {graph.number}: {counted(graph.replays, 'replay')} of {counted(size, 'node')}"
+    if not graph.captures:
+        return f"{text}; no capture fits"
+    if len(graph.captures) == 1:
+        text += f", captured in {graph.captures[0]} ({counted(graph.nodes, 'node')})"
+    else:
+        names = ", ".join(dict.fromkeys(graph.captures))
+        text += f", captured in one of {len(graph.captures)} that fit equally: {names}"
+    if graph.unused:
+        text += f"; {counted(len(graph.unused), 'captured node')} without a match"
+    if graph.consistent_ratio is not None:
+        ratio = percent_text(graph.consistent_ratio)
+        text += (
+            f"; of those matched by order alone, {ratio} meet the kernel that their operator and shapes meet elsewhere"
+        )
+    return text
+
+
+def _kernels(opened: Opened) -> Iterator[tuple[Work, Place]]:
+    for graph in opened.graphs:
+        for work in graph.work:
+            if work.category == "kernel":
+                yield work, opened.places[work.id]
+
+
+def _shares(opened: Opened) -> dict[str, dict[str, Any]]:
+    """Of the kernels in graphs, those of which each is known, and how sure the match is."""
+    kernels = list(_kernels(opened))
+    tests = {name: [work for work, place in kernels if getattr(place, name) is not None] for name in _KNOWN}
+    tests |= {name: [work for work, place in kernels if place.certainty == name] for name in _CERTAINTIES}
+    tests["not known"] = [work for work, place in kernels if place.certainty is None]
+    total_ns = sum(work.dur for work, _ in kernels)
+    return {
+        name: {
+            "kernels": len(found),
+            "ratio": per(len(found), len(kernels)),
+            "time_ns": (time_ns := sum(work.dur for work in found)),
+            "time_ratio": per(time_ns, total_ns),
+        }
+        for name, found in tests.items()
+    }
+
+
+def _without(opened: Opened) -> list[Row]:
+    """Kernels that lack an operator, shapes or module, by name."""
+    found: defaultdict[tuple[int, str, str], int] = defaultdict(int)
+    for work, place in _kernels(opened):
+        lacks = [name for name in ("operator", "shapes", "module") if getattr(place, name) is None]
+        if lacks:
+            found[work.graph, ", ".join(lacks), work.name] += 1
+    return [(*key, count) for key, count in found.items()]
+
+
+def _folded(graph: Graph, places: dict[int, Place]) -> Iterator[dict[str, Any]]:
+    """Positions in order, blocks that repeat as one: equal kernels of equal origin, but for numbers of modules."""
+    durations: defaultdict[int, list[int]] = defaultdict(list)
+    first: dict[int, Work] = {}
+    for work in graph.work:
+        if work.position is not None:
+            durations[work.position].append(work.dur)
+            first.setdefault(work.position, work)
+    works = [first[position] for position in sorted(first)]
+    keys = [(work.name, *_alike(places[work.id])) for work in works]
+    for block in blocks(keys):
+        for place in range(block.start, block.start + block.length):
+            yield _position(works[place : block.stop : block.length], block, places, durations)
+
+
+def _position(
+    works: Sequence[Work], block: Block, places: dict[int, Place], durations: dict[int, list[int]]
+) -> dict[str, Any]:
+    place = places[works[0].id]
+    times = [time for work in works if work.position is not None for time in durations[work.position]]
+    return {
+        "position": works[0].position,
+        "alike": len(works),
+        "block": block.length if block.times > 1 else 0,
+        "name": works[0].name,
+        "category": works[0].category,
+        "operator": place.operator,
+        "shapes": None if place.shapes is None else list(map(list, place.shapes)),
+        "module": place.module,
+        "source": place.source,
+        "layer": place.layer,
+        "certainty": place.certainty,
+        "how": place.how,
+        "p50_ns": median_low(times),
+        "shortest_ns": min(times),
+        "longest_ns": max(times),
+        "time_ns": sum(times),
+    }
+
+
+def _alike(place: Place) -> tuple[Any, ...]:
+    return place.operator, place.shapes, _classes(place.module), place.source, place.certainty
+
+
+def _classes(module: str | None) -> str | None:
+    return module and "/".join(map(class_name, module.split("/")))
+
+
+def _position_row(item: dict[str, Any]) -> Row:
+    module = item["module"] if item["alike"] == 1 else _classes(item["module"])
+    return (
+        item["position"], item["alike"], short_name(item["name"]), item["operator"], _sizes(item["shapes"]), module,
+        item["source"], item["certainty"], item["p50_ns"],
+    )  # fmt: skip
+
+
+def _sizes(shapes: Iterable[Sequence[int]] | None) -> str | None:
+    """Sizes of inputs, those without left out."""
+    return None if shapes is None else ", ".join("x".join(map(str, sizes)) for sizes in shapes if sizes)

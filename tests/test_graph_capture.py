@@ -1,0 +1,190 @@
+"""Graphs opened with the trace of their capture: literal captures and replays."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Cli
+from origin_trace import python
+from tiny_trace import slice_, work, write
+
+from molprof.analysis.origin.opened import Opened, read_opened
+from molprof.analysis.origin.read import Origins, build_tree
+
+CORPUS = os.environ.get("MOLPROF_CORPUS")
+# One layer: operator, kernel, sizes of its input.
+LAYER = (("aten::mm", "gemm", 8), ("aten::add", "add", 8), ("aten::mm", "gemm_out", 4))
+
+
+def captured(
+    start: float, name: str, layers: int, *, rows: int = 1, named: bool = True, alone: Iterable[str] = ()
+) -> list[dict[str, Any]]:
+    """A capture of LAYER times `layers` in a range, then of `alone`; the calls of CUDA name no kernel."""
+    events = [slice_("cuda_runtime", "cudaStreamBeginCapture", start + 1, 0.5)]
+    ts = start + 2
+    for layer, (operator, kernel, size) in [
+        *itertools.product(range(layers), LAYER),
+        *((None, (f"aten::{n}", n, 2)) for n in alone),
+    ]:
+        if layer is not None:
+            events.append(python(f"nn.Module: Layer_{layer}", ts, 0.9))
+            events.append(python("model.py(7): forward", ts + 0.1, 0.7))
+        events.append(slice_("cpu_op", operator, ts + 0.2, 0.5, **{"Input Dims": [[rows, size], []]}))
+        call = {"kernel": kernel} if named else {}
+        events.append(slice_("cuda_runtime", "cudaLaunchKernel", ts + 0.3, 0.2, correlation=int(1000 * ts), **call))
+        ts += 1
+    events.append(slice_("cuda_runtime", "cudaStreamEndCapture", ts, 0.5))
+    return [slice_("user_annotation", name, start, ts + 2 - start), *events]
+
+
+def replayed(
+    start: float, correlation: int, names: Iterable[str], around: str = "replay", **args: Any
+) -> list[dict[str, Any]]:
+    kernels = [work("kernel", name, start + 20 + 2 * place, 1, correlation, **args) for place, name in enumerate(names)]
+    launch = slice_("cuda_runtime", "cudaGraphLaunch", start + 1, 1, correlation=correlation)
+    return [slice_("user_annotation", around, start, 5), launch, *kernels]
+
+
+NAMES = [kernel for _, kernel, _ in LAYER]
+
+
+def opened(
+    tmp_path: Path, replay: list[dict[str, Any]], capture: list[dict[str, Any]] | None
+) -> tuple[Origins, Opened]:
+    paths = [
+        None if events is None else write(tmp_path / f"{name}.json", {"traceEvents": events})
+        for name, events in (("replay", replay), ("capture", capture))
+    ]
+    assert paths[0] is not None
+    return read_opened(paths[0], paths[1])[:2]
+
+
+def places(found: Opened) -> list[tuple[Any, ...]]:
+    return [found.places[item.id][:6] for graph in found.graphs for item in graph.work]
+
+
+def test_names_in_order(tmp_path: Path) -> None:
+    origins, found = opened(tmp_path, replayed(0, 1, NAMES * 2), captured(0, "capture_8", 2, rows=8))
+    assert places(found) == [
+        (operator, ((8, size),), f"Layer_{layer}", "model.py(7): forward", None, "aligned")
+        for layer in range(2)
+        for operator, _, size in LAYER
+    ]
+    assert found.graphs[0].captures == ("capture_8",)
+    tree = build_tree(origins, "module")
+    assert [(item.name, item.count, item.amount("kernels")) for _, item in tree.walk()] == [
+        ("all", 1, 6), ("replay", 1, 6), ("(graph)", 1, 6), ("Layer", 2, 6),
+    ]  # fmt: skip
+
+
+def test_the_capture_of_the_same_batch_size(tmp_path: Path) -> None:
+    capture = captured(0, "capture 4", 2, rows=4) + captured(100, "capture 8", 2, rows=8) + captured(200, "other", 3)
+    _, found = opened(tmp_path, replayed(0, 1, NAMES * 2, around="decode 8"), capture)
+    assert found.graphs[0].captures == ("capture 8",)
+    assert {place[1][0][0] for place in places(found)} == {8}
+    # Nothing tells which one it is: sizes that differ are left out.
+    _, found = opened(tmp_path, replayed(0, 1, NAMES * 2), capture)
+    assert found.graphs[0].captures == ("capture 4", "capture 8")
+    assert [place[:3] for place in places(found)][:2] == [("aten::mm", None, "Layer_0"), ("aten::add", None, "Layer_0")]
+    assert {place[5] for place in places(found)} == {"likely"}
+
+
+def test_what_does_not_match_is_listed(tmp_path: Path) -> None:
+    replay = replayed(0, 1, ["before", *NAMES, "gemm", "renamed", "gemm_out", "after", "after"])
+    _, found = opened(tmp_path, replay, captured(0, "c", 2, alone=["never"]))
+    assert [place[5] for place in places(found)] == [
+        None,
+        "aligned",
+        "aligned",
+        "aligned",
+        "aligned",
+        "likely",
+        "aligned",
+        None,
+        None,
+    ]
+    assert places(found)[5][0] == "aten::add"
+    assert [node.name for node in found.graphs[0].unused] == ["never"]
+
+
+def test_a_layer_that_was_not_replayed_leaves_the_number_of_layers_open(tmp_path: Path) -> None:
+    _, found = opened(tmp_path, replayed(0, 1, NAMES * 2), captured(0, "c", 3))
+    assert {place[5] for place in places(found)} == {"likely"}
+    assert [place[0] for place in places(found)] == [operator for operator, _, _ in LAYER] * 2
+
+
+def test_calls_without_names_match_by_order_if_equal_operators_meet_equal_kernels(tmp_path: Path) -> None:
+    _, found = opened(tmp_path, replayed(0, 1, NAMES * 2), captured(0, "c", 2, named=False))
+    assert found.graphs[0].consistent_ratio == 1
+    assert [(place[0], place[5]) for place in places(found)] == [(operator, "likely") for operator, _, _ in LAYER] * 2
+    # As many kernels in another order are another graph.
+    _, found = opened(tmp_path, replayed(0, 1, NAMES + NAMES[::-1]), captured(0, "c", 2, named=False))
+    assert found.graphs[0].captures == ()
+    assert {place[5] for place in places(found)} == {None}
+
+
+def test_a_run_outside_the_capture_tells_the_names(tmp_path: Path) -> None:
+    capture = captured(200, "c", 2, named=False)
+    for place, (operator, kernel, size) in enumerate(LAYER):  # the warm-up before it
+        ts = 10.0 * place
+        capture.append(slice_("cpu_op", operator, ts, 5, **{"Input Dims": [[1, size], []]}))
+        capture.append(slice_("cuda_runtime", "cudaLaunchKernel", ts + 1, 1, correlation=place + 1))
+        capture.append(work("kernel", kernel, ts + 6, 1, place + 1))
+    _, found = opened(tmp_path, replayed(0, 1, NAMES * 2), capture)
+    assert {place[5] for place in places(found)} == {"aligned"}
+
+
+def test_pieces_of_a_model_take_turns(tmp_path: Path) -> None:
+    first, second = captured(1, "", 1)[1:], captured(101, "", 1)[1:]
+    for event in second:
+        event["name"] = event["name"].replace("Layer_0", "Layer_1")
+    capture = [slice_("user_annotation", "capture_8", 0, 500), *first, *second]
+    replay = [event for number in range(4) for event in replayed(100 * number, number + 1, NAMES)]
+    _, found = opened(tmp_path, replay, capture)
+    assert [(place[2], place[5]) for place in places(found)][::3] == [("Layer_0", "likely"), ("Layer_1", "likely")] * 2
+
+
+def test_annotations_of_nodes_are_exact(tmp_path: Path) -> None:
+    replay = replayed(0, 1, ["a", "b"], annotation=[{"name": "block"}, {"name": "attention"}], **{"graph node id": 4})
+    replay[-1]["args"].update({"annotation": "plain", "graph node id": 5})
+    origins, found = opened(tmp_path, replay, None)
+    assert [(place[2], place[5]) for place in places(found)] == [("block/attention", "exact"), ("plain", "exact")]
+    names = [item.name for _, item in build_tree(origins, "module").walk()]
+    assert names == ["all", "replay", "(graph)", "block", "attention", "plain"]
+
+
+def test_the_command(molprof: Cli, tmp_path: Path) -> None:
+    replay = write(tmp_path / "replay.json", {"traceEvents": replayed(0, 1, [*NAMES * 3, "new"])})
+    capture = write(tmp_path / "capture.json", {"traceEvents": captured(0, "capture_1", 3)})
+    result = molprof("report", str(replay), "--graph-capture", str(capture), "--format", "json")
+    assert result.returncode == 0, result.stderr
+    data = json.loads(result.stdout)["graphs_opened"]
+    assert data["known"]["operator"] == {"kernels": 9, "ratio": 0.9, "time_ns": 9_000, "time_ratio": 0.9}
+    assert [(row["position"], row["alike"], row["operator"]) for row in data["graphs"][0]["positions"]] == [
+        (0, 3, "aten::mm"), (1, 3, "aten::add"), (2, 3, "aten::mm"), (9, 1, None),
+    ]  # fmt: skip
+    assert data["unknown"] == [{"graph": 0, "without": "operator, shapes, module", "name": "new", "count": 1}]
+    tree = molprof("report", str(replay), "--graph-capture", str(capture), "--by", "operator").stdout
+    assert "aten::mm" in tree
+    wrong = molprof("report", str(replay), "--graph-capture", str(replay))
+    assert wrong.returncode == 3
+    assert "captures no graph" in wrong.stderr
+    assert molprof("report", str(replay), str(replay), "--graph-capture", str(capture)).returncode == 2
+
+
+@pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to read")
+def test_a_public_pair() -> None:
+    replay = Path(str(CORPUS), "traces", "mi300x_sglang_qwen3_8b_decode.json.gz")
+    capture = Path(str(CORPUS), "graphs", "mi300x_sglang_qwen3_8b_capture_bs32.json.gz")
+    _, found, _ = read_opened(replay, capture)
+    graphs = [(graph.captures, len(graph.work), graph.unused) for graph in found.graphs]
+    assert graphs == [(("capture_32_DECODE",), 544, ())]
+    assert all(place.operator and place.shapes and place.module and place.source for place in found.places.values())
+    assert {place.certainty for place in found.places.values()} == {"aligned"}
+    assert {place.layer for place in found.places.values()} == {None, *range(36)}
