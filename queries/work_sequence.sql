@@ -1,4 +1,4 @@
--- What ran, in order: GPU work, or operators where no GPU work is recorded, each with its origin and step.
+-- What ran, in order: GPU work, or operators where none is recorded, each with its origin and step.
 --
 -- Example:
 --   SELECT lane, ts, dur, class, operator, module, name
@@ -21,7 +21,6 @@ SELECT
   slice.ts,
   slice.dur,
   IFNULL(slice.name, '(no name)') AS name,
-  slice.arg_set_id,
   slice.track_id,
   thread.upid
 FROM (
@@ -61,8 +60,8 @@ CREATE PERFETTO VIEW molprof_sequence_item(
   -- Innermost operator around the call that started the work; the operator itself where there is no GPU work; null where
   -- none is recorded.
   operator STRING,
-  -- Sizes of that operator's inputs; null where not recorded, or not read.
-  shape STRING,
+  -- That operator's slice.
+  operator_id JOINID(slice.id),
   -- Modules and ranges around it, the outermost first, with / between them; null where none is recorded.
   module STRING,
   -- Number of the layer, from 0; null outside any.
@@ -88,7 +87,7 @@ SELECT
   work.device AS lane,
   NULL AS track_id,
   origin.operator,
-  EXTRACT_ARG(operator.arg_set_id, 'args.Input Dims') AS shape,
+  call.operator_id,
   origin.module,
   origin.layer,
   origin.source,
@@ -102,8 +101,6 @@ LEFT JOIN molprof_work_class AS class
   ON class.category = origin.category AND class.name = origin.name
 LEFT JOIN molprof_call_origin AS call
   ON call.call_id = origin.call_id
-LEFT JOIN slice AS operator
-  ON operator.id = call.operator_id
 LEFT JOIN molprof_call_step AS step
   ON step.id = origin.call_id
 UNION ALL
@@ -117,7 +114,7 @@ SELECT
   CAST(item.upid AS TEXT),
   item.track_id,
   item.name,
-  EXTRACT_ARG(item.arg_set_id, 'args.Input Dims'),
+  item.id,
   origin.module,
   origin.layer,
   origin.source,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from molprof.analysis.compare.kernels.cut import Item, Part
 from molprof.analysis.compare.kernels.pairing import LEVELS, Change
-from molprof.analysis.compare.kernels.read import Item, Part
 from molprof.analysis.compare.kernels.sums import Summed, part_of
 from molprof.analysis.documents.kernel_words import kernel_verdict, noun
 from molprof.common.document import Column, Table

@@ -6,8 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from molprof.analysis.compare.kernels.cut import STEP, STEPS, Part
 from molprof.analysis.compare.kernels.pairing import DELETED, INSERTED, MOVED, Change
-from molprof.analysis.compare.kernels.read import STEP, STEPS, Part, Row
+from molprof.analysis.compare.kernels.read import Row
 from molprof.analysis.compare.kernels.sums import Place, Stretch, Summed, place_of
 from molprof.common.values import counted, factor_text, number_text, numbered, short_name, signed_time_text, time_text
 

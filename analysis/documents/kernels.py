@@ -8,8 +8,8 @@ from itertools import groupby
 from pathlib import PurePath
 from typing import Any
 
+from molprof.analysis.compare.kernels.cut import Item
 from molprof.analysis.compare.kernels.pairing import MATCHED, Change
-from molprof.analysis.compare.kernels.read import Item
 from molprof.analysis.compare.kernels.sums import EQUAL, NO_LAYER, PARTS, Stretch, Sum, Summed, part_of, place_of, what
 from molprof.analysis.documents.kernel_data import beside_ns, kernel_records, kernels_data
 from molprof.analysis.documents.kernel_words import PART_WORDS, kernel_verdict, lines_of, noun, region_words

@@ -35,8 +35,9 @@ def compare_by(
     Raises:
         NotComparableError: only one of them records GPU work, or the steps that are asked for.
     """
+    from molprof.analysis.compare.kernels.cut import STEP, TRACE, cut
     from molprof.analysis.compare.kernels.pairing import pair
-    from molprof.analysis.compare.kernels.read import STEP, TRACE, cut, read_recorded
+    from molprof.analysis.compare.kernels.read import read_recorded
     from molprof.analysis.compare.kernels.sums import summed
     from molprof.analysis.documents.kernels import kernels_document
 

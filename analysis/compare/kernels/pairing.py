@@ -13,7 +13,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from molprof.analysis.compare.kernels.read import Item, Part, Row, Strand
+from molprof.analysis.compare.kernels.cut import Item, Part, Strand
+from molprof.analysis.compare.kernels.read import Row
 from molprof.analysis.sequence.align import Level, align_by, gaps
 
 MATCHED, INSERTED, DELETED, MOVED = "matched", "inserted", "deleted", "moved"
@@ -147,9 +148,9 @@ def _numbered(strands: Sequence[Strand], by_kind: bool) -> dict[Hashable, Strand
     found: dict[Hashable, Strand] = {}
     counts: dict[Hashable, int] = {}
     for strand in strands:
-        key = (strand.kind if by_kind else None, lanes[strand.lane])
-        counts[key] = counts.get(key, 0) + 1
-        found[(*key, counts[key])] = strand
+        kind, lane = strand.kind if by_kind else None, lanes[strand.lane]
+        number = counts[kind, lane] = counts.get((kind, lane), 0) + 1
+        found[kind, lane, number] = strand
     return found
 
 

@@ -173,12 +173,14 @@ def _stretches(changes: Sequence[Change]) -> list[Stretch]:
     found: dict[Hashable, Stretch] = {}
     for group, before, after in hunks_of(changes):
         place = place_of(group[0].row)
-        sides = [_whats(change.row for change in group if change.kind == kind) for kind in (DELETED, INSERTED, MOVED)]
+        gone, new, moved = (
+            _whats(change.row for change in group if change.kind == kind) for kind in (DELETED, INSERTED, MOVED)
+        )
         between = (what(before.row) if before else None, what(after.row) if after else None)
-        key = (place, *sides)
+        key = (place, gone, new, moved)
         stretch = found.get(key)
         if stretch is None:
-            stretch = found[key] = Stretch(place, *sides, between, (before, after), group)
+            stretch = found[key] = Stretch(place, gone, new, moved, between, (before, after), group)
         stretch.count += 1
         for change in group:
             stretch.sum.add(change)
