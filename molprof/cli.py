@@ -36,6 +36,7 @@ COMMANDS = {
     "trim": "Cut a trace to some of its steps, phases, categories, or a stretch of time.",
     "query": "Run SQL over one or more traces: a module of the package, a file, or text.",
     "queries": "List the SQL package: modules, columns, units and examples.",
+    "mcp": "Serve traces to an assistant: a server of the Model Context Protocol.",
     "sweep": "Capture every combination of a grid of options, here or on a cluster.",
     "jobs": "List, requeue or cancel jobs on a cluster.",
     "collect": "Collect the results of a job on a cluster.",

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from importlib.resources import files
 
 PACKAGE = "molprof"
+# A module of the package. Those of the trace processor itself are everywhere.
+INCLUDE = re.compile(rf"^INCLUDE PERFETTO MODULE {PACKAGE}\.(\w+);$", re.MULTILINE)
+
+
+def included(sql: str) -> frozenset[str]:
+    """The modules of the package that SQL includes, and those that these include, without the package's name."""
+    found = INCLUDE.findall(sql)
+    return frozenset(found).union(*map(_included_by, found))
+
+
+@functools.cache
+def _included_by(module: str) -> frozenset[str]:
+    return included(files(__name__).joinpath(f"{module}.sql").read_text(encoding="utf-8"))
 
 
 def modules() -> dict[str, str]:

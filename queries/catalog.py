@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from molprof.common.errors import UsageError
-from molprof.queries import PACKAGE, modules
+from molprof.queries import INCLUDE, PACKAGE, modules
 
 _CREATE = re.compile(
     r"^(?P<comment>(?:--[^\n]*\n)*)CREATE PERFETTO (?P<kind>TABLE|VIEW|FUNCTION) (?P<name>\w+)"
@@ -24,8 +24,6 @@ _CREATE = re.compile(
 _RETURNS = re.compile(r"RETURNS TABLE(\(\n.*?\n\))", re.DOTALL)
 _COLUMN = re.compile(r"^(?P<comment>(?:  -- \S.*\n)*)  (?P<name>\w+) (?P<type>[A-Z]+(?:\([\w.]+\))?),?$", re.MULTILINE)
 _CREATE_WORD = re.compile(r"^CREATE PERFETTO\b", re.MULTILINE)
-# Modules of the package. Those of the trace processor itself are everywhere.
-_INCLUDE = re.compile(rf"^INCLUDE PERFETTO MODULE ({PACKAGE}\.[\w.]+);$", re.MULTILINE)
 _EXAMPLE = re.compile(r"Example(?: \((?P<defaults>[^)]*)\))?:\n(?P<sql>.*)", re.DOTALL)
 # The first phrase found decides: a rate is not an amount.
 _UNITS = (
@@ -91,7 +89,7 @@ def read_module(key: str, sql: str) -> Module:
         comment=comment,
         example=example,
         defaults=defaults,
-        includes=tuple(included.removeprefix(f"{PACKAGE}.") for included in _INCLUDE.findall(sql)),
+        includes=tuple(INCLUDE.findall(sql)),
         entries=_entries(sql),
         sql=sql,
     )
@@ -125,7 +123,7 @@ def with_includes(name: str, known: Mapping[str, Module]) -> tuple[str, ...]:
 
 def standalone_sql(name: str, known: Mapping[str, Module]) -> str:
     """A module and all that it needs as one text, for where no package can be added."""
-    parts = (_INCLUDE.sub("", known[item].sql) for item in with_includes(name, known))
+    parts = (INCLUDE.sub("", known[item].sql) for item in with_includes(name, known))
     # Several modules include the same ones.
     parts = (_CREATE_WORD.sub("CREATE OR REPLACE PERFETTO", part) for part in parts)
     return "\n".join(re.sub(r"\n{3,}", "\n\n", part) for part in parts)

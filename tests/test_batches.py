@@ -9,7 +9,7 @@ from tiny import loaded, plan
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.decoding.batches import Need, check_context, cut
+from molprof.profiler.decoding.batches import BatchPlan, Need, check_context, cut, fitted
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
@@ -140,3 +140,12 @@ def test_runs_with_a_processor_and_without_have_one_bound() -> None:
     given = prompts(*SMILES)
     bounds = [[plan.max_new_tokens for plan in runner(name).plan(given)] for name in (None, "generic")]
     assert bounds[0] == bounds[1]
+
+
+def test_padding_and_a_cache_too_short_are_refused() -> None:
+    plan = BatchPlan((), (), max_new_tokens=10, prompt_width=17)
+    assert [item.prompt_width for item in fitted([plan], 8, 34, 34)] == [24]
+    with pytest.raises(UsageError, match=r"padded to a multiple of 8, the 24 \+ 10 tokens .* exceed the context of 33"):
+        fitted([plan], 8, None, 33)
+    with pytest.raises(UsageError, match="--max-cache-length 33 is less than the 24"):
+        fitted([plan], 8, 33, None)

@@ -16,14 +16,12 @@ from conftest import Cli
 from tiny import SHAPE, loaded
 from transformers import DynamicCache
 
-from molprof.common.errors import UsageError
 from molprof.profiler.bench import generation
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
 from molprof.profiler.bench.facts import UnsupportedError
-from molprof.profiler.bench.generation import filled, held_bytes, measure_generation, padded
+from molprof.profiler.bench.generation import filled, held_bytes, measure_generation
 from molprof.profiler.bench.sdpa import flops, least_bytes, measure_sdpa, padding_mask
 from molprof.profiler.bench.worker import answered, out_of_memory
-from molprof.profiler.decoding.batches import BatchPlan
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompt
 
@@ -84,6 +82,15 @@ def test_padding_to_a_multiple_changes_widths_and_no_text(tiny_model: LoadedMode
     assert wide["text_digest"] == plain["text_digest"]
 
 
+def test_a_static_cache_of_a_given_length(tiny_model: LoadedModel) -> None:
+    short = measure_generation(case(kv_cache="static"))["figures"]
+    long = measure_generation(case(kv_cache="static", max_cache_length=100))["figures"]
+    assert long["kv_cache_bytes"] == 2 * SHAPE.layers * 2 * SHAPE.kv_heads * 100 * SHAPE.head_dim * FLOAT_BYTES
+    assert long["text_digest"] == short["text_digest"]
+    with pytest.raises(UnsupportedError, match="--max-cache-length 20 is less than the"):
+        measure_generation(case(kv_cache="static", max_cache_length=20))
+
+
 def test_compiling_is_counted_before_the_timed_passes(tiny_model: LoadedModel) -> None:
     torch._dynamo.reset()
     figures = measure_generation(case(kv_cache="static", compile="eager", passes=2))["figures"]
@@ -113,13 +120,6 @@ def test_prompts_come_again_where_there_are_too_few() -> None:
     one, two = (Prompt(number, "", str(number), None) for number in (1, 2))
     assert filled([one, two], 5) == [one, two, one, two, one]
     assert filled([one, two], 1) == [one]
-
-
-def test_padding_beyond_the_context_is_refused() -> None:
-    plan = BatchPlan((), (), max_new_tokens=10, prompt_width=17)
-    assert [item.prompt_width for item in padded([plan], 8, 34)] == [24]
-    with pytest.raises(UsageError, match="exceed the context of 33"):
-        padded([plan], 8, 33)
 
 
 def test_the_size_of_a_cache_is_that_of_its_tensors() -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import tiny_trace
 
-from molprof.analysis.reports import cache
+from molprof.analysis.reports import cache as report_cache
 from molprof.analysis.reports import load as reports
 from molprof.analysis.reports.cache import encode_report
 from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof.common import cache
 from molprof.common.errors import TraceError
 
 CACHED = ReportOptions(cached=True)
@@ -50,7 +51,7 @@ def test_a_kept_report_equals_a_new_one(folder: Path, trace: Path, read_anew: li
     new = load_report(trace)
     assert [load_report(trace, CACHED), load_report(trace, CACHED)] == [new, new]
     assert read_anew == ["trace.json", "trace.json"]
-    assert sorted(path.suffix for path in folder.iterdir()) == [".hash", ".json"]
+    assert len(list(folder.iterdir())) == len(list((folder.parent / "files").iterdir())) == 1
 
 
 def test_the_content_counts_not_the_name(folder: Path, trace: Path, read_anew: list[str]) -> None:
@@ -74,7 +75,8 @@ def test_a_file_still_being_written_is_hashed_each_time(
 ) -> None:
     monkeypatch.setattr(cache, "_SETTLED_NS", 10**18)
     load_report(trace, CACHED)
-    assert [path.suffix for path in folder.iterdir()] == [".json"]
+    assert len(list(folder.iterdir())) == 1
+    assert not (folder.parent / "files").exists()
 
 
 @pytest.mark.parametrize("options", [ReportOptions(stacks=True, cached=True), ReportOptions(partial=True, cached=True)])
@@ -90,7 +92,7 @@ def test_other_code_is_another_report(
     folder: Path, trace: Path, read_anew: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load_report(trace, CACHED)
-    monkeypatch.setattr(cache, "_code_digest", lambda: "changed")
+    monkeypatch.setattr(cache, "code_digest", lambda: "changed")
     load_report(trace, CACHED)
     assert len(read_anew) == 2
 
@@ -98,7 +100,7 @@ def test_other_code_is_another_report(
 @pytest.mark.parametrize("position", [0, 40, -1])
 def test_a_damaged_entry_is_never_used(folder: Path, trace: Path, read_anew: list[str], position: int) -> None:
     new = load_report(trace, CACHED)
-    (entry,) = folder.glob("*.json")
+    (entry,) = folder.iterdir()
     content = bytearray(entry.read_bytes())
     content[position] ^= 1
     entry.write_bytes(content)
@@ -108,14 +110,14 @@ def test_a_damaged_entry_is_never_used(folder: Path, trace: Path, read_anew: lis
 
 def test_the_size_is_bounded_and_the_last_used_stay(folder: Path, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load_report(trace, CACHED)
-    (entry,) = folder.glob("*.json")
-    old = folder / "old.json"
+    (entry,) = folder.iterdir()
+    old = folder / "old"
     old.write_bytes(b"x" * 1000)
     os.utime(old, (1, 1))
-    monkeypatch.setattr(cache, "MAX_BYTES", 2 * entry.stat().st_size + 500)
+    monkeypatch.setattr(report_cache, "MAX_BYTES", 2 * entry.stat().st_size + 500)
     load_report(trace, ReportOptions(stacks=True, cached=True))
     assert not old.exists()
-    assert len(list(folder.glob("*.json"))) == 2
+    assert len(list(folder.iterdir())) == 2
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(
@@ -132,7 +134,7 @@ def test_errors_are_not_kept(folder: Path, tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(TraceError, match="truncated"):
             load_report(bad, CACHED)
-    assert not list(folder.glob("*.json"))
+    assert not folder.exists()
 
 
 def test_parallel_reports_equal_single_ones(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import certified
 import pytest
 import tiny_trace
 
+from molprof.analysis.certificate.model import Bound
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.thresholds import judge_comparison, judge_report, parse_threshold
 from molprof.analysis.documents.comparison import comparison_document
@@ -20,6 +22,7 @@ from molprof.analysis.figures import Report
 from molprof.analysis.render import FORMATS, render
 from molprof.analysis.reports.load import load_report
 from molprof.analysis.reports.stored import read_stored
+from molprof.common.errors import UsageError
 from molprof.common.values import width
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
@@ -77,6 +80,26 @@ def test_the_section_of_an_uncertain_trace(tmp_path: Path) -> None:
         "uncertain: GPU work (bounded), GPU time (bounded), GPU idle time (bounded), launches (bounded), "
         "launch to work (bounded), steps (bounded)"
     )
+
+
+def test_a_limit_on_how_far_figures_may_be_off(tmp_path: Path) -> None:
+    """The busy time is 67 to 70 µs, said to be 67; the idle time 80 to 83 µs, said to be 82; others are off by more."""
+    off = {item.group: item.off_ratio for item in tiny(tmp_path).certificate.uncertain}  # type: ignore[union-attr]
+    assert (off["gpu_time"], off["gpu_idle"], off["gpu_work"]) == (3 / 67, 2 / 82, 1 / 6)
+    lines = {}
+    for text in ("uncertain>4%", "uncertain > 20%", "uncertain>100%"):
+        lines[text] = judge_report(tiny(tmp_path), [parse_threshold(text)]).broken
+    assert "GPU time (bounded by 4.48 %)" in lines["uncertain>4%"][0]
+    assert "GPU idle time" not in lines["uncertain>4%"][0]
+    assert lines["uncertain > 20%"] == (
+        "uncertain > 20%: launches (bounded by 25 %), launch to work (bounded by 100 %), steps (bounded by 40 %)",
+    )
+    assert lines["uncertain>100%"] == ()
+    assert Bound("a", None, 1, 1).off_ratio == Bound("a", 0, 0, 1).off_ratio == math.inf
+    assert Bound("a", 0, 0, 0).off_ratio == 0
+    for text in ("uncertain<5%", "uncertain>5", "uncertain>+5%", "uncertain>=5%"):
+        with pytest.raises(UsageError, match="is not a threshold"):
+            parse_threshold(text)
 
 
 def test_comparisons_judge_all_traces(tmp_path: Path) -> None:

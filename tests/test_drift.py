@@ -19,6 +19,7 @@ from tiny import tokenizer
 from tokenizers import Tokenizer
 
 from molprof.common.errors import UsageError
+from molprof.common.text_format import DEFAULT
 from molprof.profiler.drift.survey import PLACEHOLDERS, Distribution, distribution, survey
 from molprof.profiler.models.tokenizers import load_backend
 from molprof.profiler.molecules.conformers import Conformers, built_in_conformers, read_conformers
@@ -38,7 +39,7 @@ def backend(name: str) -> Tokenizer:
 
 
 def figures(found: Conformers, *names: str, placeholders: tuple[str, ...] = ()) -> dict[str, Any]:
-    loaded = [(name, backend(name)) for name in names]
+    loaded = [(name, backend(name), DEFAULT) for name in names]
     return survey(loaded, found, (*PLACEHOLDERS, *placeholders)).to_json()
 
 

@@ -9,6 +9,7 @@ import gzip
 import importlib.util
 import os
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,13 +34,16 @@ PIECES = (
 )
 
 
-def mutated(text: bytes, source: random.Random) -> bytes:
-    """The text with a few changes: bytes replaced, dropped, repeated or put in, values swapped, or an early end."""
+def mutated(text: bytes, source: random.Random, pieces: Sequence[bytes] = PIECES) -> bytes:
+    """The text with a few changes: bytes replaced, dropped, repeated or put in, values swapped, or an early end.
+
+    pieces: what is put in. Values are swapped in JSON alone.
+    """
     result = bytearray(text)
     for _ in range(source.choice((1, 1, 2, 5))):
         place = source.randrange(len(result))
         length = source.choice((1, 1, 4, 30, 300))
-        action = source.randrange(7)
+        action = source.randrange(7 if pieces is PIECES else 6)
         if action == 0:
             result[place] = source.randrange(256)
         elif action == 1:
@@ -47,14 +51,14 @@ def mutated(text: bytes, source: random.Random) -> bytes:
         elif action == 2:
             result[place:place] = result[place : place + length]
         elif action == 3:
-            result[place:place] = source.choice(PIECES)
+            result[place:place] = source.choice(pieces)
         elif action == 4:
             other = source.randrange(len(result))
             result[place : place + length] = result[other : other + length]
-        elif action == 5:
+        elif action == 6:
             at = result.find(b": ", place) + 2
             end = min((p for p in (result.find(b",", at), result.find(b"}", at)) if p > 0), default=at)
-            result[at:end] = source.choice(PIECES)
+            result[at:end] = source.choice(pieces)
         elif source.random() < 0.3:
             del result[place + 1 :]
     return bytes(result)

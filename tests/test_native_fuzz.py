@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from test_fuzz import CORPUS, FIRST, RUNS, figures, figures_or_reason, oracle
+from test_fuzz import CORPUS, FIRST, RUNS, figures, figures_or_reason, mutated, oracle
 
 from molprof.analysis.packets.stream import packets
 from molprof.analysis.reports.load import ReportOptions, load_report
@@ -39,26 +39,7 @@ def varint(value: int) -> bytes:
 
 
 def mutated_bytes(data: bytes, source: random.Random) -> bytes:
-    """The bytes with a few changes: some replaced, dropped, repeated or put in, or an early end."""
-    result = bytearray(data)
-    for _ in range(source.choice((1, 1, 2, 5))):
-        place = source.randrange(len(result))
-        length = source.choice((1, 1, 4, 30, 300))
-        action = source.randrange(6)
-        if action == 0:
-            result[place] = source.randrange(256)
-        elif action == 1:
-            del result[place : place + length]
-        elif action == 2:
-            result[place:place] = result[place : place + length]
-        elif action == 3:
-            result[place:place] = source.choice(PIECES)
-        elif action == 4:
-            other = source.randrange(len(result))
-            result[place : place + length] = result[other : other + length]
-        elif source.random() < 0.3:
-            del result[place + 1 :]
-    return bytes(result)
+    return mutated(data, source, PIECES)
 
 
 def mutated_packets(data: bytes, source: random.Random) -> bytes:

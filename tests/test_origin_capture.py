@@ -56,3 +56,15 @@ def test_functions_of_the_processor_are_named(origins: Origins) -> None:
     functions = [node.name for _, node in processor.walk() if node.kind == "function"]
     assert any("processors/" in name for name in functions)
     assert any("processors/" in place.source for place in operator_places(origins))
+
+
+def test_modules_alone(trace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "modules.json"
+    result = captured(path, settings(repeats=1, warmup=0, window=(1, 2), modules=True))
+    names = {event["name"] for event in of(events(path)[1], "python_function")}
+    assert "nn.Module: LlamaForCausalLM_0" in names
+    assert all(name.startswith("nn.Module: ") for name in names)
+    assert all(check.holds for check in load_report(path).checks)
+    forward = named(build_tree(read_origins(path)[0], "module"), "forward")
+    assert named(forward, "LlamaAttention_0").amount("operators") > 0
+    assert [note for note in result.notes if note.startswith("with modules, the recorded steps took")]

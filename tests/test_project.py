@@ -175,6 +175,21 @@ def test_short_names_are_listed_and_taken(project: Project, tmp_path: Path, molp
     assert json.dumps(counted["mine"]).replace("mine", "qwen") == json.dumps(counted["qwen"])
 
 
+def test_a_model_of_the_project_has_its_own_format(tmp_path: Path, molprof: Cli) -> None:
+    tags = "<mol>{atom}<{x} {y} {z}>...</mol>"
+    (tmp_path / "molprof.toml").write_text(f'[models.mine]\npath = "qwen"\nanswer-format = "{tags}"\n')
+    (tmp_path / "c.txt").write_text("[C]<1.0 2.0 3.0>\n")
+    mine = molprof("drift", "--tokenizer", "mine", "--conformers", "c.txt", "--format", "json")
+    assert mine.returncode == 0, mine.stderr
+    given = molprof(
+        "drift", "--tokenizer", "qwen", "--answer-format", tags, "--conformers", "c.txt", "--format", "json"
+    )
+    assert mine.stdout.replace('"mine"', '"qwen"') == given.stdout
+    both = molprof("drift", "--tokenizer", "mine", "--tokenizer", "qwen", "--conformers", "c.txt")
+    assert (both.returncode, both.stdout) == (2, "")
+    assert "the models mine, qwen write other texts: c.txt cannot be of all" in both.stderr
+
+
 def test_an_unknown_cluster_names_the_nearest(project: Project) -> None:
     with pytest.raises(UsageError, match="unknown cluster 'h10'; did you mean 'h100'\\?"):
         project.cluster("h10")

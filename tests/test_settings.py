@@ -28,6 +28,12 @@ from molprof.profiler.capture.tracefile import OutputFile
         ({"window": (3, 4), "full": True}, "a window and a full recording exclude each other"),
         ({"model": ""}, "no model is named"),
         ({"processor": ""}, "no processor is named"),
+        ({"max_cache_length": 99}, "--max-cache-length is for a cache of fixed shape, not 'dynamic'"),
+        ({"padding_multiple": 0}, "--pad-multiple 0 is below 1"),
+        (
+            {"padding_multiple": 2, "drop_finished": True},
+            "forced runs and dropped rows give prompts no columns of padding",
+        ),
         ({"threads": 1025}, "--threads 1025 is above 1024"),
     ],
 )

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Cli
+from rank_traces import events, write_rank
 from slurm_jobs import ONE_CORE, ended, endless, report, running, states, until
 from slurm_node import SlurmNode, missing
 from tiny_trace import document, write
@@ -128,6 +129,22 @@ def test_a_detached_job_is_collected_by_its_id(here: Path, molprof: Cli) -> None
     assert "1 of 3 tasks of report-1 did not end well: absent: failed: cannot read absent.json" in collected.stderr
     assert sorted(path.name for path in (here / "reports").iterdir()) == ["a.csv", "b.csv"]
     assert "molprof: error: cannot read absent.json" in molprof("logs", "1", "absent").stdout
+
+
+def test_ranks_are_read_by_an_array_and_put_together(here: Path, molprof: Cli) -> None:
+    paths = [write_rank(here / f"{rank}.json", rank, events(late=20 * rank), world_size=3) for rank in range(3)]
+    whole = paths[2].read_bytes()
+    paths[2].write_bytes(whole[:-200])
+    command = ("ranks", *(path.name for path in paths), "--format", "json")
+    on_cluster = (*command, "--parts", "parts", "--submit", "slurm", "--slurm", "cpus=1")
+    assert "1 of 3 tasks of ranks-1 did not end well: 2: failed: 2.json is" in molprof(*on_cluster).stderr
+    paths[2].write_bytes(whole)
+    done = molprof(*on_cluster)  # reads what is missing
+    assert "parts has 2 of 3 files\nsubmitted ranks-2: Slurm job" in done.stderr
+    assert done.stdout == molprof(*command).stdout
+    next((here / "parts").iterdir()).unlink()
+    assert molprof(*on_cluster, "--detach").stdout == "ranks-3\n"
+    assert "next, once all ranks are read: molprof ranks /" in molprof("collect", "3", "--wait").stderr
 
 
 def test_failed_and_cancelled_tasks_are_told_and_queued_again(here: Path, molprof: Cli) -> None:

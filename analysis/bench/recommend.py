@@ -19,6 +19,7 @@ DEFAULTS: dict[str, Any] = {
     "tf32": False,
     "cudnn_benchmark": False,
     "padding_multiple": 1,
+    "max_cache_length": None,
 }
 _HOW_MEASURED = ("warmup", "passes", "kind")
 

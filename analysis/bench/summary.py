@@ -21,6 +21,7 @@ _NAMES: dict[str, Callable[[Any], str]] = {
     "tf32": lambda value: "tf32" if value else "no tf32",
     "cudnn_benchmark": lambda value: "cudnn bench" if value else "no cudnn bench",
     "padding_multiple": lambda value: f"pad {value}",
+    "max_cache_length": lambda value: f"cache {value or 'as needed'}",
     "count": lambda value: f"n{value}",
     "heads": lambda value: f"h{value}",
     "kv_heads": lambda value: f"kv{value}",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from molprof.analysis.certificate import (
     clocks,
     cycles,
+    facts,
     file,
     graphs,
     launches,
@@ -17,7 +18,6 @@ from molprof.analysis.certificate import (
     start,
     steps,
 )
-from molprof.analysis.certificate.facts import read_facts
 from molprof.analysis.certificate.model import ALL, Bound, Certificate, Certified, Doubt, Facts, Group, combined, worst
 from molprof.analysis.engine import Engine
 from molprof.analysis.reader import TraceInfo
@@ -40,6 +40,7 @@ CHECKS = (
     start.CHECK,
     memory.CHECK,
 )
+QUERIES = (*facts.QUERIES, *(query for check in CHECKS for query in check.queries))
 
 
 def certify(engine: Engine, info: TraceInfo) -> Certificate:
@@ -47,19 +48,19 @@ def certify(engine: Engine, info: TraceInfo) -> Certificate:
 
     The package's SQL is registered already. Raises EngineError or QueryError of the trace processor.
     """
-    facts = read_facts(engine)
+    known = facts.read_facts(engine)
     doubts = [
         replace(doubt, check=check.id, query=check.queries[0].module, sql=check.queries[0].text)
         for check in CHECKS
-        for doubt in check.find(engine, info, facts)
+        for doubt in check.find(engine, info, known)
     ]
-    groups = tuple(_certified(group, doubts, facts) for group in ALL)
+    groups = tuple(_certified(group, doubts, known) for group in ALL)
     return Certificate(worst(doubt.verdict for doubt in doubts), groups)
 
 
-def _certified(group: Group, doubts: list[Doubt], facts: Facts) -> Certified:
+def _certified(group: Group, doubts: list[Doubt], known: Facts) -> Certified:
     mine = tuple(doubt for doubt in doubts if doubt.group == group)
-    if not mine and group not in facts.recorded:
+    if not mine and group not in known.recorded:
         return Certified(group, "not_to_be_had", "not recorded", (), ())
     verdict = worst(doubt.verdict for doubt in mine)
     reason = "; ".join(dict.fromkeys(doubt.reason for doubt in mine)) or None

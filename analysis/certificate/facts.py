@@ -28,6 +28,7 @@ SELECT
   EXISTS(SELECT 1 FROM slice WHERE name = '[memory]') AS allocations
 """,
 )
+QUERIES = (_COUNTS, _STEPS, _DEVICES, _RECORDED)
 
 
 def read_facts(engine: Engine) -> Facts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -49,6 +50,14 @@ class Bound:
         """By how much the truth may be more."""
         return None if self.high is None else self.high - self.value
 
+    @property
+    def off_ratio(self) -> float:
+        """By how much of the reported figure the truth may differ from it; infinite without a limit."""
+        if self.below is None or self.above is None:
+            return math.inf
+        most = max(self.below, self.above)
+        return most / abs(self.value) if self.value else math.inf if most else 0.0
+
 
 @dataclass(frozen=True)
 class Doubt:
@@ -78,6 +87,15 @@ class Certified:
     def title(self) -> str:
         """Name for people."""
         return TITLES[self.group]
+
+    @property
+    def off_ratio(self) -> float:
+        """By how much a figure of the group may be off, as a ratio of it: the largest; infinite where none is known."""
+        if self.verdict == "exact":
+            return 0.0
+        if self.verdict == "not_to_be_had" or any(not doubt.bounds for doubt in self.doubts):
+            return math.inf
+        return max(bound.off_ratio for bound in self.bounds)
 
 
 @dataclass(frozen=True)

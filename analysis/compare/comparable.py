@@ -61,7 +61,9 @@ def _unlike(first: Report, other: Report, role: str) -> list[str]:
     return [
         f"{figure.label} ({by_unit(figure.unit, value)}, not {by_unit(figure.unit, before)})"
         for figure in FIGURES
-        if figure.role == role and (value := figure.value(other)) != (before := figure.value(first))
+        if figure.role == role
+        and (value := figure.value(other)) != (before := figure.value(first))
+        and (role == "work" or None not in (value, before))  # older traces lack some settings
     ]
 
 

@@ -15,6 +15,7 @@ from molprof.common.phases import PHASES
 _DECIDING = (
     "model", "size", "weights", "parameters", "tokenizer", "logits_width", "cache", "attention", "dtype", "device",
     "gpu", "batch_size", "forced_runs", "drop_finished", "compile", "torch", "transformers", "threads",
+    "tf32", "cudnn_benchmark", "padding_multiple", "max_cache_length",
 )  # fmt: skip
 _PROCESSOR = ("processor", "processor_parameters", "placeholder", "sampling", "sampling_parameters")
 # Kernels of a forward may differ by so much with the length of what it reads.

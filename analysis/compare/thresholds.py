@@ -24,7 +24,8 @@ _FORM = re.compile(
 )
 _OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-# `--fail-if uncertain`: it breaks where a check of the certificate doubts a group of figures.
+# `--fail-if uncertain`: it breaks where a check of the certificate doubts a group of figures; `uncertain>5%`: where
+# these may be off by more than that.
 _UNCERTAIN = Figure(
     "uncertain",
     "Certificate",
@@ -32,9 +33,10 @@ _UNCERTAIN = Figure(
     "count",
     lambda report: None if report.certificate is None else len(report.certificate.uncertain),
 )
+_ANY_DOUBT = -1.0
 _FORMS = (
     "FIGURE, then > >= < or <=, then a change (+5%, -5%) or a value: launches_per_token>+5%  wall_ns>2s  junk_tokens>0;"
-    " or uncertain"
+    " or uncertain, or uncertain>5%"
 )
 
 
@@ -45,7 +47,8 @@ class Threshold:
     text: str
     metric: Figure
     operator: str
-    bound: float  # a factor on the first run's figure where `relative`, else a value in the metric's unit
+    # A factor on the first run's figure where `relative`, else a value in the metric's unit; of `uncertain` a ratio.
+    bound: float
     relative: bool
 
 
@@ -60,10 +63,14 @@ class Outcome(NamedTuple):
 def parse_threshold(text: str, relative: bool = True) -> Threshold:
     """A threshold as the command line gives it; a change only where `relative`. Raises UsageError if it is none."""
     if text.strip() == _UNCERTAIN.id:
-        return Threshold(text.strip(), _UNCERTAIN, ">", 0.0, False)
+        return Threshold(text.strip(), _UNCERTAIN, ">", _ANY_DOUBT, False)
     match = _FORM.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} is not a threshold", hint=_FORMS)
+    if match["metric"] == _UNCERTAIN.id:
+        if match["operator"] != ">" or match["sign"] or match["unit"] != "%":
+            raise UsageError(f"{text!r} is not a threshold", hint="uncertain, or uncertain>5%")
+        return Threshold(text.strip(), _UNCERTAIN, ">", float(match["number"]) / 100, False)
     metric = METRICS.get(match["metric"])
     if metric is None:
         raise UsageError(f"{text!r}: no figure {match['metric']!r}", hint=near_metrics(match["metric"]))
@@ -132,19 +139,18 @@ def _judge(
 ) -> _Verdict:
     metric = threshold.metric
     head = f"{threshold.text}: {'' if label is None else f'{label}: '}{metric.id}"
+    if metric is _UNCERTAIN:
+        return _judge_certificate(threshold, head, report)
     first = first if threshold.relative else None
     values: list[float] = []
     for name, source in ((label, report), *(() if first is None else (first,))):
         value = metric.value(source)
         if value is None or isinstance(value, str):
             where = "" if first is None else f" in {name}"
-            why = " (not captured by molprof)" if source.run is None and metric is not _UNCERTAIN else ""
+            why = " (not captured by molprof)" if source.run is None else ""
             return "untold", f"{head} is not recorded{where}{why}"
         values.append(value)
     line = f"{head} is {by_unit(metric.unit, values[0])}"
-    if metric is _UNCERTAIN and report.certificate is not None:
-        names = ", ".join(f"{item.title} ({item.verdict.replace('_', ' ')})" for item in report.certificate.uncertain)
-        line = f"{head.removesuffix(': uncertain')}: {names or 'nothing'}"
     samples = metric.samples(report)
     if first is None:
         return _verdict(threshold, line, values[0], median_interval(samples), partial(by_unit, metric.unit))
@@ -152,6 +158,19 @@ def _judge(
     ratio = value / base if base else (1.0 if value == base else math.copysign(math.inf, value))
     line += f", {by_unit(metric.unit, base)} in {first[0]}" + (f": {_change(ratio)}" if math.isfinite(ratio) else "")
     return _verdict(threshold, line, ratio, ratio_interval(samples, metric.samples(first[1])), _change)
+
+
+def _judge_certificate(threshold: Threshold, head: str, report: Report) -> _Verdict:
+    """Broken by each group of figures that may be off by more than the threshold's ratio."""
+    if report.certificate is None:
+        return "untold", f"{head} is not recorded"
+    found = [item for item in report.certificate.uncertain if item.off_ratio > threshold.bound]
+    names = []
+    for item in found:
+        by = f" by {100 * item.off_ratio:.3g} %" if math.isfinite(item.off_ratio) and threshold.bound >= 0 else ""
+        names.append(f"{item.title} ({item.verdict.replace('_', ' ')}{by})")
+    line = f"{head.removesuffix(f': {_UNCERTAIN.id}')}: {', '.join(names) or 'nothing'}"
+    return "broken" if found else "", line
 
 
 def _verdict(

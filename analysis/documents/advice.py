@@ -151,4 +151,5 @@ def settings_text(settings: dict[str, Any]) -> str:
     parts += ["TF32"] if settings["tf32"] else []
     parts += ["cuDNN benchmark"] if settings["cudnn_benchmark"] else []
     parts += [f"pad {settings['padding_multiple']}"] if settings["padding_multiple"] != 1 else []
+    parts += [f"cache length {settings['max_cache_length']}"] if settings["max_cache_length"] is not None else []
     return ", ".join(parts)

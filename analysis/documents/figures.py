@@ -128,7 +128,8 @@ def settings_section(reports: Reports) -> Section:
     plain = reports.of_prompts
     shown = [_worded(figure, plain) for figure in SETTINGS if not (plain and figure.of_molecules)]
     found = [(figure, [figure.value(report) for report in reports.reports]) for figure in shown]
-    found = [(figure, values) for figure, values in found if any(value is not None for value in values)]
+    known = [figure for figure, values in found if any(value is not None for value in values)]
+    found = [(figure, values) for figure, values in found if figure in known and set(values) - {None, figure.usual}]
     marked = frozenset(
         place
         for place, (figure, values) in enumerate(found)
@@ -138,5 +139,5 @@ def settings_section(reports: Reports) -> Section:
     rows: list[Row] = [(figure.label, *(Cell(value, figure.unit) for value in values)) for figure, values in found]
     notes: tuple[str, ...] = ("rows that differ are marked",) if marked else ()
     asked = [figure for figure in shown if not figure.stands_in]
-    notes += _missing(asked, [figure for figure, _ in found])
+    notes += _missing(asked, known)
     return Section("Settings", notes, Table(columns, rows, marked))

@@ -10,19 +10,21 @@ import json
 import os
 
 from molprof.analysis.engine.columns import Columns
-from molprof.analysis.engine.session import Engine
+from molprof.analysis.engine.session import SEQUENCE_BYTES, Engine
 from molprof.common.errors import EngineError
 
-__all__ = ["NATIVE_PATH_VARIABLE", "Columns", "Engine", "open_engine", "selftest"]
+__all__ = ["NATIVE_PATH_VARIABLE", "Columns", "Engine", "engine_version", "open_engine", "selftest"]
 
 NATIVE_PATH_VARIABLE = "MOLPROF_TRACE_PROCESSOR"
 
 
-def open_engine(native_path: str | None = None, memory64: bool = False) -> Engine:
-    """Starts a trace processor that holds no trace yet. Raises EngineError.
+def open_engine(native_path: str | None = None, memory64: bool = False, state: memoryview | None = None) -> Engine:
+    """Starts a trace processor that holds no trace yet, or what the embedded one held that gave `state`.
 
     native_path: a `trace_processor_shell` binary; by default the one in MOLPROF_TRACE_PROCESSOR, else the embedded one.
     memory64: the embedded module that can hold more than 4 GiB, which is slower; the native one always can.
+
+    Raises EngineError.
     """
     # Imported on use: each of the two pulls in packages that the other does not need.
     path = native_path or os.environ.get(NATIVE_PATH_VARIABLE)
@@ -32,7 +34,18 @@ def open_engine(native_path: str | None = None, memory64: bool = False) -> Engin
         return Engine(NativeTransport(path))
     from molprof.analysis.engine.wasm import WasmTransport
 
-    return Engine(WasmTransport(memory64=memory64))
+    if state is None:
+        return Engine(WasmTransport(memory64))
+    sequence = int.from_bytes(state[:SEQUENCE_BYTES], "little")
+    return Engine(WasmTransport(memory64, state[SEQUENCE_BYTES:]), sequence)
+
+
+def engine_version() -> str:
+    """The version of the embedded trace processor, by which a state of it can be used. Raises EngineError."""
+    from molprof.analysis.engine.compiled import find_wasm
+
+    path = find_wasm(False)
+    return f"{path.parent.name} {path.stat().st_size}"
 
 
 def selftest() -> dict[str, int]:

@@ -40,7 +40,7 @@ class Ahead:
         theirs.close()
 
     def take(self, query: str) -> Columns | None:
-        """The answer, once it is there; None where the copy was not asked that, or failed."""
+        """The answer, once it is there, as often as asked; None where the copy was not asked that, or failed."""
         while query in self._open:
             try:
                 answered, columns = self._connection.recv()
@@ -50,7 +50,11 @@ class Ahead:
             self._open.remove(answered)
             if columns is not None:
                 self._answers[answered] = columns
-        return self._answers.pop(query, None)
+        return self._answers.get(query)
+
+    def knows(self, query: str) -> bool:
+        """Whether the copy answers that, or has."""
+        return query in self._open or query in self._answers
 
     def close(self) -> None:
         """Ends the copy."""

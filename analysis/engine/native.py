@@ -47,6 +47,9 @@ class NativeTransport:
             raise EngineError(f"the trace processor {self._path!r} answered {response.status} to /rpc", hint=_HINT)
         return replies
 
+    def state(self) -> None:
+        return None
+
     def close(self) -> None:
         self._process.close()
 

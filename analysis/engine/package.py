@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from molprof.analysis.engine import Engine
-from molprof.queries import PACKAGE
+from molprof.queries import PACKAGE, included
 
 
 @dataclass(frozen=True)
@@ -15,13 +15,15 @@ class Query:
 
     module: str
     sql: str
-    # The traces of which, if large, a copy of this process answers it.
-    beside: Literal["any", "run", "foreign"] | None = None
 
     @property
     def text(self) -> str:
         """What the trace processor is asked."""
         return f"INCLUDE PERFETTO MODULE {PACKAGE}.{self.module};\n{self.sql}"
+
+    def uses(self, module: str) -> bool:
+        """Whether its SQL, or a module that it includes, includes `module`."""
+        return module in included(self.text)
 
 
 def query_rows(engine: Engine, query: Query) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:

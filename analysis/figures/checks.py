@@ -8,7 +8,7 @@ from molprof.analysis.figures.model import STACK_CATEGORY, Check, Counts, Device
 from molprof.analysis.figures.run_model import Run
 from molprof.common.manifest import Manifest
 
-DEVICES = Query("devices", "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device ORDER BY device", "any")
+DEVICES = Query("devices", "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device ORDER BY device")
 _LAUNCHES = Query(
     "launches",
     "SELECT launches, graph_launches, kernels, kernel_time_ns, kernel_names, launches_without_gpu_work,"

@@ -34,6 +34,7 @@ class Figure:
     tables: tuple[TableQuery, ...] = ()  # read for this figure; a stored report may lack them
     compared: bool = True  # in comparisons, --fail-if and predictions
     of_molecules: bool = False  # not shown of runs of plain-text prompts, where it means nothing
+    usual: Value = None  # a setting's default: one that all runs have is not shown
     stands_in: bool = False  # for a figure that a trace lacks (`without_gpu`, `--tokens`), so that it is not missed
 
     @property

@@ -38,6 +38,9 @@ _SEQUENCES = Query(
     "SELECT sequence, tokens, free, copy, junk, filler, blocks, junk_blocks FROM molprof_sequence_drift"
     " ORDER BY sequence",
 )
+# Settings that older traces do not have.
+_LATER = ("forced_runs", "drop_finished", "compile", "tf32", "cudnn_benchmark", "padding_multiple", "max_cache_length",
+          "prompt_format", "answer_format")  # fmt: skip
 # Columns in the order of Block's and Token's fields.
 _BLOCKS = Query(
     "drift",
@@ -194,17 +197,18 @@ def _setup(manifest: Manifest) -> Setup:
         sampling="greedy" if settings.sampling == "greedy" else "sample",
         cache=settings.kv_cache,
         threads=manifest.environment.threads,
-        **{name: manifest.setting(name) for name in ("forced_runs", "drop_finished", "compile")},
+        **{name: manifest.setting(name) for name in _LATER},
     )
 
 
 def _shapes(manifest: Manifest) -> BatchShapes:
     batches = range(len(manifest.steps_per_batch))
     prompts = [[item.prompt_tokens for item in manifest.molecules if item.batch == batch] for batch in batches]
+    multiple = manifest.settings.padding_multiple
     rows = manifest.rows_per_step
     return BatchShapes(
         rows=tuple(len(prompts[batch]) if rows is None or not rows[batch] else rows[batch][0] for batch in batches),
-        prompt_widths=tuple(max(widths, default=0) for widths in prompts),
+        prompt_widths=tuple(-(-max(widths, default=0) // multiple) * multiple for widths in prompts),
         steps=tuple(manifest.steps_per_batch),
     )
 

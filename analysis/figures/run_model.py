@@ -182,6 +182,12 @@ class Setup:
     weights: str | None = None
     threads: int | None = None  # that torch computed with
     processor_parameters: dict[str, Any] | None = None
+    tf32: bool | None = None
+    cudnn_benchmark: bool | None = None
+    padding_multiple: int | None = None
+    max_cache_length: int | None = None  # None: what the longest batch needs
+    prompt_format: str | None = None
+    answer_format: str | None = None
 
     @property
     def random(self) -> bool:

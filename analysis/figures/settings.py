@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 from molprof.analysis.figures.figure import Figure, Role, of_run
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run, Setup
+from molprof.common.text_format import ANSWER, PROMPT
 from molprof.common.values import Unit, Value, count_text, number_text
+
+_AS_NEEDED = "as needed"
 
 
 def _of_run(
@@ -23,6 +27,15 @@ def _of_run(
 
 def _of_setup(name: str, label: str, role: Role, value: Callable[[Setup], Value], unit: Unit = "text") -> Figure:
     return _of_run(name, label, role, lambda run: value(run.setup), unit)
+
+
+def _unusual(name: str, label: str, role: Role, value: Callable[[Setup], Value], usual: Value) -> Figure:
+    """A setting that is shown where it is not `usual`."""
+    return replace(_of_setup(name, label, role, value), usual=usual)
+
+
+def _switch(value: bool | None) -> Value:
+    return None if value is None else "on" if value else "off"
 
 
 def _of_trace(name: str, label: str, role: Role, value: Callable[[Report], Value], unit: Unit = "text") -> Figure:
@@ -44,6 +57,11 @@ def _tokenizer(setup: Setup) -> str:
 
 def _sampling_parameters(setup: Setup) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(setup.sampling_parameters.items())) or "none"
+
+
+def _padding(setup: Setup) -> Value:
+    multiple = setup.padding_multiple
+    return None if multiple is None else "to the longest" if multiple == 1 else f"to a multiple of {multiple}"
 
 
 def _recorded(run: Run) -> str:
@@ -80,7 +98,19 @@ SETTINGS = (
     _of_setup("sampling_parameters", "sampling parameters", "work", _sampling_parameters),
     _of_run("loop", "decoding", "subject", lambda run: run.setup.loop, compared=True),
     _of_setup("cache", "KV cache", "setting", lambda setup: setup.cache),
+    _unusual(
+        "max_cache_length",
+        "KV cache length",
+        "setting",
+        lambda setup: str(setup.max_cache_length or _AS_NEEDED),
+        _AS_NEEDED,
+    ),
     _of_setup("attention", "attention", "setting", lambda setup: setup.attention),
+    _of_setup("tf32", "TF32", "setting", lambda setup: _switch(setup.tf32)),
+    _of_setup("cudnn_benchmark", "cuDNN benchmark", "setting", lambda setup: _switch(setup.cudnn_benchmark)),
+    _of_setup("padding_multiple", "prompt padding", "setting", _padding),
+    _unusual("prompt_format", "prompt format", "subject", lambda setup: setup.prompt_format, PROMPT),
+    _unusual("answer_format", "answer format", "subject", lambda setup: setup.answer_format, ANSWER),
     _of_run("batch_size", "batch size", "setting", lambda run: run.setup.batch_size, "count", compared=True),
     _of_run("molecules", "molecules", "work", lambda run: run.molecules, "count", compared=True),
     _of_run("valid_molecules", "valid molecules", "measure", lambda run: run.valid_molecules, "count", compared=True),

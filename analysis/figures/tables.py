@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
@@ -20,13 +19,12 @@ class TableQuery:
     sql: str
     module: str | None = None  # that the SQL uses, if not called as the table
     needs_run: bool = False  # only for a run that molprof captured
-    beside: Literal["any"] | None = None  # as of Query
     shown: bool = True  # people see it; else it only holds what a figure is read from
     made: Callable[[Table], Table] | None = None  # what becomes of the rows
 
     @property
     def query(self) -> Query:
-        return Query(self.module or self.name, self.sql, self.beside)
+        return Query(self.module or self.name, self.sql)
 
     def read(self, engine: Engine, has_run: bool) -> Table:
         """The table; without rows where it needs a run and there is none."""
@@ -74,7 +72,6 @@ TABLES = (
         "Causes of device idle time (molprof queries idle_causes explains them)",
         "SELECT device, cause, count, time_ns, idle_ratio, longest_ns"
         " FROM molprof_idle_cause ORDER BY device, time_ns DESC, cause",
-        beside="any",
     ),
     TableQuery(
         "host_syncs",

@@ -8,7 +8,7 @@ from molprof.analysis.certificate.findings import doubts_about
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings import attention, copies, gpu_idle, processor, profiling, rows
-from molprof.analysis.findings.scope import SPAN, read_scope
+from molprof.analysis.findings.scope import read_scope
 
 RULES = (
     gpu_idle.LAUNCH_BOUND,
@@ -24,7 +24,7 @@ RULES = (
     copies.HOST_COPIES,
     profiling.PROFILER_COST,
 )
-QUERIES = (*(query for rule in RULES for query in rule.queries), SPAN)
+QUERIES = tuple(query for rule in RULES for query in rule.queries)
 
 
 def find_all(engine: Engine, report: Report) -> tuple[Finding, ...]:

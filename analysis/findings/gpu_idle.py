@@ -30,7 +30,7 @@ JOIN molprof_gpu_call AS call ON call.id = link.call_id AND call.kind = 'launch'
 """
 _CHOSEN = f"WHERE gap.cause = 'cpu_busy' AND gap.dur <= {LONGEST_GAP_NS}"
 # In a foreign trace all gaps lie in the recorded time.
-_SUMS = Query("idle_causes", f"SELECT COUNT() AS count, IFNULL(SUM(gap.dur), 0) AS time_ns {_GAP} {_CHOSEN}", "foreign")
+_SUMS = Query("idle_causes", f"SELECT COUNT() AS count, IFNULL(SUM(gap.dur), 0) AS time_ns {_GAP} {_CHOSEN}")
 _GAPS = Query(
     "idle_causes",
     f"""
@@ -42,7 +42,6 @@ LEFT JOIN molprof_phase AS phase ON phase.id = place.phase_id
 {_CHOSEN}
 ORDER BY gap.ts
 """,
-    "run",
 )
 # Of decode steps. In a captured run only of the forward phase, because a graph holds nothing else.
 _GRAPHS_OF_RUN = Query(

@@ -24,7 +24,7 @@ LEAST_GAIN = 0.01
 
 _STEPS = Query("phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts")
 _CATEGORIES = "('cpu_op', 'cuda_runtime', 'cuda_driver', 'kernel', 'gpu_memcpy', 'gpu_memset')"
-SPAN = Query(
+_SPAN = Query(
     "phases",
     f"""
 WITH
@@ -43,7 +43,6 @@ CROSS JOIN slice
 WHERE slice.ts >= bound.last_ts - bound.longest_ns AND slice.category IN {_CATEGORIES}
 GROUP BY bound.ts
 """,
-    "foreign",
 )
 _WORK = Query("gpu_work", "SELECT device, ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts")
 
@@ -139,7 +138,7 @@ class Rule:
 def read_scope(engine: Engine, report: Report) -> Scope | None:
     """None where no time is recorded."""
     run = report.run
-    _, rows = query_rows(engine, SPAN if run is None else _STEPS)
+    _, rows = query_rows(engine, _SPAN if run is None else _STEPS)
     if not rows:
         return None
     stretches = joined([ts for ts, _ in rows], [end for _, end in rows])

@@ -82,7 +82,7 @@ class Node(NamedTuple):
     shapes: Shapes | None  # of the operator's inputs; None where not recorded
     number: int  # of the call among those of its operator
     layer: int | None
-    frames: tuple[Frame, ...]  # that began inside the capture, the outermost first
+    frames: tuple[Frame, ...]  # the capturing function, and what is inside the capture, the outermost first
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,15 @@ class _Maker:
             shapes=None if operator is None else self._shapes.get(operator.id),
             number=number,
             layer=call.layer,
-            frames=tuple(frame for frame in self._chain(call) if frame.ts > begin or frame.ts_end < end),
+            frames=self._frames(call, begin, end),
         )
+
+    def _frames(self, call: _Call, begin: int, end: int) -> tuple[Frame, ...]:
+        chain = self._chain(call)
+        inside = [frame for frame in chain if frame.ts > begin or frame.ts_end < end]
+        # What the capturing function calls itself has no other.
+        around = [frame for frame in chain if frame not in inside and frame.kind == "function"]
+        return (*around[-1:], *inside)
 
     def _key(self, call: _Call) -> Any:
         operator, number = self._operators[call.id]

@@ -44,6 +44,7 @@ def run_statement(
     native_path: str | None = None,
     stacks: bool = False,
     partial: bool = False,
+    cached: bool = False,
 ) -> Result:
     """The rows that each statement of the query gives for each of the traces, in order.
 
@@ -53,7 +54,10 @@ def run_statement(
     found: list[list[Columns]] = []
     notes: list[str] = []
     for trace in traces:
-        with open_trace(trace, native_path=native_path, stacks=stacks, partial=partial) as (engine, info):
+        with open_trace(trace, native_path=native_path, stacks=stacks, partial=partial, cached=cached) as (
+            engine,
+            info,
+        ):
             notes += info.notes()
             if info.lost_events:
                 notes.append(f"{info.path}: the trace processor lacks {info.lost_events} events")

@@ -43,13 +43,27 @@ class Statement:
     modules: tuple[str, ...]
 
 
-def find_statement(text: str, parameters: Mapping[str, str]) -> Statement:
+# Statements that only read, and what writes or reads files wherever it stands, quoted or not.
+_READING = frozenset({"SELECT", "WITH", "VALUES", "INCLUDE"})
+_CHANGING = frozenset({"INSERT", "UPDATE", "DELETE"})
+_FILES = re.compile(r"export_json|load_extension|readfile|writefile", re.IGNORECASE)
+
+
+def check_reads(sql: str) -> None:
+    """Raises UsageError where a statement of `sql` is not one that only selects."""
+    for part in statements(sql) or [""]:
+        words = [text.upper() for kind, text, _ in _tokens(part) if kind == "word"]
+        if not words or words[0] not in _READING or _CHANGING.intersection(words) or _FILES.search(part):
+            raise UsageError("only SELECT is allowed here", hint="and INCLUDE PERFETTO MODULE, WITH and VALUES")
+
+
+def find_statement(text: str, parameters: Mapping[str, str], files: bool = True) -> Statement:
     """The statement that `text` means.
 
     text: a module (`launches`, `molprof.launches`: its example), its table, view or function (`molprof_launch_summary`:
     all columns), the path of a .sql file, or SQL, which need not include the package's modules. parameters: values for
-    `$key`s; examples have defaults. Raises UsageError for none of these, an unreadable file, a missing or unused
-    parameter.
+    `$key`s; examples have defaults. Without `files`, no file is read. Raises UsageError for none of these, an
+    unreadable file, a missing or unused parameter.
     """
     known = catalog()
     if module := known.get(text.removeprefix("molprof.")):
@@ -60,7 +74,7 @@ def find_statement(text: str, parameters: Mapping[str, str]) -> Statement:
             if entry.name == text:
                 return _whole_entry(module, entry, parameters)
     # os.path: Path refuses SQL that is too long for a file's name.
-    sql = _read(text) if text.endswith(".sql") or os.path.isfile(text) else text
+    sql = _read(text) if files and (text.endswith(".sql") or os.path.isfile(text)) else text
     if sql is text and not any(character.isspace() for character in text):
         raise UsageError(f"no module, table or file {text!r}, and no SQL", hint=suggestion(text, known))
     used = _words(sql)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,14 +34,19 @@ class Job:
     checks: tuple[Check, ...]
 
 
-def load_job(paths: Sequence[Path], options: ReadOptions | None = None) -> Job:
-    """The job whose ranks' files, or folders with them, are at `paths`.
+def load_job(
+    paths: Sequence[Path],
+    options: ReadOptions | None = None,
+    progress: Callable[[int, int], None] = lambda done, files: None,
+) -> Job:
+    """The job whose ranks' files, or folders with them, are at `paths`. progress: files done, and how many there are.
 
     Raises UsageError where there are no traces, TraceError where they cannot be read or are not the ranks of one job,
     EngineError.
     """
     files, left_out = rank_files(paths)
-    ranks, wrong = checked(read_ranks(files, options or ReadOptions()))
+    read = read_ranks(files, options or ReadOptions(), lambda done: progress(done, len(files)))
+    ranks, wrong = checked(read)
     what = "is damaged, and only its whole part was read"
     damaged = [f"{item.path} {what}: {item.problem}" for item in ranks if item.problem]
     return job_of(ranks, (*damaged, *wrong), tuple(left_out))

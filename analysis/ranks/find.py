@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from molprof.analysis.ranks.model import RankTrace
+from molprof.analysis.ranks.parts import is_part
 from molprof.analysis.reader.source import STDIN, open_source
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.values import time_text
@@ -32,10 +33,12 @@ def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
             found.append(path)
             continue
         inside = _files(path)
-        traces = [item for item in inside if is_trace(item)]
-        if others := [str(item.relative_to(path)) for item in inside if item not in traces]:
+        parts = [item for item in inside if is_part(item)]
+        traces = [item for item in inside if item not in parts and is_trace(item)]
+        if others := [str(item.relative_to(path)) for item in inside if item not in {*traces, *parts}]:
             shown = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
             remarks.append(f"left out, no traces: {shown} in {path}")
+        traces = traces or parts
         if not traces:
             raise UsageError(f"{path} holds no traces", hint="give the folder with one trace for each rank")
         found += traces

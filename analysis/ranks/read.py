@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.linking import refuse_ambiguous
 from molprof.analysis.ranks.extract import RankOfFile, rank_trace
 from molprof.analysis.ranks.model import RankTrace
+from molprof.analysis.ranks.parts import is_part, kept_part, read_part, write_part
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.open import open_trace, wrong_value
 from molprof.analysis.reader.source import PACKINGS
@@ -39,14 +40,44 @@ class ReadOptions:
 
     native_path: str | None = None  # of a `trace_processor_shell` to use instead of the embedded one
     partial: bool = False  # take the intact part of a damaged file
+    parts: str | None = None  # folder that keeps what is read of each file, and is asked first
 
 
-def read_ranks(paths: Sequence[Path], options: ReadOptions) -> list[RankTrace]:
-    """The ranks in files, in their order. Raises TraceError or EngineError for the first file that fails."""
+def read_ranks(
+    paths: Sequence[Path], options: ReadOptions, progress: Callable[[int], None] = lambda done: None
+) -> list[RankTrace]:
+    """The ranks in files, in their order. Raises TraceError or EngineError for the first file that fails.
+
+    progress: is told how many files are done.
+    """
     if len(paths) == 1:
-        return read_file(paths[0], options)
-    with ThreadPoolExecutor(max_workers=workers_for([needed_bytes(path) for path in paths])) as pool:
-        return [rank for ranks in pool.map(lambda path: _remote(path, options), paths) for rank in ranks]
+        return _kept_or_read(paths[0], options, read_file)
+    found: list[RankTrace] = []
+    pool = ThreadPoolExecutor(max_workers=workers_for([needed_bytes(path) for path in paths]))
+    try:
+        asked = [pool.submit(_kept_or_read, path, options, _remote) for path in paths]
+        for done, answered in enumerate(asked, 1):
+            found += answered.result()
+            progress(done)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return found
+
+
+def _kept_or_read(
+    path: Path, options: ReadOptions, read: Callable[[Path, ReadOptions], list[RankTrace]]
+) -> list[RankTrace]:
+    """The ranks of a file that is a part, or has one, or is read and then has one."""
+    if is_part(path):
+        return list(read_part(path).ranks)
+    if options.parts is None:
+        return read(path, options)
+    folder = Path(options.parts)
+    ranks = kept_part(folder, path, options.partial)
+    if ranks is None:
+        ranks = read(path, options)
+        write_part(folder, path, options.partial, ranks)
+    return ranks
 
 
 def workers_for(needed: Sequence[int]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 
 from molprof.analysis.engine import Engine, open_engine
+from molprof.analysis.reader.kept import keep, kept_key, read_kept
 from molprof.analysis.reader.load import TraceInfo, load_trace
 from molprof.common.errors import QueryError, TraceError
 
@@ -44,9 +45,17 @@ def open_trace(
     all_args: bool = True,
     partial: bool = False,
     processes: int | None = None,
+    cached: bool = False,
 ) -> Generator[tuple[Engine, TraceInfo], None, None]:
-    """An engine that holds the trace at `path`, and what is known of it: see `load_trace` and `open_engine`."""
+    """An engine that holds the trace at `path`, and what is known of it: see `load_trace` and `open_engine`.
+
+    cached: take it from the user's cache, or keep it there.
+    """
+    key = kept_key(path, native_path, stacks, all_args, partial) if cached else None
     with ExitStack() as stack:
+        if key and (kept := read_kept(key, path)):
+            yield stack.enter_context(open_engine(state=kept[1])), kept[0]
+            return
         engines: list[Engine] = []
 
         def start(large: bool) -> Engine:
@@ -54,6 +63,8 @@ def open_trace(
             return engines[0]
 
         info = load_trace(path, start, stacks=stacks, all_args=all_args, partial=partial, processes=processes)
+        if key:
+            keep(key, info, engines[0])
         yield engines[0], info
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from molprof.analysis.certificate import QUERIES as CERTIFICATE_QUERIES
 from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine
 from molprof.analysis.figures import Report, build_report
 from molprof.analysis.figures.catalog import QUERIES as FIGURE_QUERIES
@@ -29,7 +30,9 @@ from molprof.queries import PACKAGE, modules
 # the memory that both processes write to, and so hold twice, is too large.
 LEAST_EVENTS, MOST_EVENTS = 100_000, 5_000_000
 # Both processes need these, so they are made before the copy.
-_SHARED_MODULES = ("gpu_calls", "gpu_work", "work_calls", "host_syncs")
+_SHARED_MODULES = ("launches", "host_syncs")
+# The copy answers what needs this module: nearly half of the time of all queries.
+_COPYS_MODULE = "devices"
 
 
 @dataclass(frozen=True)
@@ -78,14 +81,14 @@ def _kept_report(path: str | os.PathLike[str], options: ReportOptions) -> Report
 
 
 def _ask_beside(engine: Engine, info: TraceInfo) -> None:
-    """Let a copy of this process answer the queries declared for that, nearly half of the time, of a large trace."""
+    """Let a copy of this process answer what needs the times of devices, of a large trace."""
     events = sum(count for category, count in info.events_by_category.items() if category != STACK_CATEGORY)
     if not LEAST_EVENTS <= events <= MOST_EVENTS:
         return
     engine.register_package(PACKAGE, modules())
     engine.query("".join(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module};\n" for module in _SHARED_MODULES))
-    kinds = ("any", "foreign" if info.manifest is None else "run")
-    engine.ask_ahead([query.text for query in (*FIGURE_QUERIES, *FINDING_QUERIES) if query.beside in kinds])
+    queries = dict.fromkeys((*FIGURE_QUERIES, *CERTIFICATE_QUERIES, *FINDING_QUERIES))
+    engine.ask_ahead([query.text for query in queries if query.uses(_COPYS_MODULE)])
 
 
 def _key(path: str | os.PathLike[str], options: ReportOptions) -> str | None:

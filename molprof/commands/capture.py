@@ -29,6 +29,7 @@ from molprof.common.settings import (
     ATTENTION,
     COMPILE,
     DTYPES,
+    HELP,
     KV_CACHES,
     LP_PROCESSOR,
     SAMPLING,
@@ -119,6 +120,13 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @_setting("--attention", type=click.Choice(ATTENTION))
 @_setting("--kv-cache", type=click.Choice(KV_CACHES))
 @_setting(
+    "--max-cache-length",
+    type=int,
+    metavar="N",
+    help=f"{HELP['max_cache_length']}  [default: what the longest batch needs]",
+)
+@_setting("--pad-multiple", "padding_multiple", metavar="N", help=HELP["padding_multiple"])
+@_setting(
     "--sort/--no-sort",
     default=None,
     help="Batch molecules of similar length, longest first, or keep their order.  [default: sort molecules]",
@@ -131,6 +139,8 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
     help="Compile the forward of decode steps; requires --kv-cache static. auto: on a GPU.",
 )
 @_setting("--dtype", type=click.Choice(DTYPES))
+@_setting("--tf32", is_flag=True, help=HELP["tf32"])
+@_setting("--cudnn-benchmark", is_flag=True, help=HELP["cudnn_benchmark"])
 @_setting("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")
 @_setting("--max-new-tokens", type=int, metavar="N", help="Most tokens of an answer.  [default: what templates need]")
 @_setting("--repeats", metavar="N", help="Timed passes, without the profiler.")
@@ -141,6 +151,7 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
     help="Steps of the first batch to record.  [default: 20 from step 20 on]",
 )
 @_setting("--full", is_flag=True, help="Record every step of every batch; the trace gets large.")
+@_setting("--modules", is_flag=True, help="Record modules too, for molprof report --by module.")
 @_setting("--stacks", is_flag=True, help="Record modules and Python functions too, for molprof report --by.")
 @_setting(
     "--disagreement", is_flag=True, help="Record what the model would have chosen, token by token, in an untimed pass."

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import click
 
+from molprof.analysis.render import render
 from molprof.commands.compare_by import BYS, check_by, compare_by
 from molprof.commands.options import (
     TRACE,
     check_result,
-    deliver,
     fail_if_option,
     given_options,
-    judged,
-    note,
     reading_options,
     result_options,
     sweeps_expanded,
+    terminal_columns,
 )
+from molprof.commands.shown import Shown, deliver_shown, shown
 
 
 @click.command("compare")
@@ -88,21 +88,26 @@ def command(
     check_result(output, force)
     if by is not None:
         return compare_by(traces, region, (trace_processor, partial), style, output)
-    from molprof.analysis.compare import compare
-    from molprof.analysis.compare.predictions import read_expectations
-    from molprof.analysis.compare.thresholds import judge_comparison, parse_threshold
-    from molprof.analysis.documents.comparison import comparison_document
-    from molprof.analysis.reports.given import with_given
-    from molprof.analysis.reports.load import ReportOptions
-    from molprof.analysis.reports.stored import load_compared
+    columns = terminal_columns() if output is None else None
+    files = [*traces, *([] if predictions is None else [predictions])]
+    facts = "compare", trace_processor, partial, tokens, molecules, anyway, predictions, thresholds, style, columns
 
-    bounds = [parse_threshold(text) for text in thresholds]
-    expectations = () if predictions is None else read_expectations(predictions)
-    reports = load_compared(traces, ReportOptions(trace_processor, partial=partial, cached=cached))
-    reports = with_given(reports, tokens, molecules)
-    for report in reports:
-        for remark in report.trace.remarks:
-            note(remark)
-    comparison = compare(reports, anyway=anyway, expectations=expectations)
-    deliver(comparison_document(comparison), style, output)
-    return judged(judge_comparison(comparison.labels, reports, bounds))
+    def make() -> Shown:
+        from molprof.analysis.compare import compare
+        from molprof.analysis.compare.predictions import read_expectations
+        from molprof.analysis.compare.thresholds import judge_comparison, parse_threshold
+        from molprof.analysis.documents.comparison import comparison_document
+        from molprof.analysis.reports.given import with_given
+        from molprof.analysis.reports.load import ReportOptions
+        from molprof.analysis.reports.stored import load_compared
+
+        bounds = [parse_threshold(text) for text in thresholds]
+        expectations = () if predictions is None else read_expectations(predictions)
+        reports = load_compared(traces, ReportOptions(trace_processor, partial=partial, cached=cached))
+        reports = with_given(reports, tokens, molecules)
+        notes = [remark for report in reports for remark in report.trace.remarks]
+        comparison = compare(reports, anyway=anyway, expectations=expectations)
+        text = render(comparison_document(comparison), style, columns)
+        return Shown(notes, [text], [("", judge_comparison(comparison.labels, reports, bounds))])
+
+    return deliver_shown(shown(files, cached, facts, make), [output], style)

@@ -8,7 +8,8 @@ import click
 
 from molprof.commands.options import check_result, deliver, format_options, note, result_options
 from molprof.commands.submission import config_option
-from molprof.common.text_format import ANSWER, PROMPT, TextFormat
+from molprof.common.errors import UsageError
+from molprof.common.text_format import TextFormat
 
 
 @click.command("drift")
@@ -71,15 +72,24 @@ def command(
     from molprof.profiler.drift.document import drift_document
     from molprof.profiler.drift.survey import PLACEHOLDERS, check_placeholders, survey
     from molprof.profiler.models.tokenizers import load_backend
-    from molprof.profiler.molecules.conformers import built_in_conformers, read_conformers
+    from molprof.profiler.molecules.conformers import built_in_conformers, holds_texts, read_conformers
     from molprof.profiler.project import find_project
 
     project = find_project(config)
-    form = TextFormat(prompt_format or PROMPT, answer_format or ANSWER)
+    names = tuple(dict.fromkeys(tokenizers))
+    forms = {name: project.model(name).form for name in names}
+    forms = {
+        name: TextFormat(prompt_format or form.prompt, answer_format or form.answer) for name, form in forms.items()
+    }
     wanted = (*PLACEHOLDERS, *placeholders)
     check_placeholders(wanted)
-    found = built_in_conformers(count) if path is None else read_conformers(path, count, form)
-    loaded = [(name, load_backend(project.tokenizer(name) or name)) for name in dict.fromkeys(tokenizers)]
+    if path is not None and holds_texts(path) and len(set(forms.values())) > 1:
+        raise UsageError(
+            f"the models {', '.join(names)} write other texts: {path} cannot be of all",
+            hint="one --tokenizer at a time",
+        )
+    found = built_in_conformers(count) if path is None else read_conformers(path, count, forms[names[0]])
+    loaded = [(name, load_backend(project.tokenizer(name) or name), forms[name]) for name in names]
     for skipped in found.skipped:
         note(f"line {skipped.line}: {skipped.problem}; skipped")
-    deliver(drift_document(survey(loaded, found, wanted, decimals, form)), style, output)
+    deliver(drift_document(survey(loaded, found, wanted, decimals)), style, output)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from string import ascii_letters
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -21,9 +21,8 @@ from molprof.common.files import check_output, replacing, writing_stdout
 from molprof.common.text import escaped
 from molprof.common.text_format import ANSWER, PROMPT
 
-if TYPE_CHECKING:
-    from molprof.analysis.compare.thresholds import Outcome
-
+# Lines on thresholds that broke, that are undecided, and that did not break: `compare.thresholds.Outcome`, or its JSON.
+Judged = Sequence[Sequence[str]]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 # The reader checks whether it can be read: its error has its own exit code.
@@ -137,10 +136,8 @@ _force_option = click.option("--force", is_flag=True, help="Replace OUT if it ex
 
 
 def reading_options(command: _F) -> _F:
-    """`--partial`, `--no-cache` and `--trace-processor`: how traces are read for reports."""
-    cached = click.option(
-        "--no-cache", "cached", flag_value=False, default=True, help="Do not use or fill the cache of reports."
-    )
+    """`--partial`, `--no-cache` and `--trace-processor`: how traces are read."""
+    cached = click.option("--no-cache", "cached", flag_value=False, default=True, help="Do not use or fill the cache.")
     return partial_option(cached(engine_options(command)))
 
 
@@ -214,18 +211,18 @@ def fail_if_option(example: str) -> Callable[[_F], _F]:
         "thresholds",
         multiple=True,
         metavar="THRESHOLD",
-        help=f"Exit with 1 if it holds, such as {example}; 'uncertain': if a figure is not exact. Repeatable. "
+        help=f"Exit with 1 if it holds, such as {example}; 'uncertain>5%': if a figure may be off by more. Repeatable. "
         "The first column of molprof compare A B --format csv lists the figures.",
     )
 
 
-def judged(outcome: Outcome) -> int:
+def judged(outcome: Judged) -> int:
     """Print the outcome of thresholds, one line each; the exit code: 1 for a broken one, 3 for an undecided one."""
-    kinds = {"not failed": outcome.notes, "undecided": outcome.untold, "failed": outcome.broken}
-    for kind, lines in kinds.items():
+    broken, untold, notes = outcome
+    for kind, lines in {"not failed": notes, "undecided": untold, "failed": broken}.items():
         for line in lines:
             note(f"{kind}: {line}")
-    return 1 if outcome.broken else 3 if outcome.untold else 0
+    return 1 if broken else 3 if untold else 0
 
 
 def note(text: str) -> None:
@@ -239,10 +236,12 @@ def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
     Raises:
         UsageError, TraceError: a sweep without traces, or whose index is damaged; standard input twice.
     """
-    from molprof.profiler.sweep.index import expanded
-
     if sum(str(path) == "-" for path in paths) > 1:
         raise click.UsageError("standard input (-) can be read once only")
+    if not any(path.is_dir() or path.suffix == ".json" for path in paths):
+        return list(paths)
+    from molprof.profiler.sweep.index import expanded
+
     found, remarks = expanded(paths)
     for remark in remarks:
         note(remark)

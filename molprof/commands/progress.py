@@ -19,6 +19,7 @@ _STAGES = {
     "warmup": "warm-up",
     "repeat": "timed pass",
     "unmarked": "timed pass without phase timestamps",
+    "graphs": "pass that captures the CUDA graphs again",
     "profile": "recorded pass",
     "count": "untimed pass that counts masked logits",
     "disagreement": "untimed pass for disagreement",

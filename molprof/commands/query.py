@@ -10,9 +10,8 @@ from molprof.commands.options import (
     TRACE,
     check_result,
     deliver,
-    engine_options,
     note,
-    partial_option,
+    reading_options,
     result_options,
     write,
 )
@@ -43,8 +42,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
     help="Value of $KEY in the query: a number or text. Repeatable.",
 )
 @click.option("--stacks", is_flag=True, help="Read Python stacks too (category python_function).")
-@partial_option
-@engine_options
+@reading_options
 @result_options("parquet")
 def command(
     query: str,
@@ -52,6 +50,7 @@ def command(
     parameters: dict[str, str],
     stacks: bool,
     partial: bool,
+    cached: bool,
     trace_processor: str | None,
     style: str,
     output: Path | None,
@@ -81,7 +80,9 @@ def command(
             raise click.UsageError("--format parquet requires -o OUT")
         check_parquet()
     statement = find_statement(query, parameters)
-    result = run_statement(statement, traces, native_path=trace_processor, stacks=stacks, partial=partial)
+    result = run_statement(
+        statement, traces, native_path=trace_processor, stacks=stacks, partial=partial, cached=cached
+    )
     for line in result.notes:
         note(line)
     if style == "parquet":

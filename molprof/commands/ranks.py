@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,29 +16,55 @@ from molprof.commands.options import (
     check_result,
     deliver,
     engine_options,
+    make_folder,
+    note,
     partial_option,
     result_options,
     write,
 )
+from molprof.commands.progress import Lines, time_left
+from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
+from molprof.common.errors import UsageError
+from molprof.common.values import counted
+
+if TYPE_CHECKING:
+    from molprof.profiler.cluster.job import Task
+
+# Without a terminal, progress is a line this often.
+_LINE_S = 10.0
 
 
-@click.command("ranks")
+@click.command("ranks", cls=Submittable)
 @click.argument("traces", type=TRACE, nargs=-1, required=True, metavar="DIR|TRACE...")
+@click.option(
+    "--parts",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep what is read of each rank in DIR, and read only what is not there yet.",
+)
 @partial_option
 @engine_options
 @result_options(*PLOT_FORMATS)
+@submit_options
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     traces: Sequence[Path],
+    parts: Path | None,
     partial: bool,
     trace_processor: str | None,
     style: str,
     output: Path | None,
     force: bool,
+    submission: Submission,
 ) -> int:
     """Show the ranks of a distributed job side by side: compute, communication, waiting for each other, idle.
 
     Give the folder with one trace of each rank, or the traces, or one trace merged from those of all ranks. A file's
     rank is read from its content (distributedInfo), whatever its name. The clocks are aligned by collectives.
+
+    With --submit, a job array reads the ranks that --parts lacks, one in each task. This command puts them together.
 
     The formats png, svg and pdf are a timeline of all ranks. The exit code is 3 if times do not add up.
 
@@ -46,21 +75,80 @@ def command(
       molprof ranks traces/ --format json | jq '.steps[].straggler'
       molprof ranks traces/ --format html -o ranks.html
       molprof ranks traces/ --format png -o ranks.png
+      molprof ranks traces/ --parts parts/ --submit slurm --slurm parallel=16
+      molprof ranks parts/
     """
+    if submission.cluster is not None and parts is None:
+        raise click.UsageError("--submit requires --parts DIR, a folder that the cluster's nodes see")
     if style in PLOT_FORMATS and output is None:
         raise click.UsageError(f"--format {style} requires -o OUT")
     check_result(output, force)
-    return show_ranks(traces, partial, trace_processor, style, output)
+    if parts is not None:
+        make_folder(parts)
+    if submission.cluster is not None and parts is not None:
+        tasks = _tasks(traces, parts, partial, own_arguments(context, "output", "force", "style", "parts"))
+        if tasks:
+            _check_unfinished(tasks, submission)
+            submit_command(submission, "ranks", tasks, {"parts": str(parts.absolute())})
+        if submission.detach:
+            return 0
+    return show_ranks(traces, partial, trace_processor, style, output, parts)
+
+
+def _tasks(traces: Sequence[Path], parts: Path, partial: bool, own: Sequence[str]) -> list[Task]:
+    """One task for each file whose part is missing: the same command for it alone, which leaves its part."""
+    from molprof.analysis.ranks.find import rank_files
+    from molprof.analysis.ranks.parts import is_part, kept_part, part_path
+    from molprof.profiler.cluster.job import Task
+
+    files = [item for item in rank_files(traces)[0] if not is_part(item)]
+    missing = [item for item in files if kept_part(parts, item, partial) is None]
+    note(f"{parts} has {len(files) - len(missing)} of {counted(len(files), 'file')}")
+    return [
+        Task(item.name.split(".")[0], ("ranks", str(item), *own, "--parts", str(parts)), str(part_path(parts, item)))
+        for item in missing
+    ]
+
+
+def _check_unfinished(tasks: Sequence[Task], submission: Submission) -> None:
+    """Raises UsageError where an earlier job is still reading some of the files."""
+    from molprof.profiler.cluster.job import all_jobs, jobs_folder
+    from molprof.profiler.cluster.status import UNFINISHED, job_status
+
+    wanted = {task.output for task in tasks}
+    busy: Counter[str] = Counter()
+    for job in all_jobs(jobs_folder(submission.project.folder))[0]:
+        if job.kind == "ranks" and wanted & {task.output for task in job.tasks}:
+            states = job_status(job).tasks
+            busy[job.id] = sum(
+                task.output in wanted and states[number].state in UNFINISHED for number, task in enumerate(job.tasks)
+            )
+    for job_id, count in busy.items():
+        if count:
+            raise UsageError(
+                f"{job_id} has not read {counted(count, 'file')} yet",
+                hint=f"molprof collect {job_id} --wait, then repeat the command",
+            )
 
 
 def show_ranks(
-    traces: Sequence[Path], partial: bool, trace_processor: str | None, style: str, output: Path | None
+    traces: Sequence[Path],
+    partial: bool,
+    trace_processor: str | None,
+    style: str,
+    output: Path | None,
+    parts: Path | None = None,
 ) -> int:
     """Write the document or the timeline of ranks; the exit code."""
     from molprof.analysis.documents.ranks import ranks_document
     from molprof.analysis.ranks import ReadOptions, load_job
 
-    job = load_job(traces, ReadOptions(trace_processor, partial))
+    progress = _Progress()
+    try:
+        options = ReadOptions(trace_processor, partial, None if parts is None else str(parts))
+        job = load_job(traces, options, progress)
+    finally:
+        progress.clear()
     if style in PLOT_FORMATS:
         from molprof.analysis.plots.ranks import ranks_figure
 
@@ -68,3 +156,20 @@ def show_ranks(
     else:
         deliver(ranks_document(job), style, output)
     return 0 if all(check.holds for check in job.checks) else 3
+
+
+class _Progress(Lines):
+    """How many files are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begin = self._said = time.monotonic()
+
+    def __call__(self, done: int, files: int) -> None:
+        now = time.monotonic()
+        left = time_left((now - self._begin) / done * (files - done)) if done < files else ""
+        text = f"read {done} of {counted(files, 'file')}{left}"
+        self.draw(text)
+        if not self._live and done < files and now - self._said >= _LINE_S:
+            self._said = now
+            self.line(text)

@@ -13,26 +13,25 @@ from molprof.analysis.render import render
 from molprof.commands.options import (
     TRACE,
     check_result,
-    deliver,
     fail_if_option,
     given_options,
-    judged,
     note,
     reading_options,
     result_options,
     sweeps_expanded,
     terminal_columns,
-    write,
 )
 from molprof.commands.ranks import show_ranks
 from molprof.commands.report_by import BYS, ENDINGS, SPEEDSCOPE, by_style, report_by
 from molprof.commands.report_graphs import check_graph_capture, graph_capture_option, report_graphs
+from molprof.commands.shown import Shown, deliver_shown, shown
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output
 
 if TYPE_CHECKING:
-    from molprof.analysis.figures import Report
+    from molprof.analysis.compare.thresholds import Threshold
+    from molprof.analysis.reports.load import ReportOptions
     from molprof.profiler.cluster.job import Task
 
 
@@ -122,29 +121,59 @@ def command(
     if graph_capture is not None:
         report_graphs(traces[0], output, style, (trace_processor, partial, graph_capture), cached)
         return 0
-    from molprof.analysis.compare.thresholds import judge_report, parse_threshold
-
-    bounds = [parse_threshold(text, relative=False) for text in thresholds]
     if submission.cluster is not None:
+        _check_thresholds(thresholds)
         if max(len(tokens), len(molecules)) > 1:
             raise UsageError("each report of a cluster gets the same --tokens and --molecules: give one of each")
         submit_command(submission, "report", _tasks(traces, outputs, own_arguments(context, "output", "config")))
         return 0
-    from molprof.analysis.reports.given import with_given
-    from molprof.analysis.reports.load import ReportOptions, load_reports
+    given = tokens, molecules
+    columns = terminal_columns() if outputs[0] is None else None
+    facts = "report", trace_processor, stacks, partial, given, thresholds, several, style, columns
 
-    reports = load_reports(traces, ReportOptions(trace_processor, stacks, partial, cached))
-    reports = with_given(reports, tokens, molecules)
-    for report in reports:
-        for remark in report.trace.remarks:
-            note(f"{report.trace.path}: {remark}" if several else remark)
-    _deliver(reports, style, outputs)
-    codes = []
-    for report in reports:
-        if several and bounds:
-            note(f"{report.trace.path}:")
-        codes.append(judged(judge_report(report, bounds)))
-    return 1 if 1 in codes else max(codes)
+    def make() -> Shown:
+        from molprof.analysis.reports.load import ReportOptions
+
+        options = ReportOptions(trace_processor, stacks, partial, cached)
+        return _shown(traces, options, given, thresholds, several, (style, columns))
+
+    return deliver_shown(shown(traces, cached, facts, make), outputs, style)
+
+
+def _check_thresholds(thresholds: Sequence[str]) -> list[Threshold]:
+    if not thresholds:
+        return []
+    from molprof.analysis.compare.thresholds import parse_threshold
+
+    return [parse_threshold(text, relative=False) for text in thresholds]
+
+
+def _shown(
+    traces: Sequence[Path],
+    options: ReportOptions,
+    given: tuple[Sequence[int], Sequence[int]],
+    thresholds: Sequence[str],
+    several: bool,
+    form: tuple[str, int | None],
+) -> Shown:
+    """The reports of the traces, as texts. given: tokens and molecules; form: the style, and columns of a terminal."""
+    bounds = _check_thresholds(thresholds)
+    from molprof.analysis.documents.report import report_document
+    from molprof.analysis.reports.given import with_given
+    from molprof.analysis.reports.load import load_reports
+
+    reports = with_given(load_reports(traces, options), *given)
+    notes = [
+        f"{report.trace.path}: {remark}" if several else remark for report in reports for remark in report.trace.remarks
+    ]
+    texts = [render(report_document(report), *form) for report in reports]
+    if not bounds:
+        return Shown(notes, texts)
+    from molprof.analysis.compare.thresholds import judge_report
+
+    titles = [f"{report.trace.path}:" if several else "" for report in reports]
+    outcomes = [judge_report(report, bounds) for report in reports]
+    return Shown(notes, texts, list(zip(titles, outcomes, strict=True)))
 
 
 def _outputs(traces: Sequence[Path], output: Path | None, style: str, force: bool) -> list[Path | None]:
@@ -172,19 +201,6 @@ def _outputs(traces: Sequence[Path], output: Path | None, style: str, force: boo
 
 def _stem(trace: Path) -> str:
     return re.sub(r"(\.json)?(\.zst)?(\.gz)?$", "", trace.name)
-
-
-def _deliver(reports: Sequence[Report], style: str, outputs: Sequence[Path | None]) -> None:
-    """Each report to its file, or all of them to stdout; JSON of several as a list."""
-    from molprof.analysis.documents.report import report_document
-
-    documents = [report_document(report) for report in reports]
-    if outputs[0] is None and len(documents) > 1:
-        texts = [render(document, style, terminal_columns()).rstrip("\n") for document in documents]
-        write("[\n" + ",\n".join(texts) + "\n]" if style == "json" else "\n\n".join(texts))
-        return
-    for document, place in zip(documents, outputs, strict=True):
-        deliver(document, style, place)
 
 
 def _tasks(traces: Sequence[Path], outputs: Sequence[Path | None], own: Sequence[str]) -> list[Task]:

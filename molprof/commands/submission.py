@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,6 +177,8 @@ def settle(status: JobStatus) -> None:
         from molprof.profiler.sweep.index import collected
 
         collected(status)
+    elif job.kind == "ranks":
+        note(f"next, once all ranks are read: molprof ranks {shlex.quote((job.data or {})['parts'])}")
     note(f"{job.id}: {status.summary}")
     wanted = [(job.data or {}).get("output"), *(task.output for task in job.tasks)]
     there = [output for output in wanted if output is not None and Path(output).exists()]

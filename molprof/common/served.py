@@ -11,6 +11,8 @@ import msgspec
 from molprof.common import errors
 from molprof.common.process import call_line, why_failed
 
+_SIZE_BYTES = 8  # before a reply
+
 
 def ask(target: str, request: bytes, subject: str, hint: str) -> bytes:
     """Return what `target` (`module:function`, which calls `answer`) makes of `request` in another process.
@@ -19,13 +21,17 @@ def ask(target: str, request: bytes, subject: str, hint: str) -> bytes:
     EngineError if it ended otherwise.
     """
     process = subprocess.run(call_line(target), input=request, capture_output=True, check=False)
-    reply = process.stdout[1:]
-    if process.returncode == 0 and process.stdout[:1] == b"+":
-        return reply
-    if process.returncode == 0 and process.stdout[:1] == b"-":
-        kind, message, own_hint = msgspec.json.decode(reply)
+    size, reply = int.from_bytes(process.stdout[:_SIZE_BYTES], "big"), process.stdout[_SIZE_BYTES:]
+    whole = process.returncode == 0 and len(reply) == size
+    if whole and reply[:1] == b"+":
+        return reply[1:]
+    if whole and reply[:1] == b"-":
+        kind, message, own_hint = msgspec.json.decode(reply[1:])
         raise getattr(errors, kind)(message, hint=own_hint)
-    reason = why_failed(process.returncode, process.stderr.decode("utf-8", "replace"))
+    if process.returncode == 0:
+        reason = f"its answer was cut off after {len(reply)} of {size} bytes"
+    else:
+        reason = why_failed(process.returncode, process.stderr.decode("utf-8", "replace"))
     raise errors.EngineError(f"the process that read {subject} failed: {reason}", hint=hint)
 
 
@@ -36,4 +42,6 @@ def answer(make: Callable[[bytes], bytes]) -> None:
         reply = b"+" + make(request)
     except errors.MolprofError as error:
         reply = b"-" + msgspec.json.encode([type(error).__name__, str(error), error.hint])
-    sys.stdout.buffer.write(reply)
+    # Not sys.stdout: with PYTHONUNBUFFERED, Python drops what a write did not take.
+    with open(sys.stdout.fileno(), "wb", closefd=False) as output:
+        output.write(len(reply).to_bytes(_SIZE_BYTES, "big") + reply)

@@ -34,6 +34,14 @@ MOST_SEED = 2**32 - 1
 MOST_THREADS = 1024
 # Of molecules, rows, passes and tokens: more is a slip of the keyboard.
 MOST_NUMBER = 1_000_000
+# Help of the options that captures and benchmarks share.
+HELP = {
+    "tf32": "Multiply float32 matrices in TF32.",
+    "cudnn_benchmark": "Let cuDNN try out its kernels.",
+    "padding_multiple": "Pad prompts to a multiple of N tokens.",
+    "max_cache_length": "Give a static KV cache room for N tokens.",
+}
+_TF32_CAPABILITY = (8, 0)
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,7 @@ class CaptureSettings:
     # first and last step to record, of the first batch; None: see `recorded_pass.choose_window`
     window: tuple[int, int] | None = None
     full: bool = False
+    modules: bool = False  # of the Python functions that stacks record, those of modules
     stacks: bool = False
     disagreement: bool = False
     template_threads: int | None = None  # None: see `templates.default_threads`
@@ -82,6 +91,10 @@ class CaptureSettings:
     processor_args: tuple[str, ...] = ()  # `KEY=VALUE` texts for a processor of the user's own
     prompt_format: str = PROMPT  # prompt_format, answer_format: see `TextFormat`
     answer_format: str = ANSWER
+    tf32: bool = False  # multiply float32 matrices in TF32
+    cudnn_benchmark: bool = False  # let cuDNN try out its kernels
+    padding_multiple: int = 1  # prompts of a batch are padded to a multiple of so many tokens
+    max_cache_length: int | None = None  # columns of a static KV cache; None: what the longest batch needs
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -92,9 +105,9 @@ class CaptureSettings:
             one_of(name.replace("_", "-"), getattr(self, name), accepted)
         for name, least in _LEAST.items():
             if (value := getattr(self, name)) is not None:
-                at_least("-n" if name == "count" else f"--{name.replace('_', '-')}", value, least)
-        for name in ("count", "batch_size", "generations", "repeats", "warmup", "max_new_tokens"):
-            _at_most("-n" if name == "count" else f"--{name.replace('_', '-')}", getattr(self, name) or 0, MOST_NUMBER)
+                at_least(_option(name), value, least)
+        for name in _NUMBERS:
+            _at_most(_option(name), getattr(self, name) or 0, MOST_NUMBER)
         _at_most("--seed", self.seed, MOST_SEED)
         _at_most("--threads", self.threads or 1, MOST_THREADS)
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
@@ -138,6 +151,16 @@ class CaptureSettings:
                 "--kv-cache static",
             ),
             (
+                self.max_cache_length is not None and self.kv_cache not in STATIC_CACHES,
+                f"--max-cache-length is for a cache of fixed shape, not {self.kv_cache!r}",
+                "--kv-cache static",
+            ),
+            (
+                self.padding_multiple > 1 and self.own_loop,
+                "forced runs and dropped rows give prompts no columns of padding",
+                "leave out --pad-multiple",
+            ),
+            (
                 self.disagreement and self.processor is None,
                 "disagreement is between the model and a logits processor, and this run has none",
                 "--lp or --processor NAME",
@@ -179,6 +202,20 @@ class CaptureSettings:
         """How prompts and answers are written; UsageError where a pattern is none."""
         return TextFormat(self.prompt_format, self.answer_format)
 
+    def without_device(self, capability: tuple[int, int] | None) -> str | None:
+        """Why a device cannot run this; None if nothing is known against it.
+
+        Args:
+            capability: compute capability of the GPU, major and minor; None: the device is no GPU.
+        """
+        if self.tf32 and (capability is None or capability < _TF32_CAPABILITY):
+            return "TF32 requires an NVIDIA GPU of compute capability 8.0 or higher"
+        if self.cudnn_benchmark and capability is None:
+            return "cuDNN runs on GPUs only"
+        if self.kv_cache.startswith("offloaded") and capability is None:
+            return f"kv-cache {self.kv_cache!r} requires a GPU: without one, every cache is in host memory"
+        return None
+
     @property
     def own_loop(self) -> bool:
         """Whether molprof's own decoding loop runs, not transformers' `generate`."""
@@ -203,8 +240,20 @@ _ACCEPTED = {
     "dtype": DTYPES,
 }
 _LEAST = {"warmup": 0, "seed": 0} | dict.fromkeys(
-    ("count", "batch_size", "repeats", "generations", "template_threads", "threads", "max_new_tokens", "top_k"), 1
-)
+    (
+        "count", "batch_size", "repeats", "generations", "template_threads", "threads", "max_new_tokens", "top_k",
+        "padding_multiple", "max_cache_length",
+    ), 1
+)  # fmt: skip
+_NUMBERS = (
+    "count", "batch_size", "generations", "repeats", "warmup", "max_new_tokens", "padding_multiple", "max_cache_length",
+)  # fmt: skip
+_OPTIONS = {"count": "-n", "padding_multiple": "--pad-multiple"}
+
+
+def _option(name: str) -> str:
+    """The option that sets a field."""
+    return _OPTIONS.get(name, f"--{name.replace('_', '-')}")
 
 
 def one_of(name: str, value: str, accepted: tuple[str, ...]) -> None:

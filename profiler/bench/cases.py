@@ -71,14 +71,11 @@ class GenerateCase(CaptureSettings):
     batch_size: int = 8
     compile: str = "off"
     template_threads: int | None = 1
-    tf32: bool = False  # multiply float32 matrices in TF32
-    cudnn_benchmark: bool = False  # let cuDNN try out its kernels
-    padding_multiple: int = 1  # pad prompts to a multiple of N tokens
     passes: int = 1  # timed passes
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("warmup", "passes", "padding_multiple"):
+        for name in ("warmup", "passes"):
             at_least(name.replace("_", " "), getattr(self, name), 1)
 
     @property
@@ -98,6 +95,7 @@ class GenerateCase(CaptureSettings):
         parts += ["tf32"] if self.tf32 else []
         parts += ["cudnn benchmark"] if self.cudnn_benchmark else []
         parts += [f"pad {self.padding_multiple}"] if self.padding_multiple > 1 else []
+        parts += [f"cache {self.max_cache_length}"] if self.max_cache_length is not None else []
         return " ".join(parts)
 
 

@@ -57,7 +57,7 @@ def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]
     import torch
 
     from molprof.profiler.environment import environment
-    from molprof.profiler.models.device import on_gpu, resolve_device
+    from molprof.profiler.models.device import capability, on_gpu, resolve_device
     from molprof.profiler.models.hub import check_exists
 
     for what, name in names:
@@ -71,7 +71,7 @@ def read_facts(device: str, threads: int | None, names: Sequence[tuple[str, str]
     compilers = filter(None, (os.environ.get("CXX"), "g++", "clang++"))
     return {
         "device": str(where),
-        "capability": torch.cuda.get_device_capability(where) if gpu else None,
+        "capability": capability(where),
         "compiler": "triton" in packages if gpu else any(map(shutil.which, compilers)),
         "packages": packages,
         "environment": asdict(environment(where)),
@@ -101,6 +101,8 @@ def _sdpa(case: SdpaCase, facts: Facts) -> str | None:
 
 
 def _generate(case: GenerateCase, facts: Facts) -> str | None:
+    if reason := case.without_device(facts.capability):
+        return reason
     attention = case.attention
     if attention in _ATTENTION_PACKAGES and (reason := _flash_attn(attention, case.dtype, facts)):
         return reason
@@ -108,16 +110,10 @@ def _generate(case: GenerateCase, facts: Facts) -> str | None:
         return f"{attention!r} runs on GPUs only"
     if attention == "flex_attention" and not facts.compiler:
         return _no_compiler("flex attention", facts)
-    if case.kv_cache.startswith("offloaded") and not facts.gpu:
-        return "an offloaded cache requires a GPU: without one, every cache is in host memory"
     if case.kv_cache == "quantized" and "optimum.quanto" not in facts.packages:
         return "a quantized cache requires the package optimum-quanto: pip install optimum-quanto"
     if case.compile not in ("off", "eager", AUTO) and not facts.compiler:
         return _no_compiler(f"compile {case.compile!r}", facts)
-    if case.tf32 and (facts.capability is None or facts.capability < (8, 0)):
-        return "TF32 requires an NVIDIA GPU of compute capability 8.0 or higher"
-    if case.cudnn_benchmark and not facts.gpu:
-        return "cuDNN runs on GPUs only"
     for package in ("xgrammar", "llguidance"):
         if case.processor == package and package not in facts.packages:
             return f"the processor {package!r} requires the package {package}: pip install 'molprof[{package}]'"

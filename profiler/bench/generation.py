@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from molprof.profiler.bench.cases import GenerateCase
 from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.capture.account import molecule_runs
 from molprof.profiler.decoding.batches import BatchPlan, PassResult
+from molprof.profiler.decoding.explained import NO_KERNEL
 from molprof.profiler.decoding.marks import HostMarks
-from molprof.profiler.decoding.runner import NO_KERNEL, Runner
+from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
-from molprof.profiler.models.device import Peak
+from molprof.profiler.models.device import Peak, set_arithmetic
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, read_prompts, read_texts
 from molprof.profiler.processors import make_processor
@@ -40,9 +41,7 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
     """
     if case.threads is not None:
         torch.set_num_threads(case.threads)
-    torch.set_float32_matmul_precision("high" if case.tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = case.tf32
-    torch.backends.cudnn.benchmark = case.cudnn_benchmark
+    set_arithmetic(case)
     began = time.perf_counter_ns()
     loaded = load(case)
     load_ns = time.perf_counter_ns() - began
@@ -56,7 +55,7 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
             smiles = None if case.smiles is None else Path(case.smiles)
             found = read_prompts(smiles, case.count, form=case.text_format)
         runner = Runner(loaded, processor, case)
-        plans = padded(runner.plan(filled(found.prompts, case.count)), case.padding_multiple, loaded.context)
+        plans = runner.plan(filled(found.prompts, case.count))
     except UsageError as problem:
         raise UnsupportedError(str(problem), problem.hint) from problem
     cache = CacheSize()
@@ -92,18 +91,6 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
 def filled(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
     """Return `count` prompts, repeating them if there are fewer."""
     return [prompts[place % len(prompts)] for place in range(count)]
-
-
-def padded(plans: Sequence[BatchPlan], multiple: int, context: int | None) -> list[BatchPlan]:
-    """Return the plans with prompts padded to a multiple of `multiple` tokens."""
-    wide = [replace(plan, prompt_width=-(-plan.prompt_width // multiple) * multiple) for plan in plans]
-    for plan in wide:
-        if context is not None and plan.prompt_width + plan.max_new_tokens > context:
-            raise UsageError(
-                f"prompts padded to {plan.prompt_width} and {plan.max_new_tokens} new tokens "
-                f"exceed the context of {context}"
-            )
-    return wide
 
 
 def _warmed(runner: Runner, plans: list[BatchPlan], first: bool) -> PassResult:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from molprof.common.errors import UsageError
-from molprof.common.settings import ATTENTION, AUTO, COMPILE, KV_CACHES, STATIC_CACHES
+from molprof.common.settings import ATTENTION, AUTO, COMPILE, HELP, KV_CACHES, STATIC_CACHES
 from molprof.profiler.bench.cases import GenerateCase, SdpaCase
 from molprof.profiler.processors import PROCESSORS
 
@@ -52,9 +52,13 @@ DIMENSIONS = (
     Dimension("attention", "--attention", f"{', '.join(ATTENTION)}.", ATTENTION),
     Dimension("kv_cache", "--kv-cache", f"{', '.join(KV_CACHES)}.", KV_CACHES),
     Dimension("compile", "--compile", f"{', '.join(COMPILE)}. Only static caches are compiled.", COMPILE),
-    Dimension("tf32", "--tf32", "Multiply float32 matrices in TF32.", _SWITCH, _on),
-    Dimension("cudnn_benchmark", "--cudnn-benchmark", "Let cuDNN try out its kernels.", _SWITCH, _on),
-    Dimension("padding_multiple", "--pad-multiple", "Pad prompts to a multiple of N tokens.", read=int),
+    Dimension("tf32", "--tf32", HELP["tf32"], _SWITCH, _on),
+    Dimension("cudnn_benchmark", "--cudnn-benchmark", HELP["cudnn_benchmark"], _SWITCH, _on),
+    Dimension("padding_multiple", "--pad-multiple", HELP["padding_multiple"], read=int),
+    Dimension(
+        "max_cache_length", "--max-cache-length", f"{HELP['max_cache_length']} none: what a batch needs.",
+        read=lambda text: None if text == "none" else int(text),
+    ),
 )  # fmt: skip
 BENCHMARKS = {
     "attention": Benchmark("Compare attention implementations.", {"attention": ATTENTION}),
@@ -89,7 +93,7 @@ def values_of(benchmark: Benchmark) -> dict[str, tuple[Any, ...]]:
 def generation_cases(values: Mapping[str, Any]) -> tuple[GenerateCase, ...]:
     """Return every combination of values, but for those that are the same run.
 
-    A cache that grows is never compiled, so that its cases have `compile` off. `count` is a least number of molecules,
+    A cache that grows is never compiled and has no maximum length. `count` is a least number of molecules,
     which full batches may exceed; None: the largest batch.
     """
     names = [dimension.setting for dimension in DIMENSIONS]
@@ -99,7 +103,7 @@ def generation_cases(values: Mapping[str, Any]) -> tuple[GenerateCase, ...]:
     for chosen in itertools.product(*(values[name] for name in names)):
         settings = dict(zip(names, chosen, strict=True))
         if settings["kv_cache"] not in STATIC_CACHES:
-            settings["compile"] = "off"
+            settings |= {"compile": "off", "max_cache_length": None}
         size = settings["batch_size"]
         if size < 1:
             raise UsageError(f"batch size {size} is below 1", hint="batch size: a whole number from 1 on")

@@ -25,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from molprof.profiler.bench.cases import SdpaCase
 from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.decoding.compilation import compiles_so_far
-from molprof.profiler.decoding.runner import NO_KERNEL
+from molprof.profiler.decoding.explained import NO_KERNEL
 from molprof.profiler.environment import environment
 from molprof.profiler.models.device import on_gpu, peak_bytes, resolve_device, resolve_dtype, synchronize
 

@@ -116,7 +116,7 @@ def static_cache_notes(runner: Runner, plans: Sequence[BatchPlan]) -> tuple[str,
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     largest = max(plans, key=lambda plan: plan.rows * (plan.prompt_width + plan.max_new_tokens))
-    columns = largest.prompt_width + largest.max_new_tokens
+    columns = runner.settings.max_cache_length or largest.prompt_width + largest.max_new_tokens
     # Keys and values.
     size = 2 * config.num_hidden_layers * heads * width * largest.rows * columns * model.dtype.itemsize
     told = f"static KV cache: {bytes_text(size)} ({largest.rows} rows x {columns} tokens)"

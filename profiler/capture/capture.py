@@ -19,12 +19,13 @@ from molprof.common.manifest import Session
 from molprof.common.memory import processors
 from molprof.common.settings import AUTO, CaptureSettings
 from molprof.common.threads import default_threads
+from molprof.profiler.capture.graph_pass import captures_graphs, graphs_path
 from molprof.profiler.capture.passes import Progress, Report
 from molprof.profiler.capture.run import CapturedRun, CaptureResult
 from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, trace_stem
 from molprof.profiler.machine import Watch
 from molprof.profiler.models.architecture import check_preset
-from molprof.profiler.models.device import on_gpu, resolve_device
+from molprof.profiler.models.device import capability, on_gpu, resolve_device, set_arithmetic
 from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.molecules.prompts import Prompts, read_inputs
 from molprof.profiler.processors import PROCESSORS, check_processor
@@ -59,11 +60,12 @@ def capture_together(
     inputs = {_key(settings, _INPUTS): settings for settings, _ in asked}
     prompts = {key: read_inputs(settings) for key, settings in inputs.items()}
     for settings, _ in asked:
-        _check_cache(settings.kv_cache, resolve_device(settings.device))
+        _check_device(settings)
     if (settings := asked[0][0]).threads is not None:
         torch.set_num_threads(settings.threads)
     elif not on_gpu(resolve_device(settings.device)):
         torch.set_num_threads(default_threads(torch.get_num_threads()))
+    set_arithmetic(asked[0][0])
     report(Progress("load", notes=tuple(line for item in prompts.values() for line in item.notes())))
     models: dict[tuple[object, ...], LoadedModel] = {}
     runs = []
@@ -149,6 +151,9 @@ def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterato
             tell(run, problem)
         else:
             yield result
+    for run in runs:
+        if run.name not in problems:
+            run.record_graphs()
     if problems:
         raise _first(problems) if len(runs) > 1 else problems[runs[0].name]
 
@@ -173,16 +178,15 @@ def _check(settings: CaptureSettings, output: OutputFile) -> None:
             left = incomplete_path(output.path)
             # What the last failure left may be replaced: fixing a processor takes many tries.
             check_output(left, output.force or is_incomplete(left))
+    if captures_graphs(settings, on_gpu(resolve_device(settings.device))):
+        check_output(graphs_path(output.path), output.force)
 
 
-def _check_cache(kv_cache: str, device: torch.device) -> None:
-    """Raises UsageError where a KV cache needs a GPU, or a package that is not installed."""
-    if kv_cache.startswith("offloaded") and not on_gpu(device):
-        raise UsageError(
-            f"kv-cache {kv_cache!r} needs a GPU: on the device {device.type!r} every cache is in host memory",
-            hint="--kv-cache dynamic or static",
-        )
-    if kv_cache == "quantized" and not is_optimum_quanto_available():
+def _check_device(settings: CaptureSettings) -> None:
+    """Raises UsageError where the settings need another device, or a package that is not installed."""
+    if reason := settings.without_device(capability(resolve_device(settings.device))):
+        raise UsageError(reason, hint="leave the option out, or choose another --device")
+    if settings.kv_cache == "quantized" and not is_optimum_quanto_available():
         raise UsageError(
             "kv-cache 'quantized' needs the package optimum-quanto, which is not installed",
             hint="pip install optimum-quanto",

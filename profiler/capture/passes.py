@@ -23,7 +23,7 @@ class Progress:
     """How far a capture is."""
 
     # `load`, `weights`, `verify`, `warmup`, `machine`, `repeat`, `unmarked`, `profile`, `count`, `disagreement`,
-    # `write` or `failed`
+    # `write`, `graphs` or `failed`
     stage: str
     number: int = 1  # pass of the stage, layer of `weights`
     of: int = 1

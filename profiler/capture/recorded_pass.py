@@ -15,6 +15,7 @@ import torch
 from molprof.common.errors import ProcessorError, RunError, UsageError
 from molprof.common.manifest import INCOMPLETE_KEY, Window
 from molprof.profiler.capture.passes import Passes
+from molprof.profiler.capture.python_functions import keep_modules
 from molprof.profiler.capture.tracefile import (
     OutputFile,
     Steps,
@@ -152,7 +153,7 @@ def check_window(asked: tuple[int, int], steps: int) -> None:
 def recorded_pass(passes: Passes, window: Window, raw: Path, output: OutputFile) -> tuple[PassResult, Steps]:
     """The recorded pass, exported to `raw`, beside `output`; its batch ends with the window."""
     steps_asked = None if window.full else (window.batch, window.first_step, window.last_step)
-    result = _record(passes, steps_asked, raw)
+    result = record_steps(passes, steps_asked, raw)
     check_whole(raw, output)
     steps = read_steps(raw)
     if window.full:
@@ -164,8 +165,10 @@ def recorded_pass(passes: Passes, window: Window, raw: Path, output: OutputFile)
     return result, steps
 
 
-def profiler_of(device: torch.device, stacks: bool = False) -> torch.profiler.profile:
+def profiler_of(device: torch.device, stacks: bool = False, shapes: bool = False) -> torch.profiler.profile:
     """A profiler that records the CPU, and the GPU if `device` is one; with `stacks`, modules and Python functions.
+
+    shapes: record the sizes of operators' inputs.
 
     torch traces Python itself: nothing is hooked into the model, so that a compiled forward stays as it is.
     """
@@ -174,13 +177,19 @@ def profiler_of(device: torch.device, stacks: bool = False) -> torch.profiler.pr
     activities = [torch.profiler.ProfilerActivity.CPU]
     if on_gpu(device):
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    return torch.profiler.profile(activities=activities, with_stack=stacks)
+    return torch.profiler.profile(activities=activities, with_stack=stacks, record_shapes=shapes)
 
 
-def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> PassResult:
-    """One pass under the profiler, exported to `raw`, also where it fails; `steps` as `ProfilerMarks.window`."""
+def record_steps(
+    passes: Passes, steps: tuple[int, int, int] | None, raw: Path, stage: str = "profile", whole: bool = False
+) -> PassResult:
+    """One pass under the profiler, exported to `raw`, also where it fails; `steps` as `ProfilerMarks.window`.
+
+    whole: with stacks and shapes, whatever the settings say.
+    """
     device = passes.runner.loaded.target.device
-    profile = functools.partial(profiler_of, device, passes.runner.settings.stacks)
+    settings = passes.runner.settings
+    profile = functools.partial(profiler_of, device, whole or settings.stacks or settings.modules, whole)
     if on_gpu(device):
         # The first recording of a process sets up CUPTI, which takes seconds: do that before the pass.
         with profile():
@@ -189,7 +198,7 @@ def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> Pa
     marks = ProfilerMarks(profile, steps, passes.runner.synchronize, passes.step)
     failure: ProcessorError | None = None
     try:
-        result = passes.run("profile", marks, only=None if steps is None else steps[0])
+        result = passes.run(stage, marks, only=None if steps is None else steps[0])
     except ProcessorError as problem:
         failure = problem
     finally:
@@ -199,6 +208,8 @@ def _record(passes: Passes, steps: tuple[int, int, int] | None, raw: Path) -> Pa
             marks.profiler.export_chrome_trace(str(raw))
         except (OSError, RuntimeError) as problem:
             raise RunError(f"torch could not export its trace: {problem}", hint="is the disk full?") from problem
+        if settings.modules and not settings.stacks and not whole and raw.exists():
+            keep_modules(raw)
     if failure is not None:
         raise failure
     if marks.profiler is None:
@@ -215,7 +226,7 @@ def kept_recording(output: OutputFile, passes: Passes, raw: Path, problem: Proce
     if not raw.exists() and problem.batch is not None and problem.step is not None:
         steps = problem.batch, max(0, problem.step - WINDOW_STEPS + 1), problem.step
         with contextlib.suppress(ProcessorError):
-            _record(passes, steps, raw)
+            record_steps(passes, steps, raw)
     if not raw.exists():
         return problem
     name = getattr(passes.runner.processor, "name", None)

@@ -17,8 +17,9 @@ from molprof.common.manifest import KEY, SCHEMA, Manifest, Repeat, Session, Timi
 from molprof.common.memory import processors
 from molprof.common.molecule_records import MaskedLogits
 from molprof.common.settings import CaptureSettings
-from molprof.common.values import counted, now
+from molprof.common.values import counted, factor_text, now, time_text
 from molprof.profiler.capture.account import molecule_runs, resolved, static_cache_notes
+from molprof.profiler.capture.graph_pass import graph_pass
 from molprof.profiler.capture.passes import Passes, Report
 from molprof.profiler.capture.recorded_pass import check_window, choose_window, kept_recording, recorded_pass
 from molprof.profiler.capture.tracefile import OutputFile, incomplete_path, is_incomplete, token_events, write_trace
@@ -44,7 +45,7 @@ class CaptureResult:
 
 
 class CapturedRun:
-    """One run: call `warm_up`, `timed_pass` as often as there are repeats, `unmarked_pass`, then `record`.
+    """One run: `warm_up`, `timed_pass` as often as there are repeats, `unmarked_pass`, `record`, `record_graphs`.
 
     Passes of other runs may come between them, also of the same model.
 
@@ -126,6 +127,10 @@ class CapturedRun:
             except ProcessorError as problem:
                 raise kept_recording(self.output, self.passes, raw(), problem) from problem
 
+    def record_graphs(self) -> None:
+        """The pass that records the capture of CUDA graphs, where the run has any. After all recorded passes."""
+        graph_pass(self.passes, self.output, self._results[0].batches[0].steps)
+
     def failed(self, problem: MolprofError) -> MolprofError:
         """What to raise for a failure of a pass before `record`; the steps before a processor's failure are kept."""
         if not isinstance(problem, ProcessorError):
@@ -197,9 +202,22 @@ class CapturedRun:
                 f"validity of {unchecked} of {counted(len(molecules), 'molecule')} not recorded: their skeletons are "
                 "not the prompts', and RDKit, which compares molecules, is not installed (pip install 'molprof[rdkit]')"
             )
+        notes += _overhead(settings, timings)
         if doubts := machine.doubts():
             notes.append(f"times are in doubt: during the timed passes {'; '.join(doubts)}")
         return CaptureResult(path, manifest, tuple(notes))
+
+
+def _overhead(settings: CaptureSettings, timings: Timings) -> list[str]:
+    """What recording modules or stacks cost."""
+    if not (settings.stacks or settings.modules) or not timings.unprofiled_steps_ns:
+        return []
+    recorded_ns, timed_ns = timings.profiled_steps_ns, timings.unprofiled_steps_ns
+    what = "Python stacks" if settings.stacks else "modules"
+    return [
+        f"with {what}, the recorded steps took {factor_text(recorded_ns / timed_ns)} their time in the timed passes "
+        f"({time_text(recorded_ns)}, {time_text(timed_ns)}), which ran without the profiler"
+    ]
 
 
 def _notes(settings: CaptureSettings, results: list[PassResult], profiled: PassResult, window: Window) -> list[str]:

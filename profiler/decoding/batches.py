@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from molprof.common.errors import UsageError
 from molprof.common.text import shortened
@@ -117,3 +117,25 @@ def cut(
             )
         )
     return plans
+
+
+def fitted(plans: Sequence[BatchPlan], multiple: int, cache_length: int | None, context: int | None) -> list[BatchPlan]:
+    """The batches with prompts padded to a multiple of `multiple` tokens.
+
+    Raises UsageError where one is longer than the model's context, or than a static cache of `cache_length` columns.
+    """
+    wide = [replace(plan, prompt_width=-(-plan.prompt_width // multiple) * multiple) for plan in plans]
+    for plan in wide:
+        columns = plan.prompt_width + plan.max_new_tokens
+        needed = f"{plan.prompt_width:,} + {plan.max_new_tokens:,} tokens (prompt + answer) of a batch"
+        if multiple > 1 and context is not None and columns > context:
+            raise UsageError(
+                f"padded to a multiple of {multiple:,}, the {needed} exceed the context of {context:,}",
+                hint="a smaller --pad-multiple or --max-new-tokens",
+            )
+        if cache_length is not None and columns > cache_length:
+            raise UsageError(
+                f"--max-cache-length {cache_length:,} is less than the {needed}",
+                hint=f"--max-cache-length {columns}, or a smaller --max-new-tokens",
+            )
+    return wide

@@ -91,7 +91,8 @@ class Decoder:
             )
         marks.begin(number)
         known = studied is not None and not studied.reads_tokens
-        cache = self._fresh_cache(len(prompts), prompt_width + bound + 1)
+        columns = max(prompt_width + bound, self._settings.max_cache_length or 0)
+        cache = self._fresh_cache(len(prompts), columns + 1)
         rules = Rules(
             ends=self._loaded.eos,
             bound=bound,

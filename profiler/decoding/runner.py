@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-from molprof.common.errors import ProcessorError, RunError, UsageError
+from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.settings import AUTO, STATIC_CACHES, CaptureSettings
-from molprof.profiler.decoding.batches import BatchPlan, BatchResult, Need, PassResult, check_context, cut
+from molprof.profiler.decoding.batches import BatchPlan, BatchResult, Need, PassResult, check_context, cut, fitted
 from molprof.profiler.decoding.compilation import compile_config, compiles_so_far
+from molprof.profiler.decoding.explained import explained
 from molprof.profiler.decoding.loop import Decoder, check_model
 from molprof.profiler.decoding.marks import Marks, marked
 from molprof.profiler.models.device import synchronize
@@ -35,11 +37,6 @@ _KERNELS = {
 # Without a processor each of the three numbers of a block may be one token longer than its placeholder (a minus, or a
 # second digit before the point). The slack beyond that cuts only texts that went astray.
 _SLACK_PER_BLOCK, _SLACK = 3, 8
-# torch's message where no token of a row can be sampled.
-_NO_CHOICE = "probability tensor contains"
-# torch's messages, on a GPU and on a CPU, where none of the attention kernels that it may use can run.
-NO_KERNEL = ("No available kernel", "No viable backend")
-
 
 Wrap = Callable[[BatchProcessor], BatchProcessor]
 
@@ -59,6 +56,12 @@ class Runner:
         shape. A compiled run fills the last batch up with spare rows for the same reason.
         """
         settings = self.settings
+        given = settings.max_cache_length is not None and not settings.own_loop
+        if given and not hasattr(GenerationConfig(), "max_cache_len"):
+            raise UsageError(
+                f"transformers {transformers.__version__} does not take the length of a static cache",
+                hint="leave out --max-cache-length, or pip install --upgrade transformers",
+            )
         if settings.own_loop:
             check_model(self.loaded, settings.attention)
         if settings.forced_runs and self.processor is None:
@@ -74,7 +77,8 @@ class Runner:
         check_context(prompts, needs, self.loaded.context)
         static = settings.kv_cache in STATIC_CACHES
         sort = self.sorts(prompts)
-        return cut(prompts, needs, settings.batch_size, sort, one_width=static, full_rows=self.compiled)
+        plans = cut(prompts, needs, settings.batch_size, sort, one_width=static, full_rows=self.compiled)
+        return fitted(plans, settings.padding_multiple, settings.max_cache_length, self.loaded.context)
 
     def sorts(self, prompts: Sequence[Prompt]) -> bool:
         """Whether batches are cut by length: as `sort` says, else if all prompts are of molecules."""
@@ -186,7 +190,7 @@ class Runner:
     def _jump(self, number: int, plan: BatchPlan, studied: BatchProcessor | None, marks: Marks) -> BatchResult:
         with marks.setup("tokenize", number):
             prompts = self.loaded.tokenizer([prompt.text for prompt in plan.row_prompts])["input_ids"]
-        with _explained(plan, self.settings.attention):
+        with explained(plan, self.settings.attention):
             finish = self._decoder.decode(prompts, plan.max_new_tokens, plan.prompt_width, studied, marks, number)
         with marks.setup("text", number):
             decoded, rows_per_step, host_reads = finish()
@@ -224,7 +228,7 @@ class Runner:
             arguments = nullcontext((LogitsProcessorList(processors), None))
         else:
             arguments = marked(model, marks, plan.rows, processors)
-        with _explained(plan, self.settings.attention), arguments as (listed, criteria):
+        with explained(plan, self.settings.attention), arguments as (listed, criteria):
             marks.begin(number)
             output: Tensor = model.generate(
                 **inputs, generation_config=config, logits_processor=listed, stopping_criteria=criteria
@@ -255,36 +259,13 @@ class Runner:
             num_beams=1,
             use_cache=True,
             cache_implementation=None if settings.kv_cache == "dynamic" else settings.kv_cache,
+            max_cache_len=settings.max_cache_length,
             eos_token_id=sorted(self.loaded.eos),
             pad_token_id=self.loaded.target.pad,
             compile_config=compile_config(settings.compile),
             disable_compile=settings.compile == "off",
             **sampling,
         )
-
-
-@contextmanager
-def _explained(plan: BatchPlan, attention: str) -> Iterator[None]:
-    """Turns failures that a setting causes into errors that name the setting."""
-    try:
-        yield
-    except torch.OutOfMemoryError as problem:
-        raise RunError(
-            f"out of GPU memory: {plan.rows} x ({plan.prompt_width} + {plan.max_new_tokens}) tokens",
-            hint="a smaller --batch-size",
-        ) from problem
-    except RuntimeError as problem:
-        if _NO_CHOICE in str(problem):
-            raise RunError(
-                "no token can be sampled: the scores of a row contain NaN or +inf, or are all -inf",
-                hint="the cause may be the processor, a temperature near 0, or --dtype float16",
-            ) from problem
-        if not any(words in str(problem) for words in NO_KERNEL):
-            raise
-        raise RunError(
-            f"the attention {attention!r} has no kernel for this model, mask, dtype and device: {problem}",
-            hint="--attention sdpa lets torch choose",
-        ) from problem
 
 
 def _masked(studied: BatchProcessor | None, count: int) -> tuple[int, ...] | None:

@@ -32,6 +32,7 @@ _BACKENDS = {
 _EXTRAS = {
     "rdkit": ("rdkit", "--smiles, and the validity of molecules written in another order"),
     "pyarrow": ("parquet", "molprof query --format parquet"),
+    "mcp": ("mcp", "molprof mcp"),
     "xgrammar": ("xgrammar", "--processor xgrammar"),
     "llguidance": ("llguidance", "--processor llguidance"),
     "submitit": ("slurm", "--submit"),

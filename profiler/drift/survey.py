@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from molprof.common.errors import UsageError
 from molprof.common.molecule_records import Skipped
 from molprof.common.text import shortened
-from molprof.common.text_format import DEFAULT, TextFormat
+from molprof.common.text_format import TextFormat
 from molprof.profiler.molecules.conformers import Conformer, Conformers
 from molprof.profiler.molecules.placeholders import (
     Placeholder,
@@ -135,13 +135,16 @@ class Survey:
 
 
 def survey(
-    tokenizers: Sequence[tuple[str, Tokenizer]],
+    tokenizers: Sequence[tuple[str, Tokenizer, TextFormat]],
     found: Conformers,
     placeholders: Sequence[str] = PLACEHOLDERS,
     decimals: int = COORDINATE_DECIMALS,
-    form: TextFormat = DEFAULT,
 ) -> Survey:
-    """The drift of every tokenizer and placeholder over all conformers; placeholders are written with commas."""
+    """The drift of every tokenizer and placeholder over all conformers; placeholders are written with commas.
+
+    Args:
+        tokenizers: name, tokenizer, and how its model's texts are written.
+    """
     conformers = found.conformers
     return Survey(
         SCHEMA,
@@ -152,7 +155,7 @@ def survey(
         found.skipped,
         tuple(
             _tokenizer(name, tokenizer, conformers, list(map(form.numbers, placeholders)), decimals, form)
-            for name, tokenizer in tokenizers
+            for name, tokenizer, form in tokenizers
         ),
     )
 

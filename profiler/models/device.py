@@ -11,7 +11,7 @@ from torch import Tensor
 
 from molprof.common.errors import UsageError
 from molprof.common.memory import available_bytes, numbers
-from molprof.common.settings import AUTO
+from molprof.common.settings import AUTO, CaptureSettings
 
 _CLEAR = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"  # proc(5), /proc/pid/clear_refs
@@ -39,6 +39,18 @@ def resolve_device(name: str) -> torch.device:
     if index >= torch.cuda.device_count():
         raise UsageError(f"no GPU {index}; torch finds {torch.cuda.device_count()}", hint="use cuda:0")
     return torch.device("cuda", index)
+
+
+def capability(device: torch.device) -> tuple[int, int] | None:
+    """The compute capability of a GPU, major and minor; None on a CPU."""
+    return torch.cuda.get_device_capability(device) if on_gpu(device) else None
+
+
+def set_arithmetic(settings: CaptureSettings) -> None:
+    """Set for all of torch how it multiplies float32 matrices and how cuDNN chooses kernels."""
+    torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = settings.tf32
+    torch.backends.cudnn.benchmark = settings.cudnn_benchmark
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:

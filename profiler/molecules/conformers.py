@@ -70,6 +70,11 @@ def built_in_conformers(count: int | None = None) -> Conformers:
     return Conformers("ETKDG conformers of the built-in molecules", found, ())
 
 
+def holds_texts(path: Path) -> bool:
+    """Whether the file has one text per line, by its ending."""
+    return path.suffix.lower() not in _READERS
+
+
 def read_conformers(path: Path, count: int | None = None, form: TextFormat = DEFAULT) -> Conformers:
     """The first `count` conformers of a file (None: all), coordinates as they stand, without hydrogens.
 
@@ -78,13 +83,12 @@ def read_conformers(path: Path, count: int | None = None, form: TextFormat = DEF
     Raises:
         UsageError: the file cannot be read, or holds no conformer, or RDKit, which SDF and XYZ need, is missing.
     """
-    readers = {".sdf": _sdf, ".sd": _sdf, ".mol": _sdf, ".xyz": _xyz}
-    if path.suffix.lower() in readers:
+    if path.suffix.lower() in _READERS:
         require_rdkit(f"reading {path}")
     lines = read_text(path, _FORMATS).splitlines()
     conformers: list[Conformer] = []
     skipped: list[Skipped] = []
-    for line, text, item in readers.get(path.suffix.lower(), partial(_texts, form))(lines):
+    for line, text, item in _READERS.get(path.suffix.lower(), partial(_texts, form))(lines):
         if isinstance(item, Conformer):
             conformers.append(item)
         else:
@@ -218,3 +222,6 @@ def _of_frame(line: int, frame: list[str], atoms: int) -> Conformer | str:
         return "RDKit cannot read the frame"
     heavy = [atom.GetIdx() for atom in mol.GetAtoms() if atom.GetAtomicNum() != 1]
     return Conformer(line, None, _positions(mol, heavy)) if heavy else "the frame has no heavy atoms"
+
+
+_READERS = {".sdf": _sdf, ".sd": _sdf, ".mol": _sdf, ".xyz": _xyz}

@@ -1,0 +1,45 @@
+"""The memory of the embedded trace processor as bytes: the pages that hold something, compressed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from isal import isal_zlib
+
+from molprof.common.errors import EngineError
+
+_PAGE_BYTES = 4096
+_BLOCK_PAGES = 4096
+_LEVEL = 1
+_NUMBER_BYTES = 8
+
+
+def packed(memory: np.ndarray[Any, Any]) -> bytes:
+    """The bytes of a memory, of whole pages."""
+    pages = memory.reshape(-1, _PAGE_BYTES)
+    used = pages.any(axis=1)
+    places = np.flatnonzero(used)
+    compressor = isal_zlib.compressobj(_LEVEL)
+    parts = [len(pages).to_bytes(_NUMBER_BYTES, "little"), np.packbits(used).tobytes()]
+    for start in range(0, len(places), _BLOCK_PAGES):
+        parts.append(compressor.compress(pages[places[start : start + _BLOCK_PAGES]].tobytes()))
+    return b"".join((*parts, compressor.flush()))
+
+
+def memory_bytes(content: memoryview) -> int:
+    """The size of the memory that `packed` made `content` of."""
+    return int.from_bytes(content[:_NUMBER_BYTES], "little") * _PAGE_BYTES
+
+
+def unpack(content: memoryview, memory: np.ndarray[Any, Any]) -> None:
+    """Make `memory` what it was when `packed` made `content` of it. Raises EngineError for other content."""
+    pages = memory.reshape(-1, _PAGE_BYTES)
+    end = _NUMBER_BYTES + -(-len(pages) // 8)
+    used = np.unpackbits(np.frombuffer(content[_NUMBER_BYTES:end], np.uint8), count=len(pages)).astype(bool)
+    # A fresh memory holds the constants of the program.
+    pages[pages.any(axis=1) & ~used] = 0
+    text = np.frombuffer(isal_zlib.decompress(content[end:]), np.uint8).reshape(-1, _PAGE_BYTES)
+    if len(text) != used.sum():
+        raise EngineError(f"a kept trace has {len(text)} pages in place of {used.sum()}")
+    pages[used] = text

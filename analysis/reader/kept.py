@@ -1,0 +1,45 @@
+"""Loaded traces in the user's cache, so that the next query of a file begins at once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine, engine_version
+from molprof.analysis.reader.load import TraceInfo
+from molprof.analysis.reader.source import STDIN
+from molprof.common.cache import cache_key, read_entry, write_entry
+
+# On disk: some dozens of recorded traces, or the last few of 100 MB.
+MAX_BYTES = 512 << 20
+_FOLDER = "traces"
+_NUMBER_BYTES = 8
+_decode_info = msgspec.json.Decoder(TraceInfo).decode
+
+
+def kept_key(path: str | os.PathLike[str], native_path: str | None, *options: object) -> str | None:
+    """The key of the file at `path`, loaded with `options`; None where the trace processor is another process."""
+    if str(path) == STDIN or native_path or os.environ.get(NATIVE_PATH_VARIABLE):
+        return None
+    return cache_key((Path(path),), engine_version(), *options)
+
+
+def read_kept(key: str, path: str | os.PathLike[str]) -> tuple[TraceInfo, memoryview] | None:
+    """What is known of the file at `path`, and the state for `open_engine`; None if it is not kept."""
+    content = read_entry(_FOLDER, key)
+    if content is None:
+        return None
+    end = _NUMBER_BYTES + int.from_bytes(content[:_NUMBER_BYTES], "little")
+    return replace(_decode_info(content[_NUMBER_BYTES:end]), path=str(path)), content[end:]
+
+
+def keep(key: str, info: TraceInfo, engine: Engine) -> None:
+    """Keep a trace that was just loaded, unless it is too large."""
+    state = engine.state()
+    if state is not None:
+        known = msgspec.json.encode(info)
+        content = b"".join((len(known).to_bytes(_NUMBER_BYTES, "little"), known, state))
+        write_entry(_FOLDER, key, content, MAX_BYTES)

@@ -1,0 +1,243 @@
+"""What the tools of `molprof mcp` answer, in the process that reads traces."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from molprof.analysis.engine import NATIVE_PATH_VARIABLE
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.catalog import COMPARED, FIGURES
+from molprof.analysis.figures.evidence import evidence_of
+from molprof.analysis.figures.figure import Figure
+from molprof.analysis.figures.model import Finding, plain
+from molprof.analysis.origin.places import Place
+from molprof.analysis.origin.tree import Tree
+from molprof.commands.mcp_bounds import bounded, limited
+from molprof.commands.mcp_worker import serve
+from molprof.common.errors import UsageError
+
+_OPERATIONS = "SELECT name, count, time_ns, bytes FROM molprof_memory_operation ORDER BY name"
+_DEVICES = "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device ORDER BY device"
+_EVENTS = "SELECT category, COUNT() AS count FROM slice GROUP BY category ORDER BY category"
+# The column of molprof_origin that a tree is by, and the columns of each row.
+_COLUMNS = {"module": "module", "source": "source", "operator": "operator", "kernel": "name"}
+_AMOUNTS = ("gpu_ns", "kernels", "launches", "syncs", "operators", "operator_ns")
+_MOST_PLACES = 10
+
+
+def run() -> None:
+    """In the worker's process: answer calls."""
+    # A native trace processor can open files; the embedded one has none.
+    os.environ.pop(NATIVE_PATH_VARIABLE, None)
+    serve(lambda tool, arguments: bounded(_TOOLS[tool](**arguments)))
+
+
+def _report(trace: str, select: str, limit: int) -> dict[str, Any]:
+    from molprof.analysis.documents.verdict import report_verdict
+
+    report = _load(trace)
+    figures = [figure for figure in _selected(FIGURES, select) if figure.value(report) is not None or select]
+    counted = asdict(report.trace)
+    data: dict[str, Any] = {
+        "trace": {name: counted[name] for name in ("path", "bytes", "events_by_category", "lost_events", "complete")},
+        "verdict": list(report_verdict(report)),
+        "certificate": _certificate(report),
+        "broken_checks": [check.text for check in report.checks if not check.holds],
+    }
+    limited(data, "figures", [_figure(figure, report) for figure in figures], limit)
+    data["memory_operations"] = [
+        {"name": name, **asdict(item)} for name, item in report.counts.memory_operations.items()
+    ]
+    data["devices"] = [{"device": name, **asdict(item)} for name, item in report.devices.items()]
+    data["sql"] = {"memory_operations": _OPERATIONS, "devices": _DEVICES, "events_by_category": _EVENTS}
+    limited(data, "findings", [_finding(item) for item in report.findings], limit)
+    return data
+
+
+def _compare(traces: list[str], select: str, limit: int) -> dict[str, Any]:
+    from molprof.analysis.compare import compare
+    from molprof.analysis.documents.verdict import comparison_verdict
+    from molprof.analysis.reports.load import ReportOptions
+    from molprof.analysis.reports.stored import load_compared
+
+    reports = load_compared([Path(trace) for trace in traces], ReportOptions())
+    comparison = compare(reports)
+    chosen = {figure.id for figure in _selected(tuple(COMPARED.values()), select)}
+    rows = [
+        {
+            "id": row.figure.id,
+            "label": row.figure.label,
+            "unit": row.figure.unit,
+            "values": list(row.values),
+            "ratios": list(row.ratios),
+            "within_noise": [False, *(row.within_noise(place) for place in range(1, len(reports)))],
+            "evidence": [asdict(evidence_of(row.figure, report)) for report in reports],
+        }
+        for row in comparison.rows
+        if row.figure.id in chosen and (select or len(set(row.values)) > 1)
+    ]
+    whole = comparison.to_json()
+    data: dict[str, Any] = {
+        "labels": list(comparison.labels),
+        "verdict": list(comparison_verdict(comparison)),
+        "notes": list(comparison.notes),
+        "certificates": [_certificate(report) for report in reports],
+        "difference": whole["difference"],
+        "trace_difference": whole["trace_difference"],
+    }
+    limited(data, "figures", rows, limit)
+    return data
+
+
+def _query(trace: str, sql: str, parameters: dict[str, str], stacks: bool, limit: int) -> dict[str, Any]:
+    from molprof.analysis.query import run_statement
+    from molprof.analysis.query.statement import check_reads, find_statement
+
+    statement = find_statement(sql, parameters, files=False)
+    check_reads(statement.sql)
+    result = run_statement(statement, [trace], stacks=stacks)
+    columns = result.columns
+    rows = list(zip(*(column.tolist() for column in columns.values()), strict=True))
+    data: dict[str, Any] = {
+        "sql": statement.sql,
+        "modules": list(statement.modules),
+        "certificate": _certificate(_load(trace)),
+        "columns": list(columns),
+        "row_count": len(rows),
+    }
+    shown = [[value.hex() if isinstance(value, bytes) else value for value in row] for row in rows[:limit]]
+    limited(data, "rows", shown + rows[limit:], limit)
+    data["notes"] = list(result.notes)
+    return data
+
+
+def _origin(trace: str, by: str, depth: int, limit: int) -> dict[str, Any]:
+    from molprof.analysis.origin.places import copy_places, find_places, launch_places, operator_places, sync_places
+    from molprof.analysis.origin.read import build_tree, read_origins
+
+    origins, notes = read_origins(trace)
+    tree = build_tree(origins, by)
+    modules = tree if by == "module" else build_tree(origins, "module")
+    weight = "gpu_ns" if tree.amount("gpu_ns") else "operator_ns"
+    nodes = sorted(_nodes(tree, depth), key=lambda node: -node[2].amount(weight))
+    column = _COLUMNS[by]
+    data: dict[str, Any] = {
+        "by": by,
+        "certificate": _certificate(_load(trace)),
+        "whole": {name: tree.amount(name) for name in _AMOUNTS},
+        "steps": origins.steps or None,
+        "tokens": origins.tokens,
+        "sql": {
+            "gpu_ns": f"SELECT {column}, COUNT() AS count, SUM(dur) AS gpu_ns FROM molprof_origin GROUP BY {column}"
+            " ORDER BY gpu_ns DESC",
+            "calls": "SELECT origin.operator, origin.module, origin.source, SUM(fact.launches) AS launches,"
+            " SUM(fact.syncs) AS syncs, SUM(fact.sync_ns) AS sync_ns FROM molprof_call_fact AS fact"
+            " JOIN molprof_call_origin AS origin USING (call_id) GROUP BY 1, 2, 3 ORDER BY launches DESC",
+        },
+        "needs_stacks": True,
+    }
+    limited(data, "tree", [_node(*node) for node in nodes], limit)
+    places = {"launches": launch_places, "copies": copy_places, "syncs": sync_places}
+    if not origins.has_gpu:
+        places = {"operators": operator_places}
+    for name, find in places.items():
+        limited(data, name, [_place(place) for place in find(origins)], min(limit, _MOST_PLACES))
+    data["findings"] = [_finding(item) for item in find_places(origins, modules)]
+    data["notes"] = list(notes)
+    return data
+
+
+def _queries(name: str) -> dict[str, Any]:
+    from molprof.queries.catalog import catalog, find_module
+    from molprof.queries.pages import example_command
+
+    known = catalog()
+    if not name:
+        return {"modules": [{"name": module.name, "purpose": module.line} for module in known.values()]}
+    module = find_module(name, known)
+    return {
+        "name": module.name,
+        "purpose": list(module.comment),
+        "entries": [asdict(entry) for entry in module.entries],
+        "example": module.example,
+        "parameters": dict(module.defaults),
+        "command": example_command(module),
+    }
+
+
+_TOOLS: dict[str, Callable[..., dict[str, Any]]] = {
+    "report": _report,
+    "compare": _compare,
+    "queries": _queries,
+    "query": _query,
+    "origin": _origin,
+}
+
+
+def _load(trace: str) -> Report:
+    from molprof.analysis.reports.load import ReportOptions, load_report
+
+    return load_report(Path(trace), ReportOptions(cached=True))
+
+
+def _selected(figures: Sequence[Figure], select: str) -> list[Figure]:
+    """Figures whose id, label or heading has one of the words; all without words."""
+    words = select.lower().split()
+    found = [
+        figure
+        for figure in figures
+        if not words or any(word in f"{figure.id} {figure.label} {figure.group}".lower() for word in words)
+    ]
+    if not found:
+        raise UsageError(f"no figure is called {select!r}", hint="leave `select` out to see all")
+    # One that is meant by its id comes first.
+    return sorted(found, key=lambda figure: figure.id not in words) if words else found
+
+
+def _figure(figure: Figure, report: Report) -> dict[str, Any]:
+    named = {name: getattr(figure, name) for name in ("id", "label", "unit")}
+    return {**named, "value": figure.value(report), **asdict(evidence_of(figure, report))}
+
+
+def _certificate(report: Report) -> dict[str, Any]:
+    """The verdict on the trace, and on each group of figures that is not exact."""
+    if report.certificate is None:
+        return {"verdict": None, "uncertain": []}
+    names = ("group", "verdict", "reason", "bounds")
+    uncertain = [{name: plain(asdict(item))[name] for name in names} for item in report.certificate.uncertain]
+    return {"verdict": report.certificate.verdict, "uncertain": uncertain}
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {name: value for name, value in plain(asdict(finding)).items() if name != "explanation"}
+
+
+def _nodes(tree: Tree, depth: int) -> list[tuple[str, int, Tree]]:
+    """Path, depth and node of the tree down to a depth."""
+    path: list[str] = []
+    found = []
+    for level, node in tree.walk():
+        path[level:] = [node.name]
+        if 0 < level <= depth:
+            found.append(("/".join(path[1:]), level, node))
+    return found
+
+
+def _node(path: str, depth: int, node: Tree) -> dict[str, Any]:
+    amounts = {name: node.amount(name) for name in _AMOUNTS if name == "gpu_ns" or node.amount(name)}
+    return {
+        "path": path,
+        "kind": node.kind,
+        "alike": node.count,
+        **amounts,
+        "own_gpu_ns": node.amount("gpu_ns", own=True),
+    }
+
+
+def _place(place: Place) -> dict[str, Any]:
+    names = ("operator", "source", "module", "count", "time_ns", "step_count")
+    return {**{name: getattr(place, name) for name in names}, "alike": len(place.modules)}

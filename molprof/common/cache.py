@@ -1,0 +1,103 @@
+"""The user's cache: entries under keys of what made them, intact or not there, in folders of bounded size."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import time
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+
+from molprof import __version__
+from molprof.common.files import cache_dir, replacing
+
+_DIGEST_BYTES = 32
+# Of known files: 64 bytes each.
+_FILES, _FILES_BYTES = "files", 1 << 20
+# A file changed this recently may change again within the resolution of its time stamps, so its hash is not stored.
+_SETTLED_NS = 2_000_000_000
+_PACKAGES = ("molprof.analysis", "molprof.commands", "molprof.common", "molprof.queries")
+
+
+def cache_key(paths: Iterable[Path], *facts: object) -> str | None:
+    """A hash of the files, of molprof's code and of facts that change the result; None if a file cannot be read."""
+    with contextlib.suppress(OSError):
+        parts = [__version__, code_digest(), *map(file_digest, paths), *map(repr, facts)]
+        return _digest("\0".join(parts).encode()).hex()
+    return None
+
+
+def read_entry(folder: str, key: str) -> memoryview | None:
+    """The content stored under `key`; None without an intact one."""
+    entry = cache_dir() / folder / key
+    with contextlib.suppress(OSError):
+        data = memoryview(entry.read_bytes())
+        if data[:_DIGEST_BYTES] == _digest(data[_DIGEST_BYTES:]):
+            os.utime(entry)  # the least recently used entries are removed first
+            return data[_DIGEST_BYTES:]
+    return None
+
+
+def write_entry(folder: str, key: str, content: bytes, most_bytes: int) -> None:
+    """Store `content`, if it fits, in a folder of at most `most_bytes`.
+
+    A cache that cannot be written costs only time.
+    """
+    if len(content) > most_bytes:
+        return
+    with contextlib.suppress(OSError):
+        place = cache_dir() / folder
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with replacing(place / key) as part, part.open("wb") as file:
+            file.write(_digest(content))
+            file.write(content)
+        _prune(place.iterdir(), most_bytes)
+
+
+def _prune(entries: Iterable[Path], most_bytes: int) -> None:
+    """Remove the least recently used entries beyond `most_bytes`."""
+    known = sorted(((entry.stat(), entry) for entry in entries), key=lambda item: item[0].st_mtime_ns, reverse=True)
+    total = 0
+    for status, entry in known:
+        total += status.st_size
+        if total > most_bytes:
+            entry.unlink(missing_ok=True)
+
+
+def _digest(data: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+@functools.cache
+def code_digest() -> str:
+    """Hash of all code that makes and shows figures."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for package in _PACKAGES:
+        spec = find_spec(package)
+        for root in (spec.submodule_search_locations or ()) if spec else ():
+            for folder, folders, names in os.walk(root):
+                folders.sort()
+                for name in sorted(names):
+                    if not name.endswith(".pyc"):
+                        with open(os.path.join(folder, name), "rb") as file:
+                            digest.update(file.read())
+    return digest.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Hash of the file's bytes; not read again if it is unchanged. Raises OSError."""
+    status = path.stat()
+    place = (str(path.resolve()), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    key = _digest(repr(place).encode()).hex()
+    if known := read_entry(_FILES, key):
+        return bytes(known).hex()
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS and path.stat() == status:
+        write_entry(_FILES, key, digest.digest(), _FILES_BYTES)
+    return digest.hexdigest()

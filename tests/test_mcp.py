@@ -1,0 +1,141 @@
+"""`molprof mcp` over stdio, asked by a client of the SDK: ten questions about public traces, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tiny_trace import document, write
+
+mcp = pytest.importorskip("mcp")
+CORPUS = os.environ.get("MOLPROF_CORPUS")
+EXPECTED = json.loads(Path(CORPUS, "expected.json").read_text()) if CORPUS else {}
+DECODE, PIECEWISE = "mi300x_vllm_decode_graph.json.gz", "mi300x_vllm_piecewise_graph.json.gz"
+
+Calls = list[tuple[str, dict[str, Any]]]
+
+
+def asked(folder: Path, calls: Calls) -> list[Any]:
+    """Answers of one server to the calls, in order: the object, or the text of a tool's error."""
+
+    async def ask() -> list[Any]:
+        line = ["-c", "from molprof.cli import main; main()", "mcp", str(folder)]
+        server = mcp.StdioServerParameters(command=sys.executable, args=line, env=dict(os.environ))
+        found: list[Any] = []
+        async with mcp.Client(mcp.stdio_client(server)) as client:
+            for tool, arguments in calls:
+                result = await client.call_tool(tool, arguments)
+                text = result.content[0].text
+                found.append(text if result.is_error else json.loads(text))
+        return found
+
+    return anyio.run(ask)
+
+
+def figure(answer: Any, name: str) -> Any:
+    found = next(item for item in answer["figures"] if item["id"] == name)
+    assert found["sql"], name
+    assert found["verdict"] in ("exact", "bounded", "not_to_be_had")
+    return found["value"]
+
+
+# Question, tool, its arguments, the answer that it gives, and where the oracle has it.
+Question = tuple[str, dict[str, Any], Callable[[Any], Any], Callable[[dict[str, Any]], Any]]
+QUESTIONS: list[Question] = [
+    # How many kernels ran?
+    ("report", {"trace": DECODE, "select": "kernels"}, lambda it: figure(it, "kernels"), lambda it: it["kernels"]),
+    # How much time did they take?
+    ("report", {"trace": DECODE, "select": "kernel_time_ns"}, lambda it: figure(it, "kernel_time_ns"),
+     lambda it: it["kernel_time_ns"]),
+    # What was copied, how often, how many bytes?
+    ("report", {"trace": DECODE, "select": "launches"},
+     lambda it: {item.pop("name"): item for item in it["memory_operations"]}, lambda it: it["memory_operations"]),
+    # How many launches, of graphs too?
+    ("report", {"trace": DECODE}, lambda it: [figure(it, "launches"), figure(it, "graph_launches")],
+     lambda it: [it["launches"], it["graph_launches"]]),
+    # How many kernels have no recorded call?
+    ("query", {"trace": DECODE, "sql": "SELECT kernels_without_call FROM molprof_launch_count"},
+     lambda it: it["rows"][0][0], lambda it: it["kernels_without_call"]),
+    # How many different kernels are there?
+    ("query", {"trace": DECODE, "sql": "SELECT name FROM slice WHERE category = 'kernel' GROUP BY 1", "limit": 5},
+     lambda it: len(it["rows"]) + it["left_out"]["rows"], lambda it: it["kernel_names"]),
+    # How much longer are the copies than a limit?
+    ("query", {"trace": DECODE, "sql": "SELECT SUM(dur) FROM slice WHERE category = $kind",
+               "parameters": {"kind": "gpu_memcpy"}},
+     lambda it: it["rows"][0][0], lambda it: sum(item["time_ns"] for item in it["memory_operations"].values())),
+    # Where does GPU time come from?
+    ("origin", {"trace": DECODE, "by": "kernel", "depth": 1},
+     lambda it: [it["whole"]["kernels"], sum(row["gpu_ns"] for row in it["tree"])],
+     lambda it: [it["kernels"],
+                 it["kernel_time_ns"] + sum(item["time_ns"] for item in it["memory_operations"].values())]),
+    # Which launches started nothing?
+    ("report", {"trace": DECODE, "select": "launches_without_gpu_work"},
+     lambda it: figure(it, "launches_without_gpu_work"), lambda it: it["launches_without_gpu_work"]),
+]  # fmt: skip
+
+
+@pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to read")
+def test_ten_questions_are_answered_as_the_oracle_does() -> None:
+    calls: Calls = [(tool, arguments) for tool, arguments, _, _ in QUESTIONS]
+    calls.append(("compare", {"traces": [DECODE, PIECEWISE], "select": "kernels launches"}))
+    found = asked(Path(str(CORPUS), "traces"), calls)
+    counts = EXPECTED[DECODE]["counts"]
+    for (tool, arguments, read, expected), answer in zip(QUESTIONS, found, strict=False):
+        assert not isinstance(answer, str), answer
+        assert read(answer) == expected(counts), (tool, arguments)
+    values = {row["id"]: row["values"] for row in found[-1]["figures"]}
+    assert [values[name] for name in ("kernels", "launches")] == [
+        [EXPECTED[trace]["counts"][name] for trace in (DECODE, PIECEWISE)] for name in ("kernels", "launches")
+    ]
+
+
+def test_what_it_refuses_is_an_error_of_the_tool(tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    write(folder / "a.json", document())
+    write(tmp_path / "secret.json", document())
+    (folder / "damaged.json").write_text('{"traceEvents": [')
+    (folder / "link.json").symlink_to(tmp_path / "secret.json")
+    select = "SELECT COUNT() AS count FROM slice"
+    outside = [str(tmp_path / "secret.json"), "../secret.json", "link.json", "none.json", ".", "-"]
+    writing = [
+        "DELETE FROM slice",
+        f"CREATE TABLE mine AS {select}",
+        f"ATTACH DATABASE '{tmp_path / 'new.db'}' AS mine",
+        f"VACUUM INTO '{tmp_path / 'new.db'}'",
+        f"SELECT \"export_json\"('{tmp_path / 'new.json'}')",
+        "WITH a AS (SELECT 1) INSERT INTO args SELECT 1",
+        str(tmp_path / "secret.json"),
+        f"{select}; SELECT",
+    ]
+    calls: Calls = [("query", {"trace": trace, "sql": select}) for trace in outside]
+    calls += [("query", {"trace": "a.json", "sql": sql}) for sql in writing]
+    calls += [("report", {"trace": "damaged.json"}), ("report", {"trace": "a.json", "select": "nonsense"})]
+    calls += [("report", {}), ("query", {"trace": "a.json", "sql": select, "limit": 0})]
+    found = asked(folder, [*calls, ("query", {"trace": "a.json", "sql": select}), ("traces", {})])
+    assert all(isinstance(answer, str) for answer in found[:-2]), found
+    assert {answer.replace(trace, "X") for trace, answer in zip(outside, found, strict=False)} == {
+        "Error executing tool query: no file 'X' below the folders of this server; the tool `traces` lists them"
+    }
+    assert "root:" not in str(found)
+    assert found[-2]["rows"][0][0] > 0
+    assert [item["path"] for item in found[-1]["traces"]] == ["a.json", "damaged.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["secret.json", "traces"]
+    assert sorted(path.name for path in folder.iterdir()) == ["a.json", "damaged.json", "link.json"]
+
+
+def test_a_missing_extra_is_one_line(tmp_path: Path) -> None:
+    hidden = "import importlib.util as u; u.find_spec = lambda name, *more: None"
+    line = [sys.executable, "-c", f"from molprof.cli import main; {hidden}; main()", "mcp", str(tmp_path)]
+    result = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
+        "molprof: error: molprof mcp needs the package 'mcp', which is not installed\n  pip install 'molprof[mcp]'\n"
+    )
