@@ -33,6 +33,9 @@ LEAST_EVENTS, MOST_EVENTS = 100_000, 5_000_000
 _SHARED_MODULES = ("launches", "host_syncs")
 # The copy answers what needs this module: nearly half of the time of all queries.
 _COPYS_MODULE = "devices"
+# A process that makes reports, and what to do should it fail.
+SERVE = f"{__name__}:serve"
+SERVE_HINT = "if memory ran out, read the traces one by one with molprof report"
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
     Raises TraceError if the file cannot be read or trusted, EngineError if the trace processor failed.
     """
     options = options or ReportOptions()
-    if kept := _kept_report(path, options):
+    if kept := kept_report(path, options):
         return kept
     with open_trace(
         path,
@@ -75,7 +78,8 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
     return report
 
 
-def _kept_report(path: str | os.PathLike[str], options: ReportOptions) -> Report | None:
+def kept_report(path: str | os.PathLike[str], options: ReportOptions) -> Report | None:
+    """The report of a trace from the user's cache; None if it is not there, or none is asked for."""
     key = _key(path, options)
     return read_report(key, Path(path)) if key else None
 
@@ -100,7 +104,7 @@ def _key(path: str | os.PathLike[str], options: ReportOptions) -> str | None:
 
 def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
     """The reports of `paths` in order, each read once. Raises what `load_report` raises, for the first that fails."""
-    reports = {path: _kept_report(path, options) for path in paths}
+    reports = {path: kept_report(path, options) for path in paths}
     missing = [path for path, report in reports.items() if report is None]
     workers = min(len(missing), processors())
     if workers < 2:
@@ -116,9 +120,12 @@ def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
 def _remote(path: Path, options: ReportOptions) -> Report:
     if str(path) == STDIN:  # only this process has standard input
         return load_report(path, options)
-    request = msgspec.json.encode([str(path), asdict(options)])
-    hint = "if memory ran out, read the traces one by one with molprof report"
-    return decode_report(ask(f"{__name__}:serve", request, str(path), hint))
+    return decode_report(ask(SERVE, request_of(path, options), str(path), SERVE_HINT))
+
+
+def request_of(path: Path, options: ReportOptions) -> bytes:
+    """What `SERVE` answers with the encoded report of a trace."""
+    return msgspec.json.encode([str(path), asdict(options)])
 
 
 def serve() -> None:
