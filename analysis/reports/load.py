@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -22,8 +23,9 @@ from molprof.analysis.reader.open import open_trace, wrong_value
 from molprof.analysis.reader.source import STDIN
 from molprof.analysis.reports.cache import decode_report, encode_report, read_report, report_key, write_report
 from molprof.common import errors
+from molprof.common.errors import MolprofError
 from molprof.common.memory import processors
-from molprof.common.served import answer, ask
+from molprof.common.served import Served, answer
 from molprof.queries import PACKAGE, modules
 
 # Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves; with more,
@@ -111,16 +113,54 @@ def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
         reports.update({path: load_report(path, options) for path in missing})
     else:
         options = replace(options, processes=max(1, processors() // workers))
-        with ThreadPoolExecutor(max_workers=workers) as pool:
-            made = pool.map(lambda path: _remote(path, options), missing)
-            reports.update(zip(missing, made, strict=True))
+        made = _shared_out(missing, workers, options)
+        for path in missing:
+            one = made[path]
+            if isinstance(one, MolprofError):
+                raise one
+            reports[path] = one
     return [report for path in paths if (report := reports[path]) is not None]
 
 
-def _remote(path: Path, options: ReportOptions) -> Report:
-    if str(path) == STDIN:  # only this process has standard input
-        return load_report(path, options)
-    return decode_report(ask(SERVE, request_of(path, options), str(path), SERVE_HINT))
+def _shared_out(paths: Sequence[Path], workers: int, options: ReportOptions) -> dict[Path, Report | MolprofError]:
+    """What became of each path. This process is one of the workers, so that one start less is waited for."""
+    left = deque(path for path in paths if str(path) != STDIN)
+    found: dict[Path, Report | MolprofError] = {}
+
+    def read(path: Path, served: Served | None) -> None:
+        try:
+            if served is None:
+                found[path] = load_report(path, options)
+            else:
+                found[path] = decode_report(served.ask(request_of(path, options), str(path)))
+        except MolprofError as error:
+            found[path] = error
+
+    def work(served: Served | None) -> None:
+        while True:
+            try:
+                path = left.popleft()
+            except IndexError:
+                return
+            read(path, served)
+
+    others = [Served(SERVE, SERVE_HINT) for _ in range(workers - 1)]
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        try:
+            waiting = [pool.submit(work, served) for served in others]
+            for path in paths:
+                if str(path) == STDIN:  # only this process has standard input
+                    read(path, None)
+            work(None)
+            for future in waiting:
+                future.result()
+        finally:
+            for served in others:  # an interrupt waits for none of them
+                served.kill()
+            pool.shutdown()
+            for served in others:
+                served.close()
+    return found
 
 
 def request_of(path: Path, options: ReportOptions) -> bytes:
@@ -129,7 +169,7 @@ def request_of(path: Path, options: ReportOptions) -> bytes:
 
 
 def serve() -> None:
-    """In the other process: answer a request of `_remote`."""
+    """In the other process: answer requests for reports."""
     answer(_served)
 
 
