@@ -42,13 +42,13 @@ def check_one_run(
     devices: defaultdict[tuple[object, int], set[tuple[int | str, object]]] = defaultdict(set)
     graphs: set[tuple[object, int]] = set()
     for event, place in zip(linked, places, strict=True):
-        key = (ranks[place.pid] if told else None, event.number)
+        mine: tuple[object, int] = (ranks[place.pid] if told else None, event.number)
         if event.is_work:
-            devices[key].add((place.pid, event.device))
+            devices[mine].add((place.pid, event.device))
         else:
-            calls[key].add(place.pid)
+            calls[mine].add(place.pid)
             if event.is_graph:
-                graphs.add(key)
+                graphs.add(mine)
     for key, pids in calls.items():
         if len(pids) > 1:
             raise _refusal(name, "calls", key[1], pids)
