@@ -372,6 +372,8 @@ CREATE PERFETTO TABLE molprof_call_origin(
   frame_id JOINID(slice.id),
   -- Innermost operator around it; null where there is none.
   operator STRING,
+  -- That operator's slice.
+  operator_id JOINID(slice.id),
   -- Modules and ranges around it, the outermost first, with / between them; null where none is recorded.
   module STRING,
   -- Number of the layer, from 0: of the outermost module that has others of its class beside it, and modules inside; null
@@ -393,6 +395,7 @@ SELECT
   stack.id AS call_id,
   stack.frame_id,
   operator.name AS operator,
+  stack.operator_id,
   stack.path AS module,
   layer.layer,
   function.name AS source,
@@ -416,6 +419,40 @@ LEFT JOIN molprof_call_step AS in_step
   ON in_step.id = fact.call_id
 LEFT JOIN molprof_any_step AS step
   ON step.id = in_step.step_id
+ORDER BY
+  stack.id;
+
+-- Origin of each operator.
+CREATE PERFETTO VIEW molprof_operator_origin(
+  -- The operator's slice.
+  id JOINID(slice.id),
+  -- Modules and ranges around it, the outermost first, with / between them; null where none is recorded.
+  module STRING,
+  -- Number of the layer, from 0; null outside any.
+  layer LONG,
+  -- Innermost Python function around it, as file(line): name; null where stacks are not recorded.
+  source STRING,
+  -- Phase of a captured run in which it began; null outside any.
+  phase STRING
+)
+AS
+SELECT
+  stack.id,
+  stack.path AS module,
+  layer.layer,
+  function.name AS source,
+  phase.phase
+FROM _molprof_origin_stack AS stack
+LEFT JOIN slice AS function
+  ON function.id = stack.function_id
+LEFT JOIN _molprof_origin_layer AS layer
+  ON layer.path = stack.path
+LEFT JOIN molprof_call_phase AS place
+  ON place.id = stack.id
+LEFT JOIN molprof_phase AS phase
+  ON phase.id = place.phase_id
+WHERE
+  stack.kind = 'operator'
 ORDER BY
   stack.id;
 

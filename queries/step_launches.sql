@@ -60,11 +60,16 @@ WITH
     FROM molprof_call_fact AS fact
     LEFT JOIN molprof_call_step AS place
       ON place.id = fact.call_id
+    WHERE
+      -- A trace without steps has no rows, so nothing is added up.
+      (SELECT COUNT() FROM molprof_any_step) > 0
     GROUP BY
       place.step_id
     UNION ALL
     SELECT NULL, 0, 0, kernels, gpu_ns, 0, 0, 0
     FROM molprof_work_without_call
+    WHERE
+      (SELECT COUNT() FROM molprof_any_step) > 0
     UNION ALL
     SELECT place.step_id, 0, 0, 0, 0, 0, 0, 1
     -- In this order, operators are computed only where needed.
@@ -73,7 +78,7 @@ WITH
     LEFT JOIN molprof_call_step AS place
       ON place.id = leaf.id
     WHERE
-      NOT recorded.gpu
+      NOT recorded.gpu AND (SELECT COUNT() FROM molprof_any_step) > 0
     UNION ALL
     -- A step that did nothing has a row too, and so has what is outside.
     SELECT id, 0, 0, 0, 0, 0, 0, 0

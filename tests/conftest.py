@@ -6,15 +6,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import fake_shell as shell
 import pytest
+from fork_server import ANALYSIS, CAPTURE, LIBRARIES, MODELS, ForkServer
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Each worker has a core: with more threads torch waits for the other workers' most of the time. Before torch loads.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Neither molprof nor a library of it may look for a model in the network.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores Ctrl-C, and so would every process that the tests start and interrupt.
@@ -22,12 +27,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 from molprof.analysis.engine import Engine, open_engine
 from molprof.common import machine_records
+from molprof.common.memory import processors
 
 # What makes the presets and the generated pages is in the repository, not in the package.
 ROOT = Path(__file__).parent.parent
 sys.path += [str(ROOT), str(ROOT / "docs"), str(ROOT / "benchmarks")]
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+TIMEOUT_S = 300
+# Commands that load a model in their own process.
+CAPTURING = (("capture",), ("demo",))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: one more than there are processors, as some tests wait for Slurm, a browser or a signal."""
+    return processors() + 1
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,18 +72,32 @@ def fake_shell(tmp_path: Path) -> str:
     return shell.write(tmp_path / "trace_processor_shell")
 
 
+@pytest.fixture(scope="session")
+def fork_servers() -> Iterator[Callable[[Sequence[str]], ForkServer]]:
+    """The server that forks a command: one that has imported torch for those that capture, else one that has not."""
+    started: dict[bool, ForkServer] = {}
+
+    def server(arguments: Sequence[str]) -> ForkServer:
+        models = "--help" not in arguments and arguments[:1] in CAPTURING
+        if models not in started:
+            started[models] = ForkServer(*((CAPTURE, MODELS) if models else (ANALYSIS, LIBRARIES)))
+        return started[models]
+
+    yield server
+    for item in started.values():
+        item.close()
+
+
 @pytest.fixture
-def molprof(tmp_path: Path) -> Cli:
+def molprof(tmp_path: Path, fork_servers: Callable[[Sequence[str]], ForkServer]) -> Cli:
     """Runs `python -m molprof ARGUMENTS` in an empty folder."""
 
-    def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "molprof", *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            **options,  # type: ignore[call-overload]
-        )
+    def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        environment = options.get("env", os.environ)
+        server = fork_servers(arguments)
+        if options.keys() <= {"env"} and server.serves(environment):
+            return server.run(arguments, tmp_path, environment, TIMEOUT_S)
+        line = [sys.executable, "-m", "molprof", *arguments]
+        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, **options)
 
     return run

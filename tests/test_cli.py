@@ -116,6 +116,7 @@ def test_compare_two_foreign_traces(molprof: Cli, trace: str) -> None:
         (("report", "x.json", "--format", "yaml"), 2, "'yaml' is not one of"),
         (("compare", "one.json"), 2, "at least two traces"),
         (("report", "absent.json", "-o", "no/such/out.json"), 2, "does not exist"),
+        (("capture", "--model", "qwen", "-o", "/dev/null/a.json"), 2, "/dev/null is not a directory"),
         (("plot",), 2, "Missing argument 'KIND'. Choose from: waterfall, timeline, phases, classes, latency, drift"),
         (("capture",), 2, "Missing option '--model'"),
         (("capture", "--model", "qwen", "-o", "out.txt"), 2, "does not end in .json or .json.gz"),

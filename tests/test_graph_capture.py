@@ -14,6 +14,7 @@ from conftest import Cli
 from origin_trace import python
 from tiny_trace import slice_, work, write
 
+from molprof.analysis.origin.match import plain_name
 from molprof.analysis.origin.opened import Opened, read_opened
 from molprof.analysis.origin.read import Origins, build_tree
 
@@ -148,6 +149,23 @@ def test_pieces_of_a_model_take_turns(tmp_path: Path) -> None:
     replay = [event for number in range(4) for event in replayed(100 * number, number + 1, NAMES)]
     _, found = opened(tmp_path, replay, capture)
     assert [(place[2], place[5]) for place in places(found)][::3] == [("Layer_0", "likely"), ("Layer_1", "likely")] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<long> >(int)",
+            "vectorized_elementwise_kernel",
+        ),
+        ("_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi256EEEvPT0_", "add_rmsnorm_quant_kernel"),
+        ("void aiter::add_rmsnorm_quant_kernel<__bf16, 256>(__bf16*)", "add_rmsnorm_quant_kernel"),
+        ("triton_poi_fused_0", "triton_poi_fused_0"),
+        ("_ZN", "_ZN"),
+    ],
+)
+def test_names_mangled_or_not(name: str, plain: str) -> None:
+    assert plain_name(name) == plain
 
 
 def test_annotations_of_nodes_are_exact(tmp_path: Path) -> None:

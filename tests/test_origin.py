@@ -135,6 +135,7 @@ def test_layers_fold_and_places_are_named() -> None:
     assert sync_places(origins)[1].module == "Qwen2Model"
     assert [finding.id for finding in find_places(origins, tree)] == [
         "layer_launches",
+        "launches_by_function",
         "copies_by_place",
         "syncs_by_place",
     ]

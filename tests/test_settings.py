@@ -35,6 +35,8 @@ from molprof.profiler.capture.tracefile import OutputFile
             "forced runs and dropped rows give prompts no columns of padding",
         ),
         ({"threads": 1025}, "--threads 1025 is above 1024"),
+        ({"template_threads": 1025}, "--template-threads 1025 is above 1024"),
+        ({"window": (3, 10**9)}, "--window 1000000000 is above 1000000"),
     ],
 )
 def test_bad_settings(changes: dict[str, Any], message: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import importlib.metadata
 import importlib.util
 import logging
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import wasmtime
 
+from molprof.common.cache import file_digest
 from molprof.common.errors import EngineError
 
 _FILES = {False: "trace_processor.wasm", True: "trace_processor_memory64.wasm"}
@@ -38,10 +38,10 @@ def wasm_engine(memory64: bool) -> wasmtime.Engine:
 @functools.cache
 def load_module(memory64: bool) -> wasmtime.Module:
     """The module from the cache (milliseconds), or compiled (seconds). Raises EngineError."""
-    wasm = find_wasm(memory64).read_bytes()
+    wasm = find_wasm(memory64)
     # wasmtime refuses code of another CPU, version or setting. The version in the name keeps two environments from
     # replacing each other's entry.
-    key = f"{hashlib.sha256(wasm).hexdigest()[:32]}-wasmtime-{importlib.metadata.version('wasmtime')}"
+    key = f"{file_digest(wasm)[:32]}-wasmtime-{importlib.metadata.version('wasmtime')}"
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification: ignore a relative path.
     entry = Path(base if os.path.isabs(base) else Path.home() / ".cache", "molprof", "wasm", f"{key}.cwasm")
@@ -49,9 +49,9 @@ def load_module(memory64: bool) -> wasmtime.Module:
     if module is None:
         _log.info("compiling the trace processor, which happens once: some seconds")
         try:
-            module = wasmtime.Module(wasm_engine(memory64), wasm)
+            module = wasmtime.Module(wasm_engine(memory64), wasm.read_bytes())
         except wasmtime.WasmtimeError as error:
-            raise EngineError(f"cannot compile {find_wasm(memory64)}: {error}") from error
+            raise EngineError(f"cannot compile {wasm}: {error}") from error
         _write_entry(entry, bytes(module.serialize()))
     return module
 

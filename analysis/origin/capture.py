@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -147,10 +148,11 @@ class _Maker:
                     run = []
             return
         last = max(call.ts_end for call in self._calls)
+        starts = [call.ts for call in plain]
         for begin in begins:
             end = next((call.ts for call in ends if call.upid == begin.upid and call.ts >= begin.ts), last)
-            inside = [call for call in plain if call.upid == begin.upid and begin.ts <= call.ts <= end]
-            if nodes := [call for call in inside if call.work is None]:
+            inside = plain[bisect_left(starts, begin.ts) : bisect_right(starts, end)]
+            if nodes := [call for call in inside if call.upid == begin.upid and call.work is None]:
                 yield begin.ts, end, nodes
 
     def _node(self, call: _Call, begin: int, end: int) -> Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from molprof.analysis.origin.capture import Node, Segment
 from molprof.analysis.sequence.align import align, align_by, gaps
 from molprof.common.values import short_name
 
+_DIGITS = re.compile(r"\d+")
 # A capture with less of a graph's work is not the one it came from.
 LEAST_FIT = 0.5
 # Neighbours are known on both sides: so many kernels with other names between them are told by their place.
@@ -73,8 +75,8 @@ def match_nodes(work: Sequence[tuple[str, str]], nodes: Sequence[Node]) -> Match
     """Pairs by names in order, then by shortened names, then by the place between neighbours that are known."""
     here = [_work_key(*item) for item in work]
     there = [_node_key(node) for node in nodes]
-    short = [(kind, short_name(name).partition("<")[0]) for kind, name in here]
-    short_nodes = [key and (key[0], short_name(key[1]).partition("<")[0]) for key in there]
+    short = [(kind, plain_name(name)) for kind, name in here]
+    short_nodes = [key and (key[0], plain_name(key[1])) for key in there]
     matches = align_by([(here, there), (short, short_nodes)])
     complete = len(matches) == len(work) == len(nodes)
     backwards = set()
@@ -84,7 +86,7 @@ def match_nodes(work: Sequence[tuple[str, str]], nodes: Sequence[Node]) -> Match
     found: dict[int, Pair] = {}
     for one, two, level in matches:
         if level:
-            found[one] = Pair(two, LIKELY, "by its name without template arguments, in order")
+            found[one] = Pair(two, LIKELY, "by its name without namespaces and template arguments, in order")
         elif complete or (one, two) in backwards:
             how = (
                 "by names in order, that of the same operator outside the capture"
@@ -123,6 +125,17 @@ def _consistent(work: Sequence[tuple[str, str]], nodes: Sequence[Node], pairs: d
     several = [names for names in met.values() if names.total() > 1]
     total = sum(names.total() for names in several)
     return sum(max(names.values()) for names in several) / total if total else None
+
+
+def plain_name(name: str) -> str:
+    """The name without namespaces, arguments and template arguments: mangled or not, the same."""
+    if not name.startswith("_ZN"):
+        return short_name(name).partition("<")[0].partition("(")[0].rpartition("::")[2].split(" ")[-1]
+    found, place = "", len("_ZN")
+    while digits := _DIGITS.match(name, place):
+        place = digits.end() + int(digits[0])
+        found = name[digits.end() : place]
+    return found or name
 
 
 def _work_key(category: str, name: str) -> tuple[str, str]:

@@ -14,6 +14,8 @@ from molprof.common.values import count_text, counted, number_text, percent_text
 LEAST_COPIES = 0.01
 # Share of launches in layers that are alike.
 LEAST_IN_LAYERS = 0.5
+# Share of launches of one function.
+LEAST_IN_FUNCTION = 0.05
 COPY_CLASSES = ("copy", "cat")
 _NOWHERE = frozenset({BACKWARD, *WITHOUT.values()})
 
@@ -124,7 +126,7 @@ class _Places:
 
 def find_places(origins: Origins, modules: Tree) -> tuple[Finding, ...]:
     """What the places show. modules: the tree by module, folded."""
-    return (*_layers(origins, modules), *_copies(origins), *_syncs(origins))
+    return (*_layers(origins, modules), *_functions(origins), *_copies(origins), *_syncs(origins))
 
 
 def _layers(origins: Origins, modules: Tree) -> Iterator[Finding]:
@@ -135,7 +137,7 @@ def _layers(origins: Origins, modules: Tree) -> Iterator[Finding]:
     if layer is None or not total or layer.amount("launches") < LEAST_IN_LAYERS * total:
         return
     launches = layer.amount("launches")
-    runs = f", {number_text(layer.amount('step_launches') / origins.steps)} per step" if origins.steps else ""
+    runs = _rates(origins, layer.amount("step_launches"))
     parts = sorted(layer.children, key=lambda tree: -tree.amount("launches"))
     most = ", ".join(f"{tree.name} {count_text(tree.amount('launches'))}" for tree in parts[:3])
     yield Finding(
@@ -151,6 +153,55 @@ def _layers(origins: Origins, modules: Tree) -> Iterator[Finding]:
         query="SELECT module, COUNT() AS count, SUM(dur) AS gpu_ns FROM molprof_origin GROUP BY module ORDER BY 2 DESC",
         figures={"layers": layer.count, "launches": launches, "launches_ratio": launches / total},
     )
+
+
+def _functions(origins: Origins) -> Iterator[Finding]:
+    """The functions that launch several kernels for each of their modules, where one kernel would pay."""
+    places = launch_places(origins)
+    total = sum(place.count for place in places)
+    functions: dict[tuple[str, str], list[Place]] = {}
+    for place in places:
+        if place.source not in _NOWHERE:
+            functions.setdefault((place.source, place.module), []).append(place)
+    several = [found for found in functions.values() if len(found) > 1 and _count(found) >= LEAST_IN_FUNCTION * total]
+    several.sort(key=_count, reverse=True)
+    if not several:
+        return
+    launches = sum(map(_count, several))
+    texts = []
+    for found in several[:3]:
+        first = found[0]
+        modules = set().union(*(place.modules for place in found))
+        inside = "" if first.module in _NOWHERE else f" in {len(modules)} x {first.module}"
+        rates = _rates(origins, sum(place.step_count for place in found))
+        operators = ", ".join(f"{count_text(place.count)} {place.operator}" for place in found[:3])
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        share = percent_text(_count(found) / total)
+        texts.append(f"{first.source}{inside}: {count_text(_count(found))} ({share}){rates}, {operators}{more}")
+    yield Finding(
+        id="launches_by_function",
+        title="Functions that launch kernel after kernel",
+        evidence=(
+            f"{counted(len(several), 'function')} make {count_text(launches)} of {counted(total, 'launch', 'es')}: "
+            + "; ".join(texts)
+        ),
+        gain_ratio=None,
+        fix="Fuse the operators of such a function: compile it (torch.compile), or call one kernel that does it all.",
+        explanation="Each launch costs CPU time, and each kernel reads and writes what the next one reads again.",
+        query="SELECT source, module, operator, COUNT() AS count, SUM(dur) AS gpu_ns FROM molprof_origin"
+        " GROUP BY source, module, operator ORDER BY count DESC",
+        figures={"functions": len(several), "launches": launches, "launches_ratio": launches / total},
+    )
+
+
+def _count(places: Iterable[Place]) -> int:
+    return sum(place.count for place in places)
+
+
+def _rates(origins: Origins, step_launches: int) -> str:
+    """Launches per recorded step and generated token, where these are known."""
+    found = f", {number_text(step_launches / origins.steps)} per step" if origins.steps else ""
+    return f"{found}, {number_text(step_launches / origins.tokens)} per token" if origins.tokens else found
 
 
 def _copies(origins: Origins) -> Iterator[Finding]:

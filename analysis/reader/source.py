@@ -47,8 +47,8 @@ _MAX_RATIO = 400
 _HARMLESS_BYTES = 1 << 30
 # The largest zstd window, 128 MiB, as its own command line allows by default.
 _zstd = partial(zstd.ZstdDecompressor, options={zstd.DecompressionParameter.window_log_max: 27})
-# Names of traces, for a hint, and how many of them it names.
-_ENDINGS = (".json", ".json.gz", ".json.zst", ".pftrace", ".perfetto-trace")
+# What names of traces end in, and how many of them a hint names.
+ENDINGS = (".json", ".json.gz", ".json.zst", ".pftrace", ".perfetto-trace")
 _LISTED = 8
 _HINT = "copy or record the file again, or read the intact part with --partial"
 
@@ -134,7 +134,7 @@ def open_source(path: Path) -> Generator[Source, None, None]:
 
 def _in_folder(folder: Path) -> str:
     """What to do where a folder is given for a trace."""
-    names = sorted(item.name for item in folder.iterdir() if item.name.lower().endswith(_ENDINGS))
+    names = sorted(item.name for item in folder.iterdir() if item.name.lower().endswith(ENDINGS))
     if not names:
         return "give a trace file; there is none in it"
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""

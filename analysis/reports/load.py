@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -22,8 +23,9 @@ from molprof.analysis.reader.open import open_trace, wrong_value
 from molprof.analysis.reader.source import STDIN
 from molprof.analysis.reports.cache import decode_report, encode_report, read_report, report_key, write_report
 from molprof.common import errors
+from molprof.common.errors import MolprofError
 from molprof.common.memory import processors
-from molprof.common.served import answer, ask
+from molprof.common.served import Served, answer
 from molprof.queries import PACKAGE, modules
 
 # Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves; with more,
@@ -33,6 +35,9 @@ LEAST_EVENTS, MOST_EVENTS = 100_000, 5_000_000
 _SHARED_MODULES = ("launches", "host_syncs")
 # The copy answers what needs this module: nearly half of the time of all queries.
 _COPYS_MODULE = "devices"
+# A process that makes reports, and what to do should it fail.
+SERVE = f"{__name__}:serve"
+SERVE_HINT = "if memory ran out, read the traces one by one with molprof report"
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
     Raises TraceError if the file cannot be read or trusted, EngineError if the trace processor failed.
     """
     options = options or ReportOptions()
-    if kept := _kept_report(path, options):
+    if kept := kept_report(path, options):
         return kept
     with open_trace(
         path,
@@ -75,7 +80,8 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
     return report
 
 
-def _kept_report(path: str | os.PathLike[str], options: ReportOptions) -> Report | None:
+def kept_report(path: str | os.PathLike[str], options: ReportOptions) -> Report | None:
+    """The report of a trace from the user's cache; None if it is not there, or none is asked for."""
     key = _key(path, options)
     return read_report(key, Path(path)) if key else None
 
@@ -100,29 +106,70 @@ def _key(path: str | os.PathLike[str], options: ReportOptions) -> str | None:
 
 def load_reports(paths: Sequence[Path], options: ReportOptions) -> list[Report]:
     """The reports of `paths` in order, each read once. Raises what `load_report` raises, for the first that fails."""
-    reports = {path: _kept_report(path, options) for path in paths}
+    reports = {path: kept_report(path, options) for path in paths}
     missing = [path for path, report in reports.items() if report is None]
     workers = min(len(missing), processors())
     if workers < 2:
         reports.update({path: load_report(path, options) for path in missing})
     else:
         options = replace(options, processes=max(1, processors() // workers))
-        with ThreadPoolExecutor(max_workers=workers) as pool:
-            made = pool.map(lambda path: _remote(path, options), missing)
-            reports.update(zip(missing, made, strict=True))
+        made = _shared_out(missing, workers, options)
+        for path in missing:
+            one = made[path]
+            if isinstance(one, MolprofError):
+                raise one
+            reports[path] = one
     return [report for path in paths if (report := reports[path]) is not None]
 
 
-def _remote(path: Path, options: ReportOptions) -> Report:
-    if str(path) == STDIN:  # only this process has standard input
-        return load_report(path, options)
-    request = msgspec.json.encode([str(path), asdict(options)])
-    hint = "if memory ran out, read the traces one by one with molprof report"
-    return decode_report(ask(f"{__name__}:serve", request, str(path), hint))
+def _shared_out(paths: Sequence[Path], workers: int, options: ReportOptions) -> dict[Path, Report | MolprofError]:
+    """What became of each path. This process is one of the workers, so that one start less is waited for."""
+    left = deque(path for path in paths if str(path) != STDIN)
+    found: dict[Path, Report | MolprofError] = {}
+
+    def read(path: Path, served: Served | None) -> None:
+        try:
+            if served is None:
+                found[path] = load_report(path, options)
+            else:
+                found[path] = decode_report(served.ask(request_of(path, options), str(path)))
+        except MolprofError as error:
+            found[path] = error
+
+    def work(served: Served | None) -> None:
+        while True:
+            try:
+                path = left.popleft()
+            except IndexError:
+                return
+            read(path, served)
+
+    others = [Served(SERVE, SERVE_HINT) for _ in range(workers - 1)]
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        try:
+            waiting = [pool.submit(work, served) for served in others]
+            for path in paths:
+                if str(path) == STDIN:  # only this process has standard input
+                    read(path, None)
+            work(None)
+            for future in waiting:
+                future.result()
+        finally:
+            for served in others:  # an interrupt waits for none of them
+                served.kill()
+            pool.shutdown()
+            for served in others:
+                served.close()
+    return found
+
+
+def request_of(path: Path, options: ReportOptions) -> bytes:
+    """What `SERVE` answers with the encoded report of a trace."""
+    return msgspec.json.encode([str(path), asdict(options)])
 
 
 def serve() -> None:
-    """In the other process: answer a request of `_remote`."""
+    """In the other process: answer requests for reports."""
     answer(_served)
 
 

@@ -24,6 +24,8 @@ _TABLE = 1 << 26
 # Product of lengths that is aligned as a whole, some seconds. Beyond it windows of WINDOW places follow each other.
 _WHOLE = 2 * 10**10
 WINDOW = 1 << 16
+# A level that matches at least one of so many places is never passed over.
+_FEW = 4
 # Bits of a key are kept where it occurs so often; those of rarer ones are made when needed, or memory would grow with
 # the number of keys times the length.
 _OFTEN = 64
@@ -51,17 +53,36 @@ def align(first: Sequence[Hashable | None], other: Sequence[Hashable | None]) ->
 def align_by(levels: Sequence[Level]) -> list[Match]:
     """Places that belong together, in order: by the keys of the first level, then in each gap by the next level's.
 
-    All levels are of the same two sequences; a level should tell less apart than the one before it.
+    All levels are of the same two sequences; a level should tell less apart than the one before it. A match of a later
+    level is worth less, down to half of one of the first. A level whose few matches cost more than they are worth,
+    since less can belong together around them, is passed over.
     """
-    found: list[Match] = []
-    for number, (first, other) in enumerate(levels):
-        more = list(found)
-        for here, there in gaps(found, len(first), len(other)):
-            if here and there:
-                pairs = align(first[here.start : here.stop], other[there.start : there.stop])
-                more += [Match(here.start + one, there.start + two, number) for one, two in pairs]
-        found = sorted(more)
-    return found
+    if not levels:
+        return []
+    return list(_best(levels, 0, range(len(levels[0][0])), range(len(levels[0][1]))))
+
+
+def _best(levels: Sequence[Level], number: int, here: range, there: range) -> list[Match]:
+    """The matches of two stretches by a level and those after it."""
+    if number == len(levels) or not here or not there:
+        return []
+    first, other = levels[number]
+    pairs = align(first[here.start : here.stop], other[there.start : there.stop])
+    found = [Match(here.start + one, there.start + two, number) for one, two in pairs]
+    if not found:
+        return _best(levels, number + 1, here, there)
+    between = []
+    for one, two in gaps([Match(*pair, number) for pair in pairs], len(here), len(there)):
+        between += _best(levels, number + 1, here[one.start : one.stop], there[two.start : two.stop])
+    with_it = sorted(found + between)
+    if len(found) * _FEW >= min(len(here), len(there)):
+        return with_it
+    without = _best(levels, number + 1, here, there)
+    return without if _worth(without, len(levels)) > _worth(with_it, len(levels)) else with_it
+
+
+def _worth(matches: Sequence[Match], levels: int) -> float:
+    return sum(1 - match.level / (2 * levels) for match in matches)
 
 
 def gaps(matches: Sequence[Match], first: int, other: int) -> Iterator[tuple[range, range]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from molprof.analysis.render import render
+from molprof.commands.compare_by import BYS, check_by, compare_by
 from molprof.commands.options import (
     TRACE,
     check_result,
@@ -31,6 +32,13 @@ from molprof.commands.shown import Shown, deliver_shown, shown
     help="TOML file of expectations to test besides the built-in ones.",
 )
 @click.option("--anyway", is_flag=True, help="Compare runs of different molecules or sampling anyway.")
+@click.option("--by", type=click.Choice(BYS), help="Compare two traces kernel by kernel, or operator by operator.")
+@click.option(
+    "--of",
+    "region",
+    type=click.Choice(("step", "steps", "trace")),
+    help="What --by compares: the step of median time (default if both mark steps), all steps, or the trace.",
+)
 @given_options
 @reading_options
 @result_options()
@@ -39,6 +47,8 @@ def command(
     thresholds: tuple[str, ...],
     predictions: Path | None,
     anyway: bool,
+    by: str | None,
+    region: str | None,
     tokens: tuple[int, ...],
     molecules: tuple[int, ...],
     partial: bool,
@@ -55,6 +65,10 @@ def command(
     against the first trace (a sign and %) or a value (wall_ns>2s). A threshold on a time fails only if its whole
     confidence interval is beyond the limit. Exit codes: 1 a threshold failed, 3 one is undecided.
 
+    --by kernel aligns what both ran, in order: kernels, or operators where no GPU is recorded. It splits the difference
+    in recorded time, to the nanosecond, into work that is matched and slower or faster, only in one trace, or moved,
+    and idle time between. Exit code 3: the parts do not add up.
+
     \b
     Examples:
       molprof compare llama.json.gz qwen.json.gz
@@ -64,11 +78,16 @@ def command(
       molprof compare llama.json.gz qwen.json.gz --predictions mine.toml
       molprof compare a-foreign.json.gz b-foreign.json.gz --tokens 96000 --tokens 64000 --molecules 64
       molprof compare my-sweep
+      molprof compare before.json.gz after.json.gz --by kernel
+      molprof compare h100.json.gz mi300.json.gz --by kernel --of trace --format html -o kernels.html
     """
     traces = sweeps_expanded(traces)
     if len(traces) < 2:
         raise click.UsageError("compare needs at least two traces; for one: molprof report TRACE")
+    check_by(by, region, len(traces), (*thresholds, predictions, *tokens, *molecules))
     check_result(output, force)
+    if by is not None:
+        return compare_by(traces, region, (trace_processor, partial), style, output)
     columns = terminal_columns() if output is None else None
     files = [*traces, *([] if predictions is None else [predictions])]
     facts = "compare", trace_processor, partial, tokens, molecules, anyway, predictions, thresholds, style, columns

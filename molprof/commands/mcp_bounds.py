@@ -14,7 +14,7 @@ from molprof.common.errors import UsageError
 
 MOST_CHARACTERS = 24_000  # of an answer as JSON
 _MOST_TEXT = 2_000  # of one text in a list
-_MOST_FILES = 2_000  # that are listed
+MOST_FILES = 2_000  # that are listed
 _ENDINGS = (".json", ".json.gz", ".json.zst", ".pftrace", ".pftrace.gz", ".perfetto-trace")
 
 
@@ -42,7 +42,6 @@ class Folders:
 
     def files(self) -> Iterator[tuple[str, int]]:
         """Path and size in bytes of each file that has a trace's ending, in order of name; links are left out."""
-        count = 0
         for root in self._roots:
             for folder, inner, names in os.walk(root):
                 inner.sort()
@@ -50,9 +49,6 @@ class Folders:
                     path = Path(folder, name)
                     if not name.endswith(_ENDINGS) or path.is_symlink():
                         continue
-                    count += 1
-                    if count > _MOST_FILES:
-                        return
                     yield str(path.relative_to(root) if len(self._roots) == 1 else path), path.stat().st_size
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import MCPServer
@@ -11,7 +12,7 @@ from mcp_types import ToolAnnotations
 from pydantic import Field
 
 from molprof import __version__
-from molprof.commands.mcp_bounds import Folders, limited
+from molprof.commands.mcp_bounds import MOST_FILES, Folders, limited
 from molprof.commands.mcp_worker import Worker
 from molprof.common.errors import MolprofError
 
@@ -48,10 +49,13 @@ def make_server(folders: Folders) -> MCPServer[Any]:
     def traces(limit: Limit = 200) -> dict[str, Any]:
         """List the traces that can be read, with their sizes."""
         data: dict[str, Any] = {}
-        limited(data, "traces", [{"path": path, "bytes": size} for path, size in folders.files()], limit)
+        found = [{"path": path, "bytes": size} for path, size in islice(folders.files(), MOST_FILES + 1)]
+        if len(found) > MOST_FILES:
+            data["notes"] = [f"there are more than {MOST_FILES} traces: the others are not counted, and can be read"]
+        limited(data, "traces", found[:MOST_FILES], limit)
         return data
 
-    def report(trace: Trace, select: Select = "", limit: Limit = 60) -> dict[str, Any]:
+    def report(trace: Trace, select: Select = "", limit: Limit = 100) -> dict[str, Any]:
         """Report a trace: launches, kernels, GPU time, steps, tokens, findings with fixes, and its certificate."""
         return _told(lambda: worker.call("report", trace=_place(folders, trace), select=select, limit=limit))
 

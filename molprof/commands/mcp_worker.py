@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,14 +21,15 @@ LIMIT_S = 300.0
 
 
 class Worker:
-    """Answers calls one after the other in another process, each within LIMIT_S.
+    """Answers calls one after the other in another process, each within `limit_s`.
 
     Args:
         target: `module:function`, which calls `serve` in that process.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, limit_s: float = LIMIT_S) -> None:
         self._target, self._lock = target, threading.Lock()
+        self.limit_s = limit_s
         self._process: subprocess.Popen[bytes] | None = None
 
     def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -44,9 +46,18 @@ class Worker:
             return answer
         raise getattr(errors, kind)(found, hint=hint)
 
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(BrokenPipeError), process:  # closes its input, which ends it, and waits
+                pass
+
     def _ask(self, request: bytes) -> bytes:
+        if self._process is not None and self._process.poll() is not None:
+            self.close()
         process = self._process
-        if process is None or process.poll() is not None:
+        if process is None:
             # Of a session of its own: Ctrl-C ends the server, and with it this process's input. It is not bound to the
             # thread that starts it, which may end before.
             line = call_line(self._target, bound=False)
@@ -60,7 +71,7 @@ class Worker:
             late.set()
             process.kill()
 
-        timer = threading.Timer(LIMIT_S, end)
+        timer = threading.Timer(self.limit_s, end)
         timer.start()
         try:
             process.stdin.write(request + b"\n")
@@ -72,7 +83,8 @@ class Worker:
             timer.cancel()
         if reply.endswith(b"\n"):
             return reply
-        reason = f"it took over {LIMIT_S:g} s" if late.is_set() else why_failed(process.wait(), "")
+        self.close()
+        reason = f"it took over {self.limit_s:g} s" if late.is_set() else why_failed(process.returncode, "")
         raise errors.EngineError(f"the process that reads traces was ended: {reason}", hint="ask for less")
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 @fail_if_option("'drift_blocks>0' or 'wall_ns>2s'")
 @given_options
 @reading_options
+@click.option("--rows", is_flag=True, help="Show one table with a row for each trace, not a report of each.")
 @click.option("--by", type=click.Choice(BYS), help="Show where GPU work comes from, as a tree. Reads Python stacks.")
 @graph_capture_option
 @result_options("speedscope")
@@ -51,6 +52,7 @@ def command(
     /,
     traces: Sequence[Path],
     stacks: bool,
+    rows: bool,
     by: str | None,
     graph_capture: Path | None,
     thresholds: tuple[str, ...],
@@ -67,9 +69,11 @@ def command(
     """Report launches, kernels, copies, host syncs, phases and tokens of TRACE.
 
     TRACE is a trace of torch.profiler, captured by molprof or foreign: Chrome JSON or .pftrace, plain, gzip or zstd.
-    Use - for standard input. The folder of a molprof sweep stands for its traces; one with ranks of a distributed job
-    is shown as by molprof ranks. With several traces, OUT is a folder that gets one file for each, and JSON on stdout
-    is a list.
+    Use - for standard input. A folder stands for its traces; one with ranks of a distributed job is shown as by molprof
+    ranks. With several traces, OUT is a folder that gets one file for each, and JSON on stdout is a list.
+
+    --rows makes one table of any number of traces, or of reports stored with --format json. A trace that cannot be read
+    becomes a row with the reason. Repeat an interrupted command to go on.
 
     --graph-capture names the trace in which the CUDA or HIP graphs that TRACE replays were captured: each kernel of a
     graph gets operator, shapes, module and Python function, with how sure that is.
@@ -94,10 +98,25 @@ def command(
       molprof report trace.json.gz --fail-if 'drift_blocks>0' --fail-if 'launches_per_token>30'
       molprof report my-sweep --format json -o reports
       molprof report my-sweep --format json -o reports --submit slurm
+      molprof report reports --rows --format csv -o table.csv
     """
     style = by_style(by, style, output, (*thresholds, *tokens, *molecules))
     several = len(traces) > 1 or traces[0].is_dir()
     traces = sweeps_expanded(traces)
+    if rows:
+        if by or stacks or graph_capture or thresholds or tokens or molecules or submission.cluster is not None:
+            what = "--rows takes no --by, --stacks, --graph-capture, --fail-if, --tokens, --molecules or --submit"
+            raise UsageError(
+                what,
+                hint="on a cluster: molprof report DIR --format json -o REPORTS --submit NAME, "
+                "then molprof report REPORTS --rows",
+            )
+        from molprof.analysis.reports.load import ReportOptions
+        from molprof.commands.report_rows import report_rows
+
+        check_result(output, force)
+        report_rows(_files(traces), ReportOptions(trace_processor, False, partial, cached), style, output)
+        return 0
     if len(traces) == 1 and traces[0].is_dir():
         from molprof.analysis.ranks.find import holds_ranks
 
@@ -108,6 +127,7 @@ def command(
             check_result(output, force)
             note(f"{traces[0]} holds ranks of a job, shown as molprof ranks shows them")
             return show_ranks(traces, partial, trace_processor, style, output)
+    traces = _files(traces)
     outputs: list[Path | None] = [output]
     if several:
         outputs = _outputs(traces, output, style, force)
@@ -174,6 +194,15 @@ def _shown(
     titles = [f"{report.trace.path}:" if several else "" for report in reports]
     outcomes = [judge_report(report, bounds) for report in reports]
     return Shown(notes, texts, list(zip(titles, outcomes, strict=True)))
+
+
+def _files(traces: Sequence[Path]) -> list[Path]:
+    """The traces, folders replaced by those in them."""
+    if not any(trace.is_dir() for trace in traces):
+        return list(traces)
+    from molprof.analysis.reports.many import traces_in
+
+    return [item for trace in traces for item in (traces_in(trace) if trace.is_dir() else [trace])]
 
 
 def _outputs(traces: Sequence[Path], output: Path | None, style: str, force: bool) -> list[Path | None]:

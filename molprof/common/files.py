@@ -186,6 +186,8 @@ def check_output(path: Path, force: bool) -> None:
             raise UsageError(f"{path} is a directory", hint="name a file")
         if path.exists() and not path.is_file():
             raise UsageError(f"{path} is not a regular file", hint="name another, or leave -o out to write to stdout")
+        if path.parent.exists() and not path.parent.is_dir():
+            raise UsageError(f"cannot write {path}: {path.parent} is not a directory", hint="name another with -o OUT")
         if not path.parent.is_dir():
             raise UsageError(f"the directory {path.parent} does not exist", hint=f"mkdir -p {path.parent}")
         if path.exists() and not force:

@@ -1,47 +1,109 @@
-"""A function that runs in a process of its own: bytes in, bytes or a typed error out."""
+"""A function that runs in a process of its own: bytes in, bytes or a typed error out, once or many times."""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from typing import IO
 
 import msgspec
 
 from molprof.common import errors
 from molprof.common.process import call_line, why_failed
 
-_SIZE_BYTES = 8  # before a reply
+_SIZE_BYTES = 8  # before a message
+_GOOD, _BAD = b"+", b"-"
+
+
+class Served:
+    """A process that answers requests with `target` (`module:function`, which calls `answer`), one at a time.
+
+    It starts with the first request, ends with the thread that made it, and is replaced if it fails.
+    """
+
+    def __init__(self, target: str, hint: str) -> None:
+        """`hint` says what to do should the process fail."""
+        self._target, self._hint = target, hint
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, request: bytes, subject: str) -> bytes:
+        """Return the reply to `request`, which is about `subject`.
+
+        Raises the MolprofError that `target` raised, or EngineError if the process ended instead.
+        """
+        process = self._process = self._process or self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        reply, size = b"", 0
+        with contextlib.suppress(BrokenPipeError):
+            _write(process.stdin, request)
+            reply, size = _read(process.stdout)
+        if not reply or len(reply) < size:
+            self._process = None
+            reason = self._reason(process, f"its answer was cut off after {len(reply)} of {size} bytes")
+            raise errors.EngineError(f"the process that read {subject} failed: {reason}", self._hint)
+        if reply[:1] == _GOOD:
+            return reply[1:]
+        kind, message, hint = msgspec.json.decode(reply[1:])
+        raise getattr(errors, kind)(message, hint=hint)
+
+    def kill(self) -> None:
+        """End the process, whatever it does; with no request under way, it had nothing to do."""
+        if process := self._process:
+            process.kill()
+
+    def close(self) -> None:
+        """Wait for the end of the process, which `kill` brought about."""
+        if process := self._process:
+            process.communicate()
+        self._errors.close()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        self._errors.truncate(0)
+        line = call_line(self._target)
+        return subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
+
+    def _reason(self, process: subprocess.Popen[bytes], cut: str) -> str:
+        """Why it failed; `cut` says it of one that ended well."""
+        process.communicate()
+        self._errors.seek(0)
+        text = self._errors.read().decode("utf-8", "replace")
+        return cut if process.returncode == 0 else why_failed(process.returncode, text)
 
 
 def ask(target: str, request: bytes, subject: str, hint: str) -> bytes:
-    """Return what `target` (`module:function`, which calls `answer`) makes of `request` in another process.
-
-    subject, hint: what the process is about, and what to do should it fail. Raises the MolprofError that it raised, or
-    EngineError if it ended otherwise.
-    """
-    process = subprocess.run(call_line(target), input=request, capture_output=True, check=False)
-    size, reply = int.from_bytes(process.stdout[:_SIZE_BYTES], "big"), process.stdout[_SIZE_BYTES:]
-    whole = process.returncode == 0 and len(reply) == size
-    if whole and reply[:1] == b"+":
-        return reply[1:]
-    if whole and reply[:1] == b"-":
-        kind, message, own_hint = msgspec.json.decode(reply[1:])
-        raise getattr(errors, kind)(message, hint=own_hint)
-    if process.returncode == 0:
-        reason = f"its answer was cut off after {len(reply)} of {size} bytes"
-    else:
-        reason = why_failed(process.returncode, process.stderr.decode("utf-8", "replace"))
-    raise errors.EngineError(f"the process that read {subject} failed: {reason}", hint=hint)
+    """Return what `target` makes of one request, in a process of its own. Raises what `Served.ask` raises."""
+    served = Served(target, hint)
+    try:
+        return served.ask(request, subject)
+    finally:
+        served.kill()
+        served.close()
 
 
 def answer(make: Callable[[bytes], bytes]) -> None:
-    """In the other process: read the request on standard input, write the reply to standard output."""
-    request = sys.stdin.buffer.read()
-    try:
-        reply = b"+" + make(request)
-    except errors.MolprofError as error:
-        reply = b"-" + msgspec.json.encode([type(error).__name__, str(error), error.hint])
+    """In the other process: answer each request on standard input on standard output."""
     # Not sys.stdout: with PYTHONUNBUFFERED, Python drops what a write did not take.
     with open(sys.stdout.fileno(), "wb", closefd=False) as output:
-        output.write(len(reply).to_bytes(_SIZE_BYTES, "big") + reply)
+        while request := _read(sys.stdin.buffer)[0]:
+            try:
+                reply = _GOOD + make(request)
+            except errors.MolprofError as error:
+                reply = _BAD + msgspec.json.encode([type(error).__name__, str(error), error.hint])
+            _write(output, reply)
+
+
+def _write(stream: IO[bytes], data: bytes) -> None:
+    stream.write(len(data).to_bytes(_SIZE_BYTES, "big"))
+    stream.write(data)
+    stream.flush()
+
+
+def _read(stream: IO[bytes]) -> tuple[bytes, int]:
+    """The next message and its whole size; less of it, or nothing, where the stream ends."""
+    size = int.from_bytes(stream.read(_SIZE_BYTES), "big")
+    return stream.read(size), size

@@ -109,7 +109,9 @@ class CaptureSettings:
         for name in _NUMBERS:
             _at_most(_option(name), getattr(self, name) or 0, MOST_NUMBER)
         _at_most("--seed", self.seed, MOST_SEED)
-        _at_most("--threads", self.threads or 1, MOST_THREADS)
+        _at_most("--window", max(self.window or (0,)), MOST_NUMBER)
+        for name in ("threads", "template_threads"):
+            _at_most(_option(name), getattr(self, name) or 1, MOST_THREADS)
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise UsageError(
                 f"--temperature {self.temperature} is not a number above 0", hint="--sampling greedy takes the top"
@@ -247,6 +249,7 @@ _LEAST = {"warmup": 0, "seed": 0} | dict.fromkeys(
 )  # fmt: skip
 _NUMBERS = (
     "count", "batch_size", "generations", "repeats", "warmup", "max_new_tokens", "padding_multiple", "max_cache_length",
+    "top_k",
 )  # fmt: skip
 _OPTIONS = {"count": "-n", "padding_multiple": "--pad-multiple"}
 

@@ -8,7 +8,7 @@ import importlib.util
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import MissingExtraError, UsageError
 from molprof.common.files import cache_dir, replacing
@@ -82,12 +82,19 @@ _ACCEPTED = f"use a preset ({', '.join(VOCABULARIES)}), a folder with a {_FILE},
 
 def preset_tokenizer(name: str, cache: Path | None = None) -> PreTrainedTokenizerFast:
     """The tokenizer of a preset, converted once and then read from `cache` (None: the user's cache folder)."""
+    if name in VOCABULARIES and (stored := _stored(name, cache)).is_file():
+        with suppress(Exception):  # the tokenizers library raises bare Exception on a damaged file
+            return _wrapped(name, tokenizer_file=str(stored))
+    return _wrapped(name, tokenizer_object=_preset_backend(name, cache))
+
+
+def _wrapped(name: str, **backend: Any) -> PreTrainedTokenizerFast:
+    """A file takes half as long as an object, which transformers copies."""
     from transformers import PreTrainedTokenizerFast
 
-    backend = _preset_backend(name, cache)
     vocabulary = VOCABULARIES[name]
     return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
+        **backend,
         eos_token=vocabulary.eos,
         pad_token=vocabulary.pad,
         bos_token=vocabulary.bos,
@@ -102,10 +109,7 @@ def _preset_backend(name: str, cache: Path | None = None) -> Tokenizer:
         raise UsageError(f"no tokenizer preset {name!r}", hint=f"use one of: {', '.join(VOCABULARIES)}")
     vocabulary = VOCABULARIES[name]
     source = _source(vocabulary)
-    # A digest of everything that a converted tokenizer depends on.
-    parts = (vocabulary, TAGS, source.stat().st_size, importlib.metadata.version("tokenizers"))
-    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-    stored = (cache or cache_dir() / "tokenizers") / f"{name}-{digest}.json"
+    stored = _stored(name, cache)
     if stored.is_file():
         from tokenizers import Tokenizer
 
@@ -129,6 +133,15 @@ def _preset_backend(name: str, cache: Path | None = None) -> Tokenizer:
         with replacing(stored) as part:
             backend.save(str(part))
     return backend
+
+
+def _stored(name: str, cache: Path | None) -> Path:
+    """Where a converted tokenizer is kept."""
+    vocabulary = VOCABULARIES[name]
+    # A digest of everything that it depends on.
+    parts = (vocabulary, TAGS, _source(vocabulary).stat().st_size, importlib.metadata.version("tokenizers"))
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    return (cache or cache_dir() / "tokenizers") / f"{name}-{digest}.json"
 
 
 def _source(vocabulary: Vocabulary) -> Path:

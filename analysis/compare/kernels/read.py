@@ -1,0 +1,137 @@
+"""What ran in a trace, in order: kernels, copies and sets with their origin, or operators of a trace without a GPU."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import Query, query_row, query_rows
+from molprof.analysis.reader import TraceInfo
+from molprof.analysis.reader.open import open_trace, wrong_value
+from molprof.common.errors import QueryError, TraceError
+from molprof.common.values import bytes_text
+from molprof.queries import PACKAGE, modules
+
+_ITEMS = Query(
+    "work_sequence",
+    """
+SELECT id, ts, dur, name, category, class, lane, IFNULL(track_id, -1) AS track_id,
+  operator, IFNULL(operator_id, -1) AS operator_id, module, layer, source, phase, step_id, known
+FROM molprof_sequence_item
+ORDER BY lane, ts, id
+""",
+)
+_STEPS = Query(
+    "typical_step",
+    """
+SELECT step.id, step.ts, step.dur, step.kind, step.name, typical.id IS NOT NULL AS typical
+FROM molprof_any_step AS step
+LEFT JOIN molprof_typical_step AS typical USING (id)
+ORDER BY step.ts, step.id
+""",
+)
+_SIZES = Query(
+    "work_sequence",
+    """
+SELECT slice.id, args.key, args.int_value
+FROM slice JOIN args USING (arg_set_id)
+WHERE slice.category = 'cpu_op' AND args.flat_key = 'args.Input Dims' AND args.int_value IS NOT NULL
+ORDER BY slice.id, args.id
+""",
+)
+# Sizes of inputs, which take several times as long to read, are read from files up to this.
+_SIZES_BYTES = 50_000_000
+# Apart from the items.
+_SPAN = Query(
+    "devices", "SELECT IFNULL(SUM(span_ns), 0) AS span_ns, IFNULL(SUM(busy_ns), 0) AS busy_ns FROM molprof_device"
+)
+
+
+class Row(NamedTuple):
+    """A kernel, copy, set or operator, as the engine has it."""
+
+    id: int
+    ts: int
+    dur: int
+    name: str
+    category: str
+    cls: str | None
+    lane: str
+    track_id: int  # -1: GPU work
+    operator: str | None
+    operator_id: int  # -1: none
+    module: str | None
+    layer: int | None
+    source: str | None
+    phase: str | None
+    step_id: int | None
+    known: int
+    shape: str | None = None  # sizes of the operator's inputs
+
+
+class Step(NamedTuple):
+    """A recorded step."""
+
+    id: int
+    ts: int
+    dur: int
+    kind: str | None
+    name: str
+    typical: int
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A trace's rows by lane and start, and its steps by start."""
+
+    info: TraceInfo
+    rows: tuple[Row, ...]
+    steps: tuple[Step, ...]
+    device_ns: tuple[int, int]  # span and busy time of all devices
+
+    @property
+    def has_gpu(self) -> bool:
+        """The rows are GPU work."""
+        return bool(self.rows) and self.rows[0].category != "cpu_op"
+
+
+def read_recorded(
+    path: str | os.PathLike[str], *, native_path: str | None = None, partial: bool = False
+) -> tuple[Recorded, tuple[str, ...]]:
+    """What ran in the trace at `path`, and notes about it. Arguments and errors are those of `open_trace`.
+
+    Raises:
+        TraceError: neither GPU work nor operators are recorded.
+    """
+    sizes = os.path.isfile(path) and os.path.getsize(path) <= _SIZES_BYTES
+    with open_trace(path, native_path=native_path, stacks=True, all_args=sizes, partial=partial) as (engine, info):
+        engine.register_package(PACKAGE, modules())
+        try:
+            recorded = _recorded(engine, info)
+        except QueryError as error:
+            raise wrong_value(engine, str(path), error) from error
+    if not recorded.rows:
+        raise TraceError(f"{path} records neither GPU work nor operators", "record it with torch.profiler")
+    notes = () if sizes else (f"no sizes of inputs are read from a file over {bytes_text(_SIZES_BYTES)}",)
+    return recorded, (*info.notes(), *notes)
+
+
+def _recorded(engine: Engine, info: TraceInfo) -> Recorded:
+    shapes = _shapes(engine)
+    found = (Row(*row) for row in query_rows(engine, _ITEMS)[1])
+    rows = tuple(row._replace(shape=shapes.get(row.operator_id)) for row in found)
+    span = query_row(engine, _SPAN)
+    return Recorded(
+        info, rows, tuple(Step(*row) for row in query_rows(engine, _STEPS)[1]), (span["span_ns"], span["busy_ns"])
+    )
+
+
+def _shapes(engine: Engine) -> dict[int, str]:
+    """Sizes of the inputs of operators, such as `16x559x1024, 1024x1024`, by slice."""
+    found: dict[int, dict[str, list[str]]] = {}
+    for slice_id, key, size in query_rows(engine, _SIZES)[1]:
+        number = key.split("[")[1]
+        found.setdefault(slice_id, {}).setdefault(number, []).append(str(size))
+    return {slice_id: ", ".join("x".join(sizes) for sizes in inputs.values()) for slice_id, inputs in found.items()}

@@ -1,0 +1,191 @@
+"""The difference between two traces as a sum: every nanosecond is of a pair, of work that one lacks, or of a gap.
+
+Folded by place (phase and modules without their numbers), by layer, and by stretches that differ in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from molprof.analysis.compare.kernels.pairing import (
+    DELETED,
+    INSERTED,
+    MATCHED,
+    MOVED,
+    Change,
+    Pairing,
+    classes,
+    hunks_of,
+)
+from molprof.analysis.compare.kernels.read import Row
+
+# In order of display. slower and faster are of matched work.
+PARTS = ("slower", "faster", "inserted", "deleted", "moved", "idle")
+EQUAL = "equal"  # of matched work that takes the same time, which is in no part
+NOWHERE = "(no module)"
+NO_LAYER = "outside layers"
+
+
+def part_of(change: Change) -> str:
+    """Which of PARTS its time is, or EQUAL."""
+    if change.kind == MATCHED:
+        return "slower" if change.time_ns > 0 else "faster" if change.time_ns else EQUAL
+    return change.kind
+
+
+@dataclass
+class Sum:
+    """What changes add up to."""
+
+    parts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))  # ns, other minus first
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((MATCHED, INSERTED, DELETED, MOVED), 0))
+    first: list[int] = field(default_factory=lambda: [0, 0, 0])  # pieces of work, their time, the gaps before them
+    other: list[int] = field(default_factory=lambda: [0, 0, 0])
+
+    @property
+    def total_ns(self) -> int:
+        return sum(self.parts.values())
+
+    def add(self, change: Change) -> None:
+        if change.time_ns:
+            self.parts[part_of(change)] += change.time_ns
+        self.parts["idle"] += change.idle_ns
+        self.counts[change.kind] += 1
+        for amounts, item in ((self.first, change.first), (self.other, change.other)):
+            if item is not None:
+                for place, amount in enumerate((1, item.own_ns, item.gap_ns)):
+                    amounts[place] += amount
+
+    def to_json(self) -> dict[str, Any]:
+        sides = {
+            name: dict(zip(("count", "time_ns", "idle_ns"), amounts, strict=True))
+            for name, amounts in (("first", self.first), ("other", self.other))
+        }
+        return {"difference_ns": self.total_ns, "parts": self.parts, "counts": self.counts, **sides}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where work is, its layers folded: as the other trace says, for what it lacks as the first one does."""
+
+    phase: str | None
+    module: str | None  # classes of modules
+
+    @property
+    def text(self) -> str:
+        return " ".join(filter(None, (self.phase, self.module))) or NOWHERE
+
+    @property
+    def short(self) -> str:
+        """The same with the last two modules alone."""
+        return " ".join(filter(None, (self.phase, self.inner))) or NOWHERE
+
+    @property
+    def inner(self) -> str:
+        """The last two modules."""
+        names = (self.module or "").split("/")
+        return "/".join(names if len(names) <= 2 else ["...", *names[-2:]])
+
+
+@dataclass
+class Stretch:
+    """Stretches without matches that differ in the same way."""
+
+    place: Place
+    first: tuple[str, ...]  # what each of them was
+    other: tuple[str, ...]
+    moved: tuple[str, ...]
+    between: tuple[str | None, str | None]  # what is matched around the first of them
+    around: tuple[Change | None, Change | None]
+    example: list[Change]
+    count: int = 0
+    sum: Sum = field(default_factory=Sum)
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A pairing with its sums."""
+
+    pairing: Pairing
+    whole: Sum
+    places: dict[Place, Sum]
+    layers: dict[int | None, Sum]
+    stretches: list[Stretch]
+
+    @property
+    def span_ns(self) -> int:
+        """Other minus first, from the ends of the traces or steps."""
+        return self.pairing.other.span_ns - self.pairing.first.span_ns
+
+    @property
+    def residual_ns(self) -> int:
+        """What the parts do not explain: 0, or the sum does not hold."""
+        return self.span_ns - self.whole.total_ns
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Sums that do not hold, in words."""
+        found = []
+        if self.residual_ns:
+            found.append(f"the parts add up to {self.whole.total_ns} ns, the difference is {self.span_ns} ns")
+        pairing = self.pairing
+        for part, amounts in ((pairing.first, self.whole.first), (pairing.other, self.whole.other)):
+            inside = sum(len(strand.items) for strand in part.strands)
+            if amounts[0] != inside:
+                found.append(f"{part.trace.info.path} has {inside} pieces of work, {amounts[0]} are in the sum")
+        tail_ns = pairing.tail_ns
+        for name, sums in (("places", self.places), ("layers", self.layers)):
+            folded_ns = sum(item.total_ns for item in sums.values()) + tail_ns
+            if folded_ns != self.whole.total_ns:
+                found.append(f"the {name} add up to {folded_ns} ns, the whole to {self.whole.total_ns} ns")
+        return tuple(found)
+
+
+def summed(pairing: Pairing) -> Summed:
+    """The sums of a pairing."""
+    whole = Sum()
+    whole.parts["idle"] += pairing.tail_ns
+    places: dict[Place, Sum] = {}
+    layers: dict[int | None, Sum] = {}
+    for change in pairing.changes:
+        whole.add(change)
+        places.setdefault(place_of(change.row), Sum()).add(change)
+        layers.setdefault(change.row.layer, Sum()).add(change)
+    return Summed(pairing, whole, places, layers, _stretches(pairing.changes))
+
+
+def place_of(row: Row) -> Place:
+    """Where a piece of work is."""
+    return Place(row.phase, classes(row.module))
+
+
+def what(row: Row) -> str:
+    """What a piece of work is: its operator and class; without an operator its name."""
+    if row.operator is None:
+        return row.name
+    return row.operator if row.cls is None else f"{row.operator} ({row.cls})"
+
+
+def _stretches(changes: Sequence[Change]) -> list[Stretch]:
+    """Those that differ in the same way together, the largest difference first."""
+    found: dict[Hashable, Stretch] = {}
+    for group, before, after in hunks_of(changes):
+        place = place_of(group[0].row)
+        gone, new, moved = (
+            _whats(change.row for change in group if change.kind == kind) for kind in (DELETED, INSERTED, MOVED)
+        )
+        between = (what(before.row) if before else None, what(after.row) if after else None)
+        key = (place, gone, new, moved)
+        stretch = found.get(key)
+        if stretch is None:
+            stretch = found[key] = Stretch(place, gone, new, moved, between, (before, after), group)
+        stretch.count += 1
+        for change in group:
+            stretch.sum.add(change)
+    return sorted(found.values(), key=lambda stretch: (-abs(stretch.sum.total_ns), -stretch.count))
+
+
+def _whats(rows: Iterable[Row]) -> tuple[str, ...]:
+    return tuple(map(what, rows))

@@ -1,0 +1,56 @@
+"""`molprof report --rows`: one table of many traces."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from molprof.commands.options import deliver, note
+from molprof.commands.progress import Lines, time_left
+from molprof.common.errors import TraceError
+from molprof.common.text import escaped
+from molprof.common.values import counted
+
+if TYPE_CHECKING:
+    from molprof.analysis.reports.load import ReportOptions
+
+# Without a terminal to redraw, a line for each so many traces.
+_LINE_EVERY = 50
+
+
+def report_rows(traces: Sequence[Path], options: ReportOptions, style: str, output: Path | None) -> None:
+    """Write a table with a row for each trace.
+
+    Raises:
+        TraceError: after the table is written, if a trace could not be read.
+    """
+    from molprof.analysis.documents.reports import reports_document, trace_row
+    from molprof.analysis.reports.many import each_report
+
+    lines, rows, begin = Lines(), [], time.monotonic()
+    try:
+        for trace, found in zip(traces, each_report(traces, options), strict=True):
+            rows.append(trace_row(str(trace), found))
+            if rows[-1].problem is not None:
+                lines.line(f"{escaped(str(trace))}: {escaped(rows[-1].problem)}")
+            left_s = (time.monotonic() - begin) / len(rows) * (len(traces) - len(rows))
+            text = f"{len(rows):,} of {counted(len(traces), 'trace')}{time_left(left_s)}"
+            if len(rows) % _LINE_EVERY == 0 and len(rows) < len(traces):
+                lines.line(text)
+            else:
+                lines.draw(text)
+    except KeyboardInterrupt:
+        lines.clear()
+        kept = "; their reports are kept: repeat the command to go on" if options.cached else ""
+        note(f"{len(rows):,} of {counted(len(traces), 'trace')} were read{kept}")
+        raise
+    lines.clear()
+    deliver(reports_document(rows), style, output)
+    bad = [row for row in rows if row.problem is not None]
+    if bad:
+        raise TraceError(
+            f"{len(bad):,} of {counted(len(traces), 'trace')} could not be read, first {bad[0].problem}",
+            hint="their rows name the problem; --partial reads the intact part of a damaged trace",
+        )

@@ -1,0 +1,159 @@
+"""Commands as processes that start at once: each is forked off a process that has imported all that they need.
+
+`python -m molprof` spends most of its time on imports, and the tests start it hundreds of times. A fork is a process
+like any other, with arguments, environment, folder, streams, signals and exit code of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+# What commands import when they are used. None of it may start a thread, which a fork would lack.
+ANALYSIS = ("molprof.commands", "molprof.common", "molprof.queries", "molprof.analysis")
+LIBRARIES = ("wasmtime", "jinja2", "matplotlib.figure")
+CAPTURE = (*ANALYSIS, "molprof.profiler")
+MODELS = (*LIBRARIES, "torch.profiler", "transformers", "rdkit.Chem")
+# Libraries read these when they are imported, so a command that is given others cannot be forked.
+READ_AT_IMPORT = ("PYTHON", "HF_", "OMP_", "MKL_", "TORCH", "LD_", "MPL", "LANG", "LC_", "HOME", "PATH", "XDG_")
+
+
+class ForkServer:
+    """Runs `molprof ARGUMENTS`, one at a time."""
+
+    def __init__(self, packages: tuple[str, ...], libraries: tuple[str, ...]) -> None:
+        self._socket, other = socket.socketpair()
+        line = [sys.executable, __file__, str(other.fileno()), ",".join(packages), ",".join(libraries)]
+        with other:
+            self._process = subprocess.Popen(line, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL)
+        self._environment = _import_environment(os.environ)
+
+    def serves(self, environment: Mapping[str, str]) -> bool:
+        """Whether a process with this environment would have imported the same."""
+        return _import_environment(environment) == self._environment
+
+    def run(
+        self, arguments: tuple[str, ...], cwd: Path, environment: Mapping[str, str], timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        request = json.dumps([arguments, str(cwd), dict(environment)]).encode()
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            head = len(request).to_bytes(8, "little")
+            socket.send_fds(self._socket, [head], [out.fileno(), err.fileno()])
+            self._socket.sendall(request)
+            pid = self._number()
+            self._socket.settimeout(timeout_s)
+            try:
+                code = self._number()
+            except TimeoutError:
+                os.kill(pid, signal.SIGKILL)
+                self._socket.settimeout(None)
+                self._number()
+                raise subprocess.TimeoutExpired(["molprof", *arguments], timeout_s, _text(out), _text(err)) from None
+            self._socket.settimeout(None)
+            return subprocess.CompletedProcess(["molprof", *arguments], code, _text(out), _text(err))
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+    def _number(self) -> int:
+        return int.from_bytes(_exactly(self._socket, 8), "little", signed=True)
+
+
+def _import_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode().replace("\r\n", "\n")
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        if not (part := connection.recv(count - len(data))):
+            raise EOFError
+        data += part
+    return data
+
+
+def _import_all(packages: list[str], libraries: list[str]) -> None:
+    for library in libraries:
+        importlib.import_module(library)
+    for package in packages:
+        top = importlib.import_module(package)
+        for found in pkgutil.walk_packages(top.__path__, f"{package}."):
+            with contextlib.suppress(ModuleNotFoundError):  # of an extra
+                importlib.import_module(found.name)
+
+
+def _serve(connection: socket.socket) -> Iterator[list[str]]:
+    """In the server: fork for each request. Yields once, in the fork, the arguments of its command."""
+    while True:
+        head, (out, err), _, _ = socket.recv_fds(connection, 8, 2)
+        arguments, cwd, environment = json.loads(_exactly(connection, int.from_bytes(head, "little")))
+        pid = os.fork()
+        if not pid:
+            connection.close()
+            os.dup2(out, 1)
+            os.dup2(err, 2)
+            os.close(out)
+            os.close(err)
+            os.environ.clear()
+            os.environ.update(environment)
+            os.chdir(cwd)
+            yield arguments
+            return
+        os.close(out)
+        os.close(err)
+        connection.sendall(pid.to_bytes(8, "little", signed=True))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        connection.sendall(code.to_bytes(8, "little", signed=True))
+
+
+def main() -> None:
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    del sys.path[0]  # the tests' folder
+    _import_all(sys.argv[2].split(","), sys.argv[3].split(","))
+    gc.freeze()  # the collector of a fork would write to all of it, and so copy it
+    try:
+        arguments = next(_serve(connection))
+    except (ValueError, EOFError, ConnectionError, KeyboardInterrupt):
+        os._exit(0)  # the tests have ended
+    sys.path.insert(0, "")
+    sys.argv[1:] = arguments
+    code: object = 0
+    try:
+        runpy.run_module("molprof", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    # As Python ends, but without taking apart all that was imported.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else code is not None)
+
+
+if __name__ == "__main__":
+    main()

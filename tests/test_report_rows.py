@@ -1,0 +1,143 @@
+"""Many traces in one table: `molprof report --rows`, and the processes that read them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from conftest import Cli
+from tiny_trace import document, write
+
+from molprof.analysis.documents.figures import figure_values
+from molprof.analysis.documents.reports import reports_document, trace_row
+from molprof.analysis.figures import Report
+from molprof.analysis.render import render
+from molprof.analysis.reports import many
+from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof.commands import report_rows
+from molprof.common.errors import EngineError, TraceError
+from molprof.common.served import Served, answer
+
+CACHED = ReportOptions(cached=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three traces, of which the second is damaged, and a file that is none."""
+    monkeypatch.setenv("MOLPROF_CACHE", str(tmp_path / "cache"))
+    place = tmp_path / "traces"
+    place.mkdir()
+    write(place / "a.json", document())
+    (place / "b.json").write_text("[{")
+    content = document()
+    content["molprof"]["generation"]["seed"] = 7
+    write(place / "c.json.gz", content)
+    (place / "notes.txt").write_text("no trace")
+    return place
+
+
+def test_a_folder_becomes_one_table_with_the_problem_of_what_cannot_be_read(
+    folder: Path, molprof: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = molprof("report", "traces", "--rows", "--format", "csv")
+    assert done.returncode == 3
+    error = done.stderr.splitlines()[-2]
+    assert error.startswith("molprof: error: 1 of 3 traces could not be read, first traces/b.json")
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["file"] for row in rows] == ["traces/a.json", "traces/b.json", "traces/c.json.gz"]
+    assert [bool(row["problem"]) for row in rows] == [False, True, False]
+    monkeypatch.chdir(folder.parent)
+    values = figure_values(load_report("traces/a.json"))
+    assert list(rows[0])[2:] == list(values)
+    assert [rows[0][name] for name in values] == ["" if value is None else str(value) for value in values.values()]
+    assert set(list(rows[1].values())[2:]) == {""}
+
+
+def test_stored_reports_stand_for_their_traces(folder: Path, molprof: Cli) -> None:
+    (folder / "b.json").unlink()
+    assert molprof("report", "traces", "--format", "json", "-o", "reports").returncode == 0
+    of_traces, of_reports = (
+        json.loads(molprof("report", name, "--rows", "--format", "json").stdout) for name in ("traces", "reports")
+    )
+    assert [row["file"] for row in of_reports] == ["reports/a.json", "reports/c.json"]
+    assert [row["figures"] for row in of_reports] == [row["figures"] for row in of_traces]
+    assert {row["problem"] for row in of_traces} == {None}
+
+
+def test_a_table_for_people_shows_what_was_recorded(folder: Path) -> None:
+    report = load_report(folder / "a.json")
+    rows = [trace_row("a", report), trace_row("b", TraceError("b is cut"))]
+    text = render(reports_document(rows))
+    assert "launches" in text
+    assert "leaf operators" not in text
+    assert "1 trace could not be read" in text
+    assert "b is cut" in text
+
+
+def test_what_excludes_rows(folder: Path, molprof: Cli) -> None:
+    done = molprof("report", "traces", "--rows", "--fail-if", "kernels>1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--rows takes no --by, --stacks, --graph-capture, --fail-if" in done.stderr
+
+
+def test_an_interrupted_table_goes_on_where_it_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = many.traces_in(folder)
+    assert [path.name for path in paths] == ["a.json", "b.json", "c.json.gz"]
+    monkeypatch.setattr(many, "processors", lambda: 1)
+    found = many.each_report(paths, CACHED)
+
+    def interrupted(*arguments: object) -> object:
+        yield next(found)
+        yield next(found)
+        found.close()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(many, "each_report", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            report_rows.report_rows(paths, CACHED, "csv", None)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.endswith("2 of 3 traces were read; their reports are kept: repeat the command to go on\n")
+    # What was read is not read again.
+    asked: list[str] = []
+    ask = Served.ask
+    monkeypatch.setattr(Served, "ask", lambda self, *request: asked.append(request[1]) or ask(self, *request))
+    first, damaged, last = many.each_report(paths, CACHED)
+    assert isinstance(first, Report)
+    assert isinstance(damaged, TraceError)
+    assert isinstance(last, Report)
+    assert str(folder / "a.json") not in asked
+
+
+def test_a_process_answers_many_requests_and_is_replaced_when_it_dies() -> None:
+    served = Served(f"{__name__}:serve", "try again")
+    pids = [served.ask(b"pid", "it") for _ in range(2)]
+    assert pids[0] == pids[1] != str(os.getpid()).encode()
+    with pytest.raises(TraceError, match="no such trace") as raised:
+        served.ask(b"error", "it")
+    assert raised.value.hint == "a hint"
+    with pytest.raises(EngineError, match="the process that read it failed: out of luck") as died:
+        served.ask(b"die", "it")
+    assert died.value.hint == "try again"
+    assert served.ask(b"pid", "it") != pids[0]
+    served.kill()
+    served.close()
+
+
+def serve() -> None:
+    answer(_answered)
+
+
+def _answered(request: bytes) -> bytes:
+    if request == b"error":
+        raise TraceError("no such trace", hint="a hint")
+    if request == b"die":
+        raise SystemExit("out of luck")
+    return str(os.getpid()).encode()
