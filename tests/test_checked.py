@@ -13,7 +13,7 @@ from torch import Tensor
 from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.text_format import DEFAULT
 from molprof.profiler.processors.base import ForcedRuns, Places
-from molprof.profiler.processors.checked import CheckedRuns, UserProcessor
+from molprof.profiler.processors.checked import CheckedRuns, UserProcessor, told
 
 WIDTH, END = 8, 7
 TARGET: Any = SimpleNamespace(logits_width=WIDTH, eos=END, pad=6, form=DEFAULT)
@@ -180,3 +180,9 @@ def test_masks_of_rows_at_unlike_places_are_looked_at(masks: Any, problem: str) 
     started = jumps(masks=lambda scores: scores if len(scores) == 2 else masks(scores), verify=True)
     started.mask(torch.zeros(2, WIDTH), places(0, 1))
     assert failure(started.mask, torch.zeros(1, WIDTH), places(1)) == f"the processor 'mine:make' {problem}"
+
+
+def test_an_error_with_a_long_text_is_told_in_one_short_line() -> None:
+    text = told(ValueError("not these:\n" + "tensor([1, 2])\n" * 100), "mine:make")
+    assert text.startswith("ValueError: not these: tensor([1, 2]) tensor(")
+    assert text.endswith("... (1,510 characters)")

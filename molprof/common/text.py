@@ -24,11 +24,11 @@ def escaped(value: str) -> str:
     )
 
 
-def shortened(value: str) -> str:
+def shortened(value: str, most: int = _SHOWN_CHARACTERS) -> str:
     """`value` as a message can hold it: the first characters of a long one, and how many it has."""
-    if len(value) <= _SHOWN_CHARACTERS:
+    if len(value) <= most:
         return value
-    return f"{value[:_SHOWN_CHARACTERS]}... ({len(value):,} characters)"
+    return f"{value[:most]}... ({len(value):,} characters)"
 
 
 def escaped_json(text: str) -> str:

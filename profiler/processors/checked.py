@@ -29,6 +29,8 @@ from molprof.profiler.processors.construct import Rows, construction
 
 _INSTALLED = {"site-packages", "dist-packages"}
 # Errors that already say what to do.
+# Of an error's own text: some hold whole tensors.
+_MOST_TEXT = 300
 PASSED_ON = (MolprofError, torch.OutOfMemoryError)
 # `SystemExit` would end the process without a message.
 RAISED = (Exception, SystemExit)
@@ -212,7 +214,7 @@ def told(problem: BaseException, factory: str) -> str:
     The place is the innermost frame outside of molprof and installed packages; for an installed processor, the
     innermost frame of its own package. `factory`: `package.module:factory`.
     """
-    text = str(problem).strip()
+    text = shortened(" ".join(str(problem).split()), _MOST_TEXT)
     what = f"{type(problem).__name__}: {text}" if text else type(problem).__name__
     place = _place(problem, factory.partition(":")[0])
     return what if place is None else f"{what} ({place})"
