@@ -189,7 +189,8 @@ def summary(pairs: list[Pair], slow: dict[str, list[float]] | None) -> str:
         expected = {PART} if kind in WAITS else set()
         ratio = statistics.median(pair.ratio for pair in mine)
         true = statistics.median(pair.true_ratio for pair in mine)
-        sizes = [holds(pair.part_low, pair.taken_ns, pair.part_high) for pair in mine]
+        # A wait costs a little itself: what runs next finds cold caches.
+        sizes = [abs(pair.part_ns - pair.taken_ns) <= 0.05 * pair.taken_ns for pair in mine]
         rows.append(
             (
                 _said(kind),
@@ -204,7 +205,7 @@ def summary(pairs: list[Pair], slow: dict[str, list[float]] | None) -> str:
             )
         )
     head = (
-        "pair", "machine", "pairs", "false causes", "interval holds the true ratio", "found", "of the right size",
+        "pair", "machine", "pairs", "false causes", "interval holds the true ratio", "found", "to 5 %",
         "median ratio", "true ratio",
     )  # fmt: skip
     text = table(head, rows, left=2)

@@ -20,7 +20,7 @@ def test_the_table_counts_false_causes_truths_and_finds() -> None:
         NONE,
         replace(NONE, number=1, causes=["sampling.host"], low=1.0005),
         TRUE,
-        replace(TRUE, number=1, causes=["sampling.host"], part_low=31.0, low=None, high=None),
+        replace(TRUE, number=1, causes=["sampling.host"], part_ns=40, low=None, high=None),
     ]
     rows = [line.split(" | ") for line in summary(made, {QUIET: [1.0, 2.0, 3.0], BUSY: [4.0]}).splitlines()[2:4]]
     assert rows == [
