@@ -108,7 +108,7 @@ def test_a_device_that_is_not_there_is_refused_before_loading(tmp_path: Path) ->
     [
         (
             "offloaded",
-            "kv-cache 'offloaded' needs a GPU: on the device 'cpu' every cache is in host memory",
+            "kv-cache 'offloaded' requires a GPU: without one, every cache is in host memory",
         ),
         ("quantized", "kv-cache 'quantized' needs the package optimum-quanto, which is not installed"),
     ],

@@ -67,7 +67,7 @@ def test_a_report_folds_layers(tmp_path: Path) -> None:
     )
     tables = load_report(trace).to_json()["tables"]
     assert [row["replays"] for row in tables["replayed_graphs"]] == [2]
-    columns = ("position", "alike", "block", "name", "count", "p50_ns", "longest_ns", "p50_gap_ns")
+    columns = ("position", "alike", "period", "name", "count", "p50_ns", "longest_ns", "p50_gap_ns")
     assert [tuple(row[name] for name in columns) for row in tables["graph_positions"]] == [
         (0, 1, 0, "e", 2, 2_000, 2_250, None),
         (1, 3, 3, "a", 6, 2_000, 2_250, 750),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,8 @@ def test_a_first_file_that_fails_stops_the_others(folder: Path, monkeypatch: pyt
 
     def fails(path: Path, options: Any) -> Any:
         asked.append(path)
+        if len(asked) > 1:  # the first failure is seen meanwhile
+            time.sleep(0.1)
         raise TraceError(f"{path} is wrong")
 
     monkeypatch.setattr("molprof.analysis.ranks.read._remote", fails)

@@ -20,7 +20,7 @@ class Position(NamedTuple):
     graph: int
     position: int  # of the first stretch
     alike: int  # stretches
-    block: int  # positions from one stretch to the next; 0 where none repeats
+    period: int  # positions from one stretch to the next; 0 where none repeats
     name: str
     class_: str
     works: int  # over all replays
@@ -47,7 +47,7 @@ def _of_graph(positions: Sequence[Position]) -> Iterator[tuple[Value, ...]]:
                 graph=alike[0].graph,
                 position=alike[0].position,
                 alike=len(alike),
-                block=block.length if block.times > 1 else 0,
+                period=block.length if block.times > 1 else 0,
                 name=alike[0].name,
                 class_=alike[0].class_,
                 works=sum(item.works for item in alike),
@@ -74,9 +74,9 @@ GRAPHS = (
     ),
     TableQuery(
         "graph_positions",
-        "Work of graphs by position, blocks that repeat folded (molprof queries graph_nodes has each position)",
+        "Work of graphs by position, repeats folded (molprof queries graph_nodes has each position)",
         "INCLUDE PERFETTO MODULE molprof.kernel_classes; "
-        "SELECT position.graph, position.position, 1 AS alike, 0 AS block, position.name, class.class, position.count,"
+        "SELECT position.graph, position.position, 1 AS alike, 0 AS period, position.name, class.class, position.count,"
         " position.p50_ns, position.shortest_ns, position.longest_ns, position.p50_gap_ns,"
         " CAST(position.time_ns AS DOUBLE) / NULLIF(SUM(position.time_ns) OVER of_graph, 0) AS time_ratio"
         " FROM molprof_graph_position AS position"
