@@ -23,6 +23,7 @@ from certificate_data import (
     whole,
 )
 
+from molprof.analysis.compare.thresholds import judge_report, parse_threshold
 from molprof.analysis.reports.load import ReportOptions, load_report
 
 
@@ -48,6 +49,9 @@ def test_two_runs_of_the_profiler(tmp_path: Path) -> None:
     assert low is not None
     assert high is not None
     assert both_ns <= low < high == report.devices["2"].idle_ns
+    uncertain = parse_threshold("uncertain", relative=False)
+    assert judge_report(truth, [uncertain]).broken == ()
+    assert judge_report(report, [uncertain]).broken == ("uncertain: GPU idle time (bounded)",)
 
 
 @needs_traces

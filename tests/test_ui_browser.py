@@ -15,11 +15,13 @@ import pytest
 import tiny_trace
 from ui_server import PINNED, VISIBLE, serving, wait_for_view
 
+from molprof.analysis.ranks import load_job
 from molprof.analysis.ui.contents import Place
 from molprof.analysis.ui.prepare import Prepared, Settings, load_for_remote, prepare
 from molprof.analysis.ui.server import UiServer
 
 CORPUS = Path(os.environ.get("MOLPROF_CORPUS", "/nonexistent")) / "traces"
+RANKS = CORPUS.parent / "ranks"
 # What the UI by itself tries to reach, and the policy refuses.
 OUTSIDE = {
     "https://storage.cloud.google.com/perfetto-ui-internal/is-internal-user/is_internal_user.js",
@@ -156,6 +158,36 @@ def test_two_files_stand_in_one_timeline(window: browser.Page, tmp_path: Path) -
         shown_names = window.evaluate("document.body.innerText")
         assert "before: process 100" in shown_names
         assert "after: process 101" in shown_names
+
+
+@pytest.mark.skipif(not RANKS.is_dir(), reason="MOLPROF_CORPUS names no folder with ranks/")
+def test_ranks_stand_in_their_order_on_one_clock(window: browser.Page, tmp_path: Path) -> None:
+    job = load_job([RANKS])
+    clocks = tuple((f"rank {rank.rank}", job.clocks.offsets_ns[rank.rank]) for rank in job.ranks)
+    result = prepare([Path(rank.path) for rank in job.ranks], tmp_path, Settings(Place(), clocks=clocks))
+    with serving(result) as server:
+        window.open(server.address)
+        wait_for_view(window, result)
+        assert window.evaluate("document.title").startswith("megatron_tp8_rank0.json.gz+3_more ")
+        of_each = ("steps", "host syncs", "GPU {0} stream 7", "GPU {0} stream 24", "GPU {0} idle")
+        assert pinned(window) == [f"rank {rank}: {name.format(rank)}" for rank in range(4) for name in of_each]
+        # The rows of the first rank are those that one sees: 20 do not fit.
+        tree = "document.querySelector('.pf-viewer-page__pinned-track-tree')"
+        later = "new Promise(done => setTimeout(done, 800))"
+        assert window.evaluate(
+            f"{later}.then(() => {tree}.scrollTop === 0 && {tree}.scrollHeight > {tree}.clientHeight)"
+        )
+        names = window.evaluate("app.trace.workspace.children.map(row => row.name)")
+        hosts = [name for name in names if ": python" in name]
+        assert hosts == [f"rank {rank}: python {2590092 + rank}" for rank in range(4)]
+        # The ends of a collective are within 50 us of each other; the starts are not, because ranks wait.
+        places = "ROW_NUMBER() OVER (PARTITION BY track_id ORDER BY ts) AS place"
+        kernels = f"SELECT ts, ts + dur AS ts_end, {places} FROM slice WHERE category = 'kernel' AND name GLOB 'nccl*'"
+        spreads = "MAX(ts_end) - MIN(ts_end) AS ends, MAX(ts) - MIN(ts) AS starts"
+        each = f"SELECT {spreads} FROM ({kernels}) GROUP BY place"
+        assert number(window, f"SELECT MAX(ends) AS n FROM ({each})") < 50_000
+        assert number(window, f"SELECT MAX(starts) AS n FROM ({each})") > 10_000_000
+        check_quiet(window, server)
 
 
 def test_the_browser_tells_of_what_the_tests_watch(window: browser.Page, tmp_path: Path) -> None:

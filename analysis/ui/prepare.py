@@ -60,8 +60,11 @@ def prepare(paths: Sequence[Path], folder: Path, settings: Settings) -> Prepared
     """
     looks = [_look(path, settings, settings.place if number == 0 else Place()) for number, path in enumerate(paths)]
     labels = [label for label, _ in settings.clocks] if settings.clocks else _labels(paths) if len(paths) > 1 else [""]
+    names = [path.name for path in paths]
+    if len(names) > 2:
+        names[1:] = [f"{len(names) - 1}_more"]
     # In characters that an address may have.
-    title = re.sub(r"[^A-Za-z0-9._+-]", "_", "+".join(path.name for path in paths))[:80]
+    title = re.sub(r"[^A-Za-z0-9._+-]", "_", "+".join(names))[:80]
     output = folder / "trace.gz"
     surveys: list[Survey] = []
     for path in paths:

@@ -41,6 +41,7 @@ class View:
     modules: dict[str, str]  # SQL modules to register, key to text
     visible: Span | None  # what to zoom to; None: everything
     pinned: tuple[str, ...]  # names of the pinned rows, in order
+    hosts: tuple[str, ...]  # of several files, the processes with operators, in order
     notes: tuple[str, ...]  # what is not shown
 
 
@@ -108,6 +109,7 @@ def build_view(title: str, files: Sequence[FileView], whole: Span) -> View:
         modules=package,
         visible=None if zoom is None else _visible(zoom, files[0].shift_ns, whole),
         pinned=tuple(builder.pinned),
+        hosts=tuple(name for file in files for name in file.tracks.hosts) if len(files) > 1 else (),
         notes=tuple(notes),
     )
 
@@ -147,6 +149,7 @@ def script(view: View, template: str, remote: bool) -> str:
         "commands": [{"id": name, "args": arguments} for name, arguments in view.commands],
         "package": {"name": PACKAGE, "modules": [{"name": key, "sql": sql} for key, sql in view.modules.items()]},
         "visible": visible,
+        "hosts": view.hosts,
         "last": view.pinned[-1] if view.pinned else None,
         "remote": remote,
     }

@@ -60,6 +60,13 @@
     for (const row of rows.filter((row) => /^\/thread_\d+$/.test(row.uri))) workspace.unpinTrack(row);
     if (workspace && (view.last === null || rows.some((row) => row.name === view.last))) {
       clearInterval(tidy);
+      // The UI has the process of most slices first, and shows the last pinned row: files stay in order, from the first.
+      const places = new Map(view.hosts.map((name, number) => [name, number]));
+      for (const row of workspace.children.filter((row) => places.has(row.name))) {
+        row.sortOrder = 40 + places.get(row.name) / view.hosts.length;
+        workspace.addChildInOrder(row);
+      }
+      setTimeout(() => document.querySelector('.pf-viewer-page__pinned-track-tree')?.scrollTo(0, 0), 300);
       window.raf.scheduleFullRedraw();
     }
   }, 100);
