@@ -87,7 +87,8 @@ def _copies(columns: Sequence[np.ndarray]) -> int:
     """How often the columns repeat as a whole, one copy behind the other."""
     count = len(columns[0])
     like_first = np.logical_and.reduce([column == column[0] for column in columns])
-    for length in np.flatnonzero(like_first)[1:].tolist():
+    lengths: list[int] = np.flatnonzero(like_first)[1:].tolist()
+    for length in lengths:
         if count % length == 0 and all(np.array_equal(column[length:], column[:-length]) for column in columns):
             return count // length
     return 1
