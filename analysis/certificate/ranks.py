@@ -8,6 +8,7 @@ from molprof.analysis.certificate.model import Check, Doubt, Facts
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.reader import TraceInfo
+from molprof.common.values import counted
 
 _PROCESSES = Query(
     "certificate_ranks", "SELECT pid, name, operators, gpu_calls FROM molprof_host_process ORDER BY pid, name"
@@ -25,7 +26,7 @@ def _find(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     reason = f"{len(processes)} processes (ranks) in one file"
     yield Doubt("host_time", "bounded", f"{reason}: their clocks are not aligned", (), evidence)
     if 0 < len(facts.devices) < with_calls:
-        why = f"{reason} share {len(facts.devices)} device numbers"
+        why = f"{reason} share {counted(len(facts.devices), 'device number')}"
         for group in ("gpu_time", "gpu_idle"):
             yield Doubt(group, "not_to_be_had", why, (), evidence)
 
