@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,22 @@ def test_a_native_output_is_refused(monkeypatch: pytest.MonkeyPatch, content: by
         refuse_native(Path("some", "Run.pftrace.gz"))
     assert str(refused.value) == f"{Path('some', 'Run.pftrace.gz')}: torch {torch.__version__} {message}"
     assert refused.value.hint == "-o Run.json.gz, which the Perfetto UI opens"
+
+
+@pytest.mark.parametrize(
+    ("content", "native"),
+    [
+        (b'\n{"schemaVersion": 1', False),
+        (b"\n[{}]", False),
+        (b"", False),
+        (gzip.compress(b'{\n "schemaVersion": 1'), False),
+        (b"\n{\x40" + bytes(122), True),  # a packet of as many bytes as the number of `{`
+        (gzip.compress(b"\n\x05abcde"), True),
+    ],
+)
+def test_the_first_bytes_tell(monkeypatch: pytest.MonkeyPatch, content: bytes, native: bool) -> None:
+    written(content, monkeypatch)
+    assert exports_native() == native
 
 
 def test_other_outputs_are_not_refused_here() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import native_trace
 import pytest
 from rank_traces import events, write_rank
+from tiny_trace import slice_
 
 from molprof.analysis.ranks import Job, load_job
 from molprof.analysis.reports.load import load_report
@@ -88,12 +89,23 @@ def test_a_merged_native_file_without_ranks_is_refused_or_kept_apart(tmp_path: P
     assert (counts.kernels, counts.kernels_without_call, counts.launches_without_gpu_work) == (12, 0, 0)
 
 
-@pytest.mark.parametrize("kind", ["gpu", "work"])
+@pytest.mark.parametrize("kind", ["gpu", "work", "cpu"])
 def test_a_file_appended_to_itself_is_refused(tmp_path: Path, kind: str) -> None:
     content = {"gpu": events()}
     content["work"] = [event for event in events() if event.get("cat") == "kernel"]
+    steps = [event for event in events() if event.get("cat") == "user_annotation"]  # which touch
+    content["cpu"] = [*steps, *(slice_("cpu_op", "aten::mm", start, 40) for start in (10, 220, 260))]
     path = write_native(tmp_path / "once.pftrace", content[kind])
     load_report(path)
-    path.write_bytes(path.read_bytes() * 2)
-    with pytest.raises(TraceError, match="is a trace that was appended to itself"):
-        load_report(path)
+    once = path.read_bytes()
+    for copies in (2, 3):
+        path.write_bytes(once * copies)
+        with pytest.raises(TraceError, match=f"appended to itself: its events are in it {copies} times"):
+            load_report(path)
+
+
+@pytest.mark.parametrize(("kind", "what"), [("gpu", "a call is in it more than once"), ("cpu", "each slice is in it")])
+def test_a_file_merged_with_itself_by_time_is_refused(tmp_path: Path, kind: str, what: str) -> None:
+    content = events() if kind == "gpu" else [slice_("cpu_op", "aten::mm", start, 40) for start in (10, 60)]
+    with pytest.raises(TraceError, match=f"appended to itself: {what}"):
+        load_report(write_native(tmp_path / "twice.pftrace", content * 2))

@@ -102,7 +102,8 @@ class _Reader:
         rows = np.stack([np.array(recording.tracks), np.array(recording.times_ns), lasting], axis=1)
         found = [(event.position, event.number) for event in recording.linked if not event.is_work]
         calls = np.array(found, dtype=np.int64).reshape(-1, 2)
-        check_written_once(name, rows[whole], np.column_stack([rows[calls[:, 0]], calls[:, 1]]))
+        events = (rows[:, 1], rows[:, 0], kinds, np.array(recording.durations_ns))
+        check_written_once(name, events, rows[whole], np.column_stack([rows[calls[:, 0]], calls[:, 1]]))
         opening = b"{"
         for key, value in self._keys.items():
             opening += _encode(key) + b":" + _encode(value) + b","

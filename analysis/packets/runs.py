@@ -59,12 +59,16 @@ def check_one_run(
             raise _refusal(name, "GPU work", key[1], pids)
 
 
-def check_written_once(name: str, slices: np.ndarray, calls: np.ndarray) -> None:
-    """Refuses a trace that was appended to itself: all of its slices are there twice, or any of its calls is.
+def check_written_once(name: str, events: Sequence[np.ndarray], slices: np.ndarray, calls: np.ndarray) -> None:
+    """Refuses a trace that was appended to itself: it repeats, all of its slices are there twice, or any of its calls.
 
-    slices: rows of track, time and duration. calls: those of calls, with their number. Raises TraceError.
+    events: columns of numbers that tell events apart, such as times, in file order. slices: rows of track, time and
+    duration. calls: those of calls, with their number. Raises TraceError.
     """
     hint = "give the file as it was written"
+    # Asked first: where slices touch or nest, begins and ends of both copies pair up with each other.
+    if len(slices) and (copies := _copies(events)) > 1:
+        raise TraceError(f"{name} is a trace that was appended to itself: its events are in it {copies} times", hint)
     # Comparing one column, or one slice, clears most traces; comparing all rows takes a second for a million.
     if len(np.unique(calls[:, -1])) < len(calls):
         found, times = np.unique(calls, axis=0, return_counts=True)
@@ -77,6 +81,17 @@ def check_written_once(name: str, slices: np.ndarray, calls: np.ndarray) -> None
         if times.min() > 1:
             what = "each slice is in it more than once"
             raise TraceError(f"{name} is a trace that was appended to itself: {what}", hint)
+
+
+def _copies(columns: Sequence[np.ndarray]) -> int:
+    """How often the columns repeat as a whole, one copy behind the other."""
+    count = len(columns[0])
+    like_first = np.logical_and.reduce([column == column[0] for column in columns])
+    lengths: list[int] = np.flatnonzero(like_first)[1:].tolist()
+    for length in lengths:
+        if count % length == 0 and all(np.array_equal(column[length:], column[:-length]) for column in columns):
+            return count // length
+    return 1
 
 
 def _refusal(name: str, what: str, number: int, pids: set[int | str]) -> TraceError:

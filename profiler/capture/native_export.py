@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+import zlib
 from pathlib import Path
 
 from molprof.common.errors import UsageError
 
 NATIVE_ENDINGS = (".pftrace", ".pftrace.gz")
+_HEAD_BYTES = 4096
+_PACKET = b"\n"  # how the first packet of a trace begins: field 1, with a length
+# A packet of 123 or 91 bytes begins like JSON behind an empty line, but does not go on so.
+_JSON = re.compile(rb'\s*[\[{]\s*["{\]}]')
 
 
 def refuse_native(output: Path) -> None:
-    """Raises UsageError for an output of Perfetto's own format, which captures do not have yet."""
+    """Raises UsageError for an output of Perfetto's own format, which captures do not write."""
     if not output.name.lower().endswith(NATIVE_ENDINGS):
         return
     import torch
@@ -26,7 +32,7 @@ def refuse_native(output: Path) -> None:
 
 
 def exports_native() -> bool:
-    """Whether torch.profiler writes other than JSON to a file `x.pftrace`; exports a recording of nothing."""
+    """Whether torch.profiler writes packets, not JSON, to a file `x.pftrace`; exports a recording of nothing."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # as of a recorded pass: it writes two lines otherwise
     import torch
 
@@ -36,4 +42,7 @@ def exports_native() -> bool:
             pass
         profiler.export_chrome_trace(str(path))
         with path.open("rb") as file:
-            return file.read(64).lstrip()[:1] not in (b"{", b"[")
+            content = file.read(_HEAD_BYTES)
+    if content.startswith(b"\x1f\x8b"):
+        content = zlib.decompressobj(wbits=31).decompress(content, _HEAD_BYTES)
+    return content.startswith(_PACKET) and not _JSON.match(content)
