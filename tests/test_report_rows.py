@@ -75,7 +75,24 @@ def test_a_table_for_people_shows_what_was_recorded(folder: Path) -> None:
     assert "launches" in text
     assert "leaf operators" not in text
     assert "1 trace could not be read" in text
-    assert "b is cut" in text
+    assert "is cut" in text
+
+
+def test_a_table_says_each_name_once_and_has_no_empty_part(folder: Path) -> None:
+    good, bad = trace_row("a", load_report(folder / "a.json")), trace_row("x/b.json", TraceError("x/b.json: it is cut"))
+    assert "Not read" not in render(reports_document([good]))
+    text = render(reports_document([bad]))
+    assert "\nTraces\n" not in text
+    assert text.count("x/b.json") == 1
+    assert trace_row("b", TraceError("b is cut")).reason == "is cut"
+    assert trace_row("b", TraceError("bytes are missing")).reason == "bytes are missing"
+
+
+def test_a_folder_without_traces_is_wrong_usage(folder: Path, molprof: Cli) -> None:
+    (folder / "none").mkdir()
+    done = molprof("report", "traces/none", "--rows")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no traces in traces/none" in done.stderr
 
 
 def test_what_excludes_rows(folder: Path, molprof: Cli) -> None:

@@ -15,6 +15,10 @@ from molprof.common.values import counted, per, percent_text, short_name
 
 _KNOWN = ("operator", "shapes", "module", "source")
 _CERTAINTIES = ("exact", "aligned", "likely")
+_MEANING = (
+    "exact: the replay's own annotation names it; aligned: names in order, all alike or with no other place that fits; "
+    "likely: another place fits as well, or names agree in part or not at all"
+)
 
 
 def opened_sections(opened: Opened) -> list[Section]:
@@ -27,7 +31,7 @@ def opened_sections(opened: Opened) -> list[Section]:
         Column("share", "ratio"),
         Column("of time", "ratio"),
     )
-    sections = [Section("Kernels of graphs opened", tuple(map(_told, opened.graphs)), Table(columns, rows))]
+    sections = [Section("Kernels of graphs opened", (*map(_told, opened.graphs), _MEANING), Table(columns, rows))]
     titles = ("position", "alike", "kernel", "operator", "shapes", "module", "source", "match", "p50")
     for graph in opened.graphs:
         if not any(opened.places[work.id].certainty for work in graph.work):

@@ -27,6 +27,11 @@ class TraceRow:
     figures: dict[str, Value]  # by id; empty where it could not be read
     problem: str | None = None  # why it could not be read
 
+    @property
+    def reason(self) -> str:
+        """The problem without the file's name before it: beside the name it would stand twice."""
+        return (self.problem or "").removeprefix(f"{self.file}: ").removeprefix(f"{self.file} ")
+
 
 def trace_row(file: str, found: Report | Exception) -> TraceRow:
     return TraceRow(file, {}, str(found)) if isinstance(found, Exception) else TraceRow(file, figure_values(found))
@@ -34,7 +39,7 @@ def trace_row(file: str, found: Report | Exception) -> TraceRow:
 
 def reports_document(rows: Sequence[TraceRow]) -> Document:
     """The document; its CSV has a column for each figure."""
-    bad = [(row.file, row.problem) for row in rows if row.problem is not None]
+    bad = [(row.file, row.reason) for row in rows if row.problem is not None]
     good = [row for row in rows if row.problem is None]
     shown = [
         figure
@@ -46,8 +51,8 @@ def reports_document(rows: Sequence[TraceRow]) -> Document:
     return Document(
         f"molprof report: {counted(len(rows), 'trace')}",
         (
-            Section("Traces", table=Table(columns, cells, missing="-")),
-            Section("Not read", table=Table((Column("trace"), Column("problem")), bad)),
+            *((Section("Traces", table=Table(columns, cells, missing="-")),) if good else ()),
+            *((Section("Not read", table=Table((Column("trace"), Column("problem")), bad)),) if bad else ()),
         ),
         data=lambda: [_data(row) for row in rows],
         records=lambda: _records(rows),

@@ -182,8 +182,8 @@ def _functions(origins: Origins) -> Iterator[Finding]:
         id="launches_by_function",
         title="Functions that launch kernel after kernel",
         evidence=(
-            f"{counted(len(several), 'function')} make {count_text(launches)} of {counted(total, 'launch', 'es')}: "
-            + "; ".join(texts)
+            f"{counted(len(several), 'function')} {'makes' if len(several) == 1 else 'make'} {count_text(launches)} "
+            f"of {counted(total, 'launch', 'es')}: " + "; ".join(texts)
         ),
         gain_ratio=None,
         fix="Fuse the operators of such a function: compile it (torch.compile), or call one kernel that does it all.",

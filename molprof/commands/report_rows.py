@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from molprof.commands.options import deliver, note
 from molprof.commands.progress import Lines, time_left
-from molprof.common.errors import TraceError
+from molprof.common.errors import TraceError, UsageError
 from molprof.common.text import escaped
 from molprof.common.values import counted
 
@@ -24,8 +24,12 @@ def report_rows(traces: Sequence[Path], options: ReportOptions, style: str, outp
     """Write a table with a row for each trace.
 
     Raises:
+        UsageError: the folders hold no traces.
         TraceError: after the table is written, if a trace could not be read.
     """
+    if all(trace.is_dir() for trace in traces):
+        names = ", ".join(map(str, traces))
+        raise UsageError(f"no traces in {names}", hint="give traces, or a folder with .json or .json.gz files in it")
     from molprof.analysis.documents.reports import reports_document, trace_row
     from molprof.analysis.reports.many import each_report
 
@@ -34,7 +38,7 @@ def report_rows(traces: Sequence[Path], options: ReportOptions, style: str, outp
         for trace, found in zip(traces, each_report(traces, options), strict=True):
             rows.append(trace_row(str(trace), found))
             if rows[-1].problem is not None:
-                lines.line(f"{escaped(str(trace))}: {escaped(rows[-1].problem)}")
+                lines.line(f"{escaped(str(trace))}: {escaped(rows[-1].reason)}")
             left_s = (time.monotonic() - begin) / len(rows) * (len(traces) - len(rows))
             text = f"{len(rows):,} of {counted(len(traces), 'trace')}{time_left(left_s)}"
             if len(rows) % _LINE_EVERY == 0 and len(rows) < len(traces):
