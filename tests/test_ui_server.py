@@ -27,7 +27,7 @@ from molprof.common.errors import QueryError, UsageError
 def server(tmp_path: Path) -> Iterator[UiServer]:
     trace = tmp_path / "trace.gz"
     trace.write_bytes(gzip.compress(b'{"traceEvents":[]}'))
-    view = View("run.json.gz", (), {}, None, (), ())
+    view = View("run.json.gz", (), {}, None, (), (), ())
     with serving(Prepared(trace, view, ())) as server:
         yield server
 
@@ -76,7 +76,7 @@ def test_a_forwarded_port_is_this_machine_too(server: UiServer) -> None:
 
 
 def test_a_port_in_use_is_told(server: UiServer) -> None:
-    view = View("run", (), {}, None, (), ())
+    view = View("run", (), {}, None, (), (), ())
     with pytest.raises(UsageError, match=f"cannot listen on port {server.port} of 127.0.0.1"):
         UiServer(Prepared(Path("x"), view, ()), server.port)
 
