@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from molprof.analysis.certificate import CHECKS
 from molprof.analysis.documents.certificate import WORDS, bound_text
 from molprof.analysis.figures import Report
+from molprof.analysis.figures.certificate import CHECKS
 from molprof.analysis.reports.load import load_report
 from molprof.common.files import replacing
 

@@ -27,10 +27,9 @@ FOLDERS = {
 # column lists its floors from the lowest; rooms on one floor do not import each other.
 GROUND = "molprof.common"
 ANALYSIS = (
-    ("molprof.queries", "molprof.analysis.drift", "molprof.analysis.render", "molprof.analysis.sequence"),
-    ("molprof.analysis.engine", "molprof.analysis.packets"),
+    ("molprof.queries", "molprof.analysis.render"),
+    ("molprof.analysis.engine",),
     ("molprof.analysis.reader",),
-    ("molprof.analysis.certificate",),
     ("molprof.analysis.figures", "molprof.analysis.query"),
     (
         "molprof.analysis.findings",
@@ -40,7 +39,6 @@ ANALYSIS = (
         "molprof.analysis.origin",
     ),
     ("molprof.analysis.reports", "molprof.analysis.bench", "molprof.analysis.ranks"),
-    ("molprof.analysis.plots",),
     ("molprof.analysis.documents",),
 )
 PROFILER = (

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import tiny_trace
 
-from molprof.analysis.certificate.model import Certificate
 from molprof.analysis.figures import Report
+from molprof.analysis.figures.certificate.model import Certificate
 from molprof.analysis.reports.load import load_report
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")

@@ -17,8 +17,8 @@ from conftest import Cli
 
 from molprof.analysis.bench.summary import summed
 from molprof.analysis.documents.benchmark import bench_document
-from molprof.analysis.plots.benchmark import KINDS, bench_figure
-from molprof.analysis.plots.subject import NotRecordedError
+from molprof.analysis.documents.plots.benchmark import KINDS, bench_figure
+from molprof.analysis.documents.plots.subject import NotRecordedError
 from molprof.analysis.render import render
 from molprof.commands import bench_show
 from molprof.common.bench_records import digest, read_results

@@ -9,8 +9,8 @@ import tiny_trace
 from page_data import render, report_of
 
 from molprof.analysis.compare import compare
+from molprof.analysis.documents.plots import NotRecordedError, plot_svg, subject_of
 from molprof.analysis.figures import Report
-from molprof.analysis.plots import NotRecordedError, plot_svg, subject_of
 from molprof.analysis.reports.load import load_report
 from molprof.common.settings import CaptureSettings
 from molprof.profiler.capture.capture import capture

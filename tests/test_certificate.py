@@ -27,9 +27,9 @@ from certificate_data import (
     without_work_of,
 )
 
-from molprof.analysis.certificate import CHECKS
-from molprof.analysis.certificate.findings import RESTS_ON
-from molprof.analysis.certificate.model import Bound, combined
+from molprof.analysis.figures.certificate import CHECKS
+from molprof.analysis.figures.certificate.findings import RESTS_ON
+from molprof.analysis.figures.certificate.model import Bound, combined
 from molprof.analysis.findings import RULES
 from molprof.analysis.reports.load import load_report
 

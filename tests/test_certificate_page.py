@@ -13,12 +13,12 @@ import certified
 import pytest
 import tiny_trace
 
-from molprof.analysis.certificate.model import Bound
 from molprof.analysis.compare import compare
 from molprof.analysis.compare.thresholds import judge_comparison, judge_report, parse_threshold
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report
+from molprof.analysis.figures.certificate.model import Bound
 from molprof.analysis.render import FORMATS, render
 from molprof.analysis.reports.load import load_report
 from molprof.analysis.reports.stored import read_stored

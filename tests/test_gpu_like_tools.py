@@ -13,7 +13,7 @@ from gpu_like import Expected, simulate
 from test_ui import strips
 
 from molprof.analysis.compare import compare
-from molprof.analysis.plots import PLOTS, plot_file, subject_of
+from molprof.analysis.documents.plots import PLOTS, plot_file, subject_of
 from molprof.analysis.reports.load import ReportOptions, load_report
 from molprof.analysis.trim import Wish, trim
 from molprof.analysis.ui.contents import Place

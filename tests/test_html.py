@@ -15,12 +15,12 @@ from conftest import Cli
 from page_data import HOSTILE, foreign, hostile_document, render, report_of, two_runs
 
 from molprof.analysis.compare import compare
-from molprof.analysis.drift.model import JunkExample
+from molprof.analysis.documents.plots import subject_of
+from molprof.analysis.documents.plots.sections import plot_sections
 from molprof.analysis.figures import Report
+from molprof.analysis.figures.drift.model import JunkExample
 from molprof.analysis.figures.model import Check, Finding
 from molprof.analysis.figures.step_times import StepTime
-from molprof.analysis.plots import subject_of
-from molprof.analysis.plots.sections import plot_sections
 from molprof.analysis.render import render as render_document
 from molprof.analysis.render.html import ROWS
 from molprof.common.document import Column, Document, Section, Table

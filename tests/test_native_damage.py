@@ -16,7 +16,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from trace_rows import load, rows
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.packets.stream import packets
+from molprof.analysis.reader.packets.stream import packets
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import TraceError
 

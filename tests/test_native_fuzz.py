@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 from test_fuzz import CORPUS, FIRST, RUNS, figures, figures_or_reason, mutated, oracle
 
-from molprof.analysis.packets.stream import packets
+from molprof.analysis.reader.packets.stream import packets
 from molprof.analysis.reports.load import ReportOptions, load_report
 from molprof.common.errors import MolprofError
 

@@ -18,10 +18,10 @@ from page_data import HOSTILE, PARTS, foreign, hostile_document, report_of, time
 
 from molprof.analysis.compare import Comparison
 from molprof.analysis.compare.parts import RECORDED_LABELS
+from molprof.analysis.documents.plots import PLOTS, NotRecordedError, draw, plot_file, plot_svg, style, subject_of
+from molprof.analysis.documents.plots.style import house_style
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.timeline import Interval
-from molprof.analysis.plots import PLOTS, NotRecordedError, draw, plot_file, plot_svg, style, subject_of
-from molprof.analysis.plots.style import house_style
 from molprof.commands import plot as plot_command
 from molprof.queries import modules
 

@@ -10,7 +10,7 @@ import tiny
 import torch
 from captures import captured, events, of, settings
 
-from molprof.analysis.drift.disagreement import text_kinds
+from molprof.analysis.figures.drift.disagreement import text_kinds
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import UsageError
 from molprof.common.manifest import from_json

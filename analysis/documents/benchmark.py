@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from molprof.analysis.bench.summary import Measured, environment_text, sdpa_key, short, short_message, summed, varying
-from molprof.analysis.plots.benchmark import plot_sections
+from molprof.analysis.documents.plots.benchmark import plot_sections
 from molprof.common.bench_records import GENERATE, OK, SCHEMA, SDPA, Results
 from molprof.common.document import Column, Document, Row, Section, Table
 from molprof.common.phases import STEP_PHASES

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import count, product
 from string import ascii_lowercase
 
-from molprof.analysis.certificate.model import Bound, Certified
 from molprof.analysis.documents.figures import Reports
 from molprof.analysis.figures import Report
+from molprof.analysis.figures.certificate.model import Bound, Certified
 from molprof.common.document import Row, Section, pairs
 from molprof.common.values import Unit, by_unit
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median_low
 from typing import Any
 
+from molprof.analysis.figures.sequence.repeats import Block, blocks
 from molprof.analysis.origin.opened import Graph, Opened, Place, Work
 from molprof.analysis.origin.tree import class_name
-from molprof.analysis.sequence.repeats import Block, blocks
 from molprof.common.document import Column, Row, Section, Table
 from molprof.common.values import counted, per, percent_text, short_name
 

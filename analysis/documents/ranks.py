@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import partial
 from statistics import median
 
+from molprof.analysis.documents.plots.ranks import CAPTION, ranks_svg
 from molprof.analysis.documents.ranks_data import PARTS, ranks_data, totals
-from molprof.analysis.plots.ranks import CAPTION, ranks_svg
 from molprof.analysis.ranks import Job
 from molprof.analysis.ranks.exchanges import Cost
 from molprof.analysis.ranks.stragglers import CAUSES, Straggler

@@ -9,13 +9,13 @@ from typing import Any
 from molprof.analysis.compare import run_labels
 from molprof.analysis.documents.certificate import certificate_sections
 from molprof.analysis.documents.figures import Reports, figure_values, report_figures, settings_section
+from molprof.analysis.documents.plots import subject_of
+from molprof.analysis.documents.plots.sections import plot_sections
 from molprof.analysis.documents.run import run_sections
 from molprof.analysis.documents.verdict import report_verdict
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import shown_tables
 from molprof.analysis.figures.model import STACK_CATEGORY, Finding
-from molprof.analysis.plots import subject_of
-from molprof.analysis.plots.sections import plot_sections
 from molprof.common.document import Cell, Column, Document, Row, Section, pairs
 from molprof.common.values import Unit, count_text, counted, per
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from molprof.analysis.documents.figures import Reports
-from molprof.analysis.drift.model import Agreement, Disagreement, Drift
 from molprof.analysis.figures import Report
+from molprof.analysis.figures.drift.model import Agreement, Disagreement, Drift
 from molprof.analysis.figures.run_model import PhaseFigures, SequenceFigures
 from molprof.common.document import Column, Row, Section
 from molprof.common.values import count_text, counted, number_text, per, percent_text, time_text

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from molprof.analysis.certificate import certify
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.catalog import TABLES
+from molprof.analysis.figures.certificate import certify
 from molprof.analysis.figures.checks import read_counts, read_devices, run_checks, trace_checks
 from molprof.analysis.figures.linking import refuse_ambiguous
 from molprof.analysis.figures.model import SCHEMA, Report, TraceFigures

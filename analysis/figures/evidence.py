@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from molprof.analysis.certificate.model import Certified, Group, Verdict, worst
+from molprof.analysis.figures.certificate.model import Certified, Group, Verdict, worst
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.work import KINDS, marked

@@ -9,8 +9,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from molprof.analysis.figures.model import Table
+from molprof.analysis.figures.sequence.repeats import blocks
 from molprof.analysis.figures.tables import TableQuery
-from molprof.analysis.sequence.repeats import blocks
 from molprof.common.values import Value
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from molprof.analysis.certificate.model import Certificate
+from molprof.analysis.figures.certificate.model import Certificate
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.timeline import TypicalStep
 from molprof.common.values import Value

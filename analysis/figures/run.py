@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from molprof.analysis.drift.blocks import Block, drift_figures
-from molprof.analysis.drift.disagreement import Token, disagreement_figures
-from molprof.analysis.drift.model import Drift
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
+from molprof.analysis.figures.drift.blocks import Block, drift_figures
+from molprof.analysis.figures.drift.disagreement import Token, disagreement_figures
+from molprof.analysis.figures.drift.model import Drift
 from molprof.analysis.figures.model import TraceFigures
 from molprof.analysis.figures.run_model import (
     BatchShapes,

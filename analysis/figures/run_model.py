@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from molprof.analysis.drift.model import Disagreement, Drift
+from molprof.analysis.figures.drift.model import Disagreement, Drift
 from molprof.analysis.figures.step_times import StepTime
 from molprof.common.machine_records import Machine
 from molprof.common.manifest import Session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from molprof.analysis.drift.model import Drift
+from molprof.analysis.figures.drift.model import Drift
 from molprof.analysis.figures.figure import Figure, of_run, without_gpu
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import PhaseFigures, Run

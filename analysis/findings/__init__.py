@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from molprof.analysis.certificate.findings import doubts_about
 from molprof.analysis.engine import Engine
+from molprof.analysis.figures.certificate.findings import doubts_about
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings import attention, copies, gpu_idle, processor, profiling, rows
 from molprof.analysis.findings.scope import read_scope

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from molprof.analysis.packets.runs import rank_key
 from molprof.analysis.reader.events import Id
+from molprof.analysis.reader.packets.runs import rank_key
 from molprof.analysis.reader.survey import Survey
 
 # What has correlation numbers, which each rank counts itself.

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
 
-from molprof.analysis.packets import chrome_text, looks_like_packets
+from molprof.analysis.reader.packets import chrome_text, looks_like_packets
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import FULL
 

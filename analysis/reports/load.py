@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from molprof.analysis.certificate import QUERIES as CERTIFICATE_QUERIES
 from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine
 from molprof.analysis.figures import Report, build_report
 from molprof.analysis.figures.catalog import QUERIES as FIGURE_QUERIES
+from molprof.analysis.figures.certificate import QUERIES as CERTIFICATE_QUERIES
 from molprof.analysis.findings import QUERIES as FINDING_QUERIES
 from molprof.analysis.findings import find_all
 from molprof.analysis.reader import TraceInfo

@@ -17,7 +17,7 @@ from molprof.commands.options import (
     write,
 )
 
-# As in molprof.analysis.plots.benchmark, which takes long to import.
+# As in molprof.analysis.documents.plots.benchmark, which takes long to import.
 KINDS = {
     "batch": "Speed by batch size, a line for each configuration.",
     "cache": "Static against dynamic KV cache, first pass and steady state.",
@@ -49,7 +49,7 @@ def show(file: Path, kind: str | None, style: str, output: Path | None, force: b
 
     results = read_results(file)
     if kind is not None:
-        from molprof.analysis.plots.benchmark import bench_figure
+        from molprof.analysis.documents.plots.benchmark import bench_figure
 
         write(bench_figure(kind, results, plot_format(output)), output)
         return

@@ -19,7 +19,7 @@ from molprof.commands.options import (
 )
 from molprof.common.files import check_output
 
-# As in molprof.analysis.plots, which takes long to import.
+# As in molprof.analysis.documents.plots, which takes long to import.
 KINDS = {
     "waterfall": "Where the difference in time to the first run lies, part by part.",
     "timeline": "What ran when in a typical step: phases, launches, GPU work.",
@@ -59,7 +59,7 @@ def command(
         raise click.UsageError("standard input (-) can be read once only")
     traces = sweeps_expanded(traces)
     check_output(output, force)
-    from molprof.analysis.plots import plot_file, subject_of
+    from molprof.analysis.documents.plots import plot_file, subject_of
     from molprof.analysis.reports.load import ReportOptions
     from molprof.analysis.reports.stored import load_compared
 

@@ -150,7 +150,7 @@ def show_ranks(
     finally:
         progress.clear()
     if style in PLOT_FORMATS:
-        from molprof.analysis.plots.ranks import ranks_figure
+        from molprof.analysis.documents.plots.ranks import ranks_figure
 
         write(ranks_figure(job, style), output)
     else:

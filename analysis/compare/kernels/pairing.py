@@ -15,7 +15,7 @@ from itertools import groupby
 
 from molprof.analysis.compare.kernels.cut import Item, Part, Strand
 from molprof.analysis.compare.kernels.read import Row
-from molprof.analysis.sequence.align import Level, align_by, gaps
+from molprof.analysis.figures.sequence.align import Level, align_by, gaps
 
 MATCHED, INSERTED, DELETED, MOVED = "matched", "inserted", "deleted", "moved"
 LEVELS = (

@@ -1,0 +1,82 @@
+"""Certificate: can the trace bear each group of figures? One line per check below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.figures.certificate import (
+    clocks,
+    cycles,
+    facts,
+    file,
+    graphs,
+    launches,
+    memory,
+    overlap,
+    ranks,
+    start,
+    steps,
+)
+from molprof.analysis.figures.certificate.model import (
+    ALL,
+    Bound,
+    Certificate,
+    Certified,
+    Doubt,
+    Facts,
+    Group,
+    combined,
+    worst,
+)
+from molprof.analysis.reader import TraceInfo
+
+__all__ = ["CHECKS", "Certificate", "certify"]
+
+CHECKS = (
+    file.CHECK,
+    launches.STARTED_LATE,
+    launches.CUT_END,
+    launches.NO_WORK,
+    launches.DROPPED,
+    launches.EARLIER_WORK,
+    overlap.CHECK,
+    graphs.CHECK,
+    steps.CHECK,
+    clocks.CHECK,
+    cycles.CHECK,
+    ranks.CHECK,
+    start.CHECK,
+    memory.CHECK,
+)
+QUERIES = (*facts.QUERIES, *(query for check in CHECKS for query in check.queries))
+
+
+def certify(engine: Engine, info: TraceInfo) -> Certificate:
+    """The certificate of the trace that `load_trace(path, engine)` described by `info`.
+
+    The package's SQL is registered already. Raises EngineError or QueryError of the trace processor.
+    """
+    known = facts.read_facts(engine)
+    doubts = [
+        replace(doubt, check=check.id, query=check.queries[0].module, sql=check.queries[0].text)
+        for check in CHECKS
+        for doubt in check.find(engine, info, known)
+    ]
+    groups = tuple(_certified(group, doubts, known) for group in ALL)
+    return Certificate(worst(doubt.verdict for doubt in doubts), groups)
+
+
+def _certified(group: Group, doubts: list[Doubt], known: Facts) -> Certified:
+    mine = tuple(doubt for doubt in doubts if doubt.group == group)
+    if not mine and group not in known.recorded:
+        return Certified(group, "not_to_be_had", "not recorded", (), ())
+    verdict = worst(doubt.verdict for doubt in mine)
+    reason = "; ".join(dict.fromkeys(doubt.reason for doubt in mine)) or None
+    bounds = combined(_bounds(mine)) if verdict == "bounded" else ()
+    return Certified(group, verdict, reason, bounds, mine)
+
+
+def _bounds(doubts: tuple[Doubt, ...]) -> Iterator[Bound]:
+    return (bound for doubt in doubts for bound in doubt.bounds)

@@ -1,0 +1,133 @@
+"""Checks: every launch has its GPU work, and all GPU work has its call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import Query, query_rows
+from molprof.analysis.figures.certificate.model import Bound, Check, Doubt, Facts, Group
+from molprof.analysis.reader import TraceInfo
+from molprof.common.values import counted
+
+_WORK = Query(
+    "certificate_launches",
+    "SELECT place, launches, in_steps, first_ts, last_ts FROM molprof_missing_work ORDER BY first_ts, place",
+)
+_TIME = Query(
+    "certificate_launches",
+    "SELECT place, device, inside_ns, outside_ns FROM molprof_missing_time ORDER BY place, device",
+)
+_CALL = Query(
+    "certificate_launches",
+    "SELECT place, kernels, calls, kernel_time_ns, first_ts FROM molprof_missing_call ORDER BY first_ts, place",
+)
+# What libkineto logs into the file when it could not keep all activities.
+_LOSSES = re.compile(
+    r"Exceeded max GPU buffer count|Dropped [1-9]\d* |stopped early\? = [1-9]|collection was stopped early"
+)
+_LOG_KEYS = ("INFO", "WARNING", "ERROR")
+
+
+def _rows(engine: Engine, query: Query, place: str) -> Iterator[dict[str, Any]]:
+    columns, rows = query_rows(engine, query)
+    return (row for values in rows if (row := dict(zip(columns, values, strict=True)))["place"] == place)
+
+
+def _missing_work(engine: Engine, info: TraceInfo, facts: Facts, place: str, text: str) -> Iterator[Doubt]:
+    for row in _rows(engine, _WORK, place):
+        launches, evidence = row["launches"], {key: value for key, value in row.items() if key != "place"}
+        reason = text.format(launches=counted(launches, "launch", "es"))
+        if not facts.kernels:
+            for group in ("gpu_work", "gpu_time", "gpu_idle", "links"):
+                yield Doubt(group, "not_to_be_had", reason, (), evidence)
+            return
+        kernels = Bound("counts.kernels", facts.kernels, facts.kernels, facts.kernels + launches)
+        yield Doubt("gpu_work", "bounded", reason, (kernels,), evidence)
+        busy, idle = [], []
+        for device in _rows(engine, _TIME, place):
+            name, (busy_ns, idle_ns) = device["device"], facts.devices[device["device"]]
+            inside_ns, outside_ns = device["inside_ns"], device["outside_ns"]
+            busy.append(Bound(f"devices.{name}.busy_ns", busy_ns, busy_ns, busy_ns + inside_ns + outside_ns))
+            idle.append(Bound(f"devices.{name}.idle_ns", idle_ns - inside_ns, idle_ns, idle_ns + outside_ns))
+        yield Doubt("gpu_time", "bounded", reason, tuple(busy), evidence)
+        yield Doubt("gpu_idle", "bounded", reason, tuple(idle), evidence)
+        without = facts.launches_without_work
+        bound = Bound("counts.launches_without_gpu_work", without - launches, without, without)
+        yield Doubt("links", "bounded", reason, (bound,), evidence)
+        if row["in_steps"] and facts.steps:
+            yield Doubt("steps", "bounded", reason, (facts.per_step(more=row["in_steps"]),), evidence)
+
+
+def _dropped(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+    yield from _missing_work(engine, info, facts, "middle", "{launches} between others without GPU work: dropped")
+    for row in _rows(engine, _CALL, "later"):
+        reason = f"{counted(row['kernels'], 'kernel')} without recorded call: dropped"
+        evidence = {key: value for key, value in row.items() if key != "place"}
+        calls = Bound("counts.launches", facts.launches, facts.launches, facts.launches + row["calls"])
+        yield Doubt("launches", "bounded", reason, (calls,), evidence)
+        orphans = facts.kernels - facts.linked_kernels
+        kernels = Bound("counts.kernels_without_call", orphans - row["kernels"], orphans, orphans)
+        yield Doubt("links", "bounded", reason, (kernels,), evidence)
+        if facts.steps:
+            yield Doubt("steps", "bounded", reason, (facts.per_step(more=row["kernels"]),), evidence)
+    if lines := _losses(info):
+        kernels = Bound("counts.kernels", facts.kernels, facts.kernels, None)
+        evidence = {"log": lines[0]}
+        yield Doubt("gpu_work", "bounded", "the profiler's log says that it dropped activities", (kernels,), evidence)
+
+
+def _losses(info: TraceInfo) -> list[str]:
+    logs = [info.keys.get(key) for key in _LOG_KEYS]
+    lines = [line for log in logs if isinstance(log, list) for line in log if isinstance(line, str)]
+    return [line for line in lines if _LOSSES.search(line)]
+
+
+def _no_calls(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+    for row in _rows(engine, _CALL, "start"):
+        evidence = {key: value for key, value in row.items() if key != "place"}
+        reason = f"{counted(row['kernels'], 'kernel')} launched before the recording"
+        kernels = Bound("counts.kernels", facts.kernels - row["kernels"], facts.kernels, facts.kernels)
+        time_ns = facts.kernel_time_ns
+        yield Doubt("gpu_work", "bounded", reason, (kernels,), evidence)
+        bound = Bound("counts.kernel_time_ns", time_ns - row["kernel_time_ns"], time_ns, time_ns)
+        yield Doubt("gpu_time", "bounded", reason, (bound,), evidence)
+    for row in _rows(engine, _CALL, "unnumbered"):
+        evidence = {key: value for key, value in row.items() if key != "place"}
+        reason = f"{counted(row['kernels'], 'kernel')} without correlation number"
+        for group in ("links", "steps", "graphs"):
+            if group in facts.recorded:
+                yield Doubt(group, "not_to_be_had", reason, (), evidence)
+    for row in _rows(engine, _CALL, "all"):
+        evidence = {key: value for key, value in row.items() if key != "place"}
+        known = facts.launches + facts.graph_launches
+        reason = "no GPU work has the number of a recorded call" if known else "no launch calls are recorded"
+        groups: tuple[Group, ...] = ("links", "steps") if known else ("launches", "links", "steps")
+        for group in groups:
+            if group != "steps" or facts.steps:
+                yield Doubt(group, "not_to_be_had", reason, (), evidence)
+
+
+STARTED_LATE = Check(
+    "started_late",
+    "the first launches have GPU work",
+    (_WORK, _TIME),
+    partial(_missing_work, place="start", text="{launches} at the start without GPU work: recorded too late"),
+)
+CUT_END = Check(
+    "cut_end",
+    "the last launches have GPU work",
+    (_WORK, _TIME),
+    partial(_missing_work, place="end", text="{launches} at the end without GPU work: recording cut"),
+)
+NO_WORK = Check(
+    "no_work",
+    "launches have GPU work at all",
+    (_WORK, _TIME),
+    partial(_missing_work, place="all", text="{launches}, all without GPU work"),
+)
+DROPPED = Check("dropped", "no activities were dropped", (_WORK, _CALL), _dropped)
+EARLIER_WORK = Check("earlier_work", "GPU work has its call", (_CALL,), _no_calls)
