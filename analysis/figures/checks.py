@@ -63,7 +63,6 @@ def read_devices(engine: Engine) -> dict[str, DeviceTime]:
 
 
 def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
-    """Checks of any trace."""
     events = sum(
         count for category, count in trace.events_by_category.items() if trace.stacks or category != STACK_CATEGORY
     )
@@ -79,7 +78,6 @@ def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
 
 
 def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...]:
-    """Checks of a captured run."""
     gpu, tokens, bound = (query_row(engine, query) for query in (_GPU, _TOKENS, _BOUND))
     made = run.generated_tokens
     unfinished = "tokens in the manifest = tokens of unfinished rows, summed over steps"

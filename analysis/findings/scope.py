@@ -74,7 +74,6 @@ class Scope:
 
     @property
     def recorded_text(self) -> str:
-        """The stretches with their name."""
         return f"{'the whole trace' if self.run is None else 'the recorded steps'}, {time_text(self.recorded_ns)}"
 
     @property
