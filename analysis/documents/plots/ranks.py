@@ -14,7 +14,6 @@ from molprof.analysis.documents.plots.output import figure_bytes, figure_svg
 from molprof.analysis.ranks import Job
 from molprof.common.values import time_text
 
-CAPTION = "What each rank did when, on one clock"
 # Columns of the picture; each shows what takes most of it.
 _SLOTS = 900
 _ROWS = 64
