@@ -84,7 +84,6 @@ def _notes(result: Summed, region: str, labels: tuple[str, str]) -> Iterator[str
 
 
 def _sum(result: Summed, labels: tuple[str, str]) -> Table:
-    """The parts, and their total."""
     counts = Counter(map(part_of, result.pairing.changes))
     rows: list[Row] = [
         (

@@ -221,7 +221,6 @@ def _files(job: Job) -> Table:
 
 
 def _summary(job: Job) -> Iterator[str]:
-    """Where the time of all ranks went, and who held up the others."""
     found = [totals(job, rank.rank) for rank in job.ranks]
     wall = sum(item["wall_ns"] for item in found)
     if wall:

@@ -41,7 +41,6 @@ class _View:
 
 
 def render(document: Document) -> str:
-    """The document as a page."""
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,

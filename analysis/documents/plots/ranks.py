@@ -26,13 +26,11 @@ _LOOKS = (
 
 
 def ranks_figure(job: Job, form: str) -> bytes:
-    """The timeline as a file in one of `output.FORMATS`."""
     with style.house_style():
         return figure_bytes(draw(job), form)
 
 
 def ranks_svg(job: Job) -> str:
-    """The timeline as an element for a page."""
     with style.house_style():
         return figure_svg(draw(job), "ranks-")
 
