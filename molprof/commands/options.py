@@ -233,8 +233,7 @@ def note(text: str) -> None:
 def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
     """The paths, with the folder or index of a sweep replaced by its traces; a remark for each trace that is missing.
 
-    Raises:
-        UsageError, TraceError: a sweep without traces, or whose index is damaged; standard input twice.
+    Raises UsageError or TraceError for a sweep without traces, a damaged index, and standard input twice.
     """
     if sum(str(path) == "-" for path in paths) > 1:
         raise click.UsageError("standard input (-) can be read once only")
