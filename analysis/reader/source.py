@@ -17,9 +17,9 @@ from typing import Any, BinaryIO
 from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
 
 from molprof.analysis.reader.info import STDIN
-from molprof.analysis.reader.packets import chrome_text, looks_like_packets
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import FULL
+from molprof.common.packets import chrome_text, looks_like_packets
 from molprof.common.zstandard import zstd
 
 _HEAD_BYTES = 64
