@@ -17,8 +17,8 @@ from molprof.analysis.figures import Report, build_report
 from molprof.analysis.findings import find_all
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import STACK_CATEGORY
+from molprof.analysis.reader.info import STDIN
 from molprof.analysis.reader.open import open_trace, wrong_value
-from molprof.analysis.reader.source import STDIN
 from molprof.analysis.reports.cache import decode_report, encode_report, read_report, report_key, write_report
 from molprof.common import errors
 from molprof.common.copied import can_copy
