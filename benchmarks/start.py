@@ -48,8 +48,8 @@ COMMANDS = (
     Command("--help", 0.1, 0.1),
     Command("report traces/cpu-qwen.json.gz", 0.6, 0.15),
     Command(f"compare {' '.join(FOUR)}", 1.0),
-    Command("query launches traces/cpu-qwen.json.gz"),
-    Command("query steps traces/cpu-qwen.json.gz"),
+    Command("query launches traces/cpu-qwen.json.gz", None, 0.2),
+    Command("query steps traces/cpu-qwen.json.gz", None, 0.2),
 )
 
 
