@@ -14,16 +14,15 @@ import pytest
 import shown
 from records import DECODING, PROCESSORS, SCHEMA, Costs, CostSettings, Ways, WaySettings, read_record, write_record
 from results_folder import environment
-from test_bare import bare_environment
 from tiny import loaded
 
 from molprof.common.errors import TraceError
-from molprof.profiler.molecules.prompts import Prompt, short_molecules
+from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import split_atoms
 from molprof.profiler.molecules.template import prompt_text
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-SHORTEST = sorted(short_molecules(100), key=len)[:2]
+FEW_ATOMS = ["CO", "C"]
 ASKED = CostSettings(None, 2, 2, 2, "float32")
 
 
@@ -31,7 +30,7 @@ ASKED = CostSettings(None, 2, 2, 2, "float32")
 def costs() -> Costs:
     """Of a random tiny model."""
     options = argparse.Namespace(only="none,grammar,qwen", batch_size=2, rounds=2, max_new_tokens=None)
-    prompts = [Prompt(line, "", prompt_text(item), split_atoms(item)) for line, item in enumerate(SHORTEST)]
+    prompts = [Prompt(line, "", prompt_text(item), split_atoms(item)) for line, item in enumerate(FEW_ATOMS)]
     found, left_out = processors.measure(loaded("llama"), prompts, options)
     return Costs(SCHEMA, PROCESSORS, "2026-11-22", environment(None), ASKED, {"llama": found}, {"llama": left_out})
 
@@ -62,14 +61,9 @@ def test_their_tables_need_no_torch(costs: Costs, tmp_path: Path) -> None:
     assert "bonds that can be measured" in done.stdout
 
 
-def test_measuring_needs_nothing_but_what_recording_needs(tmp_path: Path) -> None:
-    code = "import gpu, processors, decoding, overhead"
-    subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, env=bare_environment(tmp_path), check=True)
-
-
 def test_ways_of_decoding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(decoding, "load", lambda settings: loaded(settings.model))
-    monkeypatch.setattr(decoding, "short_molecules", lambda count: SHORTEST)
+    monkeypatch.setattr(decoding, "short_molecules", lambda count: FEW_ATOMS)
     for kv_cache, plain in (("dynamic", []), ("static", ["step by step"])):
         options = argparse.Namespace(
             size=None, device="cpu", dtype="float32", count=2, batch_size=2, kv_cache=kv_cache, repeats=1,
