@@ -19,13 +19,14 @@ from test_vectorized import Operators
 from tiny import ids, loaded, table
 
 from molprof.common.errors import UsageError
+from molprof.profiler.molecules.conformers import built_in_conformers
 from molprof.profiler.molecules.kinds import check, classify
 from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.molecules.smiles import Molecule, molecule
 from molprof.profiler.molecules.template import build_template, conformer_text
 from molprof.profiler.processors import make_processor
 from molprof.profiler.processors.automaton_batch import AutomatonBatch, fused_step
-from training.corpus import Sample, conformer
+from training.corpus import Sample
 
 PROMPT_WIDTH = 3
 TOKENIZERS = ("qwen", "llama")
@@ -51,11 +52,13 @@ def allowed(batch: AutomatonBatch, at: Sequence[int] | np.ndarray) -> set[int]:
 
 def accepts(tokenizer: str, batch: AutomatonBatch, row: int, text: str) -> bool:
     """Whether the tokenizer's own cut of a text, and the end token after it, is a way through a row's tables."""
-    at = batch._tables.first[row]
+    tables = batch._tables
+    columns = tables.columns.tolist()
+    at = tables.first[row]
     for token in [*ids(tokenizer, text), loaded(tokenizer).target.eos]:
-        if token not in allowed(batch, at):
+        if token not in columns or not np.isfinite(tables.bias[at[1], columns.index(token)]):
             return False
-        at = batch._tables.moves[at[0], batch._tables.classes[token]]
+        at = tables.moves[at[0], tables.classes[token]]
     return True
 
 
@@ -72,15 +75,9 @@ def molecules() -> list[Molecule]:
     return [*packaged, *(molecule(smiles) for smiles in others)]
 
 
-@functools.cache
-def conformers() -> list[Sample]:
-    found = [conformer(prompt.molecule.smiles, 7) for prompt in read_prompts(None, 64).prompts if prompt.molecule]
-    return [sample for sample in found if sample is not None]
-
-
 @pytest.mark.parametrize(("tokenizer", "processor"), BOTH)
 def test_real_conformers_are_accepted_as_the_tokenizer_cuts_them(tokenizer: str, processor: str) -> None:
-    samples = conformers()
+    samples = [Sample(item.molecule, item.positions) for item in built_in_conformers().conformers]
     assert len(samples) >= 60
     batch = start(tokenizer, processor, [sample.molecule for sample in samples])
     for row, sample in enumerate(samples):

@@ -22,9 +22,9 @@ from tiny import Script, loaded, tokenizer
 
 from molprof.analysis.reports.load import load_report
 from molprof.cli import cli
-from molprof.commands import capture as capture_command
 from molprof.common.errors import MissingExtraError
 from molprof.common.manifest import from_json
+from molprof.common.threads import _SLEEPING
 from molprof.profiler.molecules import prompts as prompts_module
 from molprof.profiler.molecules.conformers import read_conformers
 from molprof.profiler.molecules.kinds import check, complete, judge
@@ -179,7 +179,8 @@ def test_a_molecule_of_plain_text_is_not_unchecked(no_rdkit: None) -> None:
 def test_real_captures_are_the_same(tmp_path: Path, bare: Bare, monkeypatch: pytest.MonkeyPatch) -> None:
     built_in = prompts_module._built_in()
     monkeypatch.setattr(prompts_module, "_built_in", lambda: ["CO", *built_in])
-    monkeypatch.setattr(capture_command, "let_threads_sleep", lambda: None)  # it would outlive this test
+    for name, value in _SLEEPING.items():
+        monkeypatch.setenv(name, value)  # the command would, for good
     for name in ("llama", "qwen"):
         tokenizer(name)  # converted once, for both processes
     for name, asked in CAPTURES.items():
