@@ -10,7 +10,7 @@
 
 INCLUDE PERFETTO MODULE molprof.certificate_calls;
 
-INCLUDE PERFETTO MODULE molprof.gpu_work;
+INCLUDE PERFETTO MODULE molprof.launches;
 
 INCLUDE PERFETTO MODULE molprof.work_calls;
 
@@ -40,21 +40,20 @@ WITH
       sync.id,
       sync.upid,
       sync.ts_end,
-      MAX(work.ts + work.dur) AS work_end,
-      MIN(work.device) AS first_device,
-      MAX(work.device) AS last_device
+      MAX(started.ts_end) AS work_end,
+      MIN(started.device) AS first_device,
+      MAX(started.device) AS last_device,
+      MAX(started.many_devices) AS many_devices
     FROM sync
     -- In this order, the engine searches the calls between two syncs.
     CROSS JOIN molprof_checked_call AS call
-    CROSS JOIN molprof_gpu_work_call AS link
-    CROSS JOIN molprof_gpu_work AS work
+    CROSS JOIN _molprof_started AS started
     WHERE
       call.ts >= sync.last_ts
       AND call.ts < sync.ts
       AND call.ts_end <= sync.ts
       AND call.upid = sync.upid
-      AND link.call_id = call.id
-      AND work.id = link.work_id
+      AND started.call_id = call.id
     GROUP BY
       sync.id
   ),
@@ -65,7 +64,7 @@ WITH
     GROUP BY
       upid
     HAVING
-      MIN(first_device) = MAX(last_device)
+      MIN(first_device) = MAX(last_device) AND NOT MAX(many_devices)
   )
 SELECT
   last.id,

@@ -159,7 +159,7 @@ WITH
       device,
       MIN(ts) AS ts,
       MAX(ts_end) AS ts_end
-    FROM molprof_device_work
+    FROM _molprof_device_start
     GROUP BY
       device
   )
@@ -169,7 +169,7 @@ SELECT
   (
     SELECT
       IFNULL(SUM(MAX(0, idle.ts + idle.dur - MAX(idle.ts, missing.first_ts))), 0)
-    FROM molprof_device_idle AS idle
+    FROM _molprof_device_gap AS idle
     WHERE
       idle.device = device.device
   ) AS inside_ns,
