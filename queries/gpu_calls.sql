@@ -8,8 +8,34 @@
 
 INCLUDE PERFETTO MODULE molprof.process_ranks;
 
+-- The calls with their tracks.
+CREATE PERFETTO TABLE _molprof_call AS
+SELECT
+  slice.id,
+  slice.ts,
+  slice.dur,
+  slice.name,
+  CASE
+    WHEN slice.name GLOB '*Launch*Kernel*' THEN 'launch'
+    WHEN slice.name GLOB '*GraphLaunch*' THEN 'graph_launch'
+  END AS kind,
+  EXTRACT_ARG(slice.arg_set_id, 'args.correlation') AS correlation,
+  -- A join would be made for each row of every trace.
+  IIF(
+    (SELECT COUNT() FROM molprof_track_rank) > 0,
+    (SELECT rank FROM molprof_track_rank WHERE track_id = slice.track_id),
+    NULL
+  ) AS rank,
+  slice.track_id
+FROM slice
+WHERE
+  slice.category IN ('cuda_runtime', 'cuda_driver')
+ORDER BY
+  slice.ts,
+  slice.id;
+
 -- One row per slice of category cuda_runtime or cuda_driver (HIP traces use the same), in order of start.
-CREATE PERFETTO TABLE molprof_gpu_call(
+CREATE PERFETTO VIEW molprof_gpu_call(
   -- The slice.
   id JOINID(slice.id),
   -- Start, ns since the trace's earliest event.
@@ -27,24 +53,11 @@ CREATE PERFETTO TABLE molprof_gpu_call(
 )
 AS
 SELECT
-  slice.id,
-  slice.ts,
-  slice.dur,
-  slice.name,
-  CASE
-    WHEN slice.name GLOB '*Launch*Kernel*' THEN 'launch'
-    WHEN slice.name GLOB '*GraphLaunch*' THEN 'graph_launch'
-  END AS kind,
-  EXTRACT_ARG(slice.arg_set_id, 'args.correlation') AS correlation,
-  -- A join would be made for each row of every trace.
-  IIF(
-    (SELECT COUNT() FROM molprof_track_rank) > 0,
-    (SELECT rank FROM molprof_track_rank WHERE track_id = slice.track_id),
-    NULL
-  ) AS rank
-FROM slice
-WHERE
-  slice.category IN ('cuda_runtime', 'cuda_driver')
-ORDER BY
-  slice.ts,
-  slice.id;
+  id,
+  ts,
+  dur,
+  name,
+  kind,
+  correlation,
+  rank
+FROM _molprof_call;
