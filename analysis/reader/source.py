@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 
 from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
 
-from molprof.analysis.reader.packets import chrome_text, looks_like_packets
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import FULL
+from molprof.common.packets import chrome_text, looks_like_packets
 
 if sys.version_info >= (3, 14):
     from compression import zstd
