@@ -178,7 +178,8 @@ FROM (
 ) AS slice
 LEFT JOIN _molprof_numbered_call AS call
   ON call.correlation = slice.correlation
-  AND call.rank = IFNULL(slice.rank, -1)
+  -- The sign keeps the engine from searching for two columns.
+  AND +call.rank = IFNULL(slice.rank, -1)
   AND (
     (SELECT COUNT() FROM _molprof_shared_number) = 0
     OR (
