@@ -10,9 +10,11 @@
 
 INCLUDE PERFETTO MODULE molprof.certificate_calls;
 
-INCLUDE PERFETTO MODULE molprof.launches;
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.launches;
 
 -- Device syncs with the last GPU work that they waited for: of launches that ended between the sync before and this one.
 -- Only of processes whose work is on one device: a device sync waits for the current one, whose number is not recorded.

@@ -13,13 +13,13 @@ INCLUDE PERFETTO MODULE molprof.devices;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
 INCLUDE PERFETTO MODULE molprof.launches;
 
 INCLUDE PERFETTO MODULE molprof.process_ranks;
 
 INCLUDE PERFETTO MODULE molprof.step_placement;
-
-INCLUDE PERFETTO MODULE molprof.work_calls;
 
 -- Launches while a capture is open in their process.
 CREATE PERFETTO TABLE _molprof_captured_launch AS

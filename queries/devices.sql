@@ -5,7 +5,7 @@
 --   FROM molprof_device
 --   ORDER BY device;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
+INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 -- Work of each device in order of start.
 CREATE PERFETTO TABLE _molprof_device_start AS

@@ -8,8 +8,18 @@
 
 INCLUDE PERFETTO MODULE molprof.process_ranks;
 
--- The calls with their tracks.
-CREATE PERFETTO TABLE _molprof_call AS
+-- The calls with their tracks. With types, so that text in place of a number is refused.
+CREATE PERFETTO TABLE _molprof_call(
+  id JOINID(slice.id),
+  ts TIMESTAMP,
+  dur DURATION,
+  name STRING,
+  kind STRING,
+  correlation LONG,
+  rank LONG,
+  track_id JOINID(track.id)
+)
+AS
 SELECT
   slice.id,
   slice.ts,

@@ -14,8 +14,6 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
-
 -- Work of graph launches, and how much of the graph ended before it.
 CREATE PERFETTO TABLE _molprof_graph_work AS
 WITH

@@ -13,7 +13,7 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
+INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 -- One row per host sync, in order of start.
 CREATE PERFETTO TABLE molprof_host_sync(

@@ -29,9 +29,9 @@ INCLUDE PERFETTO MODULE molprof.devices;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
-INCLUDE PERFETTO MODULE molprof.host_syncs;
+INCLUDE PERFETTO MODULE molprof.gpu_work;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
+INCLUDE PERFETTO MODULE molprof.host_syncs;
 
 -- When the work of each device was queued, in order. Nothing was queued in a gap if as much work was queued by then as
 -- had begun: if the time in the row of the work that ends the gap is later than the gap's start.

@@ -7,9 +7,9 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
-INCLUDE PERFETTO MODULE molprof.operation_totals;
+INCLUDE PERFETTO MODULE molprof.gpu_work;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
+INCLUDE PERFETTO MODULE molprof.operation_totals;
 
 -- What each call started, in order of call.
 CREATE PERFETTO TABLE _molprof_started AS

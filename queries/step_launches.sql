@@ -9,6 +9,8 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
 INCLUDE PERFETTO MODULE molprof.host_syncs;
 
 INCLUDE PERFETTO MODULE molprof.launches;
@@ -18,8 +20,6 @@ INCLUDE PERFETTO MODULE molprof.operators;
 INCLUDE PERFETTO MODULE molprof.step_placement;
 
 INCLUDE PERFETTO MODULE molprof.steps;
-
-INCLUDE PERFETTO MODULE molprof.work_calls;
 
 -- One row per step, in order of start, then one for what is outside any step (step_id null). Empty for a trace without
 -- steps. Without recorded GPU calls and GPU work, their figures are null.

@@ -10,6 +10,8 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
 INCLUDE PERFETTO MODULE molprof.host_syncs;
 
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
@@ -21,8 +23,6 @@ INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.step_placement;
 
 INCLUDE PERFETTO MODULE molprof.steps;
-
-INCLUDE PERFETTO MODULE molprof.work_calls;
 
 -- The step; no row without recorded steps.
 CREATE PERFETTO TABLE molprof_typical_step(
