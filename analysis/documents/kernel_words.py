@@ -59,11 +59,7 @@ def region_words(part: Part, region: str) -> str:
 def _total(result: Summed, labels: tuple[str, str]) -> str:
     first_ns, other_ns = result.pairing.first.span_ns, result.pairing.other.span_ns
     ratio = f", {factor_text(other_ns / first_ns)}" if first_ns else ""
-    counts = {
-        "inserted": result.whole.counts[INSERTED],
-        "deleted": result.whole.counts[DELETED],
-        "moved": result.whole.counts[MOVED],
-    }
+    counts = {kind: result.whole.counts[kind] for kind in (INSERTED, DELETED, MOVED)}
     parts = sorted(
         (part for part, ns in result.whole.parts.items() if ns), key=lambda part: -abs(result.whole.parts[part])
     )

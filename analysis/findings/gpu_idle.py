@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row
+from molprof.analysis.figures.certificate.model import Group
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings.operators import inside_ns
 from molprof.analysis.findings.scope import LEAST_GAIN, Rule, Scope
@@ -219,6 +220,7 @@ def _graphs(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Fin
     )
 
 
-LAUNCH_BOUND = Rule(("launch_bound",), _launch_bound, (_SUMS, _GAPS))
-GPU_IDLE = Rule(("gpu_idle",), _idle)
-GRAPHS = Rule(("graphs_unused", "graphs_broken"), _graphs, (_GRAPHS_OF_RUN, _GRAPHS_OF_STEPS))
+_OF_GRAPHS: tuple[Group, ...] = ("gpu_idle", "links", "steps", "graphs")
+LAUNCH_BOUND = Rule({"launch_bound": ("gpu_idle", "links")}, _launch_bound, (_SUMS, _GAPS))
+GPU_IDLE = Rule({"gpu_idle": ("gpu_idle",)}, _idle)
+GRAPHS = Rule({"graphs_unused": _OF_GRAPHS, "graphs_broken": _OF_GRAPHS}, _graphs, (_GRAPHS_OF_RUN, _GRAPHS_OF_STEPS))

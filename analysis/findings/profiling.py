@@ -71,5 +71,5 @@ def _profiler_cost(engine: Engine, report: Report, scope: Scope | None) -> Itera
     )
 
 
-COMPILING = Rule(("compiling",), _compiling)
-PROFILER_COST = Rule(("profiler_cost",), _profiler_cost)
+COMPILING = Rule({"compiling": ("host_time",)}, _compiling)
+PROFILER_COST = Rule({"profiler_cost": ("host_time",)}, _profiler_cost)

@@ -8,11 +8,12 @@ represent all of their kind. A foreign trace has one clock: gains are ratios of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
+from molprof.analysis.figures.certificate.model import Group
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.findings.operators import Stretches, joined, length_ns, union_inside_ns
@@ -129,7 +130,8 @@ class Scope:
 class Rule:
     """What a rule can find, and how: `find` yields findings that have evidence."""
 
-    ids: tuple[str, ...]
+    # By id of the finding, the groups of figures behind its evidence and gain; none: the manifest alone.
+    rests_on: Mapping[str, tuple[Group, ...]]
     find: Callable[[Engine, Report, Scope | None], Iterator[Finding]]  # scope: None where no time is recorded
     queries: tuple[Query, ...] = ()  # except those that depend on the trace
 
