@@ -145,5 +145,6 @@ def _masked(engine: Engine, report: Report, scope: Scope) -> Iterator[Finding]:
 RULE = Rule(
     {"attention_small": ("gpu_work", "gpu_time"), "mask_rules_out_flash": ("gpu_work", "gpu_time")},
     _find,
-    (_ALL, _OF_STEPS),
+    (_ALL,),
+    (_OF_STEPS,),
 )

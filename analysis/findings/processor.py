@@ -193,6 +193,6 @@ def _templates(engine: Engine, report: Report, scope: Scope | None) -> Iterator[
 RULE = Rule(
     {"processor_share": ("host_time",), "row_masking": ("host_time",), "processor_syncs": ("host_time", "gpu_idle")},
     _find,
-    (_LOOP,),
+    run_queries=(_LOOP,),
 )
 TEMPLATES = Rule({"templates": ()}, _templates)
