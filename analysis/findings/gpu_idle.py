@@ -9,7 +9,6 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row
 from molprof.analysis.figures.certificate.model import Group
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.findings.operators import inside_ns
 from molprof.analysis.findings.scope import LEAST_GAIN, Rule, Scope
 from molprof.common.values import count_text, counted, number_text, percent_text, time_text
 
@@ -92,7 +91,7 @@ def launch_gaps(engine: Engine, scope: Scope, phase: str | None = None) -> Launc
         sums = query_row(engine, _SUMS)
         return LaunchGaps(sums["count"], sums["time_ns"], scope.idle_part(sums["time_ns"]))
     columns = engine.query(_GAPS.text)
-    inside = inside_ns(columns["ts"], columns["ts_end"], scope.stretches)
+    inside = scope.stretches.covered(columns["ts"], columns["ts_end"])
     if phase is not None:
         inside = inside[columns["phase"] == phase]
     time_ns = int(inside.sum())

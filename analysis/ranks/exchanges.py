@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from molprof.analysis.figures.union import Union
 from molprof.analysis.ranks.clocks import JOINT, Clocks
 from molprof.analysis.ranks.match import Exchange, member_count
-from molprof.analysis.ranks.union import Union
 from molprof.common.values import Range
 
 
