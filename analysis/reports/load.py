@@ -17,13 +17,14 @@ from molprof.analysis.figures import Report, build_report
 from molprof.analysis.findings import find_all
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import STACK_CATEGORY
+from molprof.analysis.reader.info import STDIN
 from molprof.analysis.reader.open import open_trace, wrong_value
-from molprof.analysis.reader.source import STDIN
 from molprof.analysis.reports.cache import decode_report, encode_report, read_report, report_key, write_report
 from molprof.common import errors
+from molprof.common.copied import can_copy
 from molprof.common.errors import MolprofError
 from molprof.common.memory import available_bytes, processors, resident_bytes
-from molprof.common.served import Served, answer
+from molprof.common.served import Copied, Served, answer
 from molprof.queries import PACKAGE, included, modules
 
 # Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves.
@@ -128,7 +129,7 @@ def _shared_out(paths: Sequence[Path], workers: int, options: ReportOptions) -> 
     left = deque(path for path in paths if str(path) != STDIN)
     found: dict[Path, Report | MolprofError] = {}
 
-    def read(path: Path, served: Served | None) -> None:
+    def read(path: Path, served: Served | Copied | None) -> None:
         try:
             if served is None:
                 found[path] = load_report(path, options)
@@ -137,7 +138,7 @@ def _shared_out(paths: Sequence[Path], workers: int, options: ReportOptions) -> 
         except MolprofError as error:
             found[path] = error
 
-    def work(served: Served | None) -> None:
+    def work(served: Served | Copied | None) -> None:
         while True:
             try:
                 path = left.popleft()
@@ -145,7 +146,9 @@ def _shared_out(paths: Sequence[Path], workers: int, options: ReportOptions) -> 
                 return
             read(path, served)
 
-    others = [Served(SERVE, SERVE_HINT) for _ in range(workers - 1)]
+    others: list[Served | Copied] = []
+    for _ in range(workers - 1):
+        others.append(Copied(_served, SERVE_HINT) if can_copy() else Served(SERVE, SERVE_HINT))
     with ThreadPoolExecutor(max_workers=workers) as pool:
         try:
             waiting = [pool.submit(work, served) for served in others]
