@@ -30,7 +30,11 @@ JOIN molprof_gpu_call AS call ON call.id = link.call_id AND call.kind = 'launch'
 """
 _CHOSEN = f"WHERE gap.cause = 'cpu_busy' AND gap.dur <= {LONGEST_GAP_NS}"
 # In a foreign trace all gaps lie in the recorded time.
-_SUMS = Query("idle_causes", f"SELECT COUNT() AS count, IFNULL(SUM(gap.dur), 0) AS time_ns {_GAP} {_CHOSEN}")
+_SUMS = Query(
+    "idle_causes",
+    "INCLUDE PERFETTO MODULE molprof.work_calls;\n"
+    f"SELECT COUNT() AS count, IFNULL(SUM(gap.dur), 0) AS time_ns {_GAP} {_CHOSEN}",
+)
 _GAPS = Query(
     "idle_causes",
     f"""
@@ -62,13 +66,13 @@ WHERE phase = 'forward'
 _GRAPHS_OF_STEPS = Query(
     "step_launches",
     """
+INCLUDE PERFETTO MODULE molprof.work_calls;
 SELECT SUM(steps) AS steps, SUM(launches) AS launches, SUM(graph_launches) AS graph_launches,
-  (SELECT COUNT() FROM molprof_gpu_work_call AS link
-   JOIN molprof_gpu_call AS call ON call.id = link.call_id
-   JOIN molprof_gpu_work AS work ON work.id = link.work_id
-   JOIN molprof_call_step AS place ON place.id = link.call_id
-   JOIN molprof_any_step AS step ON step.id = place.step_id
-   WHERE call.kind = 'graph_launch' AND work.category = 'kernel' AND step.kind IN ('decode', 'mixed')) AS graph_kernels,
+  (SELECT IFNULL(SUM(started.kernels), 0) FROM molprof_gpu_call AS call
+   CROSS JOIN molprof_call_work AS started ON started.call_id = call.id
+   CROSS JOIN molprof_call_step AS place ON place.id = call.id
+   CROSS JOIN molprof_any_step AS step ON step.id = place.step_id
+   WHERE call.kind = 'graph_launch' AND step.kind IN ('decode', 'mixed')) AS graph_kernels,
   SUM(kernels) AS kernels
 FROM molprof_step_launch_summary
 WHERE kind IN ('decode', 'mixed')
