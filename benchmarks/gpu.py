@@ -62,14 +62,12 @@ class Results:
             self._known = found
 
     def done(self, part: str) -> set[str]:
-        """Names of the steps that ended well."""
         return {step["name"] for step in self.steps(part) if step["state"] == "done"}
 
     def steps(self, part: str) -> list[dict[str, Any]]:
         return self._known["parts"].get(part, {}).get("steps", [])
 
     def unpack(self, part: str, into: Path) -> None:
-        """The files of the part so far."""
         if (path := self._tar(part)).exists():
             with tarfile.open(path) as tar:
                 tar.extractall(into, filter="data")

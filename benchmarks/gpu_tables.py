@@ -59,7 +59,6 @@ class Gpu:
         return read_record(path, kind) if path.exists() else None
 
     def records(self, name: str, kind: type[_T]) -> list[_T]:
-        """The records of all presets that have one."""
         found = (self.record(f"{name}-{preset}.json", kind) for preset in MODELS)
         return [record for record in found if record is not None]
 
@@ -90,7 +89,6 @@ def _constrained(name: str, report: Report) -> bool:
 
 
 def _figure(report: Report, name: str) -> float | None:
-    """A figure of a report by its id."""
     value = COMPARED[name].value(report)
     assert not isinstance(value, str)
     return value

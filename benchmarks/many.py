@@ -77,6 +77,7 @@ def main() -> None:
     made.add_argument("--count", type=int, default=1000)
     made.add_argument("--interrupt", type=float, default=60, help="seconds after which the first run is interrupted")
     options = made.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it, and its children
     print(environment())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

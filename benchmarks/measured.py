@@ -55,7 +55,6 @@ def pages(root: Path) -> dict[Path, str]:
 
 
 def main(root: Path = ROOT) -> None:
-    """Write the pages."""
     for path, text in pages(root).items():
         with replacing(path) as part:
             part.write_text(text, encoding="utf-8")

@@ -220,9 +220,7 @@ def _bring(stage: Path, root: Path) -> int:
     """Make the folders of `root` what those of `stage` are; the number of files that changed."""
     changed = 0
     for folder in FOLDERS:
-        made, there = (
-            {path.relative_to(at) for path in (at / folder).rglob("*") if path.is_file()} for at in (stage, root)
-        )
+        made, there = (_files(at, folder) for at in (stage, root))
         for name in sorted(made):
             target = root / name
             if _same(stage / name, target):

@@ -171,7 +171,6 @@ def processor_ratio(cost: Cost) -> float:
 
 
 def way_tables(record: Ways) -> str:
-    """Every way of decoding in one table."""
     asked = record.settings
     head = (
         f"{_work(asked)}, {asked.kv_cache} cache, greedy, "

@@ -66,7 +66,6 @@ def installed(folder: Path, python: str, asked: list[str], wheel: Path, options:
 
 
 def shown(python: str) -> str:
-    """The versions in an environment."""
     code = (
         "import platform, sys; from importlib.metadata import version; "
         "print(*(f'{name} {version(name)},' for name in sys.argv[1:]), 'Python', platform.python_version())"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 # Mean unprofiled time of a decode step without a processor, which pairs.py measures first.
@@ -31,31 +32,8 @@ class Waiting:
         return scores
 
 
-def one(target: Any) -> Waiting:
-    """Does not wait."""
-    return Waiting("one")
-
-
-def another(target: Any) -> Waiting:
-    """The same under another name."""
-    return Waiting("another")
-
-
-def sleep_1(target: Any) -> Waiting:
-    return Waiting("sleep_1")
-
-
-def sleep_3(target: Any) -> Waiting:
-    return Waiting("sleep_3")
-
-
-def sleep_10(target: Any) -> Waiting:
-    return Waiting("sleep_10")
-
-
-def spin_3(target: Any) -> Waiting:
-    return Waiting("spin_3")
-
-
-def spin_10(target: Any) -> Waiting:
-    return Waiting("spin_10")
+def __getattr__(name: str) -> Callable[[Any], Waiting]:
+    """What makes the processor of this name: `sleep_3` is asleep for 3 % of a step, `one` and `another` do not wait."""
+    if name not in TAKEN_NS:
+        raise AttributeError(name)
+    return lambda target: Waiting(name)

@@ -160,7 +160,6 @@ def pages(root: Path = ROOT, rehearsal: bool = False) -> dict[Path, str]:
 
 
 def write_pages(root: Path = ROOT, rehearsal: bool = False) -> None:
-    """Writes the pages, all or none."""
     for path, text in pages(root, rehearsal).items():
         with replacing(path) as part:
             part.write_text(text, encoding="utf-8")

@@ -22,7 +22,6 @@ BEGIN, END = "<!-- docs/certified.py writes from here: {} -->", "<!-- to here --
 
 
 def checks_table() -> str:
-    """The checks in their order."""
     rows = [
         f"| `{check.id}` | {check.title} | [`{module}`](queries.md#{module}) |"
         for check in CHECKS
@@ -32,7 +31,6 @@ def checks_table() -> str:
 
 
 def traces(corpus: Path) -> list[Path]:
-    """The traces of the corpus, folder by folder."""
     return [
         path
         for folder in FOLDERS
@@ -42,7 +40,6 @@ def traces(corpus: Path) -> list[Path]:
 
 
 def reports(corpus: Path) -> dict[str, Report]:
-    """The report of each trace by folder and name."""
     return {f"{path.parent.name}/{path.name}": load_report(path) for path in traces(corpus)}
 
 
@@ -66,7 +63,6 @@ def _rows(name: str, report: Report) -> Iterator[str]:
 
 
 def page(tables: dict[str, str]) -> str:
-    """The page with these tables in place of its own."""
     text = PAGE.read_text(encoding="utf-8")
     for name, table in tables.items():
         before, rest = text.split(BEGIN.format(name))

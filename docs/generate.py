@@ -91,7 +91,6 @@ PAGES = {"queries.md": queries_page, "commands.md": commands_page, "architecture
 
 
 def main() -> None:
-    """Writes every page."""
     for name, page in PAGES.items():
         with replacing(FOLDER / name) as part:
             part.write_text(page(), encoding="utf-8")

@@ -36,7 +36,6 @@ class Study:
     results: Mapping[str, tuple[Measured, ...]] = field(default_factory=dict)
 
     def run(self, name: str) -> Any:
-        """The figures of one run."""
         return self.reports[name].run
 
     def number(self, name: str, row: str) -> Value:

@@ -55,8 +55,6 @@ class Entry:
 
 @dataclass(frozen=True)
 class Module:
-    """A module of the package."""
-
     name: str  # without the package's, `launches`
     comment: tuple[str, ...]  # paragraphs
     example: str  # the query for its main result, `$key` for parameters

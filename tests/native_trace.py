@@ -7,7 +7,6 @@ what overlaps on it. A device is a process with its number.
 from __future__ import annotations
 
 import heapq
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from decimal import Decimal
@@ -16,6 +15,8 @@ from typing import Any
 
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from perfetto.trace_builder.proto_builder import TraceProtoBuilder
+
+from molprof.profiler.capture.native_events import annotation, key_packets
 
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")
@@ -59,14 +60,13 @@ class Native:
             if event["ph"] == "M":
                 self._names[event["name"], event["pid"], event.get("tid")] = event["args"].get("name", "")
         rows = list(self._rows(events))
-        for key, value in document.items():
-            if key != "traceEvents":
-                self._key(key, value)
+        self._keys = {key: value for key, value in document.items() if key != "traceEvents"}
         for time, kind, track, event in heapq.merge(*rows, key=lambda row: row[0]):
             self.event(time, kind, track, event)
 
     def data(self) -> bytes:
-        return bytes(self.builder.serialize())
+        keys = b"".join(packet for key, value in self._keys.items() for packet in key_packets(key, value, 0))
+        return bytes(self.builder.serialize()) + keys
 
     def _rows(self, events: list[dict[str, Any]]) -> Iterator[list[tuple[int, int, int, dict[str, Any] | None]]]:
         """For each track its begins, ends and other events, in order."""
@@ -150,28 +150,9 @@ class Native:
             packet.track_event.categories.append(event["cat"])
         packet.track_event.name = event["name"]
         for name, value in event.get("args", {}).items():
-            annotate(packet.track_event.debug_annotations.add(name=name), value)
+            packet.track_event.debug_annotations.add(**annotation(name, value))
         number = event.get("args", {}).get("correlation")
         if event.get("cat") in (*WORK, *CALLS) and number is not None:
             packet.track_event.correlation_id = number
             packet.track_event.flow_ids.append(number)
         return packet
-
-    def _key(self, name: str, value: Any) -> None:
-        event = {"name": name, "cat": "molprof.key", "args": {}}
-        packet = self.event(0, INSTANT, self.track("keys"), event)
-        packet.track_event.debug_annotations.add(name="value", legacy_json_value=json.dumps(value))
-
-
-def annotate(item: Any, value: Any) -> None:
-    """Sets the value of a debug annotation as PyTorch does."""
-    if isinstance(value, bool):
-        item.bool_value = value
-    elif isinstance(value, int):
-        item.int_value = value
-    elif isinstance(value, float):
-        item.double_value = value
-    elif isinstance(value, str):
-        item.string_value = value
-    else:
-        item.legacy_json_value = json.dumps(value)

@@ -1,4 +1,4 @@
-"""A capture to `.pftrace`: one line, by what the installed torch writes under that name."""
+"""Whether a capture to `.pftrace` is refused: by what the installed torch writes under that name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from molprof.common.errors import UsageError
-from molprof.profiler.capture.native_export import exports_native, refuse_native
+from molprof.profiler.capture.native_export import check_native, exports_native
 
 
 def written(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,19 +24,18 @@ def test_the_installed_torch_is_asked(tmp_path: Path) -> None:
     assert exports_native() == (not (tmp_path / "x.pftrace").read_text().lstrip().startswith("{"))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b' {\n "schemaVersion"', "does not write .pftrace: under that name it writes Chrome JSON too"),
-        (b"\x0a\x05abcde", "writes .pftrace, but a capture adds its tokens and times to Chrome JSON alone"),
-    ],
-)
-def test_a_native_output_is_refused(monkeypatch: pytest.MonkeyPatch, content: bytes, message: str) -> None:
-    written(content, monkeypatch)
+def test_an_output_that_torch_does_not_write_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    written(b' {\n "schemaVersion"', monkeypatch)
     with pytest.raises(UsageError) as refused:
-        refuse_native(Path("some", "Run.pftrace.gz"))
-    assert str(refused.value) == f"{Path('some', 'Run.pftrace.gz')}: torch {torch.__version__} {message}"
+        check_native(Path("some", "Run.pftrace.gz"))
+    what = "does not write .pftrace: under that name it writes Chrome JSON too"
+    assert str(refused.value) == f"{Path('some', 'Run.pftrace.gz')}: torch {torch.__version__} {what}"
     assert refused.value.hint == "-o Run.json.gz, which the Perfetto UI opens"
+
+
+def test_an_output_that_torch_writes_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    written(b"\x0a\x05abcde", monkeypatch)
+    check_native(Path("run.pftrace"))
 
 
 @pytest.mark.parametrize(
@@ -53,11 +52,6 @@ def test_a_native_output_is_refused(monkeypatch: pytest.MonkeyPatch, content: by
 def test_the_first_bytes_tell(monkeypatch: pytest.MonkeyPatch, content: bytes, native: bool) -> None:
     written(content, monkeypatch)
     assert exports_native() == native
-
-
-def test_other_outputs_are_not_refused_here() -> None:
-    refuse_native(Path("run.json.gz"))
-    refuse_native(Path("run.txt"))
 
 
 def test_the_command_says_so_in_one_line(molprof: object) -> None:

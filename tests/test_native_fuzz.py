@@ -14,9 +14,9 @@ from types import ModuleType
 import pytest
 from test_fuzz import CORPUS, FIRST, RUNS, figures, figures_or_reason, mutated, oracle
 
-from molprof.analysis.reader.packets.stream import packets
 from molprof.analysis.reports.load import ReportOptions, load_report
 from molprof.common.errors import MolprofError
+from molprof.common.packets.stream import packets
 
 __all__ = ["oracle"]
 NAMES = ("cuda_graph.pftrace", "eager.pftrace")

@@ -17,6 +17,7 @@ from trace_rows import SLICES, load, rows
 from molprof.analysis.engine import Engine
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import TraceError
+from molprof.profiler.capture.native_events import annotation, key_packets
 
 STAGES = {"kernel": 1, "gpu_memcpy": 2, "gpu_memset": 3, "gpu_user_annotation": 4}
 _RENAMED = {"device": "device id", "stream": "stream id"}
@@ -59,12 +60,11 @@ class Stages:
         for time, uuid in ends:
             self.add(timestamp=time, track_event={"type": 2, "track_uuid": uuid})
         self.packets += stages
-        for key, value in document.items():
-            if key != "traceEvents":
-                self.key(key, value)
+        self.keys = {key: value for key, value in document.items() if key != "traceEvents"}
 
     def data(self) -> bytes:
-        return bytes(protos.Trace(packet=self.packets).SerializeToString())
+        keys = b"".join(packet for key, value in self.keys.items() for packet in key_packets(key, value, 0))
+        return bytes(protos.Trace(packet=self.packets).SerializeToString()) + keys
 
     def add(self, **fields: Any) -> Any:
         self.packets.append(protos.TracePacket(trusted_packet_sequence_id=1, **fields))
@@ -76,7 +76,7 @@ class Stages:
         packet.track_event.category_iids.append(number(self.categories, event["cat"]))
         for name, value in event["args"].items():
             if self.correlated or name != "correlation":
-                native_trace.annotate(packet.track_event.debug_annotations.add(name=name), value)
+                packet.track_event.debug_annotations.add(**annotation(name, value))
         if not self.correlated and event["args"].get("correlation") in self.started:
             started = b"".join(field(1, stage) for stage in self.started[event["args"]["correlation"]])
             packet.track_event.MergeFromString(field(3000, started))
@@ -114,11 +114,6 @@ class Stages:
             data.MergeFromString(field(1000, field(1, iid) + field(3, name.encode())))
         data.MergeFromString(field(1001, field(1, 1) + field(2, b"registers_per_thread")))
         return packet
-
-    def key(self, name: str, value: Any) -> None:
-        event = {"type": 3, "track_uuid": 999, "categories": ["molprof.key"], "name": name}
-        item = self.add(timestamp=0, track_event=event).track_event.debug_annotations.add(name="value")
-        native_trace.annotate(item, value)
 
 
 def number(known: dict[str, int], name: str) -> int:

@@ -17,7 +17,7 @@ import pytest
 from test_fuzz import FIRST, RUNS, mutated
 from trace_rows import x
 
-from molprof.analysis.reader import array, pieces, source
+from molprof.analysis.reader import array, load, pieces, source
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.load import survey_source
 from molprof.analysis.reader.pieces import Pieces, SecondReader
@@ -33,7 +33,7 @@ TRICKY = ('},{"ph"', '}, {"ph"', "]}", '\\"', "{[", '},\n  {\n    "ph"')
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Small pieces and a second process from the first event on; the sizes of the pieces that it took."""
+    """Small pieces and a copy from the first event on; the sizes of the pieces that it took."""
     sizes: list[int] = []
     give = SecondReader.give
 
@@ -43,18 +43,11 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
             sizes.append(len(text))
         return taken
 
-    def is_ready(self: SecondReader) -> bool:
-        if not self._ready:
-            assert self._connection.poll(60)
-            self._connection.recv()
-            self._ready = True
-        return True
-
     monkeypatch.setattr(array, "DECODE_BYTES", PIECE_BYTES)
     monkeypatch.setattr(source, "BLOCK_BYTES", 16 * PIECE_BYTES)
-    monkeypatch.setattr(pieces, "START_BYTES", 0)
+    monkeypatch.setattr(source, "LONG_BYTES", 0)
+    monkeypatch.setattr(load, "can_copy", lambda: True)  # though the test runner has threads
     monkeypatch.setattr(SecondReader, "give", counted)
-    monkeypatch.setattr(SecondReader, "is_ready", is_ready)
     return sizes
 
 
@@ -179,7 +172,7 @@ def test_a_second_process_that_dies_is_done_without(
 
     def killed(self: SecondReader, text: memoryview, result: list[Any]) -> bool:
         if len(given) == 5:
-            os.kill(self._process.pid, signal.SIGKILL)
+            os.kill(self._copy._pid, signal.SIGKILL)
         return give(self, text, result)
 
     monkeypatch.setattr(SecondReader, "give", killed)
@@ -197,6 +190,5 @@ def test_one_processor_one_process(tmp_path: Path, given: list[int]) -> None:
 
 def test_a_short_trace_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "SecondReader", None)
-    pieces_of_it = Pieces(Wanted(), 2)
-    assert not pieces_of_it.are_shared(pieces.START_BYTES - 1)
+    monkeypatch.setattr(load, "can_copy", lambda: True)
     read(written(tmp_path / "trace.json", ordinary(4000)), 2)

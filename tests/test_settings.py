@@ -64,8 +64,8 @@ def test_bad_decoding(changes: dict[str, Any], message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_a_trace_is_json(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"x\.txt ends in neither \.json nor \.json\.gz"):
+def test_a_trace_has_a_known_ending(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"x\.txt ends in none of \.json, \.json\.gz, \.pftrace, \.pftrace\.gz"):
         OutputFile(tmp_path / "x.txt").check()
 
 

@@ -26,8 +26,6 @@ class Bound:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The bounds of levers in one trace."""
-
     trace: str
     settings: dict[str, str | int | None]  # of the run, those that matter here; empty for a foreign trace
     bounds: tuple[Bound, ...]
@@ -39,7 +37,6 @@ class Bounds:
         return self.settings["model"] == model and (self.settings["processor"] is not None) == constrained
 
     def of(self, lever: str) -> Bound | None:
-        """Return the bound of a lever, None if there is none."""
         return next((bound for bound in self.bounds if bound.lever == lever), None)
 
 

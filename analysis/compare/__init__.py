@@ -122,7 +122,6 @@ def _told_apart(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
 
 
 def report_label(report: Report) -> str:
-    """A short name for one report."""
     if report.run is not None:
         return report.run.setup.label
     return PurePath(report.trace.path).name.removesuffix(".gz").removesuffix(".json")

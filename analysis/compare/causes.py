@@ -108,7 +108,6 @@ def _apart(item: Difference, equal: frozenset[str]) -> Difference:
 
 
 def _doubts(first: Run, other: Run, drift: float | None) -> Iterator[str]:
-    """Why the times of either run are not reliable."""
     for name, run in (("first", first), ("other", other)):
         for doubt in () if run.machine is None else run.machine.doubts():
             yield f"in the {name} run {doubt}"

@@ -44,7 +44,6 @@ class ComparedRow:
         return self.figure.noise == "repeats" and self.significant[index] is False
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready dicts and lists."""
         return {
             **{name: getattr(self.figure, name) for name in ("id", "group", "label", "unit")},
             "values": list(self.values),

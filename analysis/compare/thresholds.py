@@ -85,7 +85,6 @@ def parse_threshold(text: str, relative: bool = True) -> Threshold:
 
 
 def _value(text: str, metric: Figure, unit: str | None, number: float) -> float:
-    """A value in the metric's unit."""
     if metric.unit == "ns":
         if unit in _NS:
             return number * _NS[unit]

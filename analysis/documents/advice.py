@@ -18,7 +18,6 @@ _ALIKE_SHOWN = 4
 
 
 def advice_document(advice: Sequence[Advice], results: Results, bounds: Bounds | None) -> Document:
-    """All advice, by environment and model."""
     sections = []
     for environment in dict.fromkeys(item.environment for item in advice):
         where = environment_text(results.environments.get(environment))
@@ -132,7 +131,6 @@ def _bounds(bounds: Bounds) -> Section:
 
 
 def _most(bound: Bound | None) -> Value:
-    """The speed that a change can reach at most."""
     if bound is None or bound.gain_ratio is None:
         return None
     return "any" if bound.gain_ratio >= 1 else 1 / (1 - bound.gain_ratio)

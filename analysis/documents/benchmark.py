@@ -18,11 +18,7 @@ _PHASES = ("prefill", *STEP_PHASES)
 
 
 def bench_document(results: Results, title: str) -> Document:
-    """Everything that the file holds.
-
-    Raises:
-        TraceError: the figures of a result are not what they should be.
-    """
+    """Everything that the file holds. Raises TraceError where the figures of a result are not what they should be."""
     measured = summed(results)
     sections = [plot_sections(results)]
     for name in dict.fromkeys(item.environment for item in measured):

@@ -17,14 +17,11 @@ from molprof.common.values import Value
 
 @dataclass(frozen=True)
 class Reports:
-    """Reports, each with its label."""
-
     labels: tuple[str, ...]
     reports: tuple[Report, ...]
 
     @property
     def of_prompts(self) -> bool:
-        """Whether there are runs and none generated molecules."""
         return of_prompts(self.reports)
 
     def table(
@@ -34,7 +31,6 @@ class Reports:
         missing: str = "-",
         marked: Callable[[Report], Iterable[bool]] | None = None,
     ) -> Table:
-        """The rows of every report in one table."""
         run = [Column("run")] if len(self.reports) > 1 else []
         found: list[Row] = []
         stand_out: list[bool] = []
@@ -65,7 +61,6 @@ def _worded(figure: Figure, plain: bool) -> Figure:
 
 
 def report_figures(label: str, report: Report) -> Section:
-    """The figures of one report."""
     columns = (Column("figure"), Column(label, "number"))
     rows = ((figure, [Cell(figure.value(report), figure.unit)]) for figure in FIGURES)
     return _section(columns, rows, (), of_prompts([report]))

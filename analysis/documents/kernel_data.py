@@ -20,7 +20,6 @@ def beside_ns(part: Part) -> int:
 
 
 def kernel_records(result: Summed) -> Table:
-    """A row for each change."""
     names = ("name", "class", "operator", "shape", "module", "layer", "source", "phase", "ts_ns", "time_ns", "idle_ns")
     columns = [Column("change"), Column("by"), Column("difference_ns", "raw"), Column("idle_difference_ns", "raw")]
     columns += [Column(f"{side}_{name}", "raw") for side in ("first", "other") for name in names]

@@ -51,7 +51,6 @@ def noun(result: Summed) -> str:
 
 
 def region_words(part: Part, region: str) -> str:
-    """Which part of a trace it is."""
     if region == STEP:
         return f"step {part.steps[0].name!r}"
     return counted(len(part.steps), "step") if region == STEPS else "the whole trace"
@@ -154,7 +153,6 @@ def _short(source: str) -> str:
 
 
 def _matched(result: Summed, part: str) -> str:
-    """Where matched work differs most."""
     places = sorted(
         ((place, item) for place, item in result.places.items() if item.parts[part]),
         key=lambda pair: -abs(pair[1].parts[part]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import PurePath
 from typing import Any
@@ -13,12 +14,13 @@ from molprof.analysis.compare.kernels.pairing import MATCHED, Change
 from molprof.analysis.compare.kernels.sums import EQUAL, NO_LAYER, PARTS, Stretch, Sum, Summed, part_of, place_of, what
 from molprof.analysis.documents.kernel_data import beside_ns, kernel_records, kernels_data
 from molprof.analysis.documents.kernel_words import PART_WORDS, kernel_verdict, lines_of, noun, region_words
-from molprof.common.document import Column, Document, Row, Section, Table
+from molprof.common.document import Column, Document, Plot, Row, Section, Table
 from molprof.common.values import count_text, counted, per, short_name, time_text
 
 # A page shows so many rows of a table, and so many tables of the sequences; JSON and CSV have all.
 _ROWS, _TABLES = 500, 20
 SIDES = ("first", "second")
+_CAPTION = "From the time of the first trace, part by part, to that of the second"
 
 
 def kernels_document(result: Summed, region: str) -> Document:
@@ -27,6 +29,9 @@ def kernels_document(result: Summed, region: str) -> Document:
     word = noun(result)
     sections = [
         Section("Sum", (*_notes(result, region, labels),), _sum(result, labels)),
+        Section(
+            "", parts=(Section("From the first to the second", plot=Plot(_CAPTION, partial(_svg, result, labels))),)
+        ),
         Section("By place", ("layers together",), _places(result), detail=True),
         Section(
             f"Where {word}s differ",
@@ -79,7 +84,6 @@ def _notes(result: Summed, region: str, labels: tuple[str, str]) -> Iterator[str
 
 
 def _sum(result: Summed, labels: tuple[str, str]) -> Table:
-    """The parts, and their total."""
     counts = Counter(map(part_of, result.pairing.changes))
     rows: list[Row] = [
         (
@@ -101,6 +105,15 @@ def _sum(result: Summed, labels: tuple[str, str]) -> Table:
         Column("share", "ratio"),
     )
     return Table(columns, rows, missing="")
+
+
+def _svg(result: Summed, labels: tuple[str, str]) -> str:
+    from molprof.analysis.documents.plots.waterfall import sum_svg  # loads matplotlib
+
+    totals = result.pairing.first.span_ns, result.pairing.other.span_ns
+    parts = {PART_WORDS[part]: result.whole.parts[part] for part in PARTS}
+    what = "recorded GPU time" if result.pairing.first.trace.has_gpu else "recorded CPU time"
+    return sum_svg(labels, totals, parts, what)
 
 
 def _columns(title: str, result: Summed) -> tuple[Column, ...]:

@@ -60,7 +60,6 @@ def opened_sections(opened: Opened) -> list[Section]:
 
 
 def opened_data(opened: Opened) -> dict[str, Any]:
-    """JSON."""
     return {
         "capture": opened.capture,
         "segments": [{"name": item.name, "nodes": len(item.nodes)} for item in opened.segments],
@@ -82,7 +81,6 @@ def opened_data(opened: Opened) -> dict[str, Any]:
 
 
 def _told(graph: Graph) -> str:
-    """One graph and its capture in words."""
     size = len(graph.work) // graph.replays
     text = f"graph {graph.number}: {counted(graph.replays, 'replay')} of {counted(size, 'node')}"
     if not graph.captures:

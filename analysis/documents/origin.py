@@ -26,7 +26,6 @@ _NO_STACKS = (
 
 
 def origin_document(origins: Origins, by: str) -> Document:
-    """What the trace did, by module, source, operator or kernel."""
     tree = build_tree(origins, by)
     modules = tree if by == "module" else build_tree(origins, "module")
     findings = find_places(origins, modules)
@@ -175,7 +174,6 @@ def _places(title: str, time: str, places: Sequence[Place]) -> Section:
 
 
 def _records(tree: Tree) -> Table:
-    """A row for each node, with its path."""
     rows: list[Row] = []
     path: list[str] = []
     for depth, node in tree.walk():

@@ -29,7 +29,6 @@ def _table(columns: Columns) -> Table:
 
 
 def _objects(columns: Columns) -> list[dict[str, Value]]:
-    """One object per row."""
     values = [[_finite(_value(value)) for value in column.tolist()] for column in columns.values()]
     return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import partial
 from statistics import median
 
-from molprof.analysis.documents.plots.ranks import CAPTION, ranks_svg
 from molprof.analysis.documents.ranks_data import PARTS, ranks_data, totals
 from molprof.analysis.ranks import Job
 from molprof.analysis.ranks.exchanges import Cost
@@ -22,6 +21,7 @@ _PARTS = (
     Column("idle", "ns"),
     Column("hidden communication", "ns"),
 )
+_CAPTION = "What each rank did when, on one clock"
 _SUM = "wall time = compute + exposed communication + waiting + idle"
 
 
@@ -31,7 +31,7 @@ def ranks_document(job: Job) -> Document:
     of = "" if job.world_size is None else f" of {job.world_size}"
     sections = [
         Section("Ranks", notes=(_SUM, *_checks(job)), table=_ranks(job)),
-        Section("", parts=(Section("Timeline", plot=Plot(CAPTION, partial(ranks_svg, job))),)),
+        Section("", parts=(Section("Timeline", plot=Plot(_CAPTION, partial(_svg, job))),)),
         Section("Stragglers", notes=_straggler_notes(job), table=_stragglers(job)),
         Section("Collectives", notes=_collective_notes(job), table=_collectives(job)),
         Section("Clocks", notes=_clocks(job)),
@@ -39,13 +39,19 @@ def ranks_document(job: Job) -> Document:
         Section("Files", notes=job.left_out, table=_files(job), detail=True),
     ]
     return Document(
-        f"molprof ranks: {len(job.ranks)}{of} {'rank' if len(job.ranks) == 1 else 'ranks'}",
+        f"molprof ranks: {len(job.ranks)}{of} {'rank' if len(job.ranks) == 1 and not of else 'ranks'}",
         tuple(item for item in sections if item.notes or item.parts or (item.table and item.table.rows)),
         data=lambda: ranks_data(job),
         records=lambda: steps,
         warnings=job.remarks,
         summary=tuple(_summary(job)),
     )
+
+
+def _svg(job: Job) -> str:
+    from molprof.analysis.documents.plots.ranks import ranks_svg  # loads matplotlib
+
+    return ranks_svg(job)
 
 
 def _ranks(job: Job) -> Table:
@@ -215,7 +221,6 @@ def _files(job: Job) -> Table:
 
 
 def _summary(job: Job) -> Iterator[str]:
-    """Where the time of all ranks went, and who held up the others."""
     found = [totals(job, rank.rank) for rank in job.ranks]
     wall = sum(item["wall_ns"] for item in found)
     if wall:

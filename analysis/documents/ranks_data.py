@@ -15,7 +15,6 @@ PARTS = ("compute_ns", "exposed_ns", "waiting_ns", "idle_ns")
 
 
 def ranks_data(job: Job) -> dict[str, Any]:
-    """Return the documented JSON of a job."""
     stragglers = {(item.step, item.number): item for item in job.stragglers}
     return {
         "schema": SCHEMA,

@@ -23,7 +23,6 @@ _TITLES = {"gpu_ns": "GPU time", "own_ns": "self time"}
 
 
 def report_document(report: Report) -> Document:
-    """The document of one report."""
     reports = Reports(run_labels([report]), (report,))
     return Document(
         f"molprof report: {report.trace.path}",

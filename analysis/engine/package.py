@@ -33,7 +33,13 @@ def query_rows(engine: Engine, query: Query) -> tuple[tuple[str, ...], tuple[tup
     return tuple(columns), tuple(zip(*(column.tolist() for column in columns.values()), strict=True))
 
 
+def query_dicts(engine: Engine, query: Query) -> list[dict[str, Any]]:
+    """Rows by column name."""
+    columns, rows = query_rows(engine, query)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
 def query_row(engine: Engine, query: Query) -> dict[str, Any]:
-    """The only row, by column name."""
-    columns, (row,) = query_rows(engine, query)
-    return dict(zip(columns, row, strict=True))
+    """The only row."""
+    (row,) = query_dicts(engine, query)
+    return row

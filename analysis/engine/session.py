@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from molprof.analysis.engine.ahead import Ahead, can_copy
 from molprof.analysis.engine.columns import Columns, to_columns
+from molprof.analysis.engine.shared import Shared
+from molprof.common.copied import can_copy
 from molprof.common.errors import EngineError, QueryError
 
 # The engine copies a request that does not arrive in one piece.
@@ -50,7 +51,7 @@ class Engine:
         self._relaying = threading.Lock()
         self._sequence = sequence  # of the next request
         self._packages: dict[str, dict[str, str]] = {}
-        self._ahead: Ahead | None = None
+        self._shared: Shared | None = None
         _stream_type()  # raises at once what is missing
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
@@ -94,7 +95,7 @@ class Engine:
         Arrays of int64 or float64; object arrays for text, blobs, columns with NULL (as None) and columns without rows.
         shown: the text that errors quote, of which `sql` is a part at the same lines and columns. Raises QueryError.
         """
-        if self._ahead is not None and (answer := self._ahead.take(sql)) is not None:
+        if self._shared is not None and (answer := self._shared.take(sql)) is not None:
             return answer
         names: list[str] = []
         batches: list[Any] = []
@@ -118,14 +119,10 @@ class Engine:
         state = None if self._transport is None else self._transport.state()
         return None if state is None else self._sequence.to_bytes(SEQUENCE_BYTES, "little") + state
 
-    def ask_ahead(self, queries: Sequence[str]) -> None:
-        """Has a copy of this process, if there can be one, answer `queries` now; `query` takes the answers."""
-        if self._transport is not None and self._transport.is_embedded and self._ahead is None and can_copy():
-            self._ahead = Ahead(self.query, queries)
-
-    def is_ahead(self, sql: str) -> bool:
-        """Whether a copy of this process answers it: what it does not comes first, while the copy works."""
-        return self._ahead is not None and self._ahead.knows(sql)
+    def share(self, queries: Sequence[str]) -> None:
+        """Answers `queries` now, if a copy of this process can help; `query` takes the answers."""
+        if self._transport is not None and self._transport.is_embedded and self._shared is None and can_copy():
+            self._shared = Shared(self.query, queries)
 
     def relay(self, requests: bytes) -> bytes:
         """The replies to a `TraceProcessorRpcStream` of another client, from any thread. Raises EngineError."""
@@ -149,9 +146,9 @@ class Engine:
     def close(self) -> None:
         """Frees the trace processor when nothing is relayed any more. May be called again."""
         with self._relaying:
-            if self._ahead is not None:
-                self._ahead.close()
-                self._ahead = None
+            if self._shared is not None:
+                self._shared.close()
+                self._shared = None
             if self._transport is not None:
                 self._transport.close()
                 self._transport = None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import Query
+from molprof.analysis.figures import certificate, checks, timeline
 from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.certificate import certify
 from molprof.analysis.figures.checks import read_counts, read_devices, run_checks, trace_checks
-from molprof.analysis.figures.linking import refuse_ambiguous
+from molprof.analysis.figures.linking import AMBIGUOUS, refuse_ambiguous
 from molprof.analysis.figures.model import SCHEMA, Report, TraceFigures
 from molprof.analysis.figures.run import read_run
 from molprof.analysis.figures.run_model import filled
@@ -18,7 +20,13 @@ from molprof.common.errors import TraceError
 from molprof.common.manifest import TRIMMED_KEY, from_json, trimmed_from_json
 from molprof.queries import PACKAGE, modules
 
-__all__ = ["Report", "build_report"]
+__all__ = ["Report", "build_report", "queries"]
+
+
+def queries(has_run: bool) -> tuple[Query, ...]:
+    """What `build_report` asks of every trace, or of every captured one."""
+    tables = (table.query for table in TABLES.values() if has_run or not table.needs_run)
+    return (AMBIGUOUS, *checks.QUERIES, *timeline.QUERIES, *tables, *certificate.QUERIES)
 
 
 def build_report(engine: Engine, info: TraceInfo) -> Report:
@@ -43,23 +51,21 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         whole_steps=trimmed is None or trimmed.whole_steps,
     )
     counts = read_counts(engine)
-    checks = trace_checks(trace, counts)
+    sums = trace_checks(trace, counts)
     run = None
     if manifest is not None:
         run = read_run(engine, manifest, trace)
-        checks += run_checks(engine, run, manifest)
+        sums += run_checks(engine, run, manifest)
         run = run if trace.whole_steps else without_steps(run)
     typical_step = read_typical_step(engine) if trace.whole_steps else None
-    shown = sorted(TABLES.values(), key=lambda table: engine.is_ahead(table.query.text))
-    tables = {table.name: table.read(engine, manifest is not None) for table in shown}
     return Report(
         schema=SCHEMA,
         trace=trace,
         counts=counts,
         devices=read_devices(engine),
         run=run,
-        tables=tuple(tables[name] for name in TABLES),
-        checks=checks,
+        tables=tuple(table.read(engine, manifest is not None) for table in TABLES.values()),
+        checks=sums,
         findings=(),
         typical_step=typical_step,
         certificate=certify(engine, info),

@@ -1,9 +1,7 @@
-"""Every figure and every table, in the order in which they are shown, and what they ask of a trace."""
+"""Every figure and every table, in the order in which they are shown."""
 
 from __future__ import annotations
 
-from molprof.analysis.engine.package import Query
-from molprof.analysis.figures.checks import DEVICES
 from molprof.analysis.figures.counters import COUNTERS
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.graphs import GRAPHS
@@ -24,8 +22,6 @@ METRICS = {name: figure for name, figure in COMPARED.items() if figure.unit != "
 TABLES: dict[str, TableQuery] = {
     table.name: table for table in (*SHARED, *GRAPHS, *(table for figure in FIGURES for table in figure.tables))
 }
-# What a report asks that a copy of the process may answer.
-QUERIES: tuple[Query, ...] = (DEVICES, *(table.query for table in TABLES.values()))
 
 
 def shown_tables(report: Report) -> list[Table]:

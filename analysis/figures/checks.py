@@ -8,7 +8,7 @@ from molprof.analysis.figures.model import STACK_CATEGORY, Check, Counts, Device
 from molprof.analysis.figures.run_model import Run
 from molprof.common.manifest import Manifest
 
-DEVICES = Query("devices", "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device ORDER BY device")
+_DEVICES = Query("devices", "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device ORDER BY device")
 _LAUNCHES = Query(
     "launches",
     "SELECT launches, graph_launches, kernels, kernel_time_ns, kernel_names, launches_without_gpu_work,"
@@ -17,6 +17,7 @@ _LAUNCHES = Query(
 _OPERATIONS = Query(
     "memory_operations", "SELECT name, count, time_ns, bytes FROM molprof_memory_operation ORDER BY name"
 )
+QUERIES = (_DEVICES, _LAUNCHES, _OPERATIONS)
 _GPU = Query(
     "phase_work",
     """
@@ -58,11 +59,10 @@ def read_counts(engine: Engine) -> Counts:
 
 def read_devices(engine: Engine) -> dict[str, DeviceTime]:
     """Busy and idle time by device number as text."""
-    return {device: DeviceTime(*times_ns) for device, *times_ns in query_rows(engine, DEVICES)[1]}
+    return {device: DeviceTime(*times_ns) for device, *times_ns in query_rows(engine, _DEVICES)[1]}
 
 
 def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
-    """Checks of any trace."""
     events = sum(
         count for category, count in trace.events_by_category.items() if trace.stacks or category != STACK_CATEGORY
     )
@@ -78,7 +78,6 @@ def trace_checks(trace: TraceFigures, counts: Counts) -> tuple[Check, ...]:
 
 
 def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...]:
-    """Checks of a captured run."""
     gpu, tokens, bound = (query_row(engine, query) for query in (_GPU, _TOKENS, _BOUND))
     made = run.generated_tokens
     unfinished = "tokens in the manifest = tokens of unfinished rows, summed over steps"

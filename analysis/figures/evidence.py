@@ -52,7 +52,6 @@ class Evidence:
 
 
 def evidence_of(figure: Figure, report: Report) -> Evidence:
-    """What one figure of the report rests on."""
     sql = sql_of(figure, report)
     if figure.value(report) is None:
         return Evidence(sql, "not_to_be_had", "not recorded")

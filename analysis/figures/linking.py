@@ -6,7 +6,7 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row
 from molprof.common.errors import TraceError
 
-_AMBIGUOUS = Query("work_calls", "SELECT COUNT() AS numbers, MIN(correlation) AS least FROM molprof_ambiguous_call")
+AMBIGUOUS = Query("work_calls", "SELECT COUNT() AS numbers, MIN(correlation) AS least FROM molprof_ambiguous_call")
 
 
 def refuse_ambiguous(engine: Engine, path: str) -> None:
@@ -14,7 +14,7 @@ def refuse_ambiguous(engine: Engine, path: str) -> None:
 
     The engine must know the SQL package.
     """
-    found = query_row(engine, _AMBIGUOUS)
+    found = query_row(engine, AMBIGUOUS)
     if found["numbers"]:
         what = f"{found['numbers']:,} correlation numbers, such as {found['least']}, are of several calls"
         raise TraceError(

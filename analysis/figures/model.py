@@ -106,7 +106,6 @@ class Table:
     rows: tuple[tuple[Value, ...], ...]
 
     def to_json(self) -> list[dict[str, Value]]:
-        """One object per row."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
@@ -154,7 +153,6 @@ class Report:
         return next((table for table in self.tables if table.name == name), Table(name, name, (), ()))
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready dicts and lists, keys as documented."""
         fields = {**asdict(self), "tables": {table.name: table.to_json() for table in self.tables}}
         return {key: plain(value) for key, value in fields.items()}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_rows
+from molprof.analysis.engine.package import Query, query_dicts, query_rows
 from molprof.analysis.figures.drift.blocks import Block, drift_figures
 from molprof.analysis.figures.drift.disagreement import Token, disagreement_figures
 from molprof.analysis.figures.drift.model import Drift
@@ -133,7 +133,6 @@ def read_run(engine: Engine, manifest: Manifest, trace: TraceFigures) -> Run:
 
 
 def read_drift(engine: Engine, molecules: Sequence[MoleculeRun], form: TextFormat = DEFAULT) -> Drift:
-    """Drift of the captured run in the engine."""
     blocks = [Block(*row) for row in query_rows(engine, _BLOCKS)[1]]
     last = {block.sequence: block.block for block in blocks}
     # A block is open at the end of an answer without an end token.
@@ -175,13 +174,12 @@ def label(manifest: Manifest) -> str:
 
 
 def _read_sequences(engine: Engine, manifest: Manifest) -> tuple[SequenceFigures, ...]:
-    columns, rows = query_rows(engine, _SEQUENCES)
     molecules = {molecule.sequence: molecule for molecule in manifest.molecules}
     # A track without its molecule shows as the broken sum of tokens.
     return tuple(
-        filled(SequenceFigures, molecules[row[0]], **dict(zip(columns, row, strict=True)))
-        for row in rows
-        if row[0] in molecules
+        filled(SequenceFigures, molecules[row["sequence"]], **row)
+        for row in query_dicts(engine, _SEQUENCES)
+        if row["sequence"] in molecules
     )
 
 

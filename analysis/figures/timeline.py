@@ -55,6 +55,8 @@ ORDER BY start_ns, id
 """,
 )
 
+QUERIES = (_STEP, _TOTALS, _INTERVALS)
+
 
 @dataclass(frozen=True)
 class Interval:

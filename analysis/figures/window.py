@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_row, query_rows
+from molprof.analysis.engine.package import Query, query_dicts, query_row, query_rows
 from molprof.analysis.figures.run_model import ClassFigures, PhaseBound, PhaseFigures, Run, WindowFigures, filled
 from molprof.common.manifest import Manifest
 
@@ -44,13 +44,12 @@ _CLASSES = Query("step_work", "SELECT class, count, time_ns FROM molprof_step_cl
 def read_window(engine: Engine, manifest: Manifest, gpu: bool) -> tuple[WindowFigures, dict[str | None, PhaseFigures]]:
     """The recorded steps, and each recorded phase by name (None: outside any phase)."""
     bounds = {phase: PhaseBound(*figures) for phase, *figures in query_rows(engine, _BOUNDS)[1]}
-    columns, rows = query_rows(engine, _PHASES)
     phases = {}
-    for row in rows:
-        figures = dict(zip(columns[1:], row[1:], strict=True))
+    for row in query_dicts(engine, _PHASES):
+        phase = row.pop("phase")
         if not gpu:
-            figures.update(dict.fromkeys(_OF_GPU))
-        phases[row[0]] = PhaseFigures(wall_ns=None, **figures, bound=bounds.get(row[0]))
+            row.update(dict.fromkeys(_OF_GPU))
+        phases[phase] = PhaseFigures(wall_ns=None, **row, bound=bounds.get(phase))
     outside = phases.get(None)
     step = query_row(engine, _STEPS)
     if not gpu:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import Query
 from molprof.analysis.figures.certificate.findings import doubts_about
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.findings import attention, copies, gpu_idle, processor, profiling, rows
-from molprof.analysis.findings.scope import read_scope
+from molprof.analysis.findings.scope import SPAN, read_scope
 
 RULES = (
     gpu_idle.LAUNCH_BOUND,
@@ -24,7 +25,12 @@ RULES = (
     copies.HOST_COPIES,
     profiling.PROFILER_COST,
 )
-QUERIES = tuple(query for rule in RULES for query in rule.queries)
+
+
+def queries(has_run: bool) -> tuple[Query, ...]:
+    """What rules may ask of any foreign trace, or of any captured run."""
+    rules = (query for rule in RULES for query in (*rule.queries, *(rule.run_queries if has_run else ())))
+    return (*rules, *(() if has_run else (SPAN,)))
 
 
 def find_all(engine: Engine, report: Report) -> tuple[Finding, ...]:

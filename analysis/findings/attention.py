@@ -142,4 +142,4 @@ def _masked(engine: Engine, report: Report, scope: Scope) -> Iterator[Finding]:
     )
 
 
-RULE = Rule(("attention_small", "mask_rules_out_flash"), _find, (_ALL, _OF_STEPS))
+RULE = Rule(("attention_small", "mask_rules_out_flash"), _find, (_ALL,), (_OF_STEPS,))

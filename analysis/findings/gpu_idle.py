@@ -221,4 +221,4 @@ def _graphs(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Fin
 
 LAUNCH_BOUND = Rule(("launch_bound",), _launch_bound, (_SUMS, _GAPS))
 GPU_IDLE = Rule(("gpu_idle",), _idle)
-GRAPHS = Rule(("graphs_unused", "graphs_broken"), _graphs, (_GRAPHS_OF_RUN, _GRAPHS_OF_STEPS))
+GRAPHS = Rule(("graphs_unused", "graphs_broken"), _graphs, (_GRAPHS_OF_STEPS,), (_GRAPHS_OF_RUN,))

@@ -116,7 +116,6 @@ def joined(starts: ArrayLike, ends: ArrayLike) -> Stretches:
 
 
 def length_ns(stretches: Stretches) -> int:
-    """Total length."""
     return int((stretches[:, 1] - stretches[:, 0]).sum())
 
 

@@ -190,5 +190,5 @@ def _templates(engine: Engine, report: Report, scope: Scope | None) -> Iterator[
     )
 
 
-RULE = Rule(("processor_share", "row_masking", "processor_syncs"), _find, (_LOOP,))
+RULE = Rule(("processor_share", "row_masking", "processor_syncs"), _find, run_queries=(_LOOP,))
 TEMPLATES = Rule(("templates",), _templates)

@@ -24,7 +24,7 @@ LEAST_GAIN = 0.01
 
 _STEPS = Query("phases", "SELECT ts, ts + dur AS ts_end FROM molprof_step ORDER BY ts")
 _CATEGORIES = "('cpu_op', 'cuda_runtime', 'cuda_driver', 'kernel', 'gpu_memcpy', 'gpu_memset')"
-_SPAN = Query(
+SPAN = Query(
     "phases",
     f"""
 WITH
@@ -74,7 +74,6 @@ class Scope:
 
     @property
     def recorded_text(self) -> str:
-        """The stretches with their name."""
         return f"{'the whole trace' if self.run is None else 'the recorded steps'}, {time_text(self.recorded_ns)}"
 
     @property
@@ -133,12 +132,13 @@ class Rule:
     ids: tuple[str, ...]
     find: Callable[[Engine, Report, Scope | None], Iterator[Finding]]  # scope: None where no time is recorded
     queries: tuple[Query, ...] = ()  # except those that depend on the trace
+    run_queries: tuple[Query, ...] = ()  # the same of captured runs
 
 
 def read_scope(engine: Engine, report: Report) -> Scope | None:
     """None where no time is recorded."""
     run = report.run
-    _, rows = query_rows(engine, _SPAN if run is None else _STEPS)
+    _, rows = query_rows(engine, SPAN if run is None else _STEPS)
     if not rows:
         return None
     stretches = joined([ts for ts, _ in rows], [end for _, end in rows])

@@ -108,8 +108,6 @@ def read_segments(path: str | os.PathLike[str], *, native_path: str | None, part
 
 
 class _Maker:
-    """Makes segments of calls."""
-
     def __init__(self, origins: Origins, shapes: dict[int, Shapes], calls: Sequence[_Call]) -> None:
         self._origins, self._shapes, self._calls = origins, shapes, calls
         counts: defaultdict[int | None, int] = defaultdict(int)
@@ -124,7 +122,6 @@ class _Maker:
         self._learned = {key: names.pop() for key, names in learned.items() if len(names) == 1}
 
     def segments(self) -> list[Segment]:
-        """Captures that hold nodes."""
         found: list[Segment] = []
         for begin, end, calls in self._captures():
             nodes = tuple(self._node(call, begin, end) for call in calls)

@@ -33,8 +33,6 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Match:
-    """A graph and a capture."""
-
     pairs: dict[int, Pair]  # by place in the replayed work
     unused: tuple[int, ...]  # nodes that belong to no place
     consistent_ratio: float | None  # of pairs by order alone: equal operators that met equal kernels; None without any

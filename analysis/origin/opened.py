@@ -45,8 +45,6 @@ _NUMBER = re.compile(r"\d+")
 
 
 class Work(NamedTuple):
-    """A piece of work of a graph."""
-
     id: int
     launch_id: int
     graph: int
@@ -88,8 +86,6 @@ class Graph:
 
 @dataclass(frozen=True)
 class Opened:
-    """The graphs of a trace."""
-
     capture: str | None  # path of the trace with the capture phase
     segments: tuple[Segment, ...]
     graphs: tuple[Graph, ...]
@@ -101,8 +97,7 @@ def read_opened(
 ) -> tuple[Origins, Opened, tuple[str, ...]]:
     """The origins of the trace at `path` with its graphs opened, and notes. Errors are those of `open_trace`.
 
-    Raises:
-        TraceError: the trace replays no graph, or the one at `capture` captures none.
+    Raises TraceError where the trace replays no graph, or the one at `capture` captures none.
     """
     segments: list[Segment] = []
     if capture is not None:

@@ -39,7 +39,6 @@ class Place:
 
     @property
     def text(self) -> str:
-        """Where it is, in words."""
         if not self.known:
             return "whose launch is not recorded"
         names = [item for item in (self.operator, self.source) if item not in _NOWHERE]
@@ -88,8 +87,6 @@ def sync_places(origins: Origins) -> list[Place]:
 
 
 class _Places:
-    """Places as they are found."""
-
     def __init__(self, origins: Origins) -> None:
         self._origins = origins
         self._found: dict[tuple[str, str, str], Place] = {}

@@ -122,7 +122,6 @@ class Work(NamedTuple):
 
     @property
     def amounts(self) -> dict[str, int]:
-        """What it adds to a node."""
         return {"gpu_ns": self.dur, "kernels" if self.category == "kernel" else "memory_operations": 1}
 
 
@@ -250,7 +249,6 @@ class _Builder:
         return self.root.child("phase", phase) if phase else self.root.child("none", OUTSIDE)
 
     def frame(self, frame_id: int | None, phase: str | None) -> Node:
-        """The node of a frame in a phase."""
         key = frame_id, phase
         node = self._nodes.get(key)
         if node is None:

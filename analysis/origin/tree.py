@@ -46,7 +46,6 @@ class Node:
         return found
 
     def add(self, amounts: dict[str, int]) -> None:
-        """Adds to what the node did itself."""
         for name, amount in amounts.items():
             self.own[_PLACES[name]] += amount
 
@@ -63,7 +62,6 @@ class Tree:
     children: tuple[Tree, ...]
 
     def amount(self, name: str, own: bool = False) -> int:
-        """One of AMOUNTS."""
         return (self.own if own else self.inclusive)[_PLACES[name]]
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Tree]]:
@@ -73,7 +71,6 @@ class Tree:
             yield from child.walk(depth + 1)
 
     def to_json(self) -> dict[str, Any]:
-        """Nested objects."""
         return {
             "name": self.name,
             "kind": self.kind,

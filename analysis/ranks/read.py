@@ -40,8 +40,6 @@ _HINT = (
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How files are read."""
-
     native_path: str | None = None  # of a `trace_processor_shell` to use instead of the embedded one
     partial: bool = False  # take the intact part of a damaged file
     parts: str | None = None  # folder that keeps what is read of each file, and is asked first

@@ -55,7 +55,7 @@ class EventArray:
 
     def _blocks(self) -> Iterator[Part]:
         begin = self._cursor.place
-        if self._pieces is not None and self._separators and self._pieces.are_shared(begin):
+        if self._pieces is not None and self._separators and self._pieces.are_shared:
             yield from self._ahead(self._pieces)
         if self._cursor.place == begin:
             yield from self._block()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 
 import msgspec
 import numpy as np
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.reader.ahead import ahead
 from molprof.analysis.reader.compact import compact_chunks, fits
 from molprof.analysis.reader.events import FLOW_PHASES
 from molprof.analysis.reader.part import NO_NUMBER, Label
@@ -18,8 +18,6 @@ from molprof.analysis.reader.places import HOME_TID, Places, find_places
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.reader.text import plain_lines
 
-# Blocks that wait for the engine: enough to keep it busy, few enough to stay small.
-_WAITING_BLOCKS = 4
 _EVENTS = 4096
 _FLOW_DRAFTS = tuple(f'"ph":"{phase}"'.encode() for phase in FLOW_PHASES)
 _encode = msgspec.json.Encoder().encode
@@ -29,15 +27,9 @@ def feed_events(engine: Engine, found: Survey) -> None:
     """Feeds what the survey found, and frees its arrays and drafts. Raises EngineError."""
     places = find_places(found)
     chunks = compact_chunks(found, places) if fits(found, places) else json_chunks((found, places))
-    # The engine does not hold Python's lock: it runs in a thread of its own while this one encodes.
-    waiting: deque[Future[None]] = deque()
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        for chunk in chunks:
-            waiting.append(pool.submit(engine.feed, chunk))
-            if len(waiting) > _WAITING_BLOCKS:
-                waiting.popleft().result()
-        for future in waiting:
-            future.result()
+    with closing(ahead(chunks)) as made:
+        for chunk in made:
+            engine.feed(chunk)
     found.release()
     engine.finish()
 

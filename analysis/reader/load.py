@@ -18,6 +18,7 @@ from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import Source, open_source
 from molprof.analysis.reader.survey import Survey, survey
 from molprof.analysis.reader.text import plain_text
+from molprof.common.copied import can_copy
 from molprof.common.errors import EngineError, TraceError
 from molprof.common.manifest import INCOMPLETE_KEY
 from molprof.common.memory import available_bytes, processors
@@ -124,7 +125,8 @@ def survey_source(
     source: Source, wanted: Wanted, partial: bool, processes: int | None = None
 ) -> tuple[Document, Survey]:
     """Reads a trace to its end. Arguments and errors are those of `load_trace`."""
-    with closing(Pieces(wanted, processes or processors())) as pieces:
+    shared = source.is_long and (processes or processors()) > 1 and can_copy()
+    with closing(Pieces(wanted, shared)) as pieces:
         document = Document(source.name, source.blocks, pieces.reader.read, partial, pieces)
         return document, survey(document.parts(), source.name)
 

@@ -1,29 +1,21 @@
-"""Pieces of a trace's text, of a long trace read by a second process too; their parts in the order of the text."""
+"""Pieces of a trace's text, read by this process and of a long trace by a copy of it; their parts in file order."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import mmap
-import os
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict
-from multiprocessing import Pipe
+from functools import partial
 from multiprocessing.connection import Connection
 
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.part import WRONG_TEXT, Kind, Part, PartReader, WrongEventError
-from molprof.common.process import call_line, end
+from molprof.common.copied import Copy
 
-# Text from which a second process is worth its start of 0.2 s.
-START_BYTES = 16 * 1024 * 1024
 # Parts that may wait for an earlier one.
 _MAX_WAITING = 16
-# Wrong pieces after which the second process is given up.
+# Wrong pieces after which the copy is given up.
 _PATIENCE = 8
 _log = logging.getLogger(__name__)
 # Pieces that it has at once: one that it reads, and others that wait, so that it need not.
@@ -32,25 +24,21 @@ _SLOT_BYTES = 512 * 1024
 
 
 class Pieces:
-    """Reads pieces and gives their parts in order; None for a piece that is not whole events."""
+    """Reads pieces and gives their parts in order; None for a piece that is not whole events.
 
-    def __init__(self, wanted: Wanted, processes: int) -> None:
-        self._wanted = wanted
+    shared: by a copy of this process too.
+    """
+
+    def __init__(self, wanted: Wanted, shared: bool) -> None:
         self.reader = PartReader(wanted)
-        self._second: SecondReader | None = None
-        self._patience = _PATIENCE if processes > 1 and hasattr(os, "memfd_create") else 0
+        self._second = SecondReader(wanted) if shared else None
+        self._patience = _PATIENCE
         self._results: deque[list[Part | None]] = deque()  # one per piece, empty while it is read
 
-    def are_shared(self, done: int) -> bool:
-        """Whether the second process reads too. It starts when `done` bytes of text make it worth it."""
-        if not self._patience or done < START_BYTES:
-            return False
-        try:
-            self._second = self._second or SecondReader(self._wanted)
-            return self._second.is_ready()
-        except (EOFError, OSError) as error:
-            self._give_up(error)
-            return False
+    @property
+    def are_shared(self) -> bool:
+        """Whether the copy reads too."""
+        return self._second is not None
 
     def have_room(self) -> bool:
         """Whether another piece may be given before a part is taken."""
@@ -89,19 +77,18 @@ class Pieces:
         while self._results:
             for _ in self.take(True):
                 pass
-        self._patience = max(0, self._patience - 1)
-        if not self._patience:
+        self._patience -= 1
+        if self._patience <= 0:
             self.close()
 
     def close(self) -> None:
-        """Ends the second process."""
+        """Ends the copy."""
         if self._second is not None:
             self._second.close()
             self._second = None
 
     def _give_up(self, error: Exception) -> None:
         _log.warning("the second reading process ended (%s): this one reads on alone", type(error).__name__)
-        self._patience = 0
         self.close()
         for result in self._results:
             if not result:
@@ -109,37 +96,15 @@ class Pieces:
 
 
 class SecondReader:
-    """The other process: text goes through shared memory, parts through a pipe. EOFError, OSError: it has ended."""
+    """The copy: text goes through shared memory, parts through a pipe. EOFError, OSError: it has ended."""
 
     def __init__(self, wanted: Wanted) -> None:
-        self._connection, theirs = Pipe()
-        memory = os.memfd_create("molprof")
-        try:
-            os.ftruncate(memory, _SLOTS * _SLOT_BYTES)
-            self._text = mmap.mmap(memory, _SLOTS * _SLOT_BYTES)
-            arguments = [json.dumps(item) for item in (asdict(wanted), memory, theirs.fileno())]
-            # In a session of its own, so that Ctrl-C reaches this process alone; the end of the pipe ends it.
-            self._process = subprocess.Popen(
-                call_line(f"{__name__}:serve", *arguments),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(memory, theirs.fileno()),
-                start_new_session=True,
-            )
-        finally:
-            os.close(memory)
-            theirs.close()
+        self._text = mmap.mmap(-1, _SLOTS * _SLOT_BYTES)
+        self._copy = Copy(partial(_serve, wanted, self._text))
+        self._connection = self._copy.connection
         self._free = list(range(_SLOTS))
         self._asked: deque[tuple[int, list[Part | None]]] = deque()
         self._kinds: list[Kind] = []
-        self._ready = False
-
-    def is_ready(self) -> bool:
-        """Whether it has started; until then nothing may be given."""
-        if not self._ready and self._connection.poll():
-            self._connection.recv()
-            self._ready = True
-        return self._ready
 
     def give(self, text: memoryview, result: list[Part | None]) -> bool:
         """Hands over events and what separates them; `collect` puts the part into `result`, None for wrong text.
@@ -171,24 +136,20 @@ class SecondReader:
 
     def close(self) -> None:
         """Ends it, whatever it does."""
-        end(self._process)
-        self._connection.close()
+        self._copy.close()
         self._text.close()
 
 
-def serve() -> None:
+def _serve(wanted: Wanted, text: mmap.mmap, connection: Connection) -> None:
     """The other end, until its pipe ends."""
-    wanted, memory, handle = (json.loads(item) for item in sys.argv[1:])
-    reader = PartReader(Wanted(**wanted))
+    reader = PartReader(wanted)
     sent = 0
-    with contextlib.suppress(EOFError, ConnectionError), Connection(handle) as connection, mmap.mmap(memory, 0) as text:
-        connection.send(None)
-        while True:
-            begin, size = connection.recv()
-            try:
-                part = reader.read(text[begin : begin + size])
-                part.kinds = []
-            except (*WRONG_TEXT, WrongEventError):  # the first process finds out what is wrong
-                part = None
-            connection.send((part, reader.kinds[sent:]))
-            sent = len(reader.kinds)
+    while True:
+        begin, size = connection.recv()
+        try:
+            part = reader.read(text[begin : begin + size])
+            part.kinds = []
+        except (*WRONG_TEXT, WrongEventError):  # the first process finds out what is wrong
+            part = None
+        connection.send((part, reader.kinds[sent:]))
+        sent = len(reader.kinds)

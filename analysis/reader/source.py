@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import stat
 import sys
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,10 @@ from typing import Any, BinaryIO
 
 from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
 
-from molprof.analysis.reader.packets import chrome_text, looks_like_packets
+from molprof.analysis.reader.ahead import ahead
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import FULL
+from molprof.common.packets import chrome_text, looks_like_packets
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -27,8 +28,6 @@ else:
 
 STDIN = "-"
 _HEAD_BYTES = 64
-# Blocks that wait to be decoded: enough to bridge a pause, few enough to stay small.
-_WAITING_BLOCKS = 6
 _KNOWN = {
     b"PK\x03\x04": "a zip archive",
     b"\xfd7zXZ": "xz data",
@@ -44,6 +43,9 @@ _READ_BYTES = 256 * 1024
 _MAGIC_BYTES = 4
 # A real trace unpacks to 10 to 40 times its size. More than this is a bomb, unless it is small.
 _MAX_RATIO = 400
+_USUAL_RATIO = 10
+# Text from which a copy of this process that reads too saves more than it costs.
+LONG_BYTES = 8 * 1024 * 1024
 _HARMLESS_BYTES = 1 << 30
 # The largest zstd window, 128 MiB, as its own command line allows by default.
 _zstd = partial(zstd.ZstdDecompressor, options={zstd.DecompressionParameter.window_log_max: 27})
@@ -74,6 +76,7 @@ class Source:
     """An open trace."""
 
     is_perfetto: bool  # in Perfetto's own format, else JSON
+    is_long: bool  # as far as can be told: worth being read by two processes
     blocks: Iterator[bytes]  # its text as JSON
 
     def __init__(self, name: str, file: BinaryIO) -> None:
@@ -108,15 +111,16 @@ def open_source(path: Path) -> Generator[Source, None, None]:
         with open(sys.stdin.fileno(), "rb", closefd=False) if str(path) == STDIN else path.open("rb") as file:
             source = Source(name, file)
             _refuse_others(name, source.peek())
-            with ThreadPoolExecutor(max_workers=1) as pool:
-                blocks = _ahead(pool, _blocks(source))
-                head = b""
-                try:
-                    while len(head) < BLOCK_BYTES // 2 and (block := next(blocks, b"")):
-                        head += block
-                except TraceError as error:  # in a small file; the text before it is still given
-                    blocks = _raising(error)
-                text = itertools.chain([head] if head else [], blocks)
+            source.is_long = _is_long(file, source.peek())
+            blocks = _blocks(source)
+            head = b""
+            try:
+                while len(head) < BLOCK_BYTES // 2 and (block := next(blocks, b"")):
+                    head += block
+            except TraceError as error:  # in a small file; the text before it is still given
+                blocks = _raising(error)
+            with closing(ahead(blocks)) as rest:
+                text = itertools.chain([head] if head else [], rest)
                 whole = len(head) < BLOCK_BYTES // 2
                 source.is_perfetto = not _JSON.match(head[:4096]) and looks_like_packets(head, whole)
                 source.blocks = chrome_text(name, text) if source.is_perfetto else text
@@ -130,6 +134,12 @@ def open_source(path: Path) -> Generator[Source, None, None]:
         if error.errno in FULL:  # of what the block writes
             raise
         raise TraceError(f"cannot read {name}: {error.strerror or error}") from error
+
+
+def _is_long(file: BinaryIO, head: bytes) -> bool:
+    stored = os.fstat(file.fileno())
+    ratio = _USUAL_RATIO if any(packing.magic.match(head) for packing in PACKINGS) else 1
+    return stored.st_size * ratio >= LONG_BYTES or not stat.S_ISREG(stored.st_mode)
 
 
 def _in_folder(folder: Path) -> str:
@@ -203,11 +213,3 @@ def unpack(name: str, read: Callable[[int], bytes], packing: Packing) -> Iterato
             stream = packing.decompressor()
     place = f"at byte {taken}, after {given} bytes of uncompressed text"
     raise TraceError(f"{name}: {packing.name} data is truncated {place}", hint=_HINT)
-
-
-def _ahead(pool: ThreadPoolExecutor, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same blocks, read ahead by the pool's thread; decompression does not hold Python's lock."""
-    waiting: deque[Future[bytes]] = deque(pool.submit(next, blocks, b"") for _ in range(_WAITING_BLOCKS))
-    while block := waiting.popleft().result():
-        waiting.append(pool.submit(next, blocks, b""))
-        yield block

@@ -20,8 +20,7 @@ FORMATS = {
 def render(document: Document, form: str = "table", terminal: int | None = None) -> str:
     """The document in the format `form`, ending with a newline; a table for a terminal of so many columns, if given.
 
-    Raises:
-        UsageError: no such format, or one that cannot hold the document.
+    Raises UsageError for an unknown format, or one that cannot hold the document.
     """
     if form not in FORMATS:
         raise UsageError(f"unknown format {form!r}; known: {', '.join(sorted(FORMATS))}")

@@ -1,8 +1,8 @@
 """Documents as one HTML page that fetches nothing: a template over sections.
 
 The template engine escapes everything on output, after invisible characters were made visible. Only the SVG of plots
-(analysis/documents/plots/svg.py), the style sheet and the script go in as they are. The page's own policy forbids every
-other style, script and request.
+(analysis/documents/plots/output.py), the style sheet and the script go in as they are. The page's own policy forbids
+every other style, script and request.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class _View:
 
 
 def render(document: Document) -> str:
-    """The document as a page."""
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,

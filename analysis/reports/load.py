@@ -11,11 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from molprof.analysis import figures, findings
 from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine
 from molprof.analysis.figures import Report, build_report
-from molprof.analysis.figures.catalog import QUERIES as FIGURE_QUERIES
-from molprof.analysis.figures.certificate import QUERIES as CERTIFICATE_QUERIES
-from molprof.analysis.findings import QUERIES as FINDING_QUERIES
 from molprof.analysis.findings import find_all
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import STACK_CATEGORY
@@ -24,17 +22,12 @@ from molprof.analysis.reader.source import STDIN
 from molprof.analysis.reports.cache import decode_report, encode_report, read_report, report_key, write_report
 from molprof.common import errors
 from molprof.common.errors import MolprofError
-from molprof.common.memory import processors
+from molprof.common.memory import available_bytes, processors, resident_bytes
 from molprof.common.served import Served, answer
-from molprof.queries import PACKAGE, modules
+from molprof.queries import PACKAGE, included, modules
 
-# Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves; with more,
-# the memory that both processes write to, and so hold twice, is too large.
-LEAST_EVENTS, MOST_EVENTS = 100_000, 5_000_000
-# Both processes need these, so they are made before the copy.
-_SHARED_MODULES = ("launches", "host_syncs")
-# The copy answers what needs this module: nearly half of the time of all queries.
-_COPYS_MODULE = "devices"
+# Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves.
+LEAST_EVENTS = 100_000
 # A process that makes reports, and what to do should it fail.
 SERVE = f"{__name__}:serve"
 SERVE_HINT = "if memory ran out, read the traces one by one with molprof report"
@@ -69,7 +62,7 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
     ) as (engine, info):
         try:
             if (options.processes or processors()) > 1:
-                _ask_beside(engine, info)
+                _ask_all(engine, info)
             report = build_report(engine, info)
             if report.trace.whole_steps:
                 report = replace(report, findings=find_all(engine, report))
@@ -86,15 +79,23 @@ def kept_report(path: str | os.PathLike[str], options: ReportOptions) -> Report 
     return read_report(key, Path(path)) if key else None
 
 
-def _ask_beside(engine: Engine, info: TraceInfo) -> None:
-    """Let a copy of this process answer what needs the times of devices, of a large trace."""
+def _ask_all(engine: Engine, info: TraceInfo) -> None:
+    """Share the queries about a large trace with a copy of this process."""
     events = sum(count for category, count in info.events_by_category.items() if category != STACK_CATEGORY)
-    if not LEAST_EVENTS <= events <= MOST_EVENTS:
+    available = available_bytes()
+    # Both processes write to about half of the memory, and so have it twice.
+    if events < LEAST_EVENTS or (available is not None and available < resident_bytes([os.getpid()]) // 2):
         return
     engine.register_package(PACKAGE, modules())
-    engine.query("".join(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module};\n" for module in _SHARED_MODULES))
-    queries = dict.fromkeys((*FIGURE_QUERIES, *CERTIFICATE_QUERIES, *FINDING_QUERIES))
-    engine.ask_ahead([query.text for query in queries if query.uses(_COPYS_MODULE)])
+    has_run = info.manifest is not None
+    engine.share(sorted({query.text for query in (*figures.queries(has_run), *findings.queries(has_run))}, key=_group))
+
+
+def _group(query: str) -> tuple[object, ...]:
+    """A key by which queries that use the same of the slowest modules stand together."""
+    used = included(query)
+    of_calls, of_devices = "work_calls" in used, "devices" in used
+    return "launches" not in used, not of_calls, of_calls == of_devices, -len(used), query
 
 
 def _key(path: str | os.PathLike[str], options: ReportOptions) -> str | None:

@@ -26,8 +26,6 @@ from molprof.queries import PACKAGE, modules
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trim has done."""
-
     before: int  # complete events
     after: int
     unplaced: int  # events with a separate begin and end, all of which were kept

@@ -39,13 +39,11 @@ from molprof.common.settings import (
 from molprof.common.text import escaped
 from molprof.common.threads import let_threads_sleep
 from molprof.common.values import bytes_text
-from molprof.profiler.capture.native_export import refuse_native
-from molprof.profiler.capture.tracefile import OutputFile, default_name, trace_stem
+from molprof.profiler.capture.tracefile import ENDINGS, OutputFile, default_name, trace_stem
 from molprof.profiler.models.architecture import NAMED, check_folder, check_preset
 from molprof.profiler.project import Project
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_ENDINGS = (".json", ".json.gz")
 # Words for no processor, and for that of --lp, in place of a processor's name.
 NONE, LP = "none", "lp"
 _SIZES = " or ".join(f"{size} ({preset})" for preset, sizes in NAMED.items() for size in sizes)
@@ -165,7 +163,7 @@ def _setting(*names: str, **details: Any) -> Callable[[_F], _F]:
 @_setting("--template-cache", is_flag=True, help="Keep the template of a molecule that a pass generates again.")
 @_setting("--threads", type=int, metavar="N", help="CPU threads for torch.  [default: one core fewer than there are]")
 @_setting("--trust-remote-code", is_flag=True, help="Let a model from the hub run its own code.")
-@file_option(*_ENDINGS, folder_for="several runs", default="a new file named by what runs", refuse=refuse_native)
+@file_option(*ENDINGS, folder_for="several runs", default="a new file named by what runs")
 @submit_options
 @click.pass_context
 def command(
@@ -204,8 +202,8 @@ def command(
         if submission.cluster is not None:
             raise UsageError("a capture on a cluster needs a name for its trace", hint="-o OUT")
     elif not several:
-        check_ending(output, _ENDINGS)
-    elif output.name.lower().endswith(_ENDINGS):
+        check_ending(output, ENDINGS)
+    elif output.name.lower().endswith(ENDINGS):
         raise UsageError(f"{output} is one file, for {len(runs)} runs", hint="name a folder with -o DIR")
     else:
         make_folder(output)

@@ -30,10 +30,8 @@ def compare_by(
 ) -> int:
     """Write the comparison of two traces. The exit code is 3 if the sum does not hold.
 
-    reading: native trace processor, partial.
-
-    Raises:
-        NotComparableError: only one of them records GPU work, or the steps that are asked for.
+    reading: native trace processor, partial. Raises NotComparableError where only one of them records GPU work, or the
+    steps that are asked for.
     """
     from molprof.analysis.compare.kernels.cut import STEP, TRACE, cut
     from molprof.analysis.compare.kernels.pairing import pair

@@ -27,8 +27,7 @@ class Folders:
     def find(self, name: str) -> Path:
         """Return the real path of a file below the folders, from its path in one of them or a whole one.
 
-        Raises:
-            UsageError: there is no such file below the folders. The message is the same for files elsewhere.
+        Raises UsageError where there is no such file below the folders; the message is the same for files elsewhere.
         """
         for root in self._roots:
             try:

@@ -35,8 +35,7 @@ class Worker:
     def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
         """Return what the tool answers.
 
-        Raises:
-            MolprofError: what the tool raised; EngineError if the process ended or took too long.
+        Raises the MolprofError that the tool raised; EngineError if the process ended or took too long.
         """
         request = msgspec.json.encode([tool, arguments])
         with self._lock:

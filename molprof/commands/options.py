@@ -153,18 +153,14 @@ def result_options(*more: str) -> Callable[[_F], _F]:
     return lambda command: style(output(_force_option(command)))
 
 
-def file_option(
-    *endings: str, folder_for: str | None = None, default: str = "", refuse: Callable[[Path], None] | None = None
-) -> Callable[[_F], _F]:
+def file_option(*endings: str, folder_for: str | None = None, default: str = "") -> Callable[[_F], _F]:
     """`-o` and `--force` of a command that writes a file of one of these endings, and nothing to stdout.
 
     With `folder_for` OUT may be a folder, and the command checks it. With `default`, which says what it then is, it may
-    be left out. `refuse` knows of some endings why they are wrong.
+    be left out.
     """
 
     def check(context: click.Context, parameter: click.Parameter, output: Path | None) -> Path | None:
-        if refuse is not None and output is not None:
-            refuse(output)
         if folder_for is None and output is not None:
             check_ending(output, endings)
         return output
@@ -233,8 +229,7 @@ def note(text: str) -> None:
 def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
     """The paths, with the folder or index of a sweep replaced by its traces; a remark for each trace that is missing.
 
-    Raises:
-        UsageError, TraceError: a sweep without traces, or whose index is damaged; standard input twice.
+    Raises UsageError or TraceError for a sweep without traces, a damaged index, and standard input twice.
     """
     if sum(str(path) == "-" for path in paths) > 1:
         raise click.UsageError("standard input (-) can be read once only")

@@ -208,8 +208,7 @@ def _files(traces: Sequence[Path]) -> list[Path]:
 def _outputs(traces: Sequence[Path], output: Path | None, style: str, force: bool) -> list[Path | None]:
     """A file for each of several traces in the folder OUT, which is made; without OUT none.
 
-    Raises:
-        UsageError: OUT is no folder, two traces would share a file, a file is there already, or the format needs OUT.
+    Raises UsageError where OUT is no folder, two traces would share a file, a file exists, or the format needs OUT.
     """
     if output is None:
         if style in ("csv", "html", SPEEDSCOPE):
@@ -233,7 +232,6 @@ def _stem(trace: Path) -> str:
 
 
 def _tasks(traces: Sequence[Path], outputs: Sequence[Path | None], own: Sequence[str]) -> list[Task]:
-    """One task of a cluster for each trace."""
     from molprof.profiler.cluster.job import Task
 
     tasks = []

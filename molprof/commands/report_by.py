@@ -19,8 +19,7 @@ ENDINGS = {**{name: ending for name, (_, ending) in FORMATS.items()}, SPEEDSCOPE
 def by_style(by: str | None, style: str, output: Path | None, excluded: Sequence[object]) -> str:
     """Return the format of the result: an OUT that ends in .speedscope.json selects speedscope.
 
-    Raises:
-        UsageError: options that exclude each other.
+    Raises UsageError for options that exclude each other.
     """
     if output is not None and output.name.lower().endswith(ENDINGS[SPEEDSCOPE]) and style == next(iter(FORMATS)):
         style = SPEEDSCOPE

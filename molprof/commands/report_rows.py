@@ -23,9 +23,7 @@ _LINE_EVERY = 50
 def report_rows(traces: Sequence[Path], options: ReportOptions, style: str, output: Path | None) -> None:
     """Write a table with a row for each trace.
 
-    Raises:
-        UsageError: the folders hold no traces.
-        TraceError: after the table is written, if a trace could not be read.
+    Raises UsageError for folders without traces; TraceError, once the table is written, if a trace could not be read.
     """
     if all(trace.is_dir() for trace in traces):
         names = ", ".join(map(str, traces))

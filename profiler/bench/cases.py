@@ -48,15 +48,12 @@ class SdpaCase:
 
     @property
     def rows(self) -> int:
-        """Rows computed together."""
         return self.batch
 
     def of_batch(self, size: int) -> SdpaCase:
-        """The same case with another batch."""
         return replace(self, batch=size)
 
     def label(self) -> str:
-        """The case in a few words."""
         shape = f"{self.batch}x{self.heads}x{self.kv_heads} {self.queries}:{self.keys} d{self.head_dim}"
         return f"{self.backend} {shape} {self.mask} {self.dtype}"
 
@@ -80,7 +77,6 @@ class GenerateCase(CaptureSettings):
 
     @property
     def rows(self) -> int:
-        """Rows computed together."""
         return self.batch_size
 
     def of_batch(self, size: int) -> GenerateCase:

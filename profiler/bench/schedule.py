@@ -27,8 +27,6 @@ _FACTS_S = 120.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, and how."""
-
     cases: tuple[Case, ...]  # each once
     repeats: int  # processes per case
     seed: int  # for the random order, another one for each repeat

@@ -85,7 +85,6 @@ def flops(case: SdpaCase) -> int:
 
 
 def least_bytes(case: SdpaCase, item_bytes: int) -> int:
-    """Return the least bytes that one call must move."""
     queries = 2 * case.batch * case.heads * case.queries * case.head_dim
     keys = 2 * case.batch * case.kv_heads * case.keys * case.head_dim
     mask = case.batch * case.queries * case.keys if case.mask == "padding" else 0

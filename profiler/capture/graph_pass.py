@@ -11,7 +11,7 @@ from molprof.common.files import scratch_file
 from molprof.common.settings import AUTO, STATIC_CACHES, CaptureSettings
 from molprof.profiler.capture.passes import Passes
 from molprof.profiler.capture.recorded_pass import record_steps
-from molprof.profiler.capture.tracefile import OutputFile, check_whole, write_trace
+from molprof.profiler.capture.tracefile import OutputFile, beside, check_whole, write_trace
 from molprof.profiler.models.device import on_gpu
 
 # Key of the trace: what it was recorded for.
@@ -30,9 +30,8 @@ def captures_graphs(settings: CaptureSettings, gpu: bool) -> bool:
 
 
 def graphs_path(output: Path) -> Path:
-    """Where the trace of the capture goes: `x.json.gz` gives `x.graphs.json.gz`."""
-    ending = ".json.gz" if output.name.endswith(".json.gz") else ".json"
-    return output.with_name(f"{output.name.removesuffix(ending)}.graphs{ending}")
+    """Where the trace of the capture goes."""
+    return beside(output, "graphs")
 
 
 def graph_pass(passes: Passes, output: OutputFile, steps: int) -> None:
@@ -54,7 +53,7 @@ def graph_pass(passes: Passes, output: OutputFile, steps: int) -> None:
     torch._dynamo.reset()
     try:
         with scratch_file(path) as part:
-            raw = Path(f"{part}.json")
+            raw = output.raw(part)
             record_steps(passes, (0, _FIRST, _LAST), raw, "graphs", whole=True)
             check_whole(raw, output)
             account = {"replay": output.path.name, "command": list(output.command)}

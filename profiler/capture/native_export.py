@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import tempfile
 import zlib
 from pathlib import Path
 
-from molprof.common.errors import UsageError
+from molprof.common.errors import MissingExtraError, UsageError
 
-NATIVE_ENDINGS = (".pftrace", ".pftrace.gz")
 _HEAD_BYTES = 4096
 _PACKET = b"\n"  # how the first packet of a trace begins: field 1, with a length
 # A packet of 123 or 91 bytes begins like JSON behind an empty line, but does not go on so.
 _JSON = re.compile(rb'\s*[\[{]\s*["{\]}]')
 
 
-def refuse_native(output: Path) -> None:
-    """Raises UsageError for an output of Perfetto's own format, which captures do not write."""
-    if not output.name.lower().endswith(NATIVE_ENDINGS):
+def check_native(output: Path) -> None:
+    """Raises UsageError where no trace of Perfetto's own format can be written to `output`."""
+    for package in ("isal", "perfetto"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(package, "analysis", "writing .pftrace")
+    if exports_native():
         return
     import torch
 
-    what = f"{output}: torch {torch.__version__}"
+    what = f"torch {torch.__version__} does not write .pftrace: under that name it writes Chrome JSON too"
     stem = output.name[: output.name.lower().rindex(".pftrace")]
-    hint = f"-o {stem}.json.gz, which the Perfetto UI opens"
-    if exports_native():
-        raise UsageError(f"{what} writes .pftrace, but a capture adds its tokens and times to Chrome JSON alone", hint)
-    raise UsageError(f"{what} does not write .pftrace: under that name it writes Chrome JSON too", hint)
+    raise UsageError(f"{output}: {what}", hint=f"-o {stem}.json.gz, which the Perfetto UI opens")
 
 
 def exports_native() -> bool:

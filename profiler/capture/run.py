@@ -124,8 +124,8 @@ class CapturedRun:
     def record(self, session: Session | None = None, before: MachineSpan | None = None) -> CaptureResult:
         """The recorded pass, and the trace file with tokens and manifest; `before` is of the machine."""
         with ExitStack() as stack:
-            # Made late: a capture that is killed before leaves nothing. A name of its own: torch replaces the file.
-            raw = functools.cache(lambda: Path(f"{stack.enter_context(scratch_file(self.output.path))}.json"))
+            # Made late: a capture that is killed before leaves nothing.
+            raw = functools.cache(lambda: self.output.raw(stack.enter_context(scratch_file(self.output.path))))
             try:
                 return self._record(raw, session, Machine(processors(), before, self._spans))
             except ProcessorError as problem:
@@ -140,7 +140,7 @@ class CapturedRun:
         if not isinstance(problem, ProcessorError):
             return problem
         with scratch_file(self.output.path) as part:
-            return kept_recording(self.output, self.passes, Path(f"{part}.json"), problem)
+            return kept_recording(self.output, self.passes, self.output.raw(part), problem)
 
     def _record(self, raw: Callable[[], Path], session: Session | None, machine: Machine) -> CaptureResult:
         """The recorded pass, exported to the path that `raw` returns, and the trace of all passes."""

@@ -18,20 +18,25 @@ from molprof.common.files import check_output, replacing_packed
 from molprof.common.manifest import INCOMPLETE_KEY
 from molprof.common.molecule_records import CHOICE_LETTERS, KIND_LETTERS, MoleculeRun
 from molprof.common.text_format import DEFAULT, TextFormat
+from molprof.profiler.capture.native_events import json_blocks, packets_of
+from molprof.profiler.capture.native_export import check_native
 
 # Neither a process (Linux: at most 2^22) nor a GPU has this number, and it fits into 32 bits.
 TOKENS_PID = 1 << 30
+ENDINGS = (".json", ".json.gz", ".pftrace", ".pftrace.gz")
 _CHUNK_BYTES = 1 << 22
-_STEP = re.compile(
-    rb'"cat":\s*"user_annotation",\s*"name":\s*"molprof\.step batch=(\d+) step=(\d+)",'
-    rb'\s*"pid":\s*[^,]+,\s*"tid":\s*[^,]+,\s*"ts":\s*(\d+)(?:\.(\d{1,3}))?,\s*"dur":\s*(\d+)(?:\.(\d{1,3}))?\s*[,}]'
-)
+_NAMED_STEP = rb'"cat":\s*"user_annotation",\s*"name":\s*"molprof\.step batch=(?P<batch>\d+) step=(?P<step>\d+)"'
+_TIMES = rb'"ts":\s*(?P<ts>\d+)(?:\.(?P<ts_part>\d{1,3}))?,\s*"dur":\s*(?P<dur>\d+)(?:\.(?P<dur_part>\d{1,3}))?\s*'
+_STEP = re.compile(_NAMED_STEP + rb',\s*"pid":\s*[^,]+,\s*"tid":\s*[^,]+,\s*' + _TIMES + rb"[,}]")
+_NATIVE_STEP = re.compile(_TIMES + b"," + _NAMED_STEP)  # as packets become JSON
 # What torch writes after the events: the end of their list, then top-level keys with plain values.
 _TAIL = re.compile(rb'\](\s*(?:,\s*"\w+"\s*:\s*(?:"(?:[^"\\]|\\.)*"|[-+.\w]+)\s*)*)\}\s*\Z')
 _TAIL_BYTES = 1 << 16
 # More than torch writes at once, so that there is no room for it where there was none for torch.
 _PROBE_BYTES = 1 << 22
 _INCOMPLETE = re.compile(rb',\n"%s": \{.*\}\n\}\n\Z' % INCOMPLETE_KEY.encode())
+_NATIVE_INCOMPLETE = b"\xba\x01%c%b" % (len(INCOMPLETE_KEY), INCOMPLETE_KEY.encode())  # the name of its last event
+_ENDING = re.compile(r"\.(json|pftrace)(\.gz)?\Z", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 _KIND_NAMES = {letter: name for name, letter in KIND_LETTERS.items()}
 _CHOICES = {letter: name for name, letter in CHOICE_LETTERS.items()}
@@ -48,9 +53,15 @@ class OutputFile:
 
     def check(self) -> None:
         """Raises UsageError where no trace can be written there."""
-        if not self.path.name.endswith((".json", ".json.gz")):
-            raise UsageError(f"{self.path} ends in neither .json nor .json.gz", hint="e.g. -o trace.json.gz")
+        if not _ENDING.search(self.path.name):
+            raise UsageError(f"{self.path} ends in none of {', '.join(ENDINGS)}", hint="e.g. -o trace.json.gz")
         check_output(self.path, self.force)
+        if is_native(self.path):
+            check_native(self.path)
+
+    def raw(self, part: Path) -> Path:
+        """Where torch exports to: a name of its own beside `part`, since torch replaces the file."""
+        return Path(f"{part}{'.pftrace' if is_native(self.path) else '.json'}")
 
 
 @dataclass(frozen=True)
@@ -71,14 +82,22 @@ Steps = Mapping[tuple[int, int], StepSpan]
 def read_steps(raw: Path) -> dict[tuple[int, int], StepSpan]:
     """The `molprof.step` annotations of an exported trace by (batch, step); RunError where a step is there twice."""
     steps: dict[tuple[int, int], StepSpan] = {}
-    with raw.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        for match in _STEP.finditer(text):
-            batch, step, start, start_part, duration, duration_part = match.groups(b"")
-            key = int(batch), int(step)
-            if key in steps:
-                raise RunError(f"the recording has step {key[1]} of batch {key[0]} twice")
-            steps[key] = StepSpan(_ns(start, start_part), _ns(duration, duration_part))
+    for match in _step_matches(raw):
+        found = match.groupdict(b"")
+        key = int(found["batch"]), int(found["step"])
+        if key in steps:
+            raise RunError(f"the recording has step {key[1]} of batch {key[0]} twice")
+        steps[key] = StepSpan(_ns(found["ts"], found["ts_part"]), _ns(found["dur"], found["dur_part"]))
     return steps
+
+
+def _step_matches(raw: Path) -> Iterator[re.Match[bytes]]:
+    if is_native(raw):
+        for block in json_blocks(raw):
+            yield from _NATIVE_STEP.finditer(block)
+        return
+    with raw.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        yield from _STEP.finditer(text)
 
 
 def write_trace(raw: Path, output: OutputFile, events: Iterable[str], key: str, value: dict[str, Any]) -> Path:
@@ -91,18 +110,17 @@ def write_trace(raw: Path, output: OutputFile, events: Iterable[str], key: str, 
             the output cannot be written.
         TakenError: another process wrote a file of this name meanwhile, and the name was not molprof's choice.
     """
-    end, keys = _tail(raw)
-    keys |= {"traceName": output.path.name, key: value}
+    if is_native(raw):
+        end, added = raw.stat().st_size, packets_of(events, key, value, raw)
+    else:
+        end, keys = _tail(raw)
+        added = _behind(events, keys | {"traceName": output.path.name, key: value})
     try:
         with replacing_packed(output.path, output.force) as out, raw.open("rb") as file:
             for start in range(0, end, _CHUNK_BYTES):
                 out.write(file.read(min(_CHUNK_BYTES, end - start)))
-            for event in events:
-                out.write(b",\n" + event.encode())
-            out.write(b"\n]")
-            for name, held in keys.items():
-                out.write(f",\n{_json(name)}: {_json(held)}".encode())
-            out.write(b"\n}\n")
+            for text in added:
+                out.write(text)
     except OSError as problem:
         raise RunError(f"cannot write {output.path}: {problem.strerror or problem}") from problem
     except TakenError as taken:
@@ -110,6 +128,16 @@ def write_trace(raw: Path, output: OutputFile, events: Iterable[str], key: str, 
             raise
         return taken.kept
     return output.path
+
+
+def _behind(events: Iterable[str], keys: Mapping[str, Any]) -> Iterator[bytes]:
+    """The rest of a JSON trace: events, the end of their list, and top-level keys."""
+    for event in events:
+        yield b",\n" + event.encode()
+    yield b"\n]"
+    for name, held in keys.items():
+        yield f",\n{_json(name)}: {_json(held)}".encode()
+    yield b"\n}\n"
 
 
 def default_name(model: str, processor: str | None) -> str:
@@ -120,13 +148,24 @@ def default_name(model: str, processor: str | None) -> str:
 
 def trace_stem(name: str) -> str:
     """The name of a trace's file without its ending."""
-    return name.removesuffix(".gz").removesuffix(".json")
+    return _ENDING.sub("", name)
+
+
+def is_native(path: Path) -> bool:
+    """Whether a trace of this name is in Perfetto's own format."""
+    match = _ENDING.search(path.name)
+    return match is not None and match[1].lower() == "pftrace"
+
+
+def beside(output: Path, what: str) -> Path:
+    """The file of another trace of a capture to `output`: `x.json.gz` gives `x.graphs.json.gz`."""
+    stem = trace_stem(output.name)
+    return output.with_name(f"{stem}.{what}{output.name[len(stem) :]}")
 
 
 def incomplete_path(output: Path) -> Path:
-    """Where the events before a failed capture to `output` go: `x.json.gz` gives `x.incomplete.json.gz`."""
-    ending = ".json.gz" if output.name.endswith(".json.gz") else ".json"
-    return output.with_name(f"{output.name.removesuffix(ending)}.incomplete{ending}")
+    """Where the events before a failed capture to `output` go."""
+    return beside(output, "incomplete")
 
 
 def is_incomplete(path: Path) -> bool:
@@ -138,7 +177,7 @@ def is_incomplete(path: Path) -> bool:
                 last = (last + chunk)[-_TAIL_BYTES:]
     except (OSError, EOFError, zlib.error):
         return False
-    return _INCOMPLETE.search(last) is not None
+    return _INCOMPLETE.search(last) is not None or last.endswith(_NATIVE_INCOMPLETE)
 
 
 def token_events(
@@ -222,7 +261,8 @@ def _ns(whole: bytes, part: bytes) -> int:
 def check_whole(raw: Path, output: OutputFile) -> None:
     """Raises RunError where torch could not write the whole trace to `raw`, which is beside the output."""
     try:
-        _tail(raw)
+        for _ in json_blocks(raw) if is_native(raw) else _tail(raw):
+            pass
     except RunError as problem:
         # torch does not say why. Where the disk is full, this fails too.
         try:

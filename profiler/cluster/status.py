@@ -29,8 +29,6 @@ _ENDS = {
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """State of a task."""
-
     number: int  # its place in the job
     name: str
     # one of `STATES`. `lost`: Slurm no longer knows it, and it did not write that it ended; `stopped`: Slurm ended it
@@ -46,8 +44,6 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """State of a job."""
-
     job: Job
     tasks: tuple[TaskStatus, ...]
     problem: str | None = None  # why Slurm did not answer; None if it did

@@ -21,8 +21,6 @@ class Need:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """One batch."""
-
     prompts: tuple[Prompt, ...]
     sequences: tuple[int, ...]  # number of each prompt in the run, from 0, before sorting
     max_new_tokens: int
@@ -42,8 +40,6 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What one batch wrote."""
-
     rows: tuple[tuple[int, ...], ...]  # generated ids by prompt, with the end token, without padding
     steps: int  # forwards, the prefill included
     masked_logits: tuple[int, ...] | None  # by prompt; None without a processor

@@ -54,8 +54,6 @@ _TRIGGERED = re.compile(r" \(Triggered internally at [^)]*\)")
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check."""
-
     name: str
     value: str | None  # a version or a name; of a check that fails, the reason
     # `ok`; `missing`: required and not installed; `broken`: installed, does not work; `absent`: optional and not
@@ -66,8 +64,6 @@ class Check:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Results of all checks."""
-
     checks: tuple[Check, ...]
 
     def _ok(self, names: Iterable[str]) -> bool:

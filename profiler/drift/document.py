@@ -15,7 +15,6 @@ _Tokenizers = tuple[TokenizerDrift, ...]
 
 
 def drift_document(survey: Survey) -> Document:
-    """Everything that the survey found."""
     tokenizers = survey.tokenizers
     needed = [(item.name, *_range(item.needed_tokens)) for item in tokenizers]
     sections = (

@@ -102,8 +102,6 @@ class AnswerTokens:
 
 @dataclass(frozen=True)
 class TokenizerDrift:
-    """One tokenizer."""
-
     name: str
     vocabulary: int  # ordinary tokens
     with_added: int  # added and special ones too

@@ -31,8 +31,6 @@ _REASON_CHARACTERS = 400
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to generate."""
-
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast

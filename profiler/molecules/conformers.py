@@ -29,8 +29,6 @@ Found = tuple[int, str, "Conformer | str"]
 
 @dataclass(frozen=True)
 class Conformer:
-    """One molecule's coordinates."""
-
     line: int  # where it begins in its file, from 1
     molecule: Molecule | None  # None where the file holds no bonds (XYZ), so that its text is unknown
     positions: tuple[Position, ...]  # (x, y, z) in Angstrom per heavy atom, in the order of the text
@@ -49,11 +47,8 @@ class Conformers:
 def reference_conformers() -> tuple[tuple[str, tuple[Position, ...]], ...]:
     """Canonical SMILES and positions (Angstrom, centred, along the principal axes) of each packaged molecule.
 
-    RDKit's ETKDGv3 made them with seed 0. They are stored with twelve decimals, since another release of RDKit may
-    make others, which would change what is fitted to them.
-
-    Raises:
-        RunError: the list is missing from the installation.
+    RDKit's ETKDGv3 made them with seed 0. They are stored with twelve decimals, since another release of RDKit may make
+    others, which would change what is fitted to them. Raises RunError where the list is missing from the installation.
     """
     try:
         lines = resources.files(__package__).joinpath("conformers.txt").read_text().splitlines()
@@ -78,10 +73,8 @@ def holds_texts(path: Path) -> bool:
 def read_conformers(path: Path, count: int | None = None, form: TextFormat = DEFAULT) -> Conformers:
     """The first `count` conformers of a file (None: all), coordinates as they stand, without hydrogens.
 
-    The suffix decides: SDF, XYZ, or lines of enriched text.
-
-    Raises:
-        UsageError: the file cannot be read, or holds no conformer, or RDKit, which SDF and XYZ need, is missing.
+    The suffix decides: SDF, XYZ, or lines of enriched text. Raises UsageError where the file cannot be read, holds no
+    conformer, or is SDF or XYZ and RDKit is missing.
     """
     if path.suffix.lower() in _READERS:
         require_rdkit(f"reading {path}")

@@ -41,8 +41,6 @@ class Entry:
 
 @dataclass(frozen=True)
 class MoleculeFile:
-    """The molecules of a file, in its order."""
-
     entries: tuple[Entry, ...]
     place: str  # what `Entry.number` counts: line, row or entry
     columns: tuple[str, ...] = ()  # names of columns; empty where the file has none
@@ -52,10 +50,8 @@ def molecules_of(source: str) -> MoleculeFile:
     """The molecules of FILE or FILE:COLUMN.
 
     COLUMN is a column's name or its number from 1. Without it: the column `smiles` in any case, else the only one with
-    that word in its name, else the first.
-
-    Raises:
-        UsageError: the file cannot be read, has no such column, or holds something else.
+    that word in its name, else the first. Raises UsageError where the file cannot be read, has no such column, or holds
+    something else.
     """
     path, column = split_column(source)
     ending = path.suffix.lower()

@@ -130,10 +130,8 @@ def check(text: str, molecule: Molecule, form: TextFormat = DEFAULT) -> str | No
     """Why a generated text is not a valid conformer of the molecule; None where it is valid.
 
     Valid: the tags enclose a skeleton with one block per atom, the molecular graph that RDKit reads is the prompt's,
-    and each block reads exactly `x,y,z`. Checked in this order.
-
-    Raises:
-        MissingExtraError: the skeleton is written otherwise than the prompt's, and RDKit is not installed.
+    and each block reads exactly `x,y,z`. Checked in this order. Raises MissingExtraError where the skeleton is written
+    otherwise than the prompt's, and RDKit is not installed.
     """
     if len(text) < len(form.answer_of("")) or not (text.startswith(form.opening) and text.endswith(form.closing)):
         return f"no {form.opening}...{form.closing} around the whole text"
@@ -178,8 +176,7 @@ def judge(text: str, molecule: Molecule, kinds: str, form: TextFormat = DEFAULT)
 def complete(run: MoleculeRun, form: TextFormat = DEFAULT) -> MoleculeRun:
     """The record with `valid` and `problem` where recording could not check them; any other as it is.
 
-    Raises:
-        MissingExtraError: RDKit is missing here too.
+    Raises MissingExtraError where RDKit is missing here too.
     """
     if run.unchecked and run.smiles is not None:
         require_rdkit("checking molecules")

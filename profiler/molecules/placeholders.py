@@ -49,10 +49,8 @@ def best_placeholder(
 ) -> Placeholder:
     """The placeholder that cuts no coordinate and leaves the fewest positions over; among equals the plainest text.
 
-    Where every candidate cuts some, the one that cuts the fewest: too short costs accuracy, too long only time.
-
-    Raises:
-        UsageError: no coordinates, or every candidate merges with its brackets.
+    Where every candidate cuts some, the one that cuts the fewest: too short costs accuracy, too long only time. Raises
+    UsageError without coordinates, or where every candidate merges with its brackets.
     """
     fits = _fits(tokenizer, coordinates, decimals, form)
     return min(fits, key=lambda fit: (fit.too_short, fit.mean_absolute_drift_tokens))

@@ -18,8 +18,6 @@ from molprof.profiler.molecules.smiles import Molecule, molecule, require_rdkit,
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt."""
-
     line: int  # line, row or entry of the input, from 1
     name: str  # the molecule's name in the input; empty without one
     text: str
@@ -110,8 +108,7 @@ def read_prompts(path: Path | None, count: int | None, strict: bool = False, for
 def read_texts(path: Path, count: int | None) -> Prompts:
     """The first `count` prompts of plain text, or all, one per line; empty lines are ignored.
 
-    Raises:
-        UsageError: the file cannot be read or holds no prompt.
+    Raises UsageError where the file cannot be read or holds no prompt.
     """
     # str.splitlines would also end a line at a form feed or U+2028, where no editor does.
     lines = enumerate(read_text(path).removesuffix("\n").split("\n"), start=1)

@@ -46,8 +46,7 @@ class Molecule:
 def require_rdkit(purpose: str) -> None:
     """Import RDKit, which recording the built-in molecules does without.
 
-    Raises:
-        MissingExtraError: it is not installed.
+    Raises MissingExtraError where it is not installed.
     """
     try:
         import rdkit.Chem  # noqa: F401
@@ -56,7 +55,6 @@ def require_rdkit(purpose: str) -> None:
 
 
 def has_rdkit() -> bool:
-    """Whether RDKit can be imported."""
     try:
         require_rdkit("")
     except MissingExtraError:
@@ -67,8 +65,7 @@ def has_rdkit() -> bool:
 def canonical(smiles: str) -> str:
     """Canonical SMILES with hydrogens removed.
 
-    Raises:
-        UsageError: RDKit cannot read `smiles`, or it has no atoms.
+    Raises UsageError where RDKit cannot read `smiles`, or it has no atoms.
     """
     from rdkit import Chem
 

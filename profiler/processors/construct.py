@@ -54,8 +54,7 @@ SUPPLIED = (*_OF_RUN, *_OF_BATCH)
 class Construction:
     """How to call `factory`, the class or function of `--processor name`.
 
-    Raises:
-        UsageError: it requires a parameter that nothing supplies, or lacks one that `given` names.
+    Raises UsageError where it requires a parameter that nothing supplies, or lacks one that `given` names.
     """
 
     name: str

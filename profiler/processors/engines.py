@@ -76,8 +76,7 @@ def tag_tokens(target: Target) -> tuple[int | None, int]:
 class EngineProcessor(ABC):
     """A processor that asks a package. Compiling is part of the phase `template`; `parameters` has its mean time.
 
-    Raises:
-        MissingExtraError: the package is not installed.
+    Raises MissingExtraError where the package is not installed.
     """
 
     name: str

@@ -31,8 +31,6 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True)
 class Case:
-    """One capture of a sweep."""
-
     name: str  # file name of its trace, without ending
     options: Mapping[str, Value]  # the values that it takes from the grid
     settings: Mapping[str, Value]  # those of all its options, by name

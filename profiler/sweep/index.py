@@ -24,8 +24,6 @@ KIND = "molprof sweep"
 
 @dataclass(frozen=True)
 class Entry:
-    """One case of a sweep."""
-
     name: str
     trace: str  # its file, in the folder
     options: Mapping[str, Any]  # the values that it takes from the grid

@@ -56,11 +56,8 @@ def check_folder(folder: Path, force: bool) -> None:
 def gather(target: Target, extras: Sequence[str], folder: Path, listed: bool) -> Gathered:
     """Fill `folder` with the wheels that recording and `extras` of molprof lack on the other machine.
 
-    With `listed`, `target.there` is all that is there; else what its transformers requires is there too.
-
-    Raises:
-        UsageError: torch is not there or too old, or no set of versions fits what is there.
-        RunError: pip failed otherwise.
+    With `listed`, `target.there` is all that is there; else what its transformers requires is there too. Raises
+    UsageError where torch is not there or too old, or no set of versions fits; RunError if pip failed otherwise.
     """
     folder = folder.absolute()  # pip runs elsewhere
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:

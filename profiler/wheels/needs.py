@@ -77,8 +77,6 @@ class Target:
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel file."""
-
     path: Path
 
     @functools.cached_property
@@ -117,8 +115,7 @@ def with_torch(name: str) -> bool:
 def read_there(given: Sequence[str], listed: Path | None) -> dict[str, Version]:
     """Packages by name, from `NAME==VERSION` texts and a file of such lines, as `pip list --format freeze` prints.
 
-    Raises:
-        UsageError: one is of another form, or the file cannot be read.
+    Raises UsageError where one is of another form, or the file cannot be read.
     """
     lines = [(f"--have {text}", text) for text in given]
     if listed is not None:

@@ -54,8 +54,7 @@ class Part:
 def cut(recorded: Recorded, region: str) -> Part:
     """The part of a trace that a region names: STEP, its step of median duration; STEPS, all; TRACE, everything.
 
-    Raises:
-        EngineError: the times do not add up to the devices' time.
+    Raises EngineError where the times do not add up to the devices' time.
     """
     chosen: tuple[Step, ...] = ()
     if region != TRACE:

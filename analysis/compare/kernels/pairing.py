@@ -109,7 +109,6 @@ class _Telling:
         self.operators = all(any(row.operator for row in side) for side in rows)
 
     def levels(self, first: Sequence[Row], other: Sequence[Row]) -> list[Level]:
-        """The keys of LEVELS."""
         sides = [[self._keys(row) for row in rows] for rows in (first, other)]
         return [([keys[n] for keys in sides[0]], [keys[n] for keys in sides[1]]) for n in range(len(LEVELS))]
 

@@ -72,8 +72,6 @@ class Row(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A recorded step."""
-
     id: int
     ts: int
     dur: int
@@ -102,8 +100,7 @@ def read_recorded(
 ) -> tuple[Recorded, tuple[str, ...]]:
     """What ran in the trace at `path`, and notes about it. Arguments and errors are those of `open_trace`.
 
-    Raises:
-        TraceError: neither GPU work nor operators are recorded.
+    Raises TraceError where neither GPU work nor operators are recorded.
     """
     sizes = os.path.isfile(path) and os.path.getsize(path) <= _SIZES_BYTES
     with open_trace(path, native_path=native_path, stacks=True, all_args=sizes, partial=partial) as (engine, info):

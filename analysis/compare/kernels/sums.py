@@ -37,8 +37,6 @@ def part_of(change: Change) -> str:
 
 @dataclass
 class Sum:
-    """What changes add up to."""
-
     parts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))  # ns, other minus first
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((MATCHED, INSERTED, DELETED, MOVED), 0))
     first: list[int] = field(default_factory=lambda: [0, 0, 0])  # pieces of work, their time, the gaps before them
@@ -106,8 +104,6 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Summed:
-    """A pairing with its sums."""
-
     pairing: Pairing
     whole: Sum
     places: dict[Place, Sum]
@@ -144,7 +140,6 @@ class Summed:
 
 
 def summed(pairing: Pairing) -> Summed:
-    """The sums of a pairing."""
     whole = Sum()
     whole.parts["idle"] += pairing.tail_ns
     places: dict[Place, Sum] = {}
@@ -157,7 +152,6 @@ def summed(pairing: Pairing) -> Summed:
 
 
 def place_of(row: Row) -> Place:
-    """Where a piece of work is."""
     return Place(row.phase, classes(row.module))
 
 

@@ -170,7 +170,6 @@ _TITLES = {
 
 
 def plot_sections(results: Results) -> Section:
-    """Every plot of the results, for their page."""
     return Section(
         "", parts=tuple(Section(title, plot=Plot("", partial(_svg, kind, results))) for kind, title in _TITLES.items())
     )

@@ -14,7 +14,6 @@ from molprof.analysis.documents.plots.output import figure_bytes, figure_svg
 from molprof.analysis.ranks import Job
 from molprof.common.values import time_text
 
-CAPTION = "What each rank did when, on one clock"
 # Columns of the picture; each shows what takes most of it.
 _SLOTS = 900
 _ROWS = 64
@@ -27,13 +26,11 @@ _LOOKS = (
 
 
 def ranks_figure(job: Job, form: str) -> bytes:
-    """The timeline as a file in one of `output.FORMATS`."""
     with style.house_style():
         return figure_bytes(draw(job), form)
 
 
 def ranks_svg(job: Job) -> str:
-    """The timeline as an element for a page."""
     with style.house_style():
         return figure_svg(draw(job), "ranks-")
 

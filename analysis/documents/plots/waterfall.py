@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from molprof.analysis.compare.parts import PART_LABELS, RECORDED_LABELS
+from molprof.analysis.documents.plots.output import figure_svg
 from molprof.analysis.documents.plots.style import (
     BLUE,
     MUTED,
     ORANGE,
     caption,
+    house_style,
     name_rows,
     new_figure,
     time_unit,
@@ -50,11 +52,22 @@ def draw(subject: Subject) -> Figure:
     panels = _unprofiled_panels(subject) or _recorded_panels(subject)
     if not panels:
         raise NotRecordedError("two runs with unprofiled times, or two traces with GPU work, to compare")
+    return _figure(subject.labels[0], panels)
+
+
+def sum_svg(labels: tuple[str, str], totals: tuple[int, int], parts: Mapping[str, int], what: str) -> str:
+    """The waterfall of one sum as an element for a page; `parts`: ns by label, `what` both totals are."""
+    steps = _steps(parts, totals[1] - totals[0] - sum(parts.values()), {})
+    with house_style():
+        return figure_svg(_figure(labels[0], [_Panel(labels[1], *totals, steps, what)]), "sum-")
+
+
+def _figure(first_label: str, panels: Sequence[_Panel]) -> Figure:
     sizes = [len(panel.steps) + 2 for panel in panels]
     figure, axes = new_figure(0.55 + sum(0.27 * size + 0.35 for size in sizes), len(panels), sizes)
     scale, unit = time_unit(max(max(panel.total_ns, panel.first_ns) for panel in panels))
     for axis, panel in zip(axes, panels, strict=True):
-        _draw(axis, subject.labels[0], panel, scale)
+        _draw(axis, first_label, panel, scale)
     ends = [end for panel in panels for end in _ends(panel)]
     highest, spread = max(ends), max(ends) - min(ends)
     start = 0.0  # cut where bars would be too short

@@ -2,53 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.figures.certificate import (
-    clocks,
-    cycles,
-    facts,
-    file,
-    graphs,
-    launches,
-    memory,
-    overlap,
-    ranks,
-    start,
-    steps,
-)
-from molprof.analysis.figures.certificate.model import (
-    ALL,
-    Bound,
-    Certificate,
-    Certified,
-    Doubt,
-    Facts,
-    Group,
-    combined,
-    worst,
-)
+from molprof.analysis.figures.certificate import clocks, facts, launches, recording, work
+from molprof.analysis.figures.certificate.model import ALL, Certificate, Certified, Doubt, Facts, Group, combined, worst
 from molprof.analysis.reader import TraceInfo
 
 __all__ = ["CHECKS", "Certificate", "certify"]
 
 CHECKS = (
-    file.CHECK,
+    recording.FILE,
     launches.STARTED_LATE,
     launches.CUT_END,
     launches.NO_WORK,
     launches.DROPPED,
     launches.EARLIER_WORK,
-    overlap.CHECK,
-    graphs.CHECK,
-    steps.CHECK,
+    work.OVERLAP,
+    work.GRAPHS,
+    work.STEPS,
     clocks.CHECK,
-    cycles.CHECK,
-    ranks.CHECK,
-    start.CHECK,
-    memory.CHECK,
+    recording.CYCLES,
+    recording.RANKS,
+    recording.START,
+    recording.MEMORY,
 )
 QUERIES = (*facts.QUERIES, *(query for check in CHECKS for query in check.queries))
 
@@ -74,9 +51,5 @@ def _certified(group: Group, doubts: list[Doubt], known: Facts) -> Certified:
         return Certified(group, "not_to_be_had", "not recorded", (), ())
     verdict = worst(doubt.verdict for doubt in mine)
     reason = "; ".join(dict.fromkeys(doubt.reason for doubt in mine)) or None
-    bounds = combined(_bounds(mine)) if verdict == "bounded" else ()
+    bounds = combined(bound for doubt in mine for bound in doubt.bounds) if verdict == "bounded" else ()
     return Certified(group, verdict, reason, bounds, mine)
-
-
-def _bounds(doubts: tuple[Doubt, ...]) -> Iterator[Bound]:
-    return (bound for doubt in doubts for bound in doubt.bounds)

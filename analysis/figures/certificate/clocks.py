@@ -7,7 +7,7 @@ from typing import Any
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row
-from molprof.analysis.figures.certificate.model import Bound, Check, Doubt, Facts
+from molprof.analysis.figures.certificate.model import Bound, Check, Doubt, Facts, lost
 from molprof.analysis.reader import TraceInfo
 from molprof.common.values import counted, time_text
 
@@ -27,9 +27,7 @@ def _find(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     if row["backward_calls"]:
         cases = counted(row["backward_calls"], "case")
         reason = f"the host's clock goes back by up to {time_text(row['backward_ns'])} ({cases})"
-        for group in ("host_time", "links", "gpu_idle"):
-            if group in facts.recorded:
-                yield Doubt(group, "not_to_be_had", reason, (), row)
+        yield from lost(facts.among("host_time", "links", "gpu_idle"), reason, row)
 
 
 def _two_clocks(row: dict[str, Any]) -> Iterator[Doubt]:
@@ -49,8 +47,7 @@ def _two_clocks(row: dict[str, Any]) -> Iterator[Doubt]:
         else row["least_slack_ns"] is None or early_ns <= row["least_slack_ns"]
     )
     if not offset_explains or max(early_ns, late_ns) > _JUMP_NS:
-        for group in ("links", "gpu_idle"):
-            yield Doubt(group, "not_to_be_had", f"the clocks jump: {reason}", (), row)
+        yield from lost(("links", "gpu_idle"), f"the clocks jump: {reason}", row)
         return
     mean_ns = row["mean_delay_ns"]
     if late_ns:

@@ -32,7 +32,6 @@ QUERIES = (_COUNTS, _STEPS, _DEVICES, _RECORDED)
 
 
 def read_facts(engine: Engine) -> Facts:
-    """The facts of the whole trace."""
     counts, found = query_row(engine, _COUNTS), query_row(engine, _RECORDED)
     parts: dict[Group, bool] = {
         "gpu_work": found["work"],

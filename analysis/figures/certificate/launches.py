@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.package import Query, query_rows
-from molprof.analysis.figures.certificate.model import Bound, Check, Doubt, Facts, Group
+from molprof.analysis.engine.package import Query, query_dicts
+from molprof.analysis.figures.certificate.model import Bound, Check, Doubt, Evidence, Facts, Group, lost
 from molprof.analysis.reader import TraceInfo
 from molprof.common.values import counted
 
@@ -33,17 +33,19 @@ _LOG_KEYS = ("INFO", "WARNING", "ERROR")
 
 
 def _rows(engine: Engine, query: Query, place: str) -> Iterator[dict[str, Any]]:
-    columns, rows = query_rows(engine, query)
-    return (row for values in rows if (row := dict(zip(columns, values, strict=True)))["place"] == place)
+    return (row for row in query_dicts(engine, query) if row["place"] == place)
+
+
+def _evidence(row: dict[str, Any]) -> Evidence:
+    return {key: value for key, value in row.items() if key != "place"}
 
 
 def _missing_work(engine: Engine, info: TraceInfo, facts: Facts, place: str, text: str) -> Iterator[Doubt]:
     for row in _rows(engine, _WORK, place):
-        launches, evidence = row["launches"], {key: value for key, value in row.items() if key != "place"}
+        launches, evidence = row["launches"], _evidence(row)
         reason = text.format(launches=counted(launches, "launch", "es"))
         if not facts.kernels:
-            for group in ("gpu_work", "gpu_time", "gpu_idle", "links"):
-                yield Doubt(group, "not_to_be_had", reason, (), evidence)
+            yield from lost(("gpu_work", "gpu_time", "gpu_idle", "links"), reason, evidence)
             return
         kernels = Bound("counts.kernels", facts.kernels, facts.kernels, facts.kernels + launches)
         yield Doubt("gpu_work", "bounded", reason, (kernels,), evidence)
@@ -66,7 +68,7 @@ def _dropped(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     yield from _missing_work(engine, info, facts, "middle", "{launches} between others without GPU work: dropped")
     for row in _rows(engine, _CALL, "later"):
         reason = f"{counted(row['kernels'], 'kernel')} without recorded call: dropped"
-        evidence = {key: value for key, value in row.items() if key != "place"}
+        evidence = _evidence(row)
         calls = Bound("counts.launches", facts.launches, facts.launches, facts.launches + row["calls"])
         yield Doubt("launches", "bounded", reason, (calls,), evidence)
         orphans = facts.kernels - facts.linked_kernels
@@ -88,7 +90,7 @@ def _losses(info: TraceInfo) -> list[str]:
 
 def _no_calls(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     for row in _rows(engine, _CALL, "start"):
-        evidence = {key: value for key, value in row.items() if key != "place"}
+        evidence = _evidence(row)
         reason = f"{counted(row['kernels'], 'kernel')} launched before the recording"
         kernels = Bound("counts.kernels", facts.kernels - row["kernels"], facts.kernels, facts.kernels)
         time_ns = facts.kernel_time_ns
@@ -96,19 +98,15 @@ def _no_calls(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
         bound = Bound("counts.kernel_time_ns", time_ns - row["kernel_time_ns"], time_ns, time_ns)
         yield Doubt("gpu_time", "bounded", reason, (bound,), evidence)
     for row in _rows(engine, _CALL, "unnumbered"):
-        evidence = {key: value for key, value in row.items() if key != "place"}
+        evidence = _evidence(row)
         reason = f"{counted(row['kernels'], 'kernel')} without correlation number"
-        for group in ("links", "steps", "graphs"):
-            if group in facts.recorded:
-                yield Doubt(group, "not_to_be_had", reason, (), evidence)
+        yield from lost(facts.among("links", "steps", "graphs"), reason, evidence)
     for row in _rows(engine, _CALL, "all"):
-        evidence = {key: value for key, value in row.items() if key != "place"}
+        evidence = _evidence(row)
         known = facts.launches + facts.graph_launches
         reason = "no GPU work has the number of a recorded call" if known else "no launch calls are recorded"
-        groups: tuple[Group, ...] = ("links", "steps") if known else ("launches", "links", "steps")
-        for group in groups:
-            if group != "steps" or facts.steps:
-                yield Doubt(group, "not_to_be_had", reason, (), evidence)
+        groups: list[Group] = [] if known else ["launches"]
+        yield from lost((*groups, "links", *(("steps",) if facts.steps else ())), reason, evidence)
 
 
 STARTED_LATE = Check(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query
@@ -28,6 +28,7 @@ TITLES: Mapping[Group, str] = {
     "allocations": "allocations",
 }
 ALL: tuple[Group, ...] = tuple(TITLES)
+Evidence = dict[str, Any]  # numbers, texts and None; the suffix is the unit
 _WORST: tuple[Verdict, ...] = ("not_to_be_had", "bounded", "exact")
 
 
@@ -67,7 +68,7 @@ class Doubt:
     verdict: Verdict  # never exact
     reason: str
     bounds: tuple[Bound, ...] = ()
-    evidence: dict[str, float | str | None] = field(default_factory=dict)  # the suffix is the unit
+    evidence: Evidence = field(default_factory=dict)
     check: str = ""  # id of the check that found it
     query: str = ""  # argument of `molprof query` that shows the evidence: name of a module
     sql: str = ""  # what the check asked
@@ -85,7 +86,6 @@ class Certified:
 
     @property
     def title(self) -> str:
-        """Name for people."""
         return TITLES[self.group]
 
     @property
@@ -112,7 +112,6 @@ class Certificate:
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """All doubts, by group."""
         return tuple(doubt for item in self.groups for doubt in item.doubts)
 
 
@@ -131,6 +130,10 @@ class Facts:
     devices: Mapping[str, tuple[int, int]]  # busy and idle ns by device
     recorded: frozenset[Group]  # groups of which the trace holds anything
 
+    def among(self, *groups: Group) -> tuple[Group, ...]:
+        """Those of the groups that the trace holds."""
+        return tuple(group for group in groups if group in self.recorded)
+
     def per_step(self, more: int | None) -> Bound:
         """Kernels per step, where steps may have up to `more` kernels; None: no limit is known."""
         mean = self.step_kernels / self.steps
@@ -146,6 +149,11 @@ class Check:
     title: str
     queries: tuple[Query, ...]  # the first is the evidence
     find: Callable[[Engine, TraceInfo, Facts], Iterator[Doubt]]
+
+
+def lost(groups: Iterable[Group], reason: str, evidence: Evidence) -> Iterator[Doubt]:
+    """No figure of these groups is to be had."""
+    return (Doubt(group, "not_to_be_had", reason, (), evidence) for group in groups)
 
 
 def worst(verdicts: Iterator[Verdict]) -> Verdict:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from molprof.analysis.reader.packets.recording import Linked
-from molprof.analysis.reader.packets.tracks import Place
 from molprof.common.errors import TraceError
+from molprof.common.packets.recording import Linked
+from molprof.common.packets.tracks import Place
 
 _HINT = "export each run or process into a file of its own, and compare the files: molprof compare"
 # `rank3_1234`, `Rank 3: python`; `[TP03] 1234`, as SGLang's merger writes; `r3:1234`; `3_1234`.

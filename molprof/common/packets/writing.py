@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from molprof.analysis.reader.packets.recording import BEGIN, COMPLETE, END, INSTANT, Recording
-from molprof.analysis.reader.packets.slices import OPEN
-from molprof.analysis.reader.packets.tracks import Place
+from molprof.common.packets.recording import BEGIN, COMPLETE, END, INSTANT, Recording
+from molprof.common.packets.slices import OPEN
+from molprof.common.packets.tracks import Place
 
 _PHASES = {BEGIN: "X", COMPLETE: "X", INSTANT: "i"}
 _ARGS = b'"args":{'

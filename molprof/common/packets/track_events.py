@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from molprof.analysis.reader.packets.sequences import Sequence
-from molprof.analysis.reader.packets.values import Values, number
+from molprof.common.packets.sequences import Sequence
+from molprof.common.packets.values import Values, number
 
 SLICE_BEGIN, SLICE_END, INSTANT, COUNTER = 1, 2, 3, 4  # values of a track event's `type`
 

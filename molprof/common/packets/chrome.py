@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from molprof.analysis.reader.packets import track_events
-from molprof.analysis.reader.packets.recording import BEGIN, COMPLETE, COUNTER, END, INSTANT, Recording
-from molprof.analysis.reader.packets.render_stages import RenderStages
-from molprof.analysis.reader.packets.runs import check_one_run, check_written_once
-from molprof.analysis.reader.packets.schema import packet_class
-from molprof.analysis.reader.packets.sequences import Clocks, Sequence
-from molprof.analysis.reader.packets.slices import OPEN, durations
-from molprof.analysis.reader.packets.stream import DamageError, packets, unpacked
-from molprof.analysis.reader.packets.tracks import Place, Tracks
-from molprof.analysis.reader.packets.values import Values
-from molprof.analysis.reader.packets.writing import Counted, event_texts
 from molprof.common.errors import TraceError
+from molprof.common.packets import track_events
+from molprof.common.packets.recording import BEGIN, COMPLETE, COUNTER, END, INSTANT, Recording
+from molprof.common.packets.render_stages import RenderStages
+from molprof.common.packets.runs import check_one_run, check_written_once
+from molprof.common.packets.schema import packet_class
+from molprof.common.packets.sequences import Clocks, Sequence
+from molprof.common.packets.slices import OPEN, durations
+from molprof.common.packets.stream import DamageError, packets, unpacked
+from molprof.common.packets.tracks import Place, Tracks
+from molprof.common.packets.values import Values
+from molprof.common.packets.writing import Counted, event_texts
 
 # The category of instant events that hold a top-level key of Chrome JSON, such as molprof's manifest, as arg `value`.
 KEY_CATEGORY = "molprof.key"
@@ -150,16 +150,16 @@ class _Reader:
             value = {"args": {"": track_events.counted(event)}}
             self.recording.add(COUNTER, time, self._track(-1 - uuid), place, value)
             return
-        track = self._track(uuid or Place(f"sequence {sequence.number}", 0))
+        home = uuid or Place(f"sequence {sequence.number}", 0)
         if event.type == track_events.SLICE_END:
-            self.recording.add(END, time, track, place, None)
+            self.recording.add(END, time, self._track(home), place, None)
         elif event.type in (track_events.SLICE_BEGIN, track_events.INSTANT):
             found = track_events.described(event, sequence, self._values, place)
             is_slice = event.type == track_events.SLICE_BEGIN
             if found.get("cat") == KEY_CATEGORY and not is_slice:
                 self._keys[found["name"]] = found["args"].get("value")
                 return
-            position = self.recording.add(BEGIN if is_slice else INSTANT, time, track, place, found)
+            position = self.recording.add(BEGIN if is_slice else INSTANT, time, self._track(home), place, found)
             self.recording.link(position, found)
             for flow in (*event.flow_ids, *event.terminating_flow_ids):
                 self.recording.flows.append((flow, position))

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from molprof.analysis.reader.packets.sequences import Sequence
+from molprof.common.packets.sequences import Sequence
 
 _SIMPLE = ("int_value", "string_value", "bool_value", "uint_value")
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode

@@ -4,7 +4,7 @@ Formats: https://perfetto.dev/docs/reference/synthetic-track-event (slices on tr
 https://perfetto.dev/docs/data-sources/gpu (GPU render stages and counters).
 """
 
-from molprof.analysis.reader.packets.chrome import chrome_text
-from molprof.analysis.reader.packets.stream import looks_like_packets
+from molprof.common.packets.chrome import chrome_text
+from molprof.common.packets.stream import looks_like_packets
 
 __all__ = ["chrome_text", "looks_like_packets"]

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from molprof.analysis.reader.packets.recording import BEGIN, END
+from molprof.common.packets.recording import BEGIN, END
 
 OPEN = -1
 

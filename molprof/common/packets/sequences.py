@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from molprof.analysis.reader.packets.stream import DamageError
+from molprof.common.packets.stream import DamageError
 
 _CLEARED = 1  # of `sequence_flags`
 # Clocks up to here are the machine's; the others belong to one writer.

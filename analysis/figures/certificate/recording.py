@@ -1,0 +1,105 @@
+"""Checks: the file is whole, and holds one run of the profiler in one process, with all that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from molprof.analysis.engine import Engine
+from molprof.analysis.engine.package import Query, query_dicts, query_row, query_rows
+from molprof.analysis.figures.certificate.model import ALL, Bound, Check, Doubt, Facts, Group, lost
+from molprof.analysis.reader import TraceInfo
+from molprof.common.manifest import TRIMMED_KEY
+from molprof.common.values import counted, time_text
+
+_EVENTS = Query(
+    "operation_totals",
+    "SELECT category, SUM(count) AS events FROM molprof_operation_total GROUP BY category ORDER BY category",
+)
+_RUNS = Query("certificate_cycles", "SELECT number, name, ts, dur, gap_ns FROM molprof_profiler_run ORDER BY number")
+_RUN_PROCESSES = Query("certificate_ranks", "SELECT COUNT() AS processes FROM molprof_host_process")
+_IDLE = Query("certificate_cycles", "SELECT device, idle_ns FROM molprof_idle_between_runs ORDER BY device")
+_PROCESSES = Query(
+    "certificate_ranks", "SELECT pid, name, operators, gpu_calls FROM molprof_host_process ORDER BY pid, name"
+)
+_OVER = Query(
+    "certificate_start",
+    "SELECT COUNT() AS count, SUM(before_ns) FILTER (WHERE is_outermost) AS before_ns,"
+    " SUM(dur) FILTER (WHERE is_outermost) AS time_ns, MAX(before_ns) AS longest_ns FROM molprof_work_over_start",
+)
+_MEMORY = Query("certificate_memory", "SELECT events FROM molprof_memory_event_count")
+
+
+def _file(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+    reasons = []
+    if not info.complete:
+        reasons.append("the file is damaged, and only its whole part was read")
+    if info.lost_events:
+        reasons.append(f"{counted(info.lost_events, 'event')} of the file did not reach the trace processor")
+    at_least = {
+        "gpu_work": Bound("counts.kernels", facts.kernels, facts.kernels, None),
+        "gpu_time": Bound("counts.kernel_time_ns", facts.kernel_time_ns, facts.kernel_time_ns, None),
+        "launches": Bound("counts.launches", facts.launches, facts.launches, None),
+    }
+    for reason in reasons:
+        for group in facts.among(*ALL):
+            bounds = (at_least[group],) if group in at_least else ()
+            yield Doubt(group, "bounded", reason, bounds, {"lost_events": info.lost_events or 0})
+    trimmed = info.keys.get(TRIMMED_KEY)
+    if "steps" in facts.recorded and isinstance(trimmed, dict) and trimmed.get("whole_steps") is False:
+        yield Doubt("steps", "not_to_be_had", "parts of steps were trimmed")
+
+
+def _cycles(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+    runs = query_dicts(engine, _RUNS)
+    # A merged file has a run for each process; the check of ranks reports those.
+    if len(runs) > 1 and len(runs) > query_row(engine, _RUN_PROCESSES)["processes"]:
+        gap_ns = sum(run["gap_ns"] or 0 for run in runs)
+        reason = f"{len(runs)} runs of the profiler in one file, {time_text(gap_ns)} between them"
+        between = dict(query_rows(engine, _IDLE)[1])
+        bounds = tuple(
+            Bound(f"devices.{device}.idle_ns", idle_ns - between.get(device, 0), idle_ns, idle_ns)
+            for device, (_, idle_ns) in facts.devices.items()
+        )
+        group: Group = "gpu_idle" if bounds else "host_time"
+        yield Doubt(group, "bounded", reason, bounds, {"runs": len(runs), "gap_ns": gap_ns})
+
+
+def _ranks(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+    """Several processes were merged, mostly the ranks of a job."""
+    _, processes = query_rows(engine, _PROCESSES)
+    if len(processes) < 2:
+        return
+    with_calls = sum(1 for *_, calls in processes if calls)
+    job = info.keys.get("distributedInfo")
+    world_size = job.get("world_size") if isinstance(job, dict) else None
+    evidence = {"processes": len(processes), "world_size": world_size}
+    reason = f"{len(processes)} processes (ranks) in one file"
+    yield Doubt("host_time", "bounded", f"{reason}: their clocks are not aligned", (), evidence)
+    if 0 < len(facts.devices) < with_calls:
+        why = f"{reason} share {counted(len(facts.devices), 'device number')}"
+        yield from lost(("gpu_time", "gpu_idle"), why, evidence)
+
+
+def _start(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+    row = query_row(engine, _OVER)
+    if not row["count"]:
+        return
+    cases = counted(row["count"], "slice")
+    reason = f"{cases} of host work began up to {time_text(row['longest_ns'])} before the profiler"
+    time_ns = row["time_ns"]
+    bound = Bound("work_over_start_ns", time_ns - row["before_ns"], time_ns, time_ns)
+    yield Doubt("host_time", "bounded", reason, (bound,), row)
+
+
+def _memory(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
+    # torch writes 1; other writers true.
+    if info.keys.get("profile_memory") in (1, True) and not query_row(engine, _MEMORY)["events"]:
+        reason = "profile_memory was on, and no memory event is recorded"
+        yield Doubt("allocations", "not_to_be_had", reason, (), {"events": 0})
+
+
+FILE = Check("file", "the file is whole", (_EVENTS,), _file)
+CYCLES = Check("cycles", "the file holds one run of the profiler", (_RUNS, _IDLE, _RUN_PROCESSES), _cycles)
+RANKS = Check("ranks", "the file holds one process", (_PROCESSES,), _ranks)
+START = Check("start", "host work begins after the profiler", (_OVER,), _start)
+MEMORY = Check("memory", "memory events are there if asked for", (_MEMORY,), _memory)
