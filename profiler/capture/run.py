@@ -190,15 +190,13 @@ class CapturedRun:
         unmarked = [] if self._unmarked is None else [self._unmarked]
         notes = [*loaded.notes, *_notes(settings, [*self._results, *unmarked], profiled, window)]
         if self._looked_at is not None and self._looked_at.batches != reference.batches:
-            unchecked = isinstance(runner.processor, UserProcessor)
-            what = "nothing checked that the processor left every row a token there"
+            lost = "masked logits are counted in that one"
+            if isinstance(runner.processor, UserProcessor):
+                lost = "nothing checked that the processor left every row a token there"
+            notes.append(f"the timed passes wrote another text than the checking pass: {lost}")
+        if settings.disagreement and (unlike := sum(run.disagreement is None for run in molecules)):
             notes.append(
-                "the timed passes wrote another text than the checking pass: "
-                f"{what if unchecked else 'masked logits are counted of that one'}"
-            )
-        if settings.disagreement and (lost := sum(run.disagreement is None for run in molecules)):
-            notes.append(
-                f"the pass for disagreement wrote another text for {lost} molecules: none is recorded for them"
+                f"the pass for disagreement wrote another text for {unlike} molecules: none is recorded for them"
             )
         if unchecked := sum(run.unchecked for run in molecules):
             notes.append(
