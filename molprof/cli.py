@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import logging
@@ -20,6 +21,8 @@ from molprof.common.text import escaped
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+# Objects that are made before unused ones are looked for. Python's 700 cost 4 % of the time of a report.
+_GARBAGE = 100_000
 # Name -> one line for `molprof --help`. The module of that name in molprof.commands holds `command`. It is imported
 # when the command is used, so that help stays instant.
 COMMANDS = {
@@ -83,6 +86,7 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 good, 1 a threshold failed, 2 wrong usage, 3 an error, 130 interrupted."""
+    gc.set_threshold(_GARBAGE)
     code = _run(arguments)
     if signal.getsignal(signal.SIGINT) == _interrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while Python ends

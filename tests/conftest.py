@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import fake_shell as shell
 import pytest
 from fork_server import ANALYSIS, CAPTURE, LIBRARIES, MODELS, ForkServer
+from gpu_like import Simulated, simulations
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Each worker has a core: with more threads torch waits for the other workers' most of the time. Before torch loads.
@@ -46,9 +48,16 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """No test reads or writes the user's cache; the compiled engine and the tokenizers are made once per session."""
-    folder = tmp_path_factory.mktemp("cache")
+    """No test reads or writes the user's cache; all workers share one, for the compiled engine and the tokenizers."""
+    base = tmp_path_factory.getbasetemp()
+    among = "PYTEST_XDIST_WORKER" in os.environ
+    folder = (base.parent if among else base) / "cache"
+    folder.mkdir(exist_ok=True)
     os.environ["MOLPROF_CACHE"] = str(folder)
+    if among:
+        with (base.parent / "compiling").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            open_engine().close()
     return folder
 
 
@@ -70,6 +79,12 @@ def engine() -> Iterator[Engine]:
 def fake_shell(tmp_path: Path) -> str:
     """Path of a stand-in for trace_processor_shell."""
     return shell.write(tmp_path / "trace_processor_shell")
+
+
+@pytest.fixture(scope="session")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Simulated]:
+    """Recorded captures on a simulated GPU, each made and read once: `simulated("qwen", graph=True)`."""
+    return simulations(tmp_path_factory.mktemp("simulated"))
 
 
 @pytest.fixture(scope="session")

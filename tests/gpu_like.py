@@ -5,122 +5,61 @@ No figure of it was measured. Its manifest names the GPU `simulated GPU (no devi
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
-from gpu_clock import Call, Clock, Node, Place, Work, tree
+from gpu_clock import Clock, Node, Place, Work, tree
+from gpu_expected import Expected
 
+from molprof.analysis.figures import Report
+from molprof.analysis.figures.model import Finding
+from molprof.analysis.reports.load import load_report
 from molprof.common.files import replacing
 from molprof.common.manifest import KEY, SCHEMA, Manifest, Repeat, from_json
 from molprof.common.phases import STEP_PHASES
 
+TRACES = Path(__file__).parent.parent / "traces"
 GPU = "simulated GPU (no device)"
 NOTE = "made by tests/gpu_like.py for rehearsals: no figure of it was measured"
 _STEP = re.compile(r"molprof\.step batch=(?P<batch>\d+) step=(?P<step>\d+)")
+HOST = ("user_annotation", "cpu_op")
+# Of the recorded steps, so many of the first are simulated.
+STEPS = 8
 # Unprofiled host time over profiled.
 UNPROFILED = 0.8
 COMPILE_NS = 31_000_000_000
 
 
-@dataclass(frozen=True)
-class Sums:
-    """What was counted of a phase, a step or all."""
+@dataclass(frozen=True, repr=False)
+class Simulated:
+    """A simulated capture and its report."""
 
-    launches: int = 0
-    graph_launches: int = 0
-    kernels: int = 0
-    gpu_ns: int = 0
-    syncs: int = 0
-    sync_ns: int = 0
+    expected: Expected
+    report: Report
 
-
-@dataclass(frozen=True)
-class Bound:
-    """A phase's time by what bounded it, ns."""
-
-    gpu_busy_ns: int
-    sync_idle_ns: int
-    launch_ns: int
+    @property
+    def findings(self) -> dict[str, Finding]:
+        return {finding.id: finding for finding in self.report.findings}
 
 
-@dataclass(frozen=True, repr=False)  # pytest would print every event
-class Expected:
-    """What went into the trace, counted here without its help. Times in ns."""
+def simulations(folder: Path) -> Callable[..., Simulated]:
+    """What makes and reads a simulation in `folder` once: `(source, **options)`, of the capture traces/cpu-SOURCE."""
+    numbers = count()
 
-    path: Path
-    tokens: int  # of the recorded steps
-    calls: list[Call]
-    works: list[Work]
-    phases: list[tuple[Place, int, int]]  # place, start and duration of each phase
-    steps: dict[tuple[int, int], tuple[int, int]]  # start and duration by batch and number of the step
+    @functools.cache
+    def simulated(source: str, **options: Any) -> Simulated:
+        path = folder / f"{next(numbers)}-{source}.json.gz"
+        return Simulated(simulate(TRACES / f"cpu-{source}.json.gz", path, **options), load_report(path))
 
-    def sums(self, **place: Any) -> Sums:
-        """Of the places with these values: `sums(phase="forward", step=20)`; of all without any."""
-
-        def here(call: Call) -> bool:
-            return all(getattr(call.place, name) == value for name, value in place.items())
-
-        calls = [call for call in self.calls if here(call)]
-        works = [work for work in self.works if here(work.call)]
-        waits = [call for call in calls if call in self.waits]
-        return Sums(
-            launches=sum(call.kind == "launch" for call in calls),
-            graph_launches=sum(call.kind == "graph_launch" for call in calls),
-            kernels=sum(work.category == "kernel" for work in works),
-            gpu_ns=sum(work.dur for work in works),
-            syncs=len(waits),
-            sync_ns=sum(call.dur for call in waits),
-        )
-
-    @cached_property
-    def waits(self) -> set[Call]:
-        """Host syncs: a copy into pageable memory is one too."""
-        pageable = {work.call for work in self.works if work.name == "Memcpy DtoH (Device -> Pageable)"}
-        return {call for call in self.calls if call.kind == "sync"} | pageable
-
-    def host_ns(self, phase: str) -> int:
-        return sum(dur for place, _, dur in self.phases if place.phase == phase)
-
-    def classes(self) -> dict[str, tuple[int, int]]:
-        """Count and time of the work by class."""
-        found: dict[str, list[int]] = defaultdict(list)
-        for work in self.works:
-            found[work.work_class].append(work.dur)
-        return {name: (len(times), sum(times)) for name, times in found.items()}
-
-    def copies(self) -> dict[str, tuple[int, int, int]]:
-        """Count, time and bytes of the copies by name."""
-        found: dict[str, list[Work]] = defaultdict(list)
-        for work in self.works:
-            if work.category != "kernel":
-                found[work.name].append(work)
-        return {
-            name: (len(works), sum(work.dur for work in works), sum(work.bytes or 0 for work in works))
-            for name, works in found.items()
-        }
-
-    def device(self) -> tuple[int, int, int]:
-        """Span, busy and idle time of the device."""
-        busy = sum(end - start for start, end in _union((work.ts, work.ts + work.dur) for work in self.works))
-        span = max(work.ts + work.dur for work in self.works) - min(work.ts for work in self.works)
-        return span, busy, span - busy
-
-    def bound(self, phase: str) -> Bound:
-        """Time of the phases of a name: with the GPU busy, else waiting in a host sync, else launching."""
-        busy = list(_union((work.ts, work.ts + work.dur) for work in self.works))
-        waits = [(call.ts, call.ts + call.dur) for call in self.waits]
-        either = list(_union([*busy, *waits]))
-        spans = [(ts, ts + dur) for place, ts, dur in self.phases if place.phase == phase]
-        in_busy, in_either = _overlap(spans, busy), _overlap(spans, either)
-        return Bound(in_busy, in_either - in_busy, self.host_ns(phase) - in_either)
+    return simulated
 
 
 def simulate(
@@ -132,15 +71,15 @@ def simulate(
     processor_operators: tuple[str, ...] = (),
     **settings: Any,
 ) -> Expected:
-    """Writes the capture `source` to `output` as if it ran on a GPU.
+    """Writes the capture `source` to `output` as if it ran on a GPU: all of it, or the first STEPS of a window.
 
     `streams=2` puts copies on a stream of their own, `graph` runs each forward as one CUDA graph, `masked` uses the
     efficient attention kernel, `processor_operators` are more operators of the processor in every step. `settings` are
     changes of the manifest's settings.
     """
-    document = json.loads(gzip.decompress(source.read_bytes()) if source.suffix == ".gz" else source.read_bytes())
-    events = document["traceEvents"]
-    host = [event for event in events if event.get("cat") in ("user_annotation", "cpu_op")]
+    keys, all_events, manifest = _read(source)
+    document, events = dict(keys), [dict(event) for event in all_events]
+    host = [event for event in events if event.get("cat") in HOST]
     base_ns = round(min(event["ts"] for event in events if "ts" in event) * 1000)
     clock = Clock(streams, graph, processor_operators)
     clock.now = 10_000
@@ -154,6 +93,7 @@ def simulate(
         for node in nodes
         if (found := _STEP.fullmatch(node.name)) is not None
     }
+    events = [event for event in events if event.get("cat") != "molprof.token" or _step(event) in steps]
     tokens = sum(event.get("cat") == "molprof.token" for event in events)
     expected = Expected(output, tokens, clock.calls, clock.works, phases, steps)
     if graph:
@@ -165,7 +105,7 @@ def simulate(
         "cuda_runtime_version": 12080,
         "traceName": output.name,
         "simulated": NOTE,
-        KEY: _manifest(from_json(document[KEY]), expected, graph, settings).to_json(),
+        KEY: _manifest(manifest, expected, graph, settings).to_json(),
     }
     made = [*_host_events(nodes), *_gpu_events(clock, host[0]), *_tokens(events, expected)]
     for event in made:
@@ -182,6 +122,25 @@ def simulate(
     with replacing(output) as part:
         part.write_bytes(gzip.compress(text, 6, mtime=0) if output.suffix == ".gz" else text)
     return expected
+
+
+@functools.cache
+def _read(source: Path) -> tuple[dict[str, Any], list[dict[str, Any]], Manifest]:
+    """The other keys of a capture, its events and its manifest, without the steps that are not simulated."""
+    document = json.loads(gzip.decompress(source.read_bytes()) if source.suffix == ".gz" else source.read_bytes())
+    events = document.pop("traceEvents")
+    manifest = from_json(document[KEY])
+    window = manifest.window
+    if not window.full:
+        manifest = replace(manifest, window=replace(window, last_step=window.first_step + STEPS - 1))
+        last = f"molprof.step batch={window.batch} step={manifest.window.last_step}"
+        (end,) = (event["ts"] + event["dur"] for event in events if event["name"] == last)
+        events = [event for event in events if event.get("cat") not in HOST or event["ts"] < end]
+    return document, events, manifest
+
+
+def _step(token: dict[str, Any]) -> tuple[int, int]:
+    return token["args"]["batch"], token["args"]["step"]
 
 
 def _phase(node: Node) -> Place | None:
@@ -276,8 +235,8 @@ def _manifest(manifest: Manifest, expected: Expected, graph: bool, settings: dic
     resolved = replace(manifest.resolved, device="cuda:0", dtype="bfloat16")
     if settings.get("processor"):
         resolved = replace(resolved, processor=settings["processor"])
-    count = len(manifest.timings.repeats)
-    repeats = [_repeat(manifest, expected, 1 + 0.004 * (number - (count - 1) / 2)) for number in range(count)]
+    passes = len(manifest.timings.repeats)
+    repeats = [_repeat(manifest, expected, 1 + 0.004 * (number - (passes - 1) / 2)) for number in range(passes)]
     profiled_ns = sum(dur for _, dur in expected.steps.values())
     compile_ns = COMPILE_NS if graph else 0
     timings = replace(
@@ -304,20 +263,3 @@ def _repeat(manifest: Manifest, expected: Expected, factor: float) -> Repeat:
     phases |= {phase: ns * (count - batches if phase == "forward" else count) for phase, ns in per_step.items()}
     phases["prefill"] = batches * prefill
     return Repeat(sum(phases.values()) * 1001 // 1000, phases, steps, 0, 0)
-
-
-def _union(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    begin = end = None
-    for start, stop in sorted(spans):
-        if end is None or start > end:
-            if begin is not None and end is not None:
-                yield begin, end
-            begin, end = start, stop
-        end = max(end, stop)
-    if begin is not None and end is not None:
-        yield begin, end
-
-
-def _overlap(spans: list[tuple[int, int]], others: list[tuple[int, int]]) -> int:
-    """Time that both cover; each list without overlaps of its own."""
-    return sum(max(0, min(end, stop) - max(start, begin)) for start, end in spans for begin, stop in others)

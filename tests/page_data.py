@@ -16,7 +16,6 @@ from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.run_model import RepeatFigures, Spread
 from molprof.analysis.figures.step_times import StepTime
-from molprof.analysis.reports.load import load_report
 
 # Text that would run, or load something, if any of it reached a page as it is.
 HOSTILE = (
@@ -49,7 +48,7 @@ def render(subject: Report | Comparison, form: str = "table") -> str:
 
 
 def report_of(folder: Path, content: dict[str, Any], name: str = "trace") -> Report:
-    return load_report(tiny_trace.write(folder / f"{name}.json", content))
+    return tiny_trace.report(folder / f"{name}.json", content)
 
 
 def foreign(folder: Path) -> Report:

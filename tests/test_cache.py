@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,8 @@ from molprof.analysis.reports import load as reports
 from molprof.analysis.reports.cache import encode_report
 from molprof.analysis.reports.load import ReportOptions, load_report
 from molprof.common import cache
-from molprof.common.errors import TraceError
+from molprof.common.errors import EngineError, TraceError
+from molprof.common.served import Copied
 
 CACHED = ReportOptions(cached=True)
 
@@ -138,8 +141,15 @@ def test_errors_are_not_kept(folder: Path, tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_parallel_reports_equal_single_ones(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=[False, True])
+def two_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them new, or a copy of this one, which is allowed though the test runner has threads."""
     monkeypatch.setattr(reports, "processors", lambda: 2)
+    monkeypatch.setattr(reports, "can_copy", lambda: request.param)
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_parallel_reports_equal_single_ones(trace: Path) -> None:
     other = tiny_trace.write(
         trace.with_name("other.json"), {"traceEvents": [tiny_trace.work("kernel", "fmha", 5, 2, 1)]}
     )
@@ -147,13 +157,29 @@ def test_parallel_reports_equal_single_ones(trace: Path, monkeypatch: pytest.Mon
     assert reports.load_reports(paths, ReportOptions()) == [load_report(path) for path in paths]
 
 
-def test_an_error_in_a_process_is_the_same_error(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "processors", lambda: 2)
+@pytest.mark.usefixtures("two_processes")
+def test_an_error_in_a_process_is_the_same_error(trace: Path) -> None:
     bad = trace.with_name("bad.json")
     bad.write_text('{"traceEvents": [')
     with pytest.raises(TraceError, match=r"bad\.json is truncated inside event 1") as failure:
         reports.load_reports([trace, bad], ReportOptions())
     assert failure.value.hint == "read the intact part with --partial"
+
+
+def test_a_copy_tells_what_failed_in_it_and_that_it_is_gone() -> None:
+    def make(request: bytes) -> bytes:
+        if request == b"killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return request.upper() if request == b"text" else bytes({}[request])
+
+    with closing(Copied(make, "try again")) as copied:
+        assert copied.ask(b"text", "it") == b"TEXT"
+        with pytest.raises(EngineError, match="failed: KeyError: b'wrong'"):
+            copied.ask(b"wrong", "it")
+        assert copied.ask(b"text", "it") == b"TEXT"
+        with pytest.raises(EngineError, match="the process that read it was killed") as failure:
+            copied.ask(b"killed", "it")
+    assert failure.value.hint == "try again"
 
 
 def test_reports_are_decoded_by_several_threads_at_once(tmp_path: Path, trace: Path) -> None:

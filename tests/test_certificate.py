@@ -31,7 +31,6 @@ from molprof.analysis.figures.certificate import CHECKS
 from molprof.analysis.figures.certificate.findings import RESTS_ON
 from molprof.analysis.figures.certificate.model import Bound, combined
 from molprof.analysis.findings import RULES
-from molprof.analysis.reports.load import load_report
 
 
 @needs_traces
@@ -214,7 +213,7 @@ def test_ids_of_checks_are_unique() -> None:
 
 
 def test_a_run_without_a_gpu_is_exact(tmp_path: Path) -> None:
-    report = load_report(tiny_trace.write(tmp_path / "cpu.json", tiny_trace.cpu_document()))
+    report = tiny_trace.report(tmp_path / "cpu.json", tiny_trace.cpu_document())
     certificate = certified(report)
     assert certificate.verdict == "exact"
     assert not certificate.uncertain

@@ -20,7 +20,6 @@ from molprof.analysis.documents.report import report_document
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.certificate.model import Bound
 from molprof.analysis.render import FORMATS, render
-from molprof.analysis.reports.load import load_report
 from molprof.analysis.reports.stored import read_stored
 from molprof.common.errors import UsageError
 from molprof.common.values import width
@@ -32,7 +31,7 @@ UNCERTAIN = parse_threshold("uncertain", relative=False)
 
 def tiny(tmp_path: Path, name: str = "tiny.json") -> Report:
     """Its kernel `mystery` has no call, and its last launch no kernel."""
-    return load_report(tiny_trace.write(tmp_path / name, tiny_trace.document()))
+    return tiny_trace.report(tmp_path / name, tiny_trace.document())
 
 
 def section(report: Report) -> list[str]:
@@ -46,7 +45,7 @@ def judged(report: Report) -> tuple[str, ...]:
 
 
 def test_the_section_of_an_exact_trace_is_one_line(tmp_path: Path) -> None:
-    report = load_report(tiny_trace.write(tmp_path / "cpu.json", tiny_trace.cpu_document()))
+    report = tiny_trace.report(tmp_path / "cpu.json", tiny_trace.cpu_document())
     assert section(report) == ["Certificate", "  every recorded figure is exact"]
     assert judge_report(report, [UNCERTAIN]) == ((), (), ())
 
@@ -103,13 +102,13 @@ def test_a_limit_on_how_far_figures_may_be_off(tmp_path: Path) -> None:
 
 
 def test_comparisons_judge_all_traces(tmp_path: Path) -> None:
-    exact = load_report(tiny_trace.write(tmp_path / "cpu.json", tiny_trace.cpu_document()))
+    exact = tiny_trace.report(tmp_path / "cpu.json", tiny_trace.cpu_document())
     assert len(judge_comparison(["a", "b"], [tiny(tmp_path), exact], [UNCERTAIN]).broken) == 1
     assert not judge_comparison(["a", "b"], [exact, exact], [UNCERTAIN]).broken
 
 
 def test_comparisons_show_what_is_uncertain(tmp_path: Path) -> None:
-    exact = load_report(tiny_trace.write(tmp_path / "cpu.json", tiny_trace.cpu_document()))
+    exact = tiny_trace.report(tmp_path / "cpu.json", tiny_trace.cpu_document())
     text = render(comparison_document(compare([exact, tiny(tmp_path)])), "table")
     start = text.index("\nCertificate\n")
     shown = text[start : text.index("\n\n", start)].splitlines()

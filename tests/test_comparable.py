@@ -14,7 +14,7 @@ from page_data import render
 
 from molprof.analysis.compare import compare
 from molprof.analysis.figures import Report
-from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof.analysis.reports.load import ReportOptions
 from molprof.analysis.reports.stored import load_compared, read_stored
 from molprof.common.errors import NotComparableError, TraceError
 
@@ -26,7 +26,7 @@ def changed(tmp_path: Path, generation: dict[str, Any] | None = None, smiles: st
     content["molprof"]["generation"].update(generation or {})
     if smiles is not None:
         content["molprof"]["molecules"][0]["smiles"] = smiles
-    return load_report(tiny_trace.write(tmp_path / "other.json", content))
+    return tiny_trace.report(tmp_path / "other.json", content)
 
 
 def sampled(**parameters: float) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def sampled(**parameters: float) -> dict[str, Any]:
 
 @pytest.fixture
 def report(tmp_path: Path) -> Report:
-    return load_report(tiny_trace.write(tmp_path / "trace.json", tiny_trace.document()))
+    return tiny_trace.report(tmp_path / "trace.json", tiny_trace.document())
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_other_sampling_parameters_are_other_work(tmp_path: Path) -> None:
 def test_a_run_of_fewer_molecules_is_refused(tmp_path: Path, report: Report) -> None:
     content = tiny_trace.document()
     content["molprof"]["molecules"].pop()
-    fewer = load_report(tiny_trace.write(tmp_path / "fewer.json", content))
+    fewer = tiny_trace.report(tmp_path / "fewer.json", content)
     with pytest.raises(NotComparableError, match=r"molecules \(1, not 2\)"):
         compare([report, fewer])
 
@@ -75,7 +75,7 @@ def test_a_run_of_fewer_molecules_is_refused(tmp_path: Path, report: Report) -> 
 def test_a_molecule_without_its_token_track_is_missing(tmp_path: Path, report: Report) -> None:
     content = tiny_trace.document()
     content["molprof"]["molecules"][0]["sequence"] = 9
-    broken = load_report(tiny_trace.write(tmp_path / "broken.json", content))
+    broken = tiny_trace.report(tmp_path / "broken.json", content)
     with pytest.raises(NotComparableError, match=r"other molecules, as nothing instead of C \(1 of 2\)"):
         compare([report, broken])
 
@@ -96,7 +96,7 @@ def test_what_was_cut_is_said(report: Report) -> None:
 
 
 def test_a_foreign_trace_is_compared_as_far_as_it_goes(tmp_path: Path, report: Report) -> None:
-    foreign = load_report(tiny_trace.write(tmp_path / "theirs.json", FOREIGN))
+    foreign = tiny_trace.report(tmp_path / "theirs.json", FOREIGN)
     comparison = compare([foreign, report])
     assert any(line.startswith("not captured by molprof: theirs. ") for line in comparison.notes)
     rows = {row.figure.id: row for row in comparison.rows}
@@ -113,7 +113,7 @@ def test_noise_and_counts(tmp_path: Path, report: Report) -> None:
         repeat["wall_ns"] += more
         repeat["phases_ns"]["forward"] += more
         repeat["phases_ns"]["sampling"] += (more - 400) // 20
-    other = load_report(tiny_trace.write(tmp_path / "other.json", content))
+    other = tiny_trace.report(tmp_path / "other.json", content)
     comparison = compare([report, other])
     rows = {row.figure.id: row for row in comparison.rows}
     assert rows["wall_ns"].significant == (None, True)
@@ -138,7 +138,7 @@ def test_noise_and_counts(tmp_path: Path, report: Report) -> None:
 def test_too_few_repeats_are_said(tmp_path: Path, report: Report) -> None:
     content = tiny_trace.document()
     del content["molprof"]["timings"]["repeats"][1:]
-    one = load_report(tiny_trace.write(tmp_path / "one.json", content))
+    one = tiny_trace.report(tmp_path / "one.json", content)
     comparison = compare([report, one])
     assert any(
         "too few timed passes to tell" in line and "llama lp:generic #2 (1)" in line for line in comparison.notes
@@ -220,7 +220,7 @@ def test_a_stored_report_without_a_table_or_with_another_is_read(tmp_path: Path,
 
 def test_a_stored_foreign_report_without_its_steps_lacks_what_is_read_from_them(tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
-    content = load_report(tiny_trace.write(tmp_path / "theirs.json", FOREIGN)).to_json()
+    content = tiny_trace.report(tmp_path / "theirs.json", FOREIGN).to_json()
     del content["tables"]["steps"]
     path.write_text(json.dumps(content))
     stored = read_stored(path)

@@ -17,7 +17,7 @@ from molprof.common.errors import UsageError
 
 
 def report_of(tmp_path: Path, name: str, content: dict[str, Any]) -> Report:
-    return load_report(tiny_trace.write(tmp_path / f"{name}.json", content))
+    return tiny_trace.report(tmp_path / f"{name}.json", content)
 
 
 def qwen_document() -> dict[str, Any]:

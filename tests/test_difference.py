@@ -36,7 +36,7 @@ def report_of(tmp_path: Path) -> Reports:
 
 
 def _load(folder: Path, spec: Spec) -> Report:
-    report = load_report(tiny_trace.write(folder / "trace.json", captured(spec)))
+    report = tiny_trace.report(folder / "trace.json", captured(spec))
     assert [check.id for check in report.checks if not check.holds] == []
     return report
 
@@ -180,7 +180,7 @@ def test_gpu_time_without_room_is_told(tmp_path: Path) -> None:
     content = captured(Spec())
     phases_ns = dict.fromkeys(content["molprof"]["timings"]["repeats"][0]["phases_ns"], 1_000)
     content["molprof"]["timings"]["repeats"] = [{"wall_ns": 9_000, "phases_ns": phases_ns, "steps_ns": []}]
-    run = load_report(tiny_trace.write(tmp_path / "trace.json", content)).run
+    run = tiny_trace.report(tmp_path / "trace.json", content).run
     item = difference(run, run)
     assert item is not None
     # 3 forwards of 700, and 4 times 50 and 30 µs; 4 phases of 1 µs to hold them.
@@ -237,7 +237,7 @@ def test_no_recorded_difference_without_gpu_work_or_beside_an_unprofiled_one(tmp
         tiny_trace.write(tmp_path / "a.json", {"traceEvents": [tiny_trace.slice_("cpu_op", "aten::mm", 0, 1)]})
     )
     gpu = load_report(tiny_trace.write(tmp_path / "b.json", foreign([(10, 5)])))
-    ours = load_report(tiny_trace.write(tmp_path / "c.json", tiny_trace.document()))
+    ours = tiny_trace.report(tmp_path / "c.json", tiny_trace.document())
     assert compare([cpu, gpu]).to_json()["trace_difference"] is None
     assert compare([ours, ours]).to_json()["trace_difference"] is None
     mixed = compare([ours, gpu]).to_json()
@@ -247,7 +247,7 @@ def test_no_recorded_difference_without_gpu_work_or_beside_an_unprofiled_one(tmp
 
 @pytest.fixture(scope="module")
 def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    run = load_report(tiny_trace.write(tmp_path_factory.mktemp("plain") / "tiny.json", tiny_trace.document())).run
+    run = tiny_trace.report(tmp_path_factory.mktemp("plain") / "tiny.json", tiny_trace.document()).run
     assert run is not None
     return run
 

@@ -17,7 +17,6 @@ from molprof.analysis.figures.drift.disagreement import agreement, disagreement_
 from molprof.analysis.figures.drift.model import Agreement, Drift, JunkExample
 from molprof.analysis.figures.run import read_drift
 from molprof.analysis.reader import load_trace
-from molprof.analysis.reports.load import load_report
 from molprof.common.molecule_records import KIND_LETTERS
 from molprof.common.text_format import DEFAULT
 from molprof.profiler.molecules.kinds import classify
@@ -158,7 +157,7 @@ def test_a_block_is_cut_where_the_answer_ends_in_it(tmp_path: Path) -> None:
             args = event["args"]
             args.update(kind="free" if isinstance(args["kind"], str) else ["copy", "free", "free"])
     content["molprof"]["molecules"][0]["kinds"] = "cff"
-    run = load_report(tiny_trace.write(tmp_path / "cut.json", content)).run
+    run = tiny_trace.report(tmp_path / "cut.json", content).run
     assert run is not None
     assert run.drift is not None
     assert run.drift.states == {"junk": 0, "cut": 1, "malformed": 0, "filler": 0, "good": 0}

@@ -98,6 +98,15 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     assert blocker.read_text() == ""
 
 
+def test_code_of_earlier_versions_is_removed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "_MAX_BYTES", 1 << 10)
+    for age, name in enumerate(("new", "used", "old"), start=1):
+        compiled._write_entry(cache / f"{name}.cwasm", bytes(300))
+        os.utime(cache / f"{name}.cwasm", (1e9 - age, 1e9 - age))
+    compiled._write_entry(cache / "now.cwasm", bytes(300))
+    assert sorted(path.stem for path in cache.iterdir()) == ["new", "now", "used"]
+
+
 def test_a_failed_write_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")

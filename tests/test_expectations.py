@@ -12,7 +12,6 @@ from molprof.analysis.compare import compare
 from molprof.analysis.compare.model import Prediction
 from molprof.analysis.compare.predictions import BUILT_IN, Expectation, read_expectations
 from molprof.analysis.figures import Report
-from molprof.analysis.reports.load import load_report
 from molprof.common.errors import UsageError
 
 GOOD = """\
@@ -36,7 +35,7 @@ def run(tmp_path: Path, forwards: tuple[int, ...] = (900, 1000, 1100), **changes
     content = tiny_trace.document()
     content["molprof"]["timings"]["repeats"] = [tiny_trace.repeat(time + 95, time) for time in forwards]
     content["molprof"]["generation"].update(changes)
-    return load_report(tiny_trace.write(tmp_path / "trace.json", content))
+    return tiny_trace.report(tmp_path / "trace.json", content)
 
 
 def given(reports: list[Report], *expectations: Expectation) -> list[Prediction]:
@@ -147,6 +146,6 @@ def test_runs_are_named_by_label_or_pattern(tmp_path: Path) -> None:
 
 def test_what_is_not_recorded_has_no_verdict(tmp_path: Path) -> None:
     content = tiny_trace.cpu_document()
-    cpu = load_report(tiny_trace.write(tmp_path / "cpu.json", content))
+    cpu = tiny_trace.report(tmp_path / "cpu.json", content)
     (item,) = given([run(tmp_path), cpu], Expectation("x", "x", "launches_per_step", "lower"))
     assert (item.verdict, item.reason) == ("not recorded", "not recorded in llama lp:generic #2")

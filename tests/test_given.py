@@ -54,7 +54,7 @@ def test_tokens_of_a_trace_without_a_gpu_make_no_launches(tmp_path: Path) -> Non
 
 def test_one_number_for_all_or_one_for_each(tmp_path: Path) -> None:
     report = foreign(tmp_path)
-    run = load_report(tiny_trace.write(tmp_path / "run.json", tiny_trace.document()))
+    run = tiny_trace.report(tmp_path / "run.json", tiny_trace.document())
     assert [it.given.tokens for it in with_given([report, run, report], [5], [])] == [5, None, 5]
     assert [it.given.molecules for it in with_given([report, run, report], [], [5, 6])] == [5, None, 6]
     with pytest.raises(UsageError, match="--tokens was given 3 times, for 2 foreign traces"):

@@ -2,57 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from gpu_clock import Call
-from gpu_like import Expected, simulate
+from gpu_expected import Expected
+from gpu_like import STEPS, Simulated
 
 from molprof.analysis.compare import compare
 from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.documents.report import report_document
-from molprof.analysis.figures import Report
-from molprof.analysis.figures.model import Finding
 from molprof.analysis.render import FORMATS, render
-from molprof.analysis.reports.load import ReportOptions, load_report
 
-TRACES = Path(__file__).parent.parent / "traces"
-STEPS = 20
 SLOW = ("aten::_local_scalar_dense", "aten::masked_fill", "aten::lift_fresh")
 
 
-@dataclass(frozen=True, repr=False)
-class Simulated:
-    """A simulated capture and its report."""
-
-    expected: Expected
-    report: Report
-
-    @property
-    def findings(self) -> dict[str, Finding]:
-        return {finding.id: finding for finding in self.report.findings}
-
-
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Simulated]:
-    folder = tmp_path_factory.mktemp("gpu")
-
-    def made(name: str, source: str, **options: Any) -> Simulated:
-        path = folder / f"{name}.json.gz"
-        return Simulated(
-            simulate(TRACES / f"cpu-{source}.json.gz", path, **options), load_report(path, ReportOptions())
-        )
-
+def runs(simulated: Callable[..., Simulated]) -> dict[str, Simulated]:
     return {
-        "plain": made("plain", "qwen"),
-        "eager": made("eager", "qwen-generic"),
-        "masked": made("masked", "qwen-generic", masked=True),
-        "graph": made("graph", "qwen-generic", graph=True),
-        "slow": made("slow", "qwen-generic", graph=True, processor_operators=SLOW),
-        "jump": made("jump", "qwen-jump"),
-        "llama": made("llama", "llama-generic"),
+        "plain": simulated("qwen"),
+        "eager": simulated("qwen-generic"),
+        "masked": simulated("qwen-generic", masked=True),
+        "graph": simulated("qwen-generic", graph=True),
+        "slow": simulated("qwen-generic", graph=True, processor_operators=SLOW),
+        "jump": simulated("qwen-jump"),
+        "llama": simulated("llama-generic"),
     }
 
 

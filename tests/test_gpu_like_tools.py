@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Cli
-from gpu_like import Expected, simulate
+from gpu_expected import Expected
+from gpu_like import STEPS, Simulated
 from test_ui import strips
 
 from molprof.analysis.compare import compare
 from molprof.analysis.documents.plots import PLOTS, plot_file, subject_of
-from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof.analysis.reports.load import load_report
 from molprof.analysis.trim import Wish, trim
 from molprof.analysis.ui.contents import Place
 from molprof.analysis.ui.prepare import Settings, prepare
 
-TRACES = Path(__file__).parent.parent / "traces"
-
 
 @pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> Expected:
-    return simulate(
-        TRACES / "cpu-qwen-generic.json.gz", tmp_path_factory.mktemp("gpu") / "graph.json.gz", streams=2, graph=True
-    )
+def graph(simulated: Callable[..., Simulated]) -> Expected:
+    return simulated("qwen-generic", streams=2, graph=True).expected
 
 
 def queried(molprof: Cli, trace: Path, query: str) -> list[dict[str, Any]]:
@@ -72,7 +70,7 @@ def test_each_step(graph: Expected, molprof: Cli) -> None:
 
 def test_trim_keeps_the_gpu_work_of_the_steps(graph: Expected, tmp_path: Path) -> None:
     trim(graph.path, tmp_path / "few.json.gz", Wish(steps=(24, 26)))
-    report = load_report(tmp_path / "few.json.gz", ReportOptions())
+    report = load_report(tmp_path / "few.json.gz")
     steps = [graph.sums(step=step) for step in (24, 25, 26)]
     counts = report.counts
     assert (counts.launches, counts.graph_launches, counts.kernels) == (
@@ -96,16 +94,15 @@ def test_the_ui_shows_tokens_above_streams(graph: Expected, tmp_path: Path) -> N
     assert max(tokens) < min(streams)
     assert result.notes == ()
     found = strips(result)
-    assert len(found["steps"]) == 20
+    assert len(found["steps"]) == STEPS
     assert len(found["host syncs"]) == graph.sums().syncs
     assert sum(row[1] for row in found["GPU 0 idle"]) == graph.device()[2]
 
 
 @pytest.mark.parametrize("kind", sorted(PLOTS))
-def test_plots(graph: Expected, tmp_path: Path, kind: str) -> None:
-    eager = simulate(TRACES / "cpu-qwen-generic.json.gz", tmp_path / "eager.json.gz")
-    reports = [load_report(run.path, ReportOptions()) for run in (eager, graph)]
-    svg = plot_file(kind, subject_of(compare(reports)), "svg").decode()
+def test_plots(simulated: Callable[..., Simulated], kind: str) -> None:
+    runs = (simulated("qwen-generic"), simulated("qwen-generic", streams=2, graph=True))
+    svg = plot_file(kind, subject_of(compare([run.report for run in runs])), "svg").decode()
     assert svg.startswith("<?xml")
     if kind == "waterfall":
         assert "bookkeeping: launch-bound (GPU idle)" in svg

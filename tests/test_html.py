@@ -69,6 +69,18 @@ class Tree(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of two runs."""
+    return render(two_runs(tmp_path_factory.mktemp("two")), "html")
+
+
+@pytest.fixture(scope="module")
+def harmless(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """A page whose names need no care."""
+    return Tree(render(report_of(tmp_path_factory.mktemp("plain"), hostile_document("harmless")), "html"))
+
+
 def test_the_page_of_a_comparison_in_order(tmp_path: Path) -> None:
     comparison = two_runs(tmp_path)
     comparison = replace(comparison, runs=tuple(replace(run, findings=(FINDING,)) for run in comparison.runs))
@@ -94,8 +106,7 @@ def test_the_page_of_a_comparison_in_order(tmp_path: Path) -> None:
     assert "fewer tokens per molecule" in text
 
 
-def test_every_link_leads_somewhere_and_nothing_is_fetched(tmp_path: Path) -> None:
-    page = render(two_runs(tmp_path), "html")
+def test_every_link_leads_somewhere_and_nothing_is_fetched(page: str) -> None:
     tree = Tree(page)
     names = {attributes["id"] for _, attributes in tree.found if "id" in attributes}
     for tag, attributes in tree.found:
@@ -133,19 +144,18 @@ def digest(page: str, tag: str) -> str:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_names_stay_text(tmp_path: Path, text: str) -> None:
-    plain = Tree(render(report_of(tmp_path, hostile_document("harmless"), "plain"), "html"))
+def test_hostile_names_stay_text(tmp_path: Path, harmless: Tree, text: str) -> None:
     report = report_of(tmp_path, hostile_document(text), "evil")
     finding = Finding(text, text, text, 0.5, text, text, text, {text: 1.0})
     check = Check(text, text, 1, 2, 0.0, False)
     page = render(replace(report, findings=(finding,), checks=(*report.checks, check)), "html")
     tree = Tree(page)
     assert tree.open == []
-    kinds = {tag for tag, _ in plain.found} | {"article", "h3", "dl", "dt", "dd"}
+    kinds = {tag for tag, _ in harmless.found} | {"article", "h3", "dl", "dt", "dd"}
     assert {tag for tag, _ in tree.found} <= kinds
     assert [tag for tag, _ in tree.found].count("script") == 1
     names = {key for _, attributes in tree.found for key in attributes}
-    assert names <= {key for _, attributes in plain.found for key in attributes} | {"title"}
+    assert names <= {key for _, attributes in harmless.found for key in attributes} | {"title"}
     assert not {"\x1b", "\u202e", "\r", "\x00"} & set(page)
     assert "7 * 7" not in text or "{{ 7 * 7 }}" in tree.text()
 
@@ -163,8 +173,7 @@ def test_the_same_page_each_time(tmp_path: Path) -> None:
     assert render(report, "html") == render(report, "html")
 
 
-def test_cells_carry_the_value_that_they_are_sorted_by(tmp_path: Path) -> None:
-    page = render(two_runs(tmp_path), "html")
+def test_cells_carry_the_value_that_they_are_sorted_by(page: str, tmp_path: Path) -> None:
     assert '<td class="number" data-value="4000000000">4.00 s</td>' in page
     assert '<td class="number" data-value="-30000000">-30.0 ms</td>' in page
     assert '<td class="number" data-value="1.345">1.34x</td>' in page
@@ -255,8 +264,7 @@ def test_very_long_tables_end_and_say_so() -> None:
     assert "first 500 rows; --format json has 7 more" in page
 
 
-def test_settings_that_differ_are_marked(tmp_path: Path) -> None:
-    page = render(two_runs(tmp_path), "html")
+def test_settings_that_differ_are_marked(page: str) -> None:
     marked = re.findall(r'<tr class="marked"><td data-value="([^"]*)"', page)
     assert marked == ["model"]
 

@@ -11,7 +11,7 @@ import tiny_trace
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.query import find_statement, run_statement
 from molprof.analysis.reader import kept
-from molprof.analysis.reader import open as reader
+from molprof.analysis.reader import load as reader
 from molprof.commands import shown
 from molprof.commands.shown import Shown, deliver_shown
 from molprof.common import cache

@@ -53,7 +53,7 @@ def test_figures_of_counters(tmp_path: Path, writer: Any) -> None:
 
 
 def test_a_trace_without_counters_has_no_such_figures(tmp_path: Path) -> None:
-    report = load_report(tiny_trace.write(tmp_path / "run.json", tiny_trace.document()))
+    report = tiny_trace.report(tmp_path / "run.json", tiny_trace.document())
     assert {figure.value(report) for figure in catalog.FIGURES if figure.group == "GPU counters"} == {None}
     assert report.table("counters").rows == report.table("energy").rows == ()
 

@@ -29,12 +29,12 @@ def comparable(job: Job) -> list[Any]:
     return [ranks, job.clocks, [replace(cost, bus_bytes_per_s=None) for cost in job.costs], job.steps, job.checks]
 
 
-@pytest.fixture
-def in_json(tmp_path: Path) -> Job:
-    (tmp_path / "json").mkdir()
+@pytest.fixture(scope="module")
+def in_json(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder = tmp_path_factory.mktemp("json")
     for rank, late in enumerate(LATE):
-        write_rank(tmp_path / "json" / f"{rank}.json", rank, events(late=late), world_size=3)
-    return load_job([tmp_path / "json"])
+        write_rank(folder / f"{rank}.json", rank, events(late=late), world_size=3)
+    return load_job([folder])
 
 
 @pytest.mark.parametrize("name", ["rank{}.pftrace", "trace-rank-{}_0.pftrace", "Rank_{}/trace.pftrace"])

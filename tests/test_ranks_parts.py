@@ -19,6 +19,12 @@ from molprof.common import served
 from molprof.common.errors import EngineError, TraceError, UsageError
 
 
+@pytest.fixture(autouse=True)
+def in_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also files as small as these are read in processes of their own."""
+    monkeypatch.setattr("molprof.analysis.ranks.read.ALONE_BYTES", 0)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two ranks, and a folder for their parts in it."""

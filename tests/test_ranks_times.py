@@ -22,12 +22,13 @@ from molprof.analysis.render import FORMATS, render
 CORPUS = Path(os.environ.get("MOLPROF_CORPUS", "absent"), "ranks")
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Job:
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """Rank 1 is 60 µs late to the first collective, and its clock is 5 ms ahead."""
-    write_rank(tmp_path / "0.json", 0)
-    write_rank(tmp_path / "1.json", 1, events(late=60, clock=5_000))
-    return load_job([tmp_path])
+    folder = tmp_path_factory.mktemp("job")
+    write_rank(folder / "0.json", 0)
+    write_rank(folder / "1.json", 1, events(late=60, clock=5_000))
+    return load_job([folder])
 
 
 def test_clocks_are_aligned_by_the_ends_of_collectives(job: Job) -> None:

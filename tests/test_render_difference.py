@@ -54,7 +54,7 @@ Difference in unprofiled time from llama lp:generic
 
 
 def report_of(folder: Path, spec: Spec) -> Report:
-    return load_report(tiny_trace.write(folder / f"{spec.model}.json", captured(spec)))
+    return tiny_trace.report(folder / f"{spec.model}.json", captured(spec))
 
 
 def difference_of(shown: str) -> str:

@@ -23,7 +23,7 @@ EXPECTED = json.loads(Path(CORPUS, "expected.json").read_text()) if CORPUS else 
 
 
 def report_of(tmp_path: Path, content: dict[str, Any]) -> Report:
-    return load_report(tiny_trace.write(tmp_path / "trace.json.gz", content))
+    return tiny_trace.report(tmp_path / "trace.json.gz", content)
 
 
 def phase(wall_ns: int | None, *recorded: int | None, bound: tuple[int, ...] | None = None) -> dict[str, Any]:

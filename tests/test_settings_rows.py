@@ -11,13 +11,12 @@ import tiny_trace
 from molprof.analysis.compare import compare
 from molprof.analysis.documents.figures import Reports, settings_section
 from molprof.analysis.figures import Report
-from molprof.analysis.reports.load import load_report
 from molprof.common.text_format import ANSWER, PROMPT
 
 
 @pytest.fixture
 def report(tmp_path: Path) -> Report:
-    return load_report(tiny_trace.write(tmp_path / "trace.json", tiny_trace.document()))
+    return tiny_trace.report(tmp_path / "trace.json", tiny_trace.document())
 
 
 def test_settings_of_torch_and_texts_are_rows_where_they_tell_something(report: Report) -> None:

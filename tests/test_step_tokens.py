@@ -10,7 +10,6 @@ import tiny_trace
 from sql_rows import events_loaded
 
 from molprof.analysis.figures import Report
-from molprof.analysis.reports.load import load_report
 from molprof.common.errors import TraceError
 
 
@@ -31,7 +30,7 @@ def document() -> dict[str, Any]:
 
 
 def report_of(folder: Path, content: dict[str, Any]) -> Report:
-    return load_report(tiny_trace.write(folder / "trace.json", content))
+    return tiny_trace.report(folder / "trace.json", content)
 
 
 def test_sql(tmp_path: Path) -> None:

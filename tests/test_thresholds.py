@@ -19,7 +19,7 @@ def report_of(tmp_path: Path, walls: Sequence[int] = (1095, 1100, 1105), **chang
     content = tiny_trace.document()
     content["molprof"]["timings"]["repeats"] = [tiny_trace.repeat(wall, wall - 95) for wall in walls]
     content["molprof"].update(changes)
-    return load_report(tiny_trace.write(tmp_path / "trace.json", content))
+    return tiny_trace.report(tmp_path / "trace.json", content)
 
 
 def foreign(tmp_path: Path) -> Report:
@@ -129,7 +129,7 @@ def test_a_change_from_nothing(tmp_path: Path) -> None:
     content = tiny_trace.document()
     content["traceEvents"][-5]["args"]["kind"] = ["copy", "free", "free"]
     content["molprof"]["molecules"][0]["kinds"] = "cff"
-    first = load_report(tiny_trace.write(tmp_path / "first.json", content))
+    first = tiny_trace.report(tmp_path / "first.json", content)
     threshold = [parse_threshold("junk_tokens>+5%")]
     assert judge_comparison(("a", "b"), (first, clean), threshold).broken == (
         "junk_tokens>+5%: b: junk_tokens is 1, 0 in a",

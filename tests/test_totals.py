@@ -10,7 +10,6 @@ from page_data import render
 from molprof.analysis.documents.figures import figure_values
 from molprof.analysis.figures.run_model import RunTotal
 from molprof.analysis.figures.totals import _total
-from molprof.analysis.reports.load import load_report
 
 
 def test_steps_that_were_not_recorded_are_like_those_that_were() -> None:
@@ -21,7 +20,7 @@ def test_steps_that_were_not_recorded_are_like_those_that_were() -> None:
 
 
 def test_a_run_on_a_cpu_has_leaf_operators(tmp_path: Path) -> None:
-    report = load_report(tiny_trace.write(tmp_path / "cpu.json", tiny_trace.cpu_document()))
+    report = tiny_trace.report(tmp_path / "cpu.json", tiny_trace.cpu_document())
     assert report.run is not None
     assert report.run.totals == {"leaf_operators": RunTotal(6, 4, 8, False, 2, 3)}
     figures = figure_values(report)
@@ -30,7 +29,7 @@ def test_a_run_on_a_cpu_has_leaf_operators(tmp_path: Path) -> None:
 
 
 def test_a_run_on_a_gpu_has_launches_and_kernels(tmp_path: Path) -> None:
-    report = load_report(tiny_trace.write(tmp_path / "gpu.json", tiny_trace.document()))
+    report = tiny_trace.report(tmp_path / "gpu.json", tiny_trace.document())
     assert report.run is not None
     assert report.run.totals == {
         "launches": RunTotal(6, 5, 7, False, 2, 3),

@@ -8,10 +8,15 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from molprof.analysis.figures import Report
+from molprof.analysis.reports.load import load_report
+
 HOST, GPU, TOKENS = 100, 0, 900
+_reports: dict[tuple[str, str], Report] = {}
 
 
 def slice_(
@@ -169,3 +174,12 @@ def write(path: Path, content: dict[str, Any]) -> Path:
     data = json.dumps(content).encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
+
+
+def report(path: Path, content: dict[str, Any]) -> Report:
+    """The report of the trace, which is written. Equal content is read once, as nobody changes a report."""
+    write(path, content)
+    key = (path.suffix, json.dumps(content))
+    if key not in _reports:
+        _reports[key] = load_report(path)
+    return replace(_reports[key], trace=replace(_reports[key].trace, path=str(path)))

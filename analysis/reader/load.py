@@ -6,14 +6,13 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted
 from molprof.analysis.reader.feeding import feed_events
+from molprof.analysis.reader.info import TraceInfo
 from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import Source, open_source
 from molprof.analysis.reader.survey import Survey, survey
@@ -36,34 +35,6 @@ _MEMORY_HINT = (
 # Counted one by one; a trace has a dozen.
 _COUNTED_CATEGORIES = 100
 MANIFEST_HINT = "capture again, or delete the key 'molprof' from the file to read it as a foreign trace"
-
-
-@dataclass(frozen=True)
-class TraceInfo:
-    """What is known of a loaded trace besides what SQL shows."""
-
-    path: str
-    bytes: int  # of the file as it is stored
-    events_by_category: dict[str, int]  # complete events (ph X) in the file; 'None' for those without category
-    complete: bool  # the whole file could be read, and its capture went through
-    problem: str | None  # where the file is damaged, or what failed
-    lost_events: int = 0  # slices that the engine should show and does not
-    lanes: int = 0  # slices on another lane
-    stacks: bool = True  # Python stacks are in the engine; events_by_category counts them in any case
-    unread_events: int = 0  # of kinds that the trace processor does not know
-    origin_ns: int = 0  # time in the file = SQL time + origin_ns
-    manifest: dict[str, Any] | None = None  # the key `molprof`
-    devices: list[dict[str, Any]] = field(default_factory=list)  # torch's `deviceProperties`
-    keys: dict[str, Any] = field(default_factory=dict)  # all other top-level keys
-
-    def notes(self) -> list[str]:
-        """Why less may be shown of the trace than expected."""
-        notes = []
-        if not self.complete:
-            notes.append(f"{self.path} is damaged, and only its whole part was read: {self.problem}")
-        if not self.events_by_category:
-            notes.append(f"{self.path} holds no events with a duration, so nothing was recorded")
-        return notes
 
 
 def load_trace(

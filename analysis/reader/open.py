@@ -7,8 +7,8 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 
 from molprof.analysis.engine import Engine, open_engine
+from molprof.analysis.reader.info import TraceInfo
 from molprof.analysis.reader.kept import keep, kept_key, read_kept
-from molprof.analysis.reader.load import TraceInfo, load_trace
 from molprof.common.errors import QueryError, TraceError
 
 _SHOWN_CHARACTERS = 60
@@ -56,6 +56,8 @@ def open_trace(
         if key and (kept := read_kept(key, path)):
             yield stack.enter_context(open_engine(state=kept[1])), kept[0]
             return
+        from molprof.analysis.reader.load import load_trace  # on use: a kept trace needs no reader
+
         engines: list[Engine] = []
 
         def start(large: bool) -> Engine:

@@ -54,13 +54,13 @@ def find_places(found: Survey) -> Places:
         add_name(names, "thread_name", pids[-1], tids[-1], name)
     lane_tids: dict[tuple[int, int], int] = {}
     on_lane = np.flatnonzero(found.lanes)
-    pairs = np.stack([found.tracks[on_lane], found.lanes[on_lane]], axis=1)
-    for track, lane in np.unique(pairs, axis=0).tolist():
+    tracks, lanes = found.tracks[on_lane].tolist(), found.lanes[on_lane].tolist()
+    for track, lane in sorted(set(zip(tracks, lanes, strict=True))):
         lane_tids[track, lane] = next(made_up)
         home = found.thread_names.get(track) or f"tid {found.track_ids[track][1]}"
         add_name(names, "thread_name", pids[track], lane_tids[track, lane], f"{home} (lane {lane + 1})")
-    starts = zip(pairs[:, 0].tolist(), found.starts_ns[on_lane].tolist(), strict=True)
-    lane_starts = dict(zip(starts, pairs[:, 1].tolist(), strict=True))
+    starts = zip(tracks, found.starts_ns[on_lane].tolist(), strict=True)
+    lane_starts = dict(zip(starts, lanes, strict=True))
     return Places(np.array(pids, dtype=np.int64), np.array(tids, dtype=np.int64), lane_tids, lane_starts, names)
 
 

@@ -17,16 +17,12 @@ from typing import Any, BinaryIO
 from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
 
 from molprof.analysis.reader.ahead import ahead
+from molprof.analysis.reader.info import STDIN
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import FULL
 from molprof.common.packets import chrome_text, looks_like_packets
+from molprof.common.zstandard import zstd
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
-
-STDIN = "-"
 _HEAD_BYTES = 64
 _KNOWN = {
     b"PK\x03\x04": "a zip archive",

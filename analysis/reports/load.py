@@ -17,17 +17,19 @@ from molprof.analysis.figures import Report, build_report
 from molprof.analysis.findings import find_all
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import STACK_CATEGORY
+from molprof.analysis.reader.info import STDIN
 from molprof.analysis.reader.open import open_trace, wrong_value
-from molprof.analysis.reader.source import STDIN
 from molprof.analysis.reports.cache import decode_report, encode_report, read_report, report_key, write_report
 from molprof.common import errors
+from molprof.common.copied import can_copy
 from molprof.common.errors import MolprofError
 from molprof.common.memory import available_bytes, processors, resident_bytes
-from molprof.common.served import Served, answer
+from molprof.common.served import Copied, Served, answer
 from molprof.queries import PACKAGE, included, modules
 
 # Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves.
 LEAST_EVENTS = 100_000
+_NEEDED_BY_MANY = "".join(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module};\n" for module in ("devices", "host_syncs"))
 # A process that makes reports, and what to do should it fail.
 SERVE = f"{__name__}:serve"
 SERVE_HINT = "if memory ran out, read the traces one by one with molprof report"
@@ -88,14 +90,12 @@ def _ask_all(engine: Engine, info: TraceInfo) -> None:
         return
     engine.register_package(PACKAGE, modules())
     has_run = info.manifest is not None
-    engine.share(sorted({query.text for query in (*figures.queries(has_run), *findings.queries(has_run))}, key=_group))
-
-
-def _group(query: str) -> tuple[object, ...]:
-    """A key by which queries that use the same of the slowest modules stand together."""
-    used = included(query)
-    of_calls, of_devices = "work_calls" in used, "devices" in used
-    return "launches" not in used, not of_calls, of_calls == of_devices, -len(used), query
+    asked = {query.text for query in (*figures.queries(has_run), *findings.queries(has_run))}
+    # While the process makes what many need, the copy answers what does without.
+    without = [text for text in asked if included(text).isdisjoint(included(_NEEDED_BY_MANY))]
+    engine.share([_NEEDED_BY_MANY, *sorted(without)])
+    # Queries that use the same of the slower modules stand together.
+    engine.share(sorted(asked.difference(without), key=lambda text: ("launches" not in included(text), text)))
 
 
 def _key(path: str | os.PathLike[str], options: ReportOptions) -> str | None:
@@ -128,7 +128,7 @@ def _shared_out(paths: Sequence[Path], workers: int, options: ReportOptions) -> 
     left = deque(path for path in paths if str(path) != STDIN)
     found: dict[Path, Report | MolprofError] = {}
 
-    def read(path: Path, served: Served | None) -> None:
+    def read(path: Path, served: Served | Copied | None) -> None:
         try:
             if served is None:
                 found[path] = load_report(path, options)
@@ -137,7 +137,7 @@ def _shared_out(paths: Sequence[Path], workers: int, options: ReportOptions) -> 
         except MolprofError as error:
             found[path] = error
 
-    def work(served: Served | None) -> None:
+    def work(served: Served | Copied | None) -> None:
         while True:
             try:
                 path = left.popleft()
@@ -145,7 +145,9 @@ def _shared_out(paths: Sequence[Path], workers: int, options: ReportOptions) -> 
                 return
             read(path, served)
 
-    others = [Served(SERVE, SERVE_HINT) for _ in range(workers - 1)]
+    others: list[Served | Copied] = []
+    for _ in range(workers - 1):
+        others.append(Copied(_served, SERVE_HINT) if can_copy() else Served(SERVE, SERVE_HINT))
     with ThreadPoolExecutor(max_workers=workers) as pool:
         try:
             waiting = [pool.submit(work, served) for served in others]

@@ -10,7 +10,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from molprof.analysis.figures import Report
-from molprof.analysis.reader.source import ENDINGS, STDIN
+from molprof.analysis.reader.info import STDIN
+from molprof.analysis.reader.source import ENDINGS
 from molprof.analysis.reports.cache import decode_report
 from molprof.analysis.reports.load import SERVE, SERVE_HINT, ReportOptions, kept_report, load_report, request_of
 from molprof.analysis.reports.stored import read_stored

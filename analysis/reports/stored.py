@@ -12,7 +12,8 @@ import msgspec
 from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.checks import agree
 from molprof.analysis.figures.model import SCHEMA, Report
-from molprof.analysis.reader.source import STDIN, open_source
+from molprof.analysis.reader.info import STDIN
+from molprof.analysis.reader.source import open_source
 from molprof.analysis.reports.load import ReportOptions, load_reports
 from molprof.common.errors import TraceError
 from molprof.common.values import Value

@@ -40,8 +40,12 @@ class Copy:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
 
+    def kill(self) -> None:
+        """Ends the copy, whatever it does; who waits for it gets an EOFError."""
+        os.kill(self._pid, signal.SIGKILL)
+
     def close(self) -> None:
-        """Ends the copy, whatever it does."""
+        """Ends the copy, and waits until it is gone."""
         self.connection.close()
         with contextlib.suppress(ProcessLookupError, ChildProcessError):  # SIGCHLD may be ignored
             os.kill(self._pid, signal.SIGKILL)

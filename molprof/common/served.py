@@ -7,11 +7,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
 from typing import IO
 
 import msgspec
 
 from molprof.common import errors
+from molprof.common.copied import Copy
 from molprof.common.process import call_line, why_failed
 
 _SIZE_BYTES = 8  # before a message
@@ -46,10 +49,7 @@ class Served:
             self._process = None
             reason = self._reason(process, f"its answer was cut off after {len(reply)} of {size} bytes")
             raise errors.EngineError(f"the process that read {subject} failed: {reason}", self._hint)
-        if reply[:1] == _GOOD:
-            return reply[1:]
-        kind, message, hint = msgspec.json.decode(reply[1:])
-        raise getattr(errors, kind)(message, hint=hint)
+        return _result(reply)
 
     def kill(self) -> None:
         """End the process, whatever it does; with no request under way, it had nothing to do."""
@@ -75,6 +75,37 @@ class Served:
         return cut if process.returncode == 0 else why_failed(process.returncode, text)
 
 
+class Copied:
+    """A copy of this process that answers requests with `make`, as `Served` does. It need not import anything again."""
+
+    def __init__(self, make: Callable[[bytes], bytes], hint: str) -> None:
+        self._hint = hint
+        self._copy = Copy(partial(_answer_copied, make))
+
+    def ask(self, request: bytes, subject: str) -> bytes:
+        try:
+            self._copy.connection.send_bytes(request)
+            reply = self._copy.connection.recv_bytes()
+        except (EOFError, OSError):
+            raise errors.EngineError(f"the process that read {subject} was killed", self._hint) from None
+        return _result(reply)
+
+    def kill(self) -> None:
+        self._copy.kill()
+
+    def close(self) -> None:
+        self._copy.close()
+
+
+def _answer_copied(make: Callable[[bytes], bytes], connection: Connection) -> None:
+    while request := connection.recv_bytes():
+        try:
+            reply = _reply(make, request)
+        except Exception as error:
+            reply = _bad(errors.EngineError(f"the process beside this one failed: {type(error).__name__}: {error}"))
+        connection.send_bytes(reply)
+
+
 def ask(target: str, request: bytes, subject: str, hint: str) -> bytes:
     """Return what `target` makes of one request, in a process of its own. Raises what `Served.ask` raises."""
     served = Served(target, hint)
@@ -90,11 +121,25 @@ def answer(make: Callable[[bytes], bytes]) -> None:
     # Not sys.stdout: with PYTHONUNBUFFERED, Python drops what a write did not take.
     with open(sys.stdout.fileno(), "wb", closefd=False) as output:
         while request := _read(sys.stdin.buffer)[0]:
-            try:
-                reply = _GOOD + make(request)
-            except errors.MolprofError as error:
-                reply = _BAD + msgspec.json.encode([type(error).__name__, str(error), error.hint])
-            _write(output, reply)
+            _write(output, _reply(make, request))
+
+
+def _reply(make: Callable[[bytes], bytes], request: bytes) -> bytes:
+    try:
+        return _GOOD + make(request)
+    except errors.MolprofError as error:
+        return _bad(error)
+
+
+def _bad(error: errors.MolprofError) -> bytes:
+    return _BAD + msgspec.json.encode([type(error).__name__, str(error), error.hint])
+
+
+def _result(reply: bytes) -> bytes:
+    if reply[:1] == _GOOD:
+        return reply[1:]
+    kind, message, hint = msgspec.json.decode(reply[1:])
+    raise getattr(errors, kind)(message, hint=hint)
 
 
 def _write(stream: IO[bytes], data: bytes) -> None:

@@ -1,0 +1,36 @@
+"""What is known of a loaded trace besides what SQL shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class TraceInfo:
+    """What the reader tells of a trace file."""
+
+    path: str
+    bytes: int  # of the file as it is stored
+    events_by_category: dict[str, int]  # complete events (ph X) in the file; 'None' for those without category
+    complete: bool  # the whole file could be read, and its capture went through
+    problem: str | None  # where the file is damaged, or what failed
+    lost_events: int = 0  # slices that the engine should show and does not
+    lanes: int = 0  # slices on another lane
+    stacks: bool = True  # Python stacks are in the engine; events_by_category counts them in any case
+    unread_events: int = 0  # of kinds that the trace processor does not know
+    origin_ns: int = 0  # time in the file = SQL time + origin_ns
+    manifest: dict[str, Any] | None = None  # the key `molprof`
+    devices: list[dict[str, Any]] = field(default_factory=list)  # torch's `deviceProperties`
+    keys: dict[str, Any] = field(default_factory=dict)  # all other top-level keys
+
+    def notes(self) -> list[str]:
+        """Why less may be shown of the trace than expected."""
+        notes = []
+        if not self.complete:
+            notes.append(f"{self.path} is damaged, and only its whole part was read: {self.problem}")
+        if not self.events_by_category:
+            notes.append(f"{self.path} holds no events with a duration, so nothing was recorded")
+        return notes
