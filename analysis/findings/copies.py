@@ -22,6 +22,7 @@ INCLUDE PERFETTO MODULE molprof.memory_copies;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.launches;
 INCLUDE PERFETTO MODULE molprof.steps;
+INCLUDE PERFETTO MODULE molprof.work_calls;
 SELECT COUNT() AS count, IFNULL(SUM(copy.dur), 0) AS gpu_ns, IFNULL(SUM(call.dur), 0) AS host_ns,
   IFNULL(SUM(copy.bytes), 0) AS bytes, (SELECT COUNT() FROM molprof_any_step) AS steps
 FROM molprof_memory_copy AS copy

@@ -30,7 +30,11 @@ JOIN molprof_gpu_call AS call ON call.id = link.call_id AND call.kind = 'launch'
 """
 _CHOSEN = f"WHERE gap.cause = 'cpu_busy' AND gap.dur <= {LONGEST_GAP_NS}"
 # In a foreign trace all gaps lie in the recorded time.
-_SUMS = Query("idle_causes", f"SELECT COUNT() AS count, IFNULL(SUM(gap.dur), 0) AS time_ns {_GAP} {_CHOSEN}")
+_SUMS = Query(
+    "idle_causes",
+    "INCLUDE PERFETTO MODULE molprof.work_calls;\n"
+    f"SELECT COUNT() AS count, IFNULL(SUM(gap.dur), 0) AS time_ns {_GAP} {_CHOSEN}",
+)
 _GAPS = Query(
     "idle_causes",
     f"""
@@ -62,6 +66,7 @@ WHERE phase = 'forward'
 _GRAPHS_OF_STEPS = Query(
     "step_launches",
     """
+INCLUDE PERFETTO MODULE molprof.work_calls;
 SELECT SUM(steps) AS steps, SUM(launches) AS launches, SUM(graph_launches) AS graph_launches,
   (SELECT COUNT() FROM molprof_gpu_work_call AS link
    JOIN molprof_gpu_call AS call ON call.id = link.call_id

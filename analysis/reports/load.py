@@ -28,7 +28,7 @@ from molprof.common.served import Copied, Served, answer
 from molprof.queries import PACKAGE, included, modules
 
 # Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves.
-LEAST_EVENTS = 100_000
+LEAST_EVENTS = 40_000
 _NEEDED_BY_MANY = "".join(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module};\n" for module in ("devices", "host_syncs"))
 # A process that makes reports, and what to do should it fail.
 SERVE = f"{__name__}:serve"
