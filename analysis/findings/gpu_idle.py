@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row
+from molprof.analysis.figures.certificate.model import Group
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.findings.operators import inside_ns
 from molprof.analysis.findings.scope import LEAST_GAIN, Rule, Scope
 from molprof.common.values import count_text, counted, number_text, percent_text, time_text
 
@@ -95,7 +95,7 @@ def launch_gaps(engine: Engine, scope: Scope, phase: str | None = None) -> Launc
         sums = query_row(engine, _SUMS)
         return LaunchGaps(sums["count"], sums["time_ns"], scope.idle_part(sums["time_ns"]))
     columns = engine.query(_GAPS.text)
-    inside = inside_ns(columns["ts"], columns["ts_end"], scope.stretches)
+    inside = scope.stretches.covered(columns["ts"], columns["ts_end"])
     if phase is not None:
         inside = inside[columns["phase"] == phase]
     time_ns = int(inside.sum())
@@ -223,6 +223,9 @@ def _graphs(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Fin
     )
 
 
-LAUNCH_BOUND = Rule(("launch_bound",), _launch_bound, (_SUMS, _GAPS))
-GPU_IDLE = Rule(("gpu_idle",), _idle)
-GRAPHS = Rule(("graphs_unused", "graphs_broken"), _graphs, (_GRAPHS_OF_STEPS,), (_GRAPHS_OF_RUN,))
+_OF_GRAPHS: tuple[Group, ...] = ("gpu_idle", "links", "steps", "graphs")
+LAUNCH_BOUND = Rule({"launch_bound": ("gpu_idle", "links")}, _launch_bound, (_SUMS, _GAPS))
+GPU_IDLE = Rule({"gpu_idle": ("gpu_idle",)}, _idle)
+GRAPHS = Rule(
+    {"graphs_unused": _OF_GRAPHS, "graphs_broken": _OF_GRAPHS}, _graphs, (_GRAPHS_OF_STEPS,), (_GRAPHS_OF_RUN,)
+)
