@@ -8,8 +8,6 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
-INCLUDE PERFETTO MODULE molprof.operation_totals;
-
 -- Tracks with process and thread number: few rows, where a join of the engine's own tables is slow.
 CREATE PERFETTO TABLE _molprof_call_track AS
 SELECT
@@ -22,32 +20,25 @@ JOIN thread
 ORDER BY
   thread_track.id;
 
--- Names of calls that launch nothing and are checked.
-CREATE PERFETTO TABLE _molprof_checked_name AS
-WITH
-  named AS (
-    SELECT DISTINCT
-      name,
-      CASE
-        WHEN name GLOB '*StreamBeginCapture*' THEN 'capture_begin'
-        WHEN name GLOB '*StreamEndCapture*' THEN 'capture_end'
-        WHEN name GLOB '*DeviceSynchronize' THEN 'device_sync'
-      END AS role
-    FROM molprof_operation_total
-    WHERE
-      category IN ('cuda_runtime', 'cuda_driver')
-  )
-SELECT
-  name,
-  role
-FROM named
+-- Calls that launch nothing and are checked: the engine finds their names without looking at each call.
+CREATE PERFETTO TABLE _molprof_marking_call AS
+SELECT id, ts, ts + dur AS ts_end, 'capture_begin' AS role, correlation, rank, track_id
+FROM _molprof_call
 WHERE
-  role IS NOT NULL
-ORDER BY
-  name;
+  kind IS NULL AND name GLOB '*StreamBeginCapture*'
+UNION ALL
+SELECT id, ts, ts + dur, 'capture_end', correlation, rank, track_id
+FROM _molprof_call
+WHERE
+  kind IS NULL AND name GLOB '*StreamEndCapture*'
+UNION ALL
+SELECT id, ts, ts + dur, 'device_sync', correlation, rank, track_id
+FROM _molprof_call
+WHERE
+  kind IS NULL AND name GLOB '*DeviceSynchronize';
 
 -- Launches, graph launches, begins and ends of stream captures, and syncs of a whole device, in order of start.
-CREATE PERFETTO TABLE molprof_checked_call(
+CREATE PERFETTO VIEW molprof_checked_call(
   -- The call's slice.
   id JOINID(slice.id),
   -- Start, ns since the trace's earliest event.
@@ -66,26 +57,33 @@ CREATE PERFETTO TABLE molprof_checked_call(
   tid LONG
 )
 AS
+WITH
+  call AS (
+    SELECT id, ts, ts + dur AS ts_end, kind AS role, correlation, rank, track_id
+    FROM _molprof_call
+    WHERE
+      kind IS NOT NULL
+    UNION ALL
+    SELECT id, ts, ts_end, role, correlation, rank, track_id
+    FROM _molprof_marking_call
+  )
 SELECT
   call.id,
   call.ts,
-  call.ts + call.dur AS ts_end,
-  IFNULL(call.kind, named.role) AS role,
+  call.ts_end,
+  call.role,
   call.correlation,
   call.rank,
   track.upid,
   -- Threads of lanes have numbers from 2^31 up.
-  IIF(track.tid >= 2147483648, EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), track.tid) AS tid
--- In this order, the calls stay sorted, and only names of calls that launch nothing are looked at.
-FROM molprof_gpu_call AS call
-LEFT JOIN _molprof_checked_name AS named
-  ON call.kind IS NULL AND named.name = call.name
-CROSS JOIN slice
-  ON slice.id = call.id
+  IIF(
+    track.tid >= 2147483648,
+    (SELECT EXTRACT_ARG(arg_set_id, 'args.molprof_tid') FROM slice WHERE slice.id = call.id),
+    track.tid
+  ) AS tid
+FROM call
 CROSS JOIN _molprof_call_track AS track
-  ON track.id = slice.track_id
-WHERE
-  call.kind IS NOT NULL OR named.role IS NOT NULL
+  ON track.id = call.track_id
 ORDER BY
   call.ts,
   call.id;

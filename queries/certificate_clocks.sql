@@ -10,9 +10,11 @@
 
 INCLUDE PERFETTO MODULE molprof.certificate_calls;
 
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
+INCLUDE PERFETTO MODULE molprof.launches;
 
 -- Device syncs with the last GPU work that they waited for: of launches that ended between the sync before and this one.
 -- Only of processes whose work is on one device: a device sync waits for the current one, whose number is not recorded.
@@ -26,35 +28,39 @@ AS
 WITH
   sync AS (
     SELECT
-      id,
-      ts,
-      ts_end,
-      upid,
-      LAG(ts, 1, -1) OVER (PARTITION BY upid ORDER BY ts, id) AS last_ts
-    FROM molprof_checked_call
+      call.id,
+      call.ts,
+      call.ts_end,
+      track.upid,
+      LAG(call.ts, 1, -1) OVER (PARTITION BY track.upid ORDER BY call.ts, call.id) AS last_ts
+    FROM _molprof_marking_call AS call
+    JOIN _molprof_call_track AS track
+      ON track.id = call.track_id
     WHERE
-      role = 'device_sync'
+      call.role = 'device_sync'
   ),
   last AS (
     SELECT
       sync.id,
       sync.upid,
       sync.ts_end,
-      MAX(work.ts + work.dur) AS work_end,
-      MIN(work.device) AS first_device,
-      MAX(work.device) AS last_device
+      MAX(started.ts_end) AS work_end,
+      MIN(started.device) AS first_device,
+      MAX(started.device) AS last_device,
+      MAX(started.many_devices) AS many_devices
     FROM sync
     -- In this order, the engine searches the calls between two syncs.
-    CROSS JOIN molprof_checked_call AS call
-    CROSS JOIN molprof_gpu_work_call AS link
-    CROSS JOIN molprof_gpu_work AS work
+    CROSS JOIN _molprof_call AS call
+    CROSS JOIN _molprof_call_track AS track
+    CROSS JOIN _molprof_started AS started
     WHERE
       call.ts >= sync.last_ts
       AND call.ts < sync.ts
-      AND call.ts_end <= sync.ts
-      AND call.upid = sync.upid
-      AND link.call_id = call.id
-      AND work.id = link.work_id
+      AND call.ts + call.dur <= sync.ts
+      AND call.kind IS NOT NULL
+      AND track.id = call.track_id
+      AND track.upid = sync.upid
+      AND started.call_id = call.id
     GROUP BY
       sync.id
   ),
@@ -65,7 +71,7 @@ WITH
     GROUP BY
       upid
     HAVING
-      MIN(first_device) = MAX(last_device)
+      MIN(first_device) = MAX(last_device) AND NOT MAX(many_devices)
   )
 SELECT
   last.id,
@@ -75,6 +81,35 @@ JOIN process
   USING (upid)
 ORDER BY
   last.id;
+
+-- Launches of each thread.
+CREATE PERFETTO TABLE _molprof_thread_launch AS
+SELECT
+  track.upid,
+  IIF(
+    track.tid >= 2147483648,
+    (SELECT EXTRACT_ARG(arg_set_id, 'args.molprof_tid') FROM slice WHERE slice.id = call.id),
+    track.tid
+  ) AS tid,
+  call.correlation,
+  call.ts
+FROM _molprof_call AS call
+CROSS JOIN _molprof_call_track AS track
+WHERE
+  call.kind IS NOT NULL AND call.correlation IS NOT NULL AND track.id = call.track_id;
+
+-- The same in order of number.
+CREATE PERFETTO TABLE _molprof_launch_order AS
+SELECT
+  upid,
+  tid,
+  correlation,
+  ts
+FROM _molprof_thread_launch
+ORDER BY
+  upid,
+  tid,
+  correlation;
 
 -- Contradictions, one row.
 CREATE PERFETTO VIEW molprof_clock(
@@ -108,16 +143,26 @@ WITH
         ORDER BY correlation
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
       ) AS latest_ts
-    FROM molprof_checked_call
+    FROM _molprof_launch_order
     WHERE
-      role IN ('launch', 'graph_launch') AND TYPEOF(correlation) = 'integer'
+      -- Where no launch begins before the one with the number below, none is looked at.
+      EXISTS(
+        SELECT
+          1
+        FROM _molprof_launch_order AS next
+        CROSS JOIN _molprof_launch_order AS last
+        WHERE
+          last._auto_id = next._auto_id - 1 AND last.ts > next.ts AND last.upid = next.upid AND last.tid = next.tid
+      )
   ),
   delay AS (
     SELECT
-      COUNT() FILTER (WHERE delay < 0) AS early,
-      MIN(delay) AS least_ns,
-      AVG(delay) AS mean_ns
-    FROM molprof_gpu_work_call
+      COUNT() FILTER (WHERE ts < call_ts) AS early,
+      MIN(ts - call_ts) AS least_ns,
+      AVG(ts - call_ts) AS mean_ns
+    FROM _molprof_work
+    WHERE
+      call_id IS NOT NULL
   ),
   sync AS (
     SELECT

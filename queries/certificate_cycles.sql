@@ -43,17 +43,15 @@ ORDER BY
   id;
 
 -- Idle time of the devices; empty for a trace of one run.
-CREATE PERFETTO TABLE _molprof_idle_interval AS
+CREATE PERFETTO VIEW _molprof_idle_interval AS
 SELECT
-  id,
+  next_id AS id,
   device,
-  busy_until AS ts,
-  ts - busy_until AS dur
-FROM molprof_device_work
+  ts,
+  dur
+FROM _molprof_device_gap
 WHERE
-  ts > busy_until AND EXISTS(SELECT 1 FROM molprof_profiler_run WHERE gap_ns > 0)
-ORDER BY
-  id;
+  EXISTS(SELECT 1 FROM molprof_profiler_run WHERE gap_ns > 0);
 
 -- Time between runs, for each device.
 CREATE PERFETTO TABLE _molprof_between_runs AS

@@ -11,13 +11,15 @@ INCLUDE PERFETTO MODULE molprof.certificate_calls;
 
 INCLUDE PERFETTO MODULE molprof.devices;
 
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.launches;
 
-INCLUDE PERFETTO MODULE molprof.step_placement;
+INCLUDE PERFETTO MODULE molprof.process_ranks;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
+INCLUDE PERFETTO MODULE molprof.step_placement;
 
 -- Launches while a capture is open in their process.
 CREATE PERFETTO TABLE _molprof_captured_launch AS
@@ -25,9 +27,11 @@ WITH
   capturing AS (
     SELECT DISTINCT
       upid
-    FROM molprof_checked_call
+    FROM _molprof_marking_call AS call
+    JOIN _molprof_call_track AS track
+      ON track.id = call.track_id
     WHERE
-      role IN ('capture_begin', 'capture_end')
+      call.role IN ('capture_begin', 'capture_end')
   ),
   depth AS (
     SELECT
@@ -37,7 +41,9 @@ WITH
       SUM((role = 'capture_begin') - (role = 'capture_end')) OVER (PARTITION BY upid ORDER BY ts, id) AS depth
     FROM molprof_checked_call
     WHERE
-      upid IN (SELECT upid FROM capturing)
+      -- Without captures, no call is looked at.
+      EXISTS(SELECT 1 FROM capturing)
+      AND upid IN (SELECT upid FROM capturing)
   ),
   least AS (
     SELECT
@@ -58,8 +64,23 @@ WHERE
 ORDER BY
   depth.id;
 
+-- Launches outside captures without GPU work of their number.
+CREATE PERFETTO TABLE _molprof_idle_launch AS
+SELECT
+  call.id,
+  call.ts
+FROM _molprof_call AS call
+LEFT JOIN _molprof_started AS started
+  ON started.call_id = call.id
+WHERE
+  call.kind = 'launch'
+  AND call.correlation IS NOT NULL
+  AND started.call_id IS NULL
+  AND (IFNULL(call.rank, -1), call.correlation) NOT IN (SELECT rank, correlation FROM _molprof_shared_work)
+  AND call.id NOT IN (SELECT id FROM _molprof_captured_launch);
+
 -- Launches that start a kernel at once, in order of start. Graph launches are in molprof.certificate_graphs.
-CREATE PERFETTO TABLE molprof_certified_launch(
+CREATE PERFETTO VIEW molprof_certified_launch(
   -- The call's slice.
   id JOINID(slice.id),
   -- Start of the call, ns since the trace's earliest event.
@@ -71,16 +92,14 @@ AS
 SELECT
   call.id,
   call.ts,
-  started.call_id IS NOT NULL
-  OR (IFNULL(call.rank, -1), call.correlation) IN (SELECT rank, correlation FROM molprof_numbered_work) AS has_work
-FROM molprof_checked_call AS call
--- Most launches are found here; the set of all numbers is made for the others alone.
-LEFT JOIN molprof_call_work AS started
-  ON started.call_id = call.id
-LEFT JOIN _molprof_captured_launch AS captured
-  ON captured.id = call.id
+  idle.id IS NULL AS has_work
+FROM _molprof_call AS call
+LEFT JOIN _molprof_idle_launch AS idle
+  ON idle.id = call.id
 WHERE
-  call.role = 'launch' AND call.correlation IS NOT NULL AND captured.id IS NULL
+  call.kind = 'launch'
+  AND call.correlation IS NOT NULL
+  AND call.id NOT IN (SELECT id FROM _molprof_captured_launch)
 ORDER BY
   call.ts,
   call.id;
@@ -102,9 +121,12 @@ AS
 WITH
   known AS (
     SELECT
-      MIN(ts) FILTER (WHERE has_work) AS first_ts,
-      MAX(ts) FILTER (WHERE has_work) AS last_ts
+      MIN(ts) AS first_ts,
+      MAX(ts) AS last_ts
     FROM molprof_certified_launch
+    WHERE
+      -- Where all launches have work, none is looked at.
+      EXISTS(SELECT 1 FROM _molprof_idle_launch) AND has_work
   ),
   placed AS (
     SELECT
@@ -116,10 +138,8 @@ WITH
       END AS place,
       launch.ts,
       launch.id IN (SELECT id FROM molprof_call_step) AS in_step
-    FROM molprof_certified_launch AS launch
+    FROM _molprof_idle_launch AS launch
     CROSS JOIN known
-    WHERE
-      NOT launch.has_work
   )
 SELECT
   place,
@@ -159,7 +179,7 @@ WITH
       device,
       MIN(ts) AS ts,
       MAX(ts_end) AS ts_end
-    FROM molprof_device_work
+    FROM _molprof_device_start
     GROUP BY
       device
   )
@@ -169,7 +189,7 @@ SELECT
   (
     SELECT
       IFNULL(SUM(MAX(0, idle.ts + idle.dur - MAX(idle.ts, missing.first_ts))), 0)
-    FROM molprof_device_idle AS idle
+    FROM _molprof_device_gap AS idle
     WHERE
       idle.device = device.device
   ) AS inside_ns,
@@ -200,30 +220,26 @@ WITH
   -- Every work with a call of its number is linked to one.
   work AS (
     SELECT
-      work.id,
-      work.ts,
-      work.dur,
-      work.category,
-      IFNULL(work.rank, -1) AS rank,
-      work.correlation
-    FROM molprof_gpu_work AS work
-    LEFT JOIN molprof_gpu_work_call AS link
-      ON link.work_id = work.id
+      id,
+      ts,
+      dur,
+      category,
+      IFNULL(rank, -1) AS rank,
+      correlation
+    FROM _molprof_work
     WHERE
-      link.work_id IS NULL
+      call_id IS NULL
   ),
-  first AS (
+  first AS MATERIALIZED (
     SELECT
       rank,
-      MIN(correlation) AS least
-    FROM molprof_numbered_call
-    GROUP BY
-      rank
+      (SELECT MIN(correlation) FROM _molprof_numbered_call AS call WHERE call.rank = place.rank) AS least
+    FROM (SELECT -1 AS rank UNION SELECT rank FROM molprof_process_rank) AS place
   )
 SELECT
   CASE
     WHEN work.correlation IS NULL THEN 'unnumbered'
-    WHEN NOT EXISTS(SELECT 1 FROM molprof_gpu_work_call) THEN 'all'
+    WHEN NOT EXISTS(SELECT 1 FROM _molprof_work WHERE call_id IS NOT NULL) THEN 'all'
     WHEN work.correlation < first.least THEN 'start'
     ELSE 'later'
   END AS place,

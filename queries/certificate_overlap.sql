@@ -46,7 +46,14 @@ WITH
     WHERE
       stream IS NOT NULL
       -- Where nothing on a device overlaps, nothing on its streams does.
-      AND device IN (SELECT device FROM molprof_device_work WHERE ts < busy_until)
+      AND device IN (
+        SELECT
+          next.device
+        FROM _molprof_device_start AS next
+        CROSS JOIN _molprof_device_end AS last
+        WHERE
+          last._auto_id = next._auto_id - 1 AND next.ts < last.ts_end AND next.device = last.device
+      )
   ),
   part AS (
     SELECT

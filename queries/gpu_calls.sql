@@ -8,22 +8,16 @@
 
 INCLUDE PERFETTO MODULE molprof.process_ranks;
 
--- One row per slice of category cuda_runtime or cuda_driver (HIP traces use the same), in order of start.
-CREATE PERFETTO TABLE molprof_gpu_call(
-  -- The slice.
+-- The calls with their tracks. With types, so that text in place of a number is refused.
+CREATE PERFETTO TABLE _molprof_call(
   id JOINID(slice.id),
-  -- Start, ns since the trace's earliest event.
   ts TIMESTAMP,
-  -- Time in the call, ns.
   dur DURATION,
-  -- Name of the runtime or driver function.
   name STRING,
-  -- launch: starts a kernel; graph_launch: starts a graph; null: any other call.
   kind STRING,
-  -- Correlation number, which the GPU work that it started has too; null where not recorded.
   correlation LONG,
-  -- Rank; null unless the trace is of several ranks.
-  rank LONG
+  rank LONG,
+  track_id JOINID(track.id)
 )
 AS
 SELECT
@@ -41,10 +35,39 @@ SELECT
     (SELECT COUNT() FROM molprof_track_rank) > 0,
     (SELECT rank FROM molprof_track_rank WHERE track_id = slice.track_id),
     NULL
-  ) AS rank
+  ) AS rank,
+  slice.track_id
 FROM slice
 WHERE
   slice.category IN ('cuda_runtime', 'cuda_driver')
 ORDER BY
   slice.ts,
   slice.id;
+
+-- One row per slice of category cuda_runtime or cuda_driver (HIP traces use the same), in order of start.
+CREATE PERFETTO VIEW molprof_gpu_call(
+  -- The slice.
+  id JOINID(slice.id),
+  -- Start, ns since the trace's earliest event.
+  ts TIMESTAMP,
+  -- Time in the call, ns.
+  dur DURATION,
+  -- Name of the runtime or driver function.
+  name STRING,
+  -- launch: starts a kernel; graph_launch: starts a graph; null: any other call.
+  kind STRING,
+  -- Correlation number, which the GPU work that it started has too; null where not recorded.
+  correlation LONG,
+  -- Rank; null unless the trace is of several ranks.
+  rank LONG
+)
+AS
+SELECT
+  id,
+  ts,
+  dur,
+  name,
+  kind,
+  correlation,
+  rank
+FROM _molprof_call;

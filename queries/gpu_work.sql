@@ -6,10 +6,189 @@
 --   GROUP BY device, stream, category
 --   ORDER BY device, stream, category;
 
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
 INCLUDE PERFETTO MODULE molprof.process_ranks;
 
+-- Calls in order of their number, in which the engine searches, with the start and end of each.
+CREATE PERFETTO TABLE _molprof_numbered_call AS
+SELECT
+  call.id,
+  IFNULL(call.rank, -1) AS rank,
+  call.correlation,
+  -- Bit 48 puts calls that launch nothing behind launches.
+  (call.kind IS NULL) << 48 | call.id AS place,
+  call.ts,
+  call.ts + call.dur AS ts_end
+FROM molprof_gpu_call AS call
+WHERE
+  call.correlation IS NOT NULL
+ORDER BY
+  call.correlation,
+  call.rank;
+
+-- Numbers of several calls, with the call that their work is linked to: the first launch, else the first call. The
+-- lowest id is the earliest slice. Neighbours are compared: grouping all calls takes three times as long.
+CREATE PERFETTO TABLE _molprof_shared_number AS
+WITH
+  shared AS (
+    SELECT DISTINCT
+      call.rank,
+      call.correlation
+    FROM _molprof_numbered_call AS call
+    CROSS JOIN _molprof_numbered_call AS next
+    WHERE
+      next._auto_id = call._auto_id + 1
+      AND next.correlation = call.correlation
+      AND next.rank = call.rank
+  )
+SELECT
+  shared.rank,
+  shared.correlation,
+  MIN(call.place) & ((1 << 48) - 1) AS call_id
+FROM shared
+CROSS JOIN _molprof_numbered_call AS call
+WHERE
+  call.correlation = shared.correlation AND call.rank = shared.rank
+GROUP BY
+  shared.correlation,
+  shared.rank;
+
+-- Numbers of which it cannot be told which call started the work: calls of several processes have them, or launches at
+-- different times. The trace was merged from several, whose ranks its processes do not tell.
+CREATE PERFETTO TABLE _molprof_ambiguous_number AS
+SELECT
+  call.rank,
+  call.correlation,
+  COUNT() AS calls
+FROM _molprof_shared_number AS first
+-- In this order, only the few calls with such a number are looked up.
+CROSS JOIN _molprof_numbered_call AS numbered
+CROSS JOIN molprof_gpu_call AS call
+CROSS JOIN slice
+CROSS JOIN thread_track
+CROSS JOIN thread
+WHERE
+  numbered.correlation = first.correlation
+  AND numbered.rank = first.rank
+  AND call.id = numbered.id
+  AND slice.id = call.id
+  AND thread_track.id = slice.track_id
+  AND thread.utid = thread_track.utid
+GROUP BY
+  first.rank,
+  first.correlation
+HAVING
+  COUNT(DISTINCT thread.upid) > 1
+  OR MAX(IIF(call.kind IS NOT NULL, call.ts, NULL)) > MIN(IIF(call.kind IS NOT NULL, call.ts + call.dur, NULL))
+ORDER BY
+  call.rank,
+  call.correlation;
+
+-- Every kernel, copy and set with its call, in order of start: all that modules ask of them, read once. With types, so
+-- that text in place of a number is refused.
+CREATE PERFETTO TABLE _molprof_work(
+  id JOINID(slice.id),
+  ts TIMESTAMP,
+  dur DURATION,
+  ts_end TIMESTAMP,
+  name STRING,
+  category STRING,
+  device STRING,
+  stream LONG,
+  correlation LONG,
+  bytes LONG,
+  rank LONG,
+  call_id JOINID(slice.id),
+  call_ts TIMESTAMP,
+  call_end TIMESTAMP,
+  queued_ts TIMESTAMP
+)
+AS
+SELECT
+  slice.id,
+  slice.ts,
+  slice.dur,
+  slice.ts + MAX(slice.dur, 0) AS ts_end,
+  IFNULL(slice.name, '(no name)') AS name,
+  slice.category,
+  IIF((SELECT COUNT() FROM molprof_track_rank) > 0, IFNULL(slice.rank || ':', '') || slice.device, slice.device) AS device,
+  EXTRACT_ARG(slice.arg_set_id, 'args.stream') AS stream,
+  slice.correlation,
+  CASE
+    WHEN slice.category = 'kernel' THEN NULL
+    -- Text is kept, and refused later: CAST would read its first digits.
+    WHEN TYPEOF(EXTRACT_ARG(slice.arg_set_id, 'args.bytes')) = 'text' THEN EXTRACT_ARG(slice.arg_set_id, 'args.bytes')
+    WHEN CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT) >= 0
+    THEN CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT)
+  END AS bytes,
+  slice.rank,
+  call.id AS call_id,
+  call.ts AS call_ts,
+  call.ts_end AS call_end,
+  -- Queued from its call on; clocks may disagree.
+  MIN(slice.ts, IFNULL(call.ts, slice.ts)) AS queued_ts
+FROM (
+  SELECT
+    id,
+    ts,
+    dur,
+    name,
+    category,
+    arg_set_id,
+    CAST(
+      COALESCE(
+        EXTRACT_ARG(arg_set_id, 'args.device'),
+        -- A subquery, unlike a join, runs only where it is needed.
+        (
+          SELECT
+            process.pid
+          FROM thread_track
+          JOIN thread
+            USING (utid)
+          JOIN process
+            USING (upid)
+          WHERE
+            thread_track.id = slice.track_id
+        )
+      ) AS TEXT
+    ) AS device,
+    EXTRACT_ARG(arg_set_id, 'args.correlation') AS correlation,
+    IIF(
+      (SELECT COUNT() FROM molprof_track_rank) > 0,
+      (SELECT rank FROM molprof_track_rank WHERE track_id = slice.track_id),
+      NULL
+    ) AS rank
+  FROM slice
+  WHERE
+    category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+) AS slice
+LEFT JOIN _molprof_numbered_call AS call
+  ON call.correlation = slice.correlation
+  -- The sign keeps the engine from searching for two columns.
+  AND +call.rank = IFNULL(slice.rank, -1)
+  AND (
+    (SELECT COUNT() FROM _molprof_shared_number) = 0
+    OR (
+      IFNULL(
+        (
+          SELECT
+            call_id
+          FROM _molprof_shared_number AS shared
+          WHERE
+            shared.correlation = call.correlation AND shared.rank = call.rank
+        ),
+        call.id
+      ) = call.id
+      AND (call.correlation, call.rank) NOT IN (SELECT correlation, IFNULL(rank, -1) FROM _molprof_ambiguous_number)
+    )
+  )
+ORDER BY
+  slice.ts,
+  slice.id;
+
 -- One row per slice of category kernel, gpu_memcpy or gpu_memset, in order of start.
-CREATE PERFETTO TABLE molprof_gpu_work(
+CREATE PERFETTO VIEW molprof_gpu_work(
   -- The slice.
   id JOINID(slice.id),
   -- Start, ns since the trace's earliest event.
@@ -34,50 +213,14 @@ CREATE PERFETTO TABLE molprof_gpu_work(
 )
 AS
 SELECT
-  slice.id,
-  slice.ts,
-  slice.dur,
-  IFNULL(slice.name, '(no name)') AS name,
-  slice.category,
-  IIF(
-    (SELECT COUNT() FROM molprof_track_rank) > 0,
-    IFNULL((SELECT rank FROM molprof_track_rank WHERE track_id = slice.track_id) || ':', ''),
-    ''
-  ) || CAST(
-    COALESCE(
-      EXTRACT_ARG(slice.arg_set_id, 'args.device'),
-      -- A subquery, unlike a join, runs only where it is needed.
-      (
-        SELECT
-          process.pid
-        FROM thread_track
-        JOIN thread
-          USING (utid)
-        JOIN process
-          USING (upid)
-        WHERE
-          thread_track.id = slice.track_id
-      )
-    ) AS TEXT
-  ) AS device,
-  EXTRACT_ARG(slice.arg_set_id, 'args.stream') AS stream,
-  EXTRACT_ARG(slice.arg_set_id, 'args.correlation') AS correlation,
-  CASE
-    WHEN slice.category = 'kernel' THEN NULL
-    -- Text is kept, and refused later: CAST would read its first digits.
-    WHEN TYPEOF(EXTRACT_ARG(slice.arg_set_id, 'args.bytes')) = 'text' THEN EXTRACT_ARG(slice.arg_set_id, 'args.bytes')
-    WHEN CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT) >= 0
-    THEN CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT)
-  END AS bytes,
-  -- A join would be made for each row of every trace.
-  IIF(
-    (SELECT COUNT() FROM molprof_track_rank) > 0,
-    (SELECT rank FROM molprof_track_rank WHERE track_id = slice.track_id),
-    NULL
-  ) AS rank
-FROM slice
-WHERE
-  slice.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
-ORDER BY
-  slice.ts,
-  slice.id;
+  id,
+  ts,
+  dur,
+  name,
+  category,
+  device,
+  stream,
+  correlation,
+  bytes,
+  rank
+FROM _molprof_work;

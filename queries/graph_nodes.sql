@@ -14,14 +14,12 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
-
 -- Work of graph launches, and how much of the graph ended before it.
 CREATE PERFETTO TABLE _molprof_graph_work AS
 WITH
   found AS (
     SELECT
-      link.call_id AS launch_id,
+      work.call_id AS launch_id,
       work.id,
       work.ts,
       work.dur,
@@ -37,15 +35,15 @@ WITH
           EXTRACT_ARG(slice.arg_set_id, 'args.annotation[0].name')
         ) AS TEXT
       ) AS annotation
-    FROM molprof_gpu_call AS call
-    JOIN molprof_gpu_work_call AS link
-      ON link.call_id = call.id
-    JOIN molprof_gpu_work AS work
-      ON work.id = link.work_id
-    JOIN slice
-      ON slice.id = work.id
+    -- In this order, calls are looked up by slice; without graph launches, none is.
+    FROM _molprof_work AS work
+    CROSS JOIN molprof_gpu_call AS call
+    CROSS JOIN slice
     WHERE
-      call.kind = 'graph_launch'
+      EXISTS(SELECT 1 FROM molprof_gpu_call WHERE kind = 'graph_launch')
+      AND call.id = work.call_id
+      AND call.kind = 'graph_launch'
+      AND slice.id = work.id
   )
 SELECT
   launch_id,

@@ -15,8 +15,6 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
-
 -- One row per host sync, in order of start.
 CREATE PERFETTO TABLE molprof_host_sync(
   -- The call's slice.
@@ -46,18 +44,27 @@ SELECT
       ancestor.depth DESC
     LIMIT 1
   ) AS operator
-FROM molprof_gpu_call AS call
+FROM _molprof_call AS call
 WHERE
-  call.name GLOB '*Synchronize*'
-  OR (call.name GLOB '*Memcpy*' AND NOT call.name GLOB '*Async*' AND NOT call.name GLOB '*DtoD*')
-  OR call.id IN (
+  -- The engine finds names in each part without looking at every call.
+  call.id IN (
     SELECT
-      link.call_id
-    FROM molprof_gpu_work_call AS link
-    JOIN molprof_gpu_work AS work
-      ON work.id = link.work_id
+      id
+    FROM _molprof_call
     WHERE
-      work.name GLOB 'Memcpy DtoH*Pageable*'
+      name GLOB '*Synchronize*'
+    UNION
+    SELECT
+      id
+    FROM _molprof_call
+    WHERE
+      name GLOB '*Memcpy*' AND NOT name GLOB '*Async*' AND NOT name GLOB '*DtoD*'
+    UNION
+    SELECT
+      call_id
+    FROM _molprof_work
+    WHERE
+      name GLOB 'Memcpy DtoH*Pageable*' AND call_id IS NOT NULL
   )
 ORDER BY
   call.ts,

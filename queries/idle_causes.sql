@@ -33,62 +33,94 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.host_syncs;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
-
--- GPU work with its call and the end of that, and the earliest call of all work that starts at the same time or later on its device.
-CREATE PERFETTO TABLE _molprof_queued_work AS
+-- When the work of each device was queued, in order. Nothing was queued in a gap if as much work was queued by then as
+-- had begun: if the time in the row of the work that ends the gap is later than the gap's start.
+CREATE PERFETTO TABLE _molprof_device_queue AS
 SELECT
-  work.id,
-  call.ts + call.dur AS call_end,
-  MIN(work.ts - link.delay) OVER (
-    PARTITION BY work.device
-    ORDER BY work.ts DESC, work.id DESC
-    ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-  ) AS queued_from
-FROM molprof_gpu_work AS work
-LEFT JOIN molprof_gpu_work_call AS link
-  ON link.work_id = work.id
-LEFT JOIN slice AS call
-  ON call.id = link.call_id
+  queued_ts AS ts
+FROM _molprof_device_start
 ORDER BY
-  work.id;
+  device,
+  queued_ts;
 
--- Gaps in order of start: the engine searches in them for those inside a host sync. Few columns: each is written for
--- every gap.
+-- Gaps in order of device and start, with what was queued: 0: the call of the work that ends it is not recorded; 1: work;
+-- 2: nothing.
 CREATE PERFETTO TABLE _molprof_gap AS
 SELECT
-  next.id AS next_id,
-  next.busy_until AS ts,
-  next.ts - next.busy_until AS dur,
-  -- 0: the call is not recorded; 1: work was queued; 2: none was.
+  gap.next_id,
+  gap.ts,
+  gap.dur,
   IIF(
-    queued.call_end IS NULL,
+    next.call_end IS NULL,
     0,
-    1 + IFNULL(
-      queued.queued_from > next.busy_until
-      AND next.ts - queued.call_end <= MAX(100000, queued.call_end - next.busy_until),
-      0
-    )
+    1 + (queue.ts > gap.ts AND next.ts - next.call_end <= MAX(100000, next.call_end - gap.ts))
   ) AS queue
-FROM molprof_device_work AS next
-JOIN _molprof_queued_work AS queued
-  ON queued.id = next.id
+FROM _molprof_device_gap AS gap
+CROSS JOIN _molprof_device_queue AS queue
+CROSS JOIN _molprof_work AS next
 WHERE
-  next.ts > next.busy_until
+  queue._auto_id = gap.place AND next.id = gap.next_id;
+
+-- Gaps in which nothing was queued, in order of start: the engine searches in them for those inside a host sync.
+CREATE PERFETTO TABLE _molprof_empty_gap AS
+SELECT
+  ts,
+  next_id
+FROM _molprof_gap
+WHERE
+  queue = 2
 ORDER BY
-  next.busy_until,
-  next.id;
+  ts,
+  next_id;
+
+-- Of these, the gaps inside a host sync.
+CREATE PERFETTO TABLE _molprof_waited_gap AS
+SELECT DISTINCT
+  gap.next_id
+FROM molprof_host_sync AS wait
+JOIN _molprof_call AS waiting
+  ON waiting.id = wait.id
+CROSS JOIN _molprof_empty_gap AS gap
+CROSS JOIN _molprof_work AS next
+WHERE
+  gap.ts >= wait.ts
+  AND gap.ts < wait.ts + wait.dur
+  AND next.id = gap.next_id
+  AND IFNULL(next.rank, -1) = IFNULL(waiting.rank, -1)
+ORDER BY
+  gap.next_id;
 
 -- GPU work in order of its end: the engine searches in it for what ended when a gap began.
 CREATE PERFETTO TABLE _molprof_work_end AS
 SELECT
   ts_end,
-  device,
-  stream
-FROM molprof_device_work
+  id
+FROM _molprof_work
 ORDER BY
   ts_end,
   id;
+
+-- Gaps with queued work after which work of another stream begins: none of the same stream ended when they began.
+CREATE PERFETTO TABLE _molprof_other_stream_gap AS
+SELECT
+  gap.next_id
+FROM _molprof_gap AS gap
+CROSS JOIN _molprof_work AS next
+CROSS JOIN _molprof_work_end AS ended
+CROSS JOIN _molprof_work AS last
+WHERE
+  gap.queue = 1
+  AND gap.dur >= 5000
+  AND next.id = gap.next_id
+  AND ended.ts_end = gap.ts
+  AND last.id = ended.id
+  AND last.device IS next.device
+GROUP BY
+  gap.next_id
+HAVING
+  NOT MAX(next.stream IS NULL OR last.stream IS NULL OR last.stream = next.stream)
+ORDER BY
+  gap.next_id;
 
 -- One row per gap, in order of device and start.
 CREATE PERFETTO TABLE molprof_idle_gap(
@@ -104,62 +136,26 @@ CREATE PERFETTO TABLE molprof_idle_gap(
   next_id JOINID(slice.id)
 )
 AS
-WITH
-  waited AS (
-    SELECT DISTINCT
-      gap.next_id
-    FROM molprof_host_sync AS wait
-    JOIN molprof_gpu_call AS waiting
-      ON waiting.id = wait.id
-    CROSS JOIN _molprof_gap AS gap
-    CROSS JOIN molprof_gpu_work AS next
-    WHERE
-      gap.ts >= wait.ts
-      AND gap.ts < wait.ts + wait.dur
-      AND gap.queue = 2
-      AND next.id = gap.next_id
-      AND IFNULL(next.rank, -1) = IFNULL(waiting.rank, -1)
-  ),
-  -- Gaps with queued work, and whether work of the same stream ended when they began.
-  queued AS (
-    SELECT
-      gap.next_id,
-      next.stream IS NULL OR MAX(last.stream IS NULL OR last.stream = next.stream) AS on_stream
-    FROM _molprof_gap AS gap
-    CROSS JOIN molprof_device_work AS next
-    CROSS JOIN _molprof_work_end AS last
-    WHERE
-      gap.queue = 1
-      AND gap.dur >= 5000
-      AND next.id = gap.next_id
-      AND last.ts_end = gap.ts
-      AND last.device = next.device
-    GROUP BY
-      gap.next_id
-  )
 SELECT
-  next.device,
+  gap.device,
   gap.ts,
   gap.dur,
   CASE
-    WHEN gap.queue = 2 AND waited.next_id IS NOT NULL THEN 'cpu_waited'
-    WHEN gap.queue = 2 THEN 'cpu_busy'
+    WHEN found.queue = 2 AND waited.next_id IS NOT NULL THEN 'cpu_waited'
+    WHEN found.queue = 2 THEN 'cpu_busy'
     WHEN gap.dur < 5000 THEN 'short'
-    WHEN gap.queue = 0 THEN 'not_recorded'
-    WHEN queued.on_stream THEN 'other'
+    WHEN found.queue = 0 THEN 'not_recorded'
+    WHEN other.next_id IS NULL THEN 'other'
     ELSE 'other_stream'
   END AS cause,
   gap.next_id
-FROM _molprof_gap AS gap
-JOIN molprof_device_work AS next
-  ON next.id = gap.next_id
-LEFT JOIN waited
-  ON waited.next_id = gap.next_id
-LEFT JOIN queued
-  ON queued.next_id = gap.next_id
-ORDER BY
-  next.device,
-  gap.ts;
+FROM _molprof_device_gap AS gap
+CROSS JOIN _molprof_gap AS found
+  ON found._auto_id = gap._auto_id
+LEFT JOIN _molprof_waited_gap AS waited
+  ON found.queue = 2 AND waited.next_id = gap.next_id
+LEFT JOIN _molprof_other_stream_gap AS other
+  ON found.queue = 1 AND gap.dur >= 5000 AND other.next_id = gap.next_id;
 
 -- Gaps by device and cause, longest total time first; the rows of a device add up to its idle time.
 CREATE PERFETTO VIEW molprof_idle_cause(

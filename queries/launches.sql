@@ -11,10 +11,26 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.operation_totals;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
+-- What each call started, in order of call.
+CREATE PERFETTO TABLE _molprof_started AS
+SELECT
+  call_id,
+  MIN(device) AS device,
+  MIN(device) < MAX(device) AS many_devices,
+  SUM(category = 'kernel') AS kernels,
+  COUNT() AS count,
+  SUM(dur) AS gpu_ns,
+  MIN(ts) AS ts,
+  MAX(ts_end) AS ts_end,
+  MIN(ts) - MIN(call_ts) AS delay
+FROM _molprof_work
+WHERE
+  call_id IS NOT NULL
+GROUP BY
+  call_id;
 
 -- What each call started; a call that started nothing has no row.
-CREATE PERFETTO TABLE molprof_call_work(
+CREATE PERFETTO VIEW molprof_call_work(
   -- The call; a graph launch starts many.
   call_id JOINID(slice.id),
   -- Device of the work, as text; of several the first by that text.
@@ -32,19 +48,14 @@ CREATE PERFETTO TABLE molprof_call_work(
 )
 AS
 SELECT
-  link.call_id,
-  MIN(work.device) AS device,
-  SUM(work.category = 'kernel') AS kernels,
-  COUNT() - SUM(work.category = 'kernel') AS memory_operations,
-  SUM(work.dur) AS gpu_ns,
-  MAX(work.ts + work.dur) - MIN(work.ts) AS span_ns,
-  MIN(link.delay) AS delay
-FROM molprof_gpu_work_call AS link
--- In this order, the engine sorts the links, and not wide rows.
-CROSS JOIN molprof_gpu_work AS work
-  ON work.id = link.work_id
-GROUP BY
-  link.call_id;
+  call_id,
+  device,
+  kernels,
+  count - kernels AS memory_operations,
+  gpu_ns,
+  ts_end - ts AS span_ns,
+  delay
+FROM _molprof_started;
 
 -- Launching calls by name, most calls first.
 CREATE PERFETTO VIEW molprof_launch_summary(
@@ -83,6 +94,18 @@ ORDER BY
   call.name,
   call.kind;
 
+-- Numbers of several calls that work has: calls with one of them have work, whichever call that is linked to.
+CREATE PERFETTO VIEW _molprof_shared_work AS
+SELECT
+  shared.rank,
+  shared.correlation
+FROM _molprof_work AS work
+CROSS JOIN _molprof_shared_number AS shared
+WHERE
+  (SELECT COUNT() FROM _molprof_shared_number) > 0
+  AND shared.correlation = work.correlation
+  AND shared.rank = IFNULL(work.rank, -1);
+
 -- The trace's counts, one row.
 CREATE PERFETTO TABLE molprof_launch_count(
   -- Calls that start a kernel; 0 also where no calls are recorded.
@@ -119,14 +142,15 @@ WITH
     SELECT
       COUNT() AS without_work
     FROM molprof_gpu_call AS call
-    LEFT JOIN molprof_numbered_work AS work
-      ON work.correlation = call.correlation AND work.rank = IFNULL(call.rank, -1)
+    LEFT JOIN molprof_call_work AS started
+      ON started.call_id = call.id
     WHERE
       call.kind = 'launch'
+      AND started.call_id IS NULL
       AND IIF(
         call.correlation IS NULL,
-        (SELECT COUNT() FROM molprof_gpu_work WHERE correlation IS NULL) = 0,
-        work.correlation IS NULL
+        (SELECT COUNT() FROM _molprof_work WHERE correlation IS NULL) = 0,
+        (IFNULL(call.rank, -1), call.correlation) NOT IN (SELECT rank, correlation FROM _molprof_shared_work)
       )
   ),
   kernel AS (
@@ -136,15 +160,13 @@ WITH
     FROM (
       SELECT
         IIF(
-          work.correlation IS NULL,
+          correlation IS NULL,
           (SELECT COUNT() FROM molprof_gpu_call WHERE correlation IS NULL) = 0,
-          link.work_id IS NULL
+          call_id IS NULL
         ) AS alone
-      FROM molprof_gpu_work AS work
-      LEFT JOIN molprof_gpu_work_call AS link
-        ON link.work_id = work.id
+      FROM _molprof_work
       WHERE
-        work.category = 'kernel'
+        category = 'kernel'
     )
   )
 SELECT

@@ -8,7 +8,7 @@
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 -- One row per memory copy or set, in order of start.
-CREATE PERFETTO TABLE molprof_memory_copy(
+CREATE PERFETTO VIEW molprof_memory_copy(
   -- The slice.
   id JOINID(slice.id),
   -- Start, ns since the trace's earliest event.

@@ -7,11 +7,13 @@
 --   FROM molprof_step_launch_summary
 --   ORDER BY source IS NULL, source, kind;
 
-INCLUDE PERFETTO MODULE molprof.call_facts;
-
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+INCLUDE PERFETTO MODULE molprof.host_syncs;
+
+INCLUDE PERFETTO MODULE molprof.launches;
 
 INCLUDE PERFETTO MODULE molprof.operators;
 
@@ -44,31 +46,56 @@ AS
 WITH
   recorded AS (
     SELECT
-      EXISTS(SELECT 1 FROM molprof_gpu_call) OR EXISTS(SELECT 1 FROM molprof_gpu_work) AS gpu
+      EXISTS(SELECT 1 FROM _molprof_call) OR EXISTS(SELECT 1 FROM _molprof_work) AS gpu
   ),
-  fact AS (
-    -- Added up first: sorting many wide rows takes longest.
+  -- Calls of each step in order, so that the engine adds them up without sorting.
+  called AS MATERIALIZED (
     SELECT
       place.step_id,
-      SUM(fact.launches) AS launches,
-      SUM(fact.graph_launches) AS graph_launches,
-      SUM(fact.kernels) AS kernels,
-      SUM(fact.gpu_ns) AS gpu_ns,
-      SUM(fact.syncs) AS syncs,
-      SUM(fact.sync_ns) AS sync_ns,
-      0 AS leaf_operators
-    FROM molprof_call_fact AS fact
-    LEFT JOIN molprof_call_step AS place
-      ON place.id = fact.call_id
+      SUM(IFNULL(call.kind = 'launch', 0)) AS launches,
+      SUM(IFNULL(call.kind = 'graph_launch', 0)) AS graph_launches,
+      SUM(IFNULL(started.kernels, 0)) AS kernels,
+      SUM(IFNULL(started.gpu_ns, 0)) AS gpu_ns
+    FROM molprof_call_step AS place
+    CROSS JOIN _molprof_call AS call
+    LEFT JOIN _molprof_started AS started
+      ON started.call_id = place.id
     WHERE
-      -- A trace without steps has no rows, so nothing is added up.
-      (SELECT COUNT() FROM molprof_any_step) > 0
+      call.id = place.id
     GROUP BY
       place.step_id
+  ),
+  waited AS MATERIALIZED (
+    SELECT
+      place.step_id,
+      COUNT() AS syncs,
+      SUM(wait.dur) AS sync_ns
+    FROM molprof_host_sync AS wait
+    JOIN molprof_call_step AS place
+      ON place.id = wait.id
+    GROUP BY
+      place.step_id
+  ),
+  fact AS (
+    SELECT step_id, launches, graph_launches, kernels, gpu_ns, 0 AS syncs, 0 AS sync_ns, 0 AS leaf_operators
+    FROM called
     UNION ALL
-    SELECT NULL, 0, 0, kernels, gpu_ns, 0, 0, 0
-    FROM molprof_work_without_call
+    SELECT step_id, 0, 0, 0, 0, syncs, sync_ns, 0
+    FROM waited
+    UNION ALL
+    -- What is outside any step: all less what is in steps.
+    SELECT
+      NULL,
+      (SELECT COUNT() FROM _molprof_call WHERE kind = 'launch') - (SELECT IFNULL(SUM(launches), 0) FROM called),
+      (SELECT COUNT() FROM _molprof_call WHERE kind = 'graph_launch')
+      - (SELECT IFNULL(SUM(graph_launches), 0) FROM called),
+      (SELECT COUNT() FROM _molprof_work WHERE category = 'kernel') - (SELECT IFNULL(SUM(kernels), 0) FROM called),
+      (SELECT IFNULL(SUM(dur), 0) FROM _molprof_work) - (SELECT IFNULL(SUM(gpu_ns), 0) FROM called),
+      (SELECT COUNT() FROM molprof_host_sync) - (SELECT IFNULL(SUM(syncs), 0) FROM waited),
+      (SELECT IFNULL(SUM(dur), 0) FROM molprof_host_sync) - (SELECT IFNULL(SUM(sync_ns), 0) FROM waited),
+      0
     WHERE
+      -- A trace without steps has no rows, so nothing is added up.
       (SELECT COUNT() FROM molprof_any_step) > 0
     UNION ALL
     SELECT place.step_id, 0, 0, 0, 0, 0, 0, 1
@@ -80,11 +107,9 @@ WITH
     WHERE
       NOT recorded.gpu AND (SELECT COUNT() FROM molprof_any_step) > 0
     UNION ALL
-    -- A step that did nothing has a row too, and so has what is outside.
+    -- A step that did nothing has a row too.
     SELECT id, 0, 0, 0, 0, 0, 0, 0
     FROM molprof_any_step
-    UNION ALL
-    SELECT NULL, 0, 0, 0, 0, 0, 0, 0
   ),
   total AS (
     SELECT

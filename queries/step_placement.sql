@@ -89,38 +89,38 @@ CREATE PERFETTO TABLE molprof_call_step(
   step_id JOINID(slice.id)
 )
 AS
-WITH
-  item AS (
-    SELECT
-      lane.id AS step_id,
-      lane.upid,
-      lane.tid,
-      call.id
-    FROM _molprof_step_lane AS lane
-    CROSS JOIN molprof_gpu_call AS call
-    WHERE
-      call.ts >= lane.ts AND call.ts < lane.ts_end
-    UNION ALL
-    SELECT
-      lane.id AS step_id,
-      lane.upid,
-      lane.tid,
-      operator.id
-    FROM _molprof_step_lane AS lane
-    CROSS JOIN _molprof_placeable_operator AS operator
-    WHERE
-      operator.ts >= lane.ts AND operator.ts < lane.ts_end
-  )
 SELECT
-  item.id,
-  item.step_id
-FROM item
-CROSS JOIN slice
-  ON slice.id = item.id
+  call.id,
+  lane.id AS step_id
+FROM _molprof_step_lane AS lane
+CROSS JOIN _molprof_call AS call
 CROSS JOIN _molprof_step_track AS track
-  ON track.id = slice.track_id
 WHERE
-  track.upid = item.upid
-  AND (item.tid IS NULL OR item.tid = COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), track.tid))
+  call.ts >= lane.ts
+  AND call.ts < lane.ts_end
+  AND track.id = call.track_id
+  AND track.upid = lane.upid
+  AND (
+    lane.tid IS NULL
+    OR lane.tid = COALESCE(
+      (SELECT EXTRACT_ARG(arg_set_id, 'args.molprof_tid') FROM slice WHERE slice.id = call.id),
+      track.tid
+    )
+  )
+UNION ALL
+SELECT
+  operator.id,
+  lane.id AS step_id
+FROM _molprof_step_lane AS lane
+CROSS JOIN _molprof_placeable_operator AS operator
+CROSS JOIN slice
+CROSS JOIN _molprof_step_track AS track
+WHERE
+  operator.ts >= lane.ts
+  AND operator.ts < lane.ts_end
+  AND slice.id = operator.id
+  AND track.id = slice.track_id
+  AND track.upid = lane.upid
+  AND (lane.tid IS NULL OR lane.tid = COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), track.tid))
 ORDER BY
-  item.id;
+  1;

@@ -16,13 +16,13 @@ INCLUDE PERFETTO MODULE molprof.host_syncs;
 
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
 
+INCLUDE PERFETTO MODULE molprof.launches;
+
 INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.step_placement;
 
 INCLUDE PERFETTO MODULE molprof.steps;
-
-INCLUDE PERFETTO MODULE molprof.work_calls;
 
 -- The step; no row without recorded steps.
 CREATE PERFETTO TABLE molprof_typical_step(
@@ -138,12 +138,15 @@ WITH
     JOIN molprof_typical_step AS step
       ON step.id = place.step_id
   ),
-  started AS (
+  -- From the start of the step, or of work that it started, to the end of both.
+  span AS (
     SELECT
-      link.work_id
-    FROM molprof_gpu_work_call AS link
-    JOIN placed
-      ON placed.id = link.call_id
+      MIN(step.ts, IFNULL(MIN(started.ts), step.ts)) AS ts,
+      MAX(step.ts + step.dur, IFNULL(MAX(started.ts_end), step.ts)) AS ts_end
+    FROM molprof_typical_step AS step
+    LEFT JOIN placed
+    LEFT JOIN _molprof_started AS started
+      ON started.call_id = placed.id
   ),
   item AS (
     SELECT phase.id, 'phase' AS kind, NULL AS lane, phase.phase AS name, NULL AS class, phase.ts, phase.dur, 1 AS own
@@ -176,10 +179,17 @@ WITH
       class.class,
       work.ts,
       work.dur,
-      work.id IN (SELECT work_id FROM started)
-    FROM molprof_gpu_work AS work
-    JOIN molprof_typical_step AS step
-      ON (work.ts < step.ts + step.dur AND work.ts + work.dur > step.ts) OR work.id IN (SELECT work_id FROM started)
+      IFNULL(work.call_id IN (SELECT id FROM placed), 0)
+    -- In this order, the engine searches the work of that time.
+    FROM span
+    CROSS JOIN molprof_typical_step AS step
+    CROSS JOIN _molprof_work AS work
+      ON work.ts <= span.ts_end
+      AND work.ts_end >= span.ts
+      AND (
+        (work.ts < step.ts + step.dur AND work.ts_end > step.ts)
+        OR work.call_id IN (SELECT id FROM placed)
+      )
     JOIN molprof_work_class AS class
       ON class.category = work.category AND class.name = work.name
   )

@@ -37,12 +37,17 @@ READ_AT_IMPORT = ("PYTHON", "HF_", "OMP_", "MKL_", "TORCH", "LD_", "MPL", "LANG"
 class ForkServer:
     """Runs `molprof ARGUMENTS`, one at a time."""
 
-    def __init__(self, packages: tuple[str, ...], libraries: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        packages: tuple[str, ...],
+        libraries: tuple[str, ...],
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
         self._socket, other = socket.socketpair()
         line = [sys.executable, __file__, str(other.fileno()), ",".join(packages), ",".join(libraries)]
         with other:
-            self._process = subprocess.Popen(line, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL)
-        self._environment = _import_environment(os.environ)
+            self._process = subprocess.Popen(line, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, env=environment)
+        self._environment = _import_environment(environment)
 
     def serves(self, environment: Mapping[str, str]) -> bool:
         """Whether a process with this environment would have imported the same."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,16 @@ from typing import Any
 import pytest
 import tiny_trace
 from captures import captured, inputs, settings
+from conftest import ROOT, TIMEOUT_S
+from fork_server import ForkServer
 from tiny import Script, loaded, tokenizer
 
 from molprof.analysis.reports.load import load_report
+from molprof.cli import cli
 from molprof.common.errors import MissingExtraError
 from molprof.common.manifest import from_json
+from molprof.common.threads import _SLEEPING
+from molprof.profiler.molecules import prompts as prompts_module
 from molprof.profiler.molecules.conformers import read_conformers
 from molprof.profiler.molecules.kinds import check, complete, judge
 from molprof.profiler.molecules.prompts import read_prompts
@@ -40,22 +45,24 @@ def find_spec(name, path=None, target=None):
     return None if name.partition(".")[0] in {set(PACKAGES.values())!r} else find(name, path, target)
 importlib.machinery.PathFinder.find_spec = staticmethod(find_spec)
 """
+# The first of the built-in molecules is long; a few atoms tell as much.
+FEW_ATOMS = """
+from molprof.profiler.molecules import prompts
+built_in = prompts._built_in
+prompts._built_in = lambda: ["CO", *built_in()]
+"""
+# What a machine that only records imports: the scripts that measure, and what captures need.
+MEASURING = ("gpu", "processors", "decoding", "overhead", "torch.profiler", "transformers")
 CAPTURES = {
     "llama": ("--model", "llama", "--max-new-tokens", "16"),
     "llama-grammar": ("--model", "llama", "--processor", "grammar", "--forced-runs"),
-    "qwen": ("--model", "qwen", "--max-new-tokens", "16"),
     "qwen-lp": (
         "--model", "qwen", "--processor", "vectorized", "--disagreement", "--kv-cache", "static",
         "--max-new-tokens", "16",
     ),
 }  # fmt: skip
 SMALL = ("-n", "1", "--batch-size", "1", "--repeats", "1", "--warmup", "0", "--window", "0:9", "--threads", "1")
-RUN = """
-import json, sys
-from molprof.cli import cli
-for arguments in json.loads(sys.argv[1]):
-    cli.main(arguments, standalone_mode=False)
-"""
+Bare = Callable[..., "subprocess.CompletedProcess[str]"]
 BODIES = [
     "[C]<1.0,2.0,3.0>[O]<0.0,0.0,0.0>",
     "[O]<1.0,2.0,3.0>[C]<0.0,0.0,0.0>",
@@ -73,10 +80,17 @@ def no_rdkit(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, None)
 
 
-def bare_environment(folder: Path) -> dict[str, str]:
-    (folder / "bare").mkdir(exist_ok=True)
-    (folder / "bare" / "sitecustomize.py").write_text(HIDE)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "bare"), os.environ.get("PYTHONPATH", "")])}
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
+    """Runs `molprof ARGUMENTS` in FOLDER without the packages, off a process that never had them."""
+    hidden = tmp_path_factory.mktemp("bare")
+    (hidden / "sitecustomize.py").write_text(HIDE)
+    (hidden / "few_atoms.py").write_text(FEW_ATOMS)
+    path = [str(hidden), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    server = ForkServer(("molprof.commands", "molprof.profiler"), (*MEASURING, "few_atoms"), environment)
+    yield lambda folder, *arguments: server.run(arguments, folder, environment, TIMEOUT_S)
+    server.close()
 
 
 def test_every_package_that_recording_does_without_is_hidden_here() -> None:
@@ -162,28 +176,27 @@ def test_a_molecule_of_plain_text_is_not_unchecked(no_rdkit: None) -> None:
     assert complete(run) is run
 
 
-def test_real_captures_are_the_same(tmp_path: Path) -> None:
+def test_real_captures_are_the_same(tmp_path: Path, bare: Bare, monkeypatch: pytest.MonkeyPatch) -> None:
+    built_in = prompts_module._built_in()
+    monkeypatch.setattr(prompts_module, "_built_in", lambda: ["CO", *built_in])
+    for name, value in _SLEEPING.items():
+        monkeypatch.setenv(name, value)  # the command would, for good
     for name in ("llama", "qwen"):
         tokenizer(name)  # converted once, for both processes
-    found = {}
-    for kind, environment in (("full", None), ("bare", bare_environment(tmp_path))):
-        commands = [
-            ["capture", *asked, *SMALL, "-o", str(tmp_path / f"{kind}-{name}.json.gz")]
-            for name, asked in CAPTURES.items()
-        ]
-        done = subprocess.run(
-            [sys.executable, "-c", RUN, json.dumps(commands)],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+    for name, asked in CAPTURES.items():
+        line = ["capture", *asked, *SMALL, "-o"]
+        cli.main([*line, str(tmp_path / f"full-{name}.json")], standalone_mode=False)
+        done = bare(tmp_path, *line, f"bare-{name}.json")
         assert done.returncode == 0, done.stderr
-        found[kind] = {name: timeless(tmp_path / f"{kind}-{name}.json.gz") for name in CAPTURES}
-    assert found["full"] == found["bare"]
-    assert [run["valid"] for run in found["bare"]["llama-grammar"]["molprof"]["molecules"]] == [True]
+        full, found = (timeless(tmp_path / f"{kind}-{name}.json") for kind in ("full", "bare"))
+        assert found == full
+        if name == "llama-grammar":
+            assert [run["valid"] for run in found["molprof"]["molecules"]] == [True]
 
 
 def timeless(path: Path) -> dict[str, Any]:
     """What a trace holds besides times, names of files and what else the machine did."""
-    trace = json.loads(gzip.decompress(path.read_bytes()))
+    trace = json.loads(path.read_bytes())
     manifest = trace["molprof"]
     for key in ("created", "command", "timings", "machine"):
         del manifest[key]
@@ -198,11 +211,8 @@ def timeless(path: Path) -> dict[str, Any]:
     return {"molprof": manifest, "tokens": tokens, "operators": operators}
 
 
-def test_the_doctor_passes_a_machine_that_can_only_record(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "molprof", "doctor"],
-        cwd=tmp_path, env=bare_environment(tmp_path), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+def test_the_doctor_passes_a_machine_that_can_only_record(tmp_path: Path, bare: Bare) -> None:
+    done = bare(tmp_path, "doctor")
     assert done.returncode == 0, done.stderr
     shown = " ".join(done.stdout.split())
     for text in (
@@ -215,12 +225,9 @@ def test_the_doctor_passes_a_machine_that_can_only_record(tmp_path: Path) -> Non
         assert text in shown
 
 
-def test_a_command_that_reads_traces_names_what_is_missing(tmp_path: Path) -> None:
+def test_a_command_that_reads_traces_names_what_is_missing(tmp_path: Path, bare: Bare) -> None:
     trace = tiny_trace.write(tmp_path / "trace.json", tiny_trace.document())
-    done = subprocess.run(
-        [sys.executable, "-m", "molprof", "report", str(trace)],
-        cwd=tmp_path, env=bare_environment(tmp_path), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = bare(tmp_path, "report", str(trace))
     assert done.returncode == 2
     assert re.fullmatch(
         r"molprof: error: this command needs the module '[a-z_.]+', which is not installed\n"
@@ -229,10 +236,12 @@ def test_a_command_that_reads_traces_names_what_is_missing(tmp_path: Path) -> No
     )
 
 
-def test_drift_of_the_built_in_conformers_needs_no_rdkit(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "molprof", "drift", "-n", "4", "--tokenizer", "llama"],
-        cwd=tmp_path, env=bare_environment(tmp_path), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+def test_measuring_needs_nothing_but_what_recording_needs(tmp_path: Path, bare: Bare) -> None:
+    """The scripts of benchmarks/ were imported, or there were no process to run this."""
+    assert bare(tmp_path, "--version").returncode == 0
+
+
+def test_drift_of_the_built_in_conformers_needs_no_rdkit(tmp_path: Path, bare: Bare) -> None:
+    done = bare(tmp_path, "drift", "-n", "4", "--tokenizer", "llama")
     assert done.returncode == 0, done.stderr
     assert "ETKDG conformers of the built-in molecules" in done.stdout

@@ -10,8 +10,11 @@ from typing import Any, cast
 import pytest
 from conftest import Cli
 
+from molprof.cli import cli
 from molprof.common.bench_records import digest
 from molprof.common.errors import UsageError
+from molprof.profiler.bench import schedule
+from molprof.profiler.bench.facts import Facts
 from molprof.profiler.bench.results_file import ResultsFile, collected
 from molprof.profiler.cluster.status import JobStatus
 
@@ -140,12 +143,17 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
         collected(ended(tmp_path / "all.jsonl", part))
 
 
-def test_shares_are_all_cases_and_none_twice(molprof: Cli) -> None:
-    def cases(*options: str) -> list[str]:
-        result = molprof("bench", "sdpa", "--shape", "1x1x1x8x8", "--phase", "decode", "--dry-run", *options)
-        assert result.returncode == 0, result.stderr
-        return [line.split()[0] for line in result.stdout.splitlines() if " 1x1x1" in line]
+def test_shares_are_all_cases_and_none_twice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(schedule, "read_machine", lambda *asked: Facts("cpu", None, True, (), {}))
 
+    def cases(*options: str) -> list[str]:
+        line = ["bench", "sdpa", "--shape", "1x1x1x8x8", "--phase", "decode", "--dry-run", *options]
+        assert cli.main(line, standalone_mode=False) == 0
+        return [line.split()[0] for line in capsys.readouterr().out.splitlines() if " 1x1x1" in line]
+
+    assert len(cases()) > 2
     assert sorted(cases("--share", "1/2") + cases("--share", "2/2")) == sorted(cases())
 
 

@@ -21,13 +21,15 @@ MEANINGLESS = "drift: not meaningful, the weights are random"
 WIDE = "layers=5,hidden=256,heads=8,kv_heads=4,head_dim=64"
 
 
-def captured(folder: Path, name: str, size: str | None, weights: str) -> tuple[Report, tuple[str, ...], list[Progress]]:
+def captured(
+    folder: Path, name: str, size: str | None, weights: str, bound: int | None = None
+) -> tuple[Report, tuple[str, ...], list[Progress]]:
     molecules = folder / "in.smi"
     molecules.write_text("C\n")
     seen: list[Progress] = []
     asked = CaptureSettings(
         "qwen", smiles=str(molecules), repeats=1, warmup=0, processor="qwen", device="cpu", size=size,
-        weights=weights,
+        weights=weights, max_new_tokens=bound,
     )  # fmt: skip
     result = capture(asked, OutputFile(folder / name), seen.append)
     return load_report(result.path), result.notes, seen
@@ -39,7 +41,7 @@ def test_captures(tmp_path: Path) -> None:
     wide, notes, seen = captured(tmp_path, "wide.json", WIDE, "trained")
     assert notes == ()
     assert [(item.number, item.of) for item in seen if item.stage == "weights"] == [(layer, 5) for layer in range(1, 6)]
-    random, notes, _ = captured(tmp_path, "random.json", "layers=1", "random")
+    random, notes, _ = captured(tmp_path, "random.json", "layers=1", "random", bound=8)
     assert notes == ("the weights are random: times and launches are real, tokens and drift are not meaningful",)
     assert own.run is not None
     assert wide.run is not None

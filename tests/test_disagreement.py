@@ -98,18 +98,19 @@ def recomputed(run: MoleculeRun, processor: Any) -> list[tuple[float, int, int, 
 MOLECULES: list[Any] = []
 
 
-@pytest.mark.parametrize("sampling", ["greedy", "top_k"])
-def test_a_capture_records_what_a_full_forward_says(tmp_path: Path, sampling: str) -> None:
+@pytest.mark.parametrize(("sampling", "count"), [("greedy", 3), ("top_k", 2)])
+def test_a_capture_records_what_a_full_forward_says(tmp_path: Path, sampling: str, count: int) -> None:
+    """Of two batches and of one."""
     seen: list[Progress] = []
-    prompts = inputs(tmp_path)
+    prompts = inputs(tmp_path, count)
     MOLECULES[:] = [prompt.molecule for prompt in prompts.prompts]
-    asked = settings(processor="generic", repeats=1, warmup=0, sampling=sampling, top_k=5, seed=3)
+    asked = settings(processor="generic", repeats=1, warmup=0, count=count, sampling=sampling, top_k=5, seed=3)
     plain = captured(tmp_path / "out.json", asked, prompts)
-    assert [run.disagreement for run in plain.manifest.molecules] == [None] * 3
+    assert [run.disagreement for run in plain.manifest.molecules] == [None] * count
     asked = dataclasses.replace(asked, disagreement=True)
     result = captured(tmp_path / "out.json", asked, prompts, report=seen.append)
     assert "another text" not in " ".join(result.notes)
-    assert [item.batch for item in seen if item.stage == "disagreement"] == [0, 1, 2]
+    assert [item.batch for item in seen if item.stage == "disagreement"] == list(range(count))
 
     processor = make_processor("generic", loaded("llama").target)
     for run, same in zip(result.manifest.molecules, plain.manifest.molecules, strict=True):
@@ -130,7 +131,10 @@ def test_a_capture_records_what_a_full_forward_says(tmp_path: Path, sampling: st
     assert report.run is not None
     figures = report.run.disagreement
     assert figures is not None
-    assert (figures.molecules, figures.all.tokens) == (3, sum(len(run.token_ids) for run in result.manifest.molecules))
+    assert (figures.molecules, figures.all.tokens) == (
+        count,
+        sum(len(run.token_ids) for run in result.manifest.molecules),
+    )
     assert sum(item.agreement.tokens for item in figures.bins) == figures.all.tokens
     assert sum(item.agreement.tokens for item in figures.groups if item.text is None) == figures.all.tokens
 

@@ -12,7 +12,7 @@ from conftest import Cli
 
 from molprof.profiler.doctor import checks
 from molprof.profiler.doctor.checks import ABSENT, BROKEN, MISSING, OK, Check
-from molprof.profiler.doctor.trials import Answer, ask, attention, preset, torch_build
+from molprof.profiler.doctor.trials import Answer, ask, ask_each, attention, preset, torch_build
 
 TRIALS = """
 import os, time, warnings
@@ -25,6 +25,7 @@ def hangs(): time.sleep(60)
 def leaves(): os._exit(4)
 def raises(): raise ValueError("two\\nlines")
 def lacks(): import no_such_module
+def tells(what): return {"pid": os.getpid()} if what.strip() == "pid" else globals()[what]()
 """
 SYMBOL = "_ZN3c104cuda9SetDeviceEi"
 ABI_ERROR = f"ImportError('flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so: undefined symbol: {SYMBOL}')"
@@ -67,6 +68,18 @@ def test_a_trials_answer(packages: Path, function: str, answer: Answer) -> None:
 def test_a_trial_that_hangs_is_killed(packages: Path) -> None:
     (packages / "some_trials.py").write_text(TRIALS)
     assert ask("some_trials:hangs", limit_s=2).problem == "no answer within 2 s"
+
+
+def test_trials_of_one_process_and_of_one_each_where_it_dies(packages: Path) -> None:
+    (packages / "some_trials.py").write_text(TRIALS)
+    lacking = Answer(problem="No module named 'no_such_module'", missing="no_such_module")
+    assert ask_each("some_trials:tells", "pid", "lacks", limit_s=60)["lacks"] == lacking
+    pids = ask_each("some_trials:tells", "pid", "pid ", limit_s=60)
+    assert pids["pid"] == pids["pid "]
+    found = ask_each("some_trials:tells", "pid", "crashes", "lacks", limit_s=60)
+    assert (found["pid"].problem, found["crashes"], found["lacks"]) == (
+        None, Answer(problem="killed by SIGABRT"), lacking,
+    )  # fmt: skip
 
 
 def test_flash_attn_for_another_torch_is_named(packages: Path) -> None:

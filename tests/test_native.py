@@ -104,6 +104,24 @@ def test_args_are_those_of_chrome_json(tmp_path: Path) -> None:
     assert ("args.annotation", '[{"name": "embedding"}]') in found[1]
 
 
+def test_a_report_reads_the_same_args_of_both_forms(tmp_path: Path) -> None:
+    """What the engine gets where not all args are wanted."""
+    events = [
+        tiny_trace.slice_("cpu_op", "aten::mm", 1, 9, 99, 99, **{"External id": 4, "Input Dims": [[2, 2]]}),
+        tiny_trace.slice_("user_annotation", "nccl:all_reduce", 11, 9, 99, 99, **{"Input Dims": [[2048]], "Seq": 3}),
+        tiny_trace.slice_("molprof.token", "<", 21, 9, 99, 98, sequence=0, kind="free", grid=5),
+        tiny_trace.work("kernel", "k", 31, 1, 5, grid=[2], **{"graph id": 3}),
+    ]
+    found = []
+    for path in both(tmp_path, native_trace.named({"traceEvents": events})):
+        with open_trace(path, all_args=False) as (engine, _):
+            sql = "SELECT s.name, flat_key, key, display_value FROM slice AS s LEFT JOIN args USING (arg_set_id)"
+            found.append(sorted(rows(engine.query(sql)), key=repr))
+    assert found[0] == found[1]
+    assert ("aten::mm", None, None, None) in found[1]
+    assert {row[1] for row in found[1] if row[0] == "<"} == {"args.sequence", "args.kind", "args.grid"}
+
+
 def test_counters_keep_names_owners_and_values(tmp_path: Path) -> None:
     samples = [
         {"ph": "C", "name": "Power (W)", "pid": "GPU 0 Counters", "ts": time, "args": {"": watts}}

@@ -128,7 +128,7 @@ def test_names_that_packets_share(engine: Engine, tmp_path: Path) -> None:
     assert rows(engine.query(sql)) == [("shared", "kernel", 10, 7)]
     # What is forgotten, and what another writer has named, is missing.
     for late in ({**clear, "timestamp": 30}, {"trusted_packet_sequence_id": 2, "timestamp": 30}):
-        with pytest.raises(TraceError, match="refers to number 3 of its debug_annotation_names"):
+        with pytest.raises(TraceError, match="refers to number 2 of its event_categories"):
             load(engine, tmp_path, trace(*found, {**late, "track_event": {**event, "track_uuid": 7}}))
 
 

@@ -30,7 +30,7 @@ def test_held_out_molecules_are_written_without_constraint(preset: str) -> None:
     prompts = read_prompts(None, 64).prompts
     molecules = [prompt.molecule for prompt in prompts if prompt.molecule is not None]
     assert len(molecules) == 64
-    texts = generate_texts(model, vocabulary, tokenizer, molecules)
+    texts = generate_texts(model, vocabulary, tokenizer, molecules, batch=64)
     assert sum(check(text, own) is None for text, own in zip(texts, molecules, strict=True)) >= 52  # 80 %
 
 

@@ -9,7 +9,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,11 @@ from synthetic import Spec, captured
 from trace_rows import load, x
 
 from molprof.analysis.engine import Engine, session
-from molprof.analysis.engine.shared import Shared
+from molprof.analysis.engine.shared import answered
 from molprof.analysis.engine.wasm import WasmTransport
 from molprof.analysis.reports import load as report_load
 from molprof.analysis.reports.load import ReportOptions, load_report
-from molprof.common.copied import can_copy
+from molprof.common.copied import Copy, can_copy
 from molprof.common.errors import QueryError
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
@@ -32,21 +31,21 @@ WRONG = "SELECT missing FROM slice"
 
 
 @pytest.fixture(autouse=True)
-def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Shared]]:
-    """What was shared with a copy; copies are allowed, though the test runner has threads."""
-    made: list[Shared] = []
-    begin = Shared.__init__
+def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Copy]]:
+    """Those that were made; they are allowed, though the test runner has threads."""
+    made: list[Copy] = []
+    begin = Copy.__init__
 
-    def begun(self: Shared, *arguments: Any) -> None:
+    def begun(self: Copy, *arguments: Any) -> None:
         made.append(self)
         begin(self, *arguments)
 
     monkeypatch.setattr(session, "can_copy", lambda: True)
-    monkeypatch.setattr(Shared, "__init__", begun)
+    monkeypatch.setattr(Copy, "__init__", begun)
     yield made
-    for shared in made:
+    for copy in made:
         with pytest.raises(ProcessLookupError):
-            os.kill(shared._copy._pid, 0)
+            os.kill(copy._pid, 0)
 
 
 @pytest.fixture
@@ -57,21 +56,18 @@ def loaded(engine: Engine, tmp_path: Path) -> Iterator[Engine]:
 
 
 def test_each_process_answers_what_it_gets_to_first(loaded: Engine) -> None:
-    begun = multiprocessing.get_context("fork").Event()
+    both = multiprocessing.get_context("fork").Barrier(2)
     here: list[str] = []
 
     def answer(query: str) -> Any:
         here.append(query)
-        if query == COUNT:
-            begun.set()
-        assert begun.wait(60)  # the first is answered when the copy has begun with the last
+        both.wait(60)  # neither is done before the other has begun
         return loaded.query(query)
 
-    with closing(Shared(answer, [NAMES, COUNT])) as shared:
-        assert here == [NAMES]
-        assert shared.take(COUNT)["n"].tolist() == [3]
-        assert shared.take(NAMES)["name"].tolist() == ["a", "é", "b"]
-        assert shared.take(WRONG) is None  # which neither was asked
+    found = answered(answer, [NAMES, COUNT])
+    assert here == [NAMES]
+    assert found[COUNT]["n"].tolist() == [3]
+    assert found[NAMES]["name"].tolist() == ["a", "é", "b"]
 
 
 def test_wrong_queries_fail_where_they_are_asked(loaded: Engine) -> None:
@@ -82,37 +78,41 @@ def test_wrong_queries_fail_where_they_are_asked(loaded: Engine) -> None:
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_copy_that_was_killed_is_done_without(loaded: Engine, copies: list[Shared], early: bool) -> None:
+def test_a_copy_that_was_killed_is_done_without(loaded: Engine, copies: list[Copy], early: bool) -> None:
     """Before this process sees that the copy took a query, and after."""
     begun, here = multiprocessing.get_context("fork").Event(), os.getpid()
 
     def answer(query: str) -> Any:
         if os.getpid() != here:
             begun.set()
-            time.sleep(600)
+            if early:
+                time.sleep(600)
+            os.kill(os.getpid(), signal.SIGKILL)
         assert begun.wait(60)
         if early and query == NAMES:
-            copies[0]._copy.close()
+            copies[0].close()
         return loaded.query(query)
 
-    shared = Shared(answer, [NAMES, COUNT])
-    if not early:
-        os.kill(copies[0]._copy._pid, signal.SIGKILL)
-    loaded._shared = shared
-    assert (shared.take(COUNT) is not None) == early
-    assert loaded.query(COUNT)["n"].tolist() == [3]
+    found = answered(answer, [NAMES, COUNT])
+    assert NAMES in found
+    assert not early or COUNT in found  # it was free again
 
 
-def test_closing_ends_a_copy_that_works(loaded: Engine) -> None:
-    endless = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n) SELECT MAX(i) FROM n"
+def test_an_interrupt_ends_the_copy(loaded: Engine) -> None:
     here = os.getpid()
-    loaded._shared = Shared(lambda query: loaded.query(COUNT if os.getpid() == here else query), [COUNT, endless])
-    begin = time.monotonic()
-    loaded.close()
-    assert time.monotonic() - begin < 30  # and the fixture sees that it is gone
+
+    def answer(query: str) -> Any:
+        if os.getpid() == here:
+            raise KeyboardInterrupt
+        time.sleep(600)
+
+    with pytest.raises(KeyboardInterrupt):  # and the fixture sees that the copy is gone
+        answered(answer, [NAMES, COUNT])
 
 
-def test_no_copy_beside_threads_or_of_a_process_elsewhere(loaded: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_copy_beside_threads_or_of_a_process_elsewhere(
+    loaded: Engine, copies: list[Copy], monkeypatch: pytest.MonkeyPatch
+) -> None:
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
     thread.start()
@@ -123,25 +123,25 @@ def test_no_copy_beside_threads_or_of_a_process_elsewhere(loaded: Engine, monkey
         thread.join()
     monkeypatch.setattr(loaded._transport, "is_embedded", False)
     loaded.share([COUNT])
-    assert loaded._shared is None
+    assert not copies
     assert loaded.query(COUNT)["n"].tolist() == [3]
 
 
 @pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces")
 @pytest.mark.parametrize("name", ["h100_qwen1.5_0.5b", "mi300x_vllm_decode_graph", "torch_compile_triton"])
 def test_a_report_is_the_same_and_takes_all_answers(
-    name: str, copies: list[Shared], monkeypatch: pytest.MonkeyPatch
+    name: str, copies: list[Copy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     same_and_taken(Path(str(CORPUS), "traces", f"{name}.json.gz"), copies, monkeypatch)
 
 
-def test_so_is_that_of_a_captured_run(tmp_path: Path, copies: list[Shared], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_is_that_of_a_captured_run(tmp_path: Path, copies: list[Copy], monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.json"
     path.write_text(json.dumps(captured(Spec())))
     same_and_taken(path, copies, monkeypatch)
 
 
-def same_and_taken(path: Path, copies: list[Shared], monkeypatch: pytest.MonkeyPatch) -> None:
+def same_and_taken(path: Path, copies: list[Copy], monkeypatch: pytest.MonkeyPatch) -> None:
     alone = load_report(path, ReportOptions(processes=1))
     assert not copies
     monkeypatch.setattr(report_load, "LEAST_EVENTS", 0)
@@ -159,4 +159,4 @@ def same_and_taken(path: Path, copies: list[Shared], monkeypatch: pytest.MonkeyP
     assert "INCLUDE PERFETTO MODULE molprof.idle_causes" in "".join(asked)
     # What every report asks is shared; some queries depend on what the others found.
     assert len(here) < len(asked) / 2
-    assert len(copies) == 1
+    assert len(copies) == 2  # beside what many need, and beside the rest

@@ -53,10 +53,11 @@ def test_byte_table_writes_what_the_tokenizer_read(name: str) -> None:
     assert table(name).of(151_900) == b""
 
 
-def test_conversion_is_cached_and_a_damaged_cache_is_replaced(tmp_path: Path) -> None:
-    preset_tokenizer("llama", tmp_path)
-    (stored,) = tmp_path.iterdir()
-    whole = stored.read_bytes()
+def test_conversion_is_cached_and_a_damaged_cache_is_replaced(tmp_path: Path, own_cache: Path) -> None:
+    tokenizer("llama")
+    (kept,) = (own_cache / "tokenizers").glob("llama-*.json")
+    whole = kept.read_bytes()
+    stored = tmp_path / kept.name
     stored.write_bytes(whole[:1000])
     again = preset_tokenizer("llama", tmp_path)
     assert stored.read_bytes() == whole

@@ -168,7 +168,7 @@ def test_gathered_wheels_are_few_and_install(molprof: Cli, tmp_path: Path) -> No
     assert not {"torch", "transformers", "numpy", "triton", "rdkit", "matplotlib", "viztracer"} & set(names)
     assert sum(item.size_bytes for item in wheels) <= 45e6
     command = [
-        sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--target", "site",
+        sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--no-compile", "--target", "site",
         "--python-version", "3.12", "--only-binary", ":all:",
     ]  # fmt: skip
     for tag in target().platforms:

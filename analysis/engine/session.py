@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from molprof.analysis.engine.columns import Columns, to_columns
-from molprof.analysis.engine.shared import Shared
+from molprof.analysis.engine.shared import answered
 from molprof.common.copied import can_copy
 from molprof.common.errors import EngineError, QueryError
 
@@ -51,7 +51,7 @@ class Engine:
         self._relaying = threading.Lock()
         self._sequence = sequence  # of the next request
         self._packages: dict[str, dict[str, str]] = {}
-        self._shared: Shared | None = None
+        self._answers: dict[str, Columns] = {}
         _stream_type()  # raises at once what is missing
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
@@ -95,8 +95,8 @@ class Engine:
         Arrays of int64 or float64; object arrays for text, blobs, columns with NULL (as None) and columns without rows.
         shown: the text that errors quote, of which `sql` is a part at the same lines and columns. Raises QueryError.
         """
-        if self._shared is not None and (answer := self._shared.take(sql)) is not None:
-            return answer
+        if sql in self._answers:
+            return self._answers[sql]
         names: list[str] = []
         batches: list[Any] = []
         for reply in self._exchange("TPM_QUERY_STREAMING", query_args={"sql_query": sql}):
@@ -120,9 +120,9 @@ class Engine:
         return None if state is None else self._sequence.to_bytes(SEQUENCE_BYTES, "little") + state
 
     def share(self, queries: Sequence[str]) -> None:
-        """Answers `queries` now, if a copy of this process can help; `query` takes the answers."""
-        if self._transport is not None and self._transport.is_embedded and self._shared is None and can_copy():
-            self._shared = Shared(self.query, queries)
+        """Answers `queries` now, if a copy of this process can help; `query` gives the same answers from then on."""
+        if self._transport is not None and self._transport.is_embedded and can_copy():
+            self._answers |= answered(self.query, queries)
 
     def relay(self, requests: bytes) -> bytes:
         """The replies to a `TraceProcessorRpcStream` of another client, from any thread. Raises EngineError."""
@@ -146,9 +146,6 @@ class Engine:
     def close(self) -> None:
         """Frees the trace processor when nothing is relayed any more. May be called again."""
         with self._relaying:
-            if self._shared is not None:
-                self._shared.close()
-                self._shared = None
             if self._transport is not None:
                 self._transport.close()
                 self._transport = None

@@ -12,63 +12,40 @@ from molprof.analysis.engine.columns import Columns
 from molprof.common.copied import Copy
 from molprof.common.errors import QueryError
 
-Answer = Callable[[str], Columns]
 
+def answered(answer: Callable[[str], Columns], queries: Sequence[str]) -> dict[str, Columns]:
+    """The answers to `queries`: this process takes them from the first on, a copy from the last on, until they meet.
 
-class Shared:
-    """Answers to `queries`: this process takes them from the first on, the copy from the last on, until they meet.
-
-    So queries that use the same tables should stand together. Wrong ones have no answer.
+    So queries that use the same tables should stand together. Those have no answer that are wrong, or that the copy
+    was asked when it was killed.
     """
+    answers: dict[str, Columns] = {}
+    # A query belongs to the process that locks its byte. The system frees the locks of a process that was killed.
+    claims = os.fdopen(os.memfd_create("molprof"), "w")
 
-    def __init__(self, answer: Answer, queries: Sequence[str]) -> None:
-        self._answer = answer
-        self._queries = queries
-        self._answers: dict[str, Columns] = {}
-        # A query belongs to the process that locks its byte. The system frees the locks of a process that was killed.
-        self._claims = os.memfd_create("molprof")
-        self._copy = Copy(self._serve)
-        self._copys: set[str] = set()  # that it has not answered yet
-        for place, query in enumerate(queries):
-            if not self._claim(place):
-                self._copys = set(queries[place:])
-                break
-            with contextlib.suppress(QueryError):  # whoever asks it gets the error
-                self._answers[query] = answer(query)
-
-    def take(self, query: str) -> Columns | None:
-        """The answer, once it is there, as often as asked; None where there is none."""
-        while query in self._copys:
-            try:
-                answered, columns = self._copy.connection.recv()
-            except (EOFError, OSError):
-                self._copys.clear()
-                break
-            self._copys.remove(answered)
-            if columns is not None:
-                self._answers[answered] = columns
-        return self._answers.get(query)
-
-    def close(self) -> None:
-        """Ends the copy."""
-        self._copy.close()
-        os.close(self._claims)
-
-    def _claim(self, place: int) -> bool:
+    def claimed(place: int) -> bool:
         try:
-            fcntl.lockf(self._claims, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            fcntl.lockf(claims, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
         except OSError:
             return False
         return True
 
-    def _serve(self, connection: Connection) -> None:
-        """What the copy does. It stays until it is ended: with it, its claims would end."""
-        for place in reversed(range(len(self._queries))):
-            if not self._claim(place):
+    def serve(connection: Connection) -> None:
+        found: dict[str, Columns] = {}
+        for place in reversed(range(len(queries))):
+            if not claimed(place):
                 break
-            try:
-                columns: Columns | None = self._answer(self._queries[place])
-            except Exception:  # the parent asks again and reports the error
-                columns = None
-            connection.send((self._queries[place], columns))
-        connection.recv()
+            with contextlib.suppress(Exception):  # whoever asks it in the other process gets the error
+                found[queries[place]] = answer(queries[place])
+        connection.send(found)  # all at once: a full pipe would stop this process
+        connection.recv()  # with the end of this process its claims would end
+
+    with claims, contextlib.closing(Copy(serve)) as copy:
+        for place, query in enumerate(queries):
+            if not claimed(place):
+                break
+            with contextlib.suppress(QueryError):  # whoever asks it gets the error
+                answers[query] = answer(query)
+        with contextlib.suppress(EOFError, OSError):
+            answers |= copy.connection.recv()
+    return answers

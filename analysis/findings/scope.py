@@ -31,9 +31,9 @@ WITH
   -- The engine finds the ends of one column without reading all rows.
   bound AS (
     SELECT
-      (SELECT MIN(ts) FROM slice WHERE category IN {_CATEGORIES}) AS ts,
-      (SELECT MAX(ts) FROM slice WHERE category IN {_CATEGORIES}) AS last_ts,
-      (SELECT MAX(dur) FROM slice WHERE category IN {_CATEGORIES}) AS longest_ns
+      (SELECT ts FROM slice WHERE category IN {_CATEGORIES} ORDER BY ts LIMIT 1) AS ts,
+      (SELECT ts FROM slice WHERE category IN {_CATEGORIES} ORDER BY ts DESC LIMIT 1) AS last_ts,
+      (SELECT dur FROM slice WHERE category IN {_CATEGORIES} ORDER BY dur DESC LIMIT 1) AS longest_ns
   )
 SELECT
   bound.ts,

@@ -24,18 +24,22 @@ _CALLS = Query(
     "origin",
     """
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
+INCLUDE PERFETTO MODULE molprof.gpu_work;
 INCLUDE PERFETTO MODULE molprof.work_calls;
-SELECT call.id, call.ts, call.ts + call.dur AS ts_end, call.name, call.kind, thread.upid,
-  (
-    SELECT MIN(work.name) FROM molprof_gpu_work_call AS link JOIN molprof_gpu_work AS work ON work.id = link.work_id
-    WHERE link.call_id = call.id
-  ) AS work,
+WITH
+  started AS (
+    SELECT link.call_id, MIN(work.name) AS name
+    FROM molprof_gpu_work_call AS link JOIN molprof_gpu_work AS work ON work.id = link.work_id
+    GROUP BY link.call_id
+  )
+SELECT call.id, call.ts, call.ts + call.dur AS ts_end, call.name, call.kind, thread.upid, started.name AS work,
   EXTRACT_ARG(slice.arg_set_id, 'args.kernel') AS kernel, origin.frame_id, origin.layer
 FROM molprof_gpu_call AS call
 JOIN slice ON slice.id = call.id
 JOIN thread_track ON thread_track.id = slice.track_id
 JOIN thread USING (utid)
 LEFT JOIN molprof_call_origin AS origin ON origin.call_id = call.id
+LEFT JOIN started ON started.call_id = call.id
 WHERE call.kind = 'launch' OR call.name GLOB '*Memcpy*' OR call.name GLOB '*Memset*'
   OR call.name GLOB '*StreamBeginCapture*' OR call.name GLOB '*StreamEndCapture*'
 ORDER BY call.ts, call.id

@@ -16,7 +16,7 @@ import numpy as np
 
 from molprof.analysis.reader.part import NO_NUMBER, Label
 from molprof.analysis.reader.places import HOME_TID, Places
-from molprof.analysis.reader.survey import Survey, time_order
+from molprof.analysis.reader.survey import Survey
 from molprof.analysis.reader.text import exact_float, plain_text
 
 # Events per piece. Each needs at most two texts; the format numbers 32767.
@@ -76,9 +76,8 @@ def compact_chunks(found: Survey, places: Places) -> Iterator[bytes]:
     texts = _Texts()
     yield _words(_MAGIC, _INITIALIZATION | 2 << 4, 10**9)  # ticks per second
     yield _named(places, texts)
-    order = time_order(found.starts_ns, found.starts_ns + found.durations_ns)
-    for begin in range(0, len(order), _EVENTS):
-        yield _records(found, places, texts, order[begin : begin + _EVENTS])
+    for begin in range(0, len(found.order), _EVENTS):
+        yield _records(found, places, texts, found.order[begin : begin + _EVENTS])
 
 
 def _records(found: Survey, places: Places, texts: _Texts, events: np.ndarray) -> bytes:

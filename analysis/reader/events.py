@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ GRAPH_ARGS = ("graph id", "graph node id", "annotation")
 # Of the annotations around collectives alone: where older versions of torch record sizes.
 SIZE_ARGS = ("Input Dims", "Input type")
 NEEDED_ARGS = (*NUMBERS, "name", *COLLECTIVE_ARGS, *GRAPH_ARGS, *SIZE_ARGS)
+_NEEDED_NAMES = frozenset(NEEDED_ARGS)
 # Categories whose args are kept whole: molprof's own token tracks.
 WHOLE_CATEGORIES = ("molprof.sequence", "molprof.token")
 # Categories whose args no module reads; most events have one of them.
@@ -94,6 +96,11 @@ decode_whole = msgspec.json.Decoder(list[Event]).decode
 _decode_brief = msgspec.json.Decoder(list[BriefEvent], float_hook=exact_float).decode
 _encode_lines = msgspec.json.Encoder().encode_lines
 _needed_args = msgspec.json.Decoder(NeededArgs | None, float_hook=exact_float)
+
+
+def needed_of(category: str | None) -> Collection[str] | None:
+    """The args of slices and instants of a category that the engine gets, where not all are wanted; None for all."""
+    return None if category in WHOLE_CATEGORIES else () if category in ARGLESS_CATEGORIES else _NEEDED_NAMES
 
 
 def decode_brief(text: bytes) -> list[Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.reader.document import Document
-from molprof.analysis.reader.events import STACK_CATEGORY, Wanted
+from molprof.analysis.reader.events import STACK_CATEGORY, Wanted, needed_of
 from molprof.analysis.reader.feeding import feed_events
 from molprof.analysis.reader.info import TraceInfo
 from molprof.analysis.reader.pieces import Pieces
@@ -59,7 +59,7 @@ def load_trace(
     Raises TraceError (what is wrong and at which byte), EngineError.
     """
     wanted = Wanted(stacks, all_args)
-    with open_source(Path(path)) as source:
+    with open_source(Path(path), None if all_args else needed_of) as source:
         document, found = survey_source(source, wanted, partial, processes)
     name = source.name
     manifest = document.keys.pop("molprof", None)

@@ -20,7 +20,7 @@ from molprof.analysis.reader.ahead import ahead
 from molprof.analysis.reader.info import STDIN
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import FULL
-from molprof.common.packets import chrome_text, looks_like_packets
+from molprof.common.packets import ArgsOf, chrome_text, looks_like_packets
 from molprof.common.zstandard import zstd
 
 _HEAD_BYTES = 64
@@ -95,8 +95,8 @@ class Source:
 
 
 @contextmanager
-def open_source(path: Path) -> Generator[Source, None, None]:
-    """Opens the trace at `path`, `-` for standard input.
+def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[Source, None, None]:
+    """Opens the trace at `path`, `-` for standard input; `args_of` is what is read of packets (`chrome_text`).
 
     It, or `blocks` behind the rest, raises TraceError; UsageError where there is no file to read.
     """
@@ -119,7 +119,7 @@ def open_source(path: Path) -> Generator[Source, None, None]:
                 text = itertools.chain([head] if head else [], rest)
                 whole = len(head) < BLOCK_BYTES // 2
                 source.is_perfetto = not _JSON.match(head[:4096]) and looks_like_packets(head, whole)
-                source.blocks = chrome_text(name, text) if source.is_perfetto else text
+                source.blocks = chrome_text(name, text, args_of) if source.is_perfetto else text
                 yield source
     except FileNotFoundError as error:
         hint = f"give the path of a trace; {STDIN} is standard input"

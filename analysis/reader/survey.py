@@ -38,6 +38,7 @@ class Survey:
     origin_ns: int
     starts_ns: np.ndarray  # int64, from the earliest event
     durations_ns: np.ndarray  # int64; 0 for all but X
+    order: np.ndarray  # positions by start, of equal starts the latest end first
     tracks: np.ndarray  # int32, index into `track_ids`
     lanes: np.ndarray  # int32; 0: its own track
     label_of: np.ndarray  # int32, index into `labels`
@@ -50,7 +51,7 @@ class Survey:
 
     def release(self) -> None:
         """Frees the arrays: the engine needs their memory for the end of its reading."""
-        self.starts_ns = self.durations_ns = self.correlations = _NOTHING
+        self.starts_ns = self.durations_ns = self.order = self.correlations = _NOTHING
         self.tracks = self.lanes = self.label_of = _NOTHING
 
     def texts(self) -> Iterator[bytes]:
@@ -116,6 +117,7 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
         origin_ns=origin,
         starts_ns=starts,
         durations_ns=durations,
+        order=time_order(starts, starts + durations),
         tracks=track_of,
         lanes=np.zeros(len(starts), dtype=np.int32),
         label_of=label_of,
@@ -127,8 +129,7 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
         process_names=process_names,
     )
     is_complete = result.has_label(label.phase == "X" for label in labels)
-    placed = slice(None) if is_complete.all() else np.flatnonzero(is_complete)
-    result.lanes[placed] = assign_lanes(track_of[placed], starts[placed], (starts + durations)[placed])
+    assign_lanes(result.lanes, result.order[is_complete[result.order]], track_of, starts, starts + durations)
     return result
 
 
@@ -173,19 +174,20 @@ def _check_span(path: str, starts: np.ndarray, lengths: np.ndarray, origin: int)
         raise TraceError(f"{path}: {what}: an event has a wrong ts or dur")
 
 
-def assign_lanes(tracks: np.ndarray, starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
-    """The lane of each slice, int32: 0 for its own track, 1, 2, ... for others.
+def assign_lanes(
+    lanes: np.ndarray, order: np.ndarray, tracks: np.ndarray, starts_ns: np.ndarray, ends_ns: np.ndarray
+) -> None:
+    """Sets the lane of each slice, int32: 0 for its own track, 1, 2, ... for others.
 
     A track of the trace processor is a stack: slices on it are nested or disjoint (touching is disjoint). By time, the
     longer first, a slice that would outlive the one it started in moves to the next lane, where the same rule holds. So
     the slices that move are those that Perfetto v51 to v56 drops.
 
-    tracks: int, the track of each slice; starts_ns, ends_ns: int64.
+    lanes: of all events; order: positions of the slices, as `time_order` gives them; tracks: int, the track of each
+    event; starts_ns, ends_ns: int64.
     """
-    lanes = np.zeros(len(tracks), dtype=np.int32)
-    order = time_order(starts_ns, ends_ns)
     if not len(order):
-        return lanes
+        return
     # numpy sorts 16-bit numbers in linear time.
     kind = np.uint16 if tracks.max() < 1 << 16 else tracks.dtype
     order = order[np.argsort(tracks[order].astype(kind), kind="stable")]
@@ -196,7 +198,6 @@ def assign_lanes(tracks: np.ndarray, starts_ns: np.ndarray, ends_ns: np.ndarray)
             members = members[_crossing(starts_ns[members], ends_ns[members])]
             lane += 1
             lanes[members] = lane
-    return lanes
 
 
 def time_order(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:

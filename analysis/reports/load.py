@@ -29,6 +29,7 @@ from molprof.queries import PACKAGE, included, modules
 
 # Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves.
 LEAST_EVENTS = 100_000
+_NEEDED_BY_MANY = "".join(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module};\n" for module in ("devices", "host_syncs"))
 # A process that makes reports, and what to do should it fail.
 SERVE = f"{__name__}:serve"
 SERVE_HINT = "if memory ran out, read the traces one by one with molprof report"
@@ -89,14 +90,12 @@ def _ask_all(engine: Engine, info: TraceInfo) -> None:
         return
     engine.register_package(PACKAGE, modules())
     has_run = info.manifest is not None
-    engine.share(sorted({query.text for query in (*figures.queries(has_run), *findings.queries(has_run))}, key=_group))
-
-
-def _group(query: str) -> tuple[object, ...]:
-    """A key by which queries that use the same of the slowest modules stand together."""
-    used = included(query)
-    of_calls, of_devices = "work_calls" in used, "devices" in used
-    return "launches" not in used, not of_calls, of_calls == of_devices, -len(used), query
+    asked = {query.text for query in (*figures.queries(has_run), *findings.queries(has_run))}
+    # While the process makes what many need, the copy answers what does without.
+    without = [text for text in asked if included(text).isdisjoint(included(_NEEDED_BY_MANY))]
+    engine.share([_NEEDED_BY_MANY, *sorted(without)])
+    # Queries that use the same of the slower modules stand together.
+    engine.share(sorted(asked.difference(without), key=lambda text: ("launches" not in included(text), text)))
 
 
 def _key(path: str | os.PathLike[str], options: ReportOptions) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from molprof.common.errors import MolprofError
 from molprof.profiler.cluster.scheduler import SchedulerError, available, check_reachable
-from molprof.profiler.doctor.trials import Answer, ask
+from molprof.profiler.doctor.trials import Answer, ask, ask_each
 from molprof.profiler.environment import driver_version, installed_version, nvidia_smi, outdated
 from molprof.profiler.models.architecture import ARCHITECTURES
 from molprof.profiler.project import NAME, find_project
@@ -38,14 +38,13 @@ _EXTRAS = {
     "submitit": ("slurm", "--submit"),
 }
 _HERE = "molprof.profiler.doctor.trials"
-# What is tried, by name: the function and its arguments.
+# What is tried besides attention, by name: the function and its arguments.
 TRIALS = {
     _TORCH: (f"{_HERE}:torch_build",),
     "trace processor": ("molprof.analysis.engine:selftest",),
     _FLASH: (f"{_HERE}:imported", "flash_attn"),
     **{name: (f"{_HERE}:imported", name) for name in (*_CAPTURE_PACKAGES, *_EXTRAS)},
     **{name: (f"{_HERE}:preset", name) for name in ARCHITECTURES},
-    **{option: (f"{_HERE}:attention", backend) for option, backend in _BACKENDS.items()},
 }
 # How a compiled extension fails that was built against another torch, or another CUDA, than the installed one.
 _ABI = re.compile(r"undefined symbol: \S+|lib(?:c10|torch|cudart|cublas)\S*: cannot open shared object file")
@@ -95,14 +94,16 @@ def diagnose(config: Path | None, limit_s: float, done: Callable[[], None] = lam
     """
     answers: dict[str, Answer] = {}
     with ThreadPoolExecutor(max_workers=2) as pool:
+        kernels = pool.submit(ask_each, f"{_HERE}:attention", *_BACKENDS.values(), limit_s=limit_s)
         found = pool.map(lambda arguments: ask(*arguments, limit_s=limit_s), TRIALS.values())
         for name, answer in zip(TRIALS, found, strict=True):
             answers[name] = answer
             done()
+        attention = kernels.result()
     checks = [Check("python", platform.python_version(), OK), _trace_processor(answers["trace processor"])]
     checks += _gpu(answers[_TORCH])
     checks += [_required(name, answers[name]) for name in _CAPTURE_PACKAGES]
-    checks += [_backend(name, answers[name], answers[_TORCH]) for name in _BACKENDS]
+    checks += [_backend(name, attention[backend], answers[_TORCH]) for name, backend in _BACKENDS.items()]
     checks += [_flash(answers[_FLASH], answers[_TORCH])]
     checks += [_preset(name, answers[name]) for name in ARCHITECTURES]
     checks += [_config(config), _slurm()]

@@ -46,7 +46,13 @@ def ask(target: str, *arguments: str, limit_s: float) -> Answer:
 
 def answer() -> None:
     """Make the call in the other process, and print what comes of it."""
-    target, *arguments = sys.argv[1:]
+    found = _tried(*sys.argv[1:])
+    sys.stdout.write(f"\n{_MARK}{json.dumps(found)}")
+    sys.stdout.flush()
+
+
+def _tried(target: str, *arguments: str) -> dict[str, Any]:
+    """Return the fields of the `Answer` to a call in this process."""
     module, _, function = target.partition(":")
     found: dict[str, Any] = {}
     with warnings.catch_warnings(record=True) as caught:
@@ -58,8 +64,20 @@ def answer() -> None:
         except BaseException as error:
             found["problem"] = " ".join(f"{type(error).__name__}: {error}".split())
     found["warnings"] = [str(item.message) for item in caught]
-    sys.stdout.write(f"\n{_MARK}{json.dumps(found)}")
-    sys.stdout.flush()
+    return found
+
+
+def each(target: str, *arguments: str) -> dict[str, Any]:
+    """Call `target` with each argument in this process, and return the fields of each `Answer` by argument."""
+    return {argument: _tried(target, argument) for argument in arguments}
+
+
+def ask_each(target: str, *arguments: str, limit_s: float) -> dict[str, Answer]:
+    """Return the answer by argument: of one process, or if that one ends early or hangs, of one process for each."""
+    together = ask(f"{__name__}:each", target, *arguments, limit_s=limit_s)
+    if together.value is None:
+        return {argument: ask(target, argument, limit_s=limit_s) for argument in arguments}
+    return msgspec.convert(together.value, dict[str, Answer])
 
 
 def torch_build() -> dict[str, Any]:

@@ -193,6 +193,8 @@ class _Builder:
 
 def trie(paths: Sequence[Path]) -> Node:
     """Token paths, merged where they begin alike."""
-    ends = any(not path for path in paths)
-    heads = dict.fromkeys(path[0] for path in paths if path)
-    return Node({head: trie([path[1:] for path in paths if path and path[0] == head]) for head in heads}, ends)
+    tails: dict[int, list[Path]] = {}
+    for path in paths:
+        if path:
+            tails.setdefault(path[0], []).append(path[1:])
+    return Node({head: trie(rest) for head, rest in tails.items()}, ends=not all(paths))

@@ -66,7 +66,7 @@ def constraint(template: Template, target: Target) -> Constraint:
 
 def tag_tokens(target: Target) -> tuple[int | None, int]:
     """Opening and closing token of a `Constraint`."""
-    vocabulary = target.tokenizer.get_vocab()
+    vocabulary = target.vocabulary
     tags = target.form.opening, target.form.closing
     if all(vocabulary.get(tag) in target.table.special for tag in tags):
         return vocabulary[tags[0]], vocabulary[tags[1]]

@@ -112,7 +112,7 @@ class Generic(TemplateProcessor):
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         tokenizer, table, form = target.tokenizer, target.table, target.form
-        vocabulary = tokenizer.get_vocab()
+        vocabulary = target.vocabulary
         blocked = {
             target.eos,
             target.pad,
@@ -149,7 +149,7 @@ class Qwen(TemplateProcessor):
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
-        vocabulary = target.tokenizer.get_vocab()
+        vocabulary = target.vocabulary
         allowed, commas, separators = number_tokens(target.form)
         missing = [text for text in allowed if text not in vocabulary]
         if missing:

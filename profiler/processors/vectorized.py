@@ -76,7 +76,7 @@ class Placeholder(Vectorized):
 def suited_masks(target: Target) -> str:
     """The masks that suit a tokenizer: `qwen` if every digit is a token of its own, else `generic`."""
     single = len(target.tokenizer("123", add_special_tokens=False)["input_ids"]) == 3
-    vocabulary = target.tokenizer.get_vocab()
+    vocabulary = target.vocabulary
     return "qwen" if single and all(text in vocabulary for text in number_tokens(target.form)[0]) else "generic"
 
 

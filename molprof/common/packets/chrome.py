@@ -17,24 +17,25 @@ from molprof.common.packets.schema import packet_class
 from molprof.common.packets.sequences import Clocks, Sequence
 from molprof.common.packets.slices import OPEN, durations
 from molprof.common.packets.stream import DamageError, packets, unpacked
+from molprof.common.packets.track_events import ArgsOf
 from molprof.common.packets.tracks import Place, Tracks
 from molprof.common.packets.values import Values
 from molprof.common.packets.writing import Counted, event_texts
 
-# The category of instant events that hold a top-level key of Chrome JSON, such as molprof's manifest, as arg `value`.
-KEY_CATEGORY = "molprof.key"
 _OTHER_HINT = "give a trace that torch.profiler wrote: Chrome JSON, or .pftrace with track events or GPU render stages"
 _MAX_DURATION_NS = 2**63
 _encode = msgspec.json.Encoder().encode
 
 
-def chrome_text(name: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
+def chrome_text(name: str, blocks: Iterator[bytes], args_of: ArgsOf | None = None) -> Iterator[bytes]:
     """The trace of the file `name`, whose bytes `blocks` gives, as Chrome JSON in blocks.
 
+    With `args_of`, only the args that it names are read, and no flows: for an event with all its args it takes twice
+    as long.
     All of it is read before the first block. What is whole is given before what is wrong is raised. Raises TraceError:
     the trace is damaged, at which byte; it holds several runs, or nothing of PyTorch's profiler.
     """
-    reader = _Reader()
+    reader = _Reader(args_of)
     problem: TraceError | None = None
     try:
         for place, content in packets(blocks):
@@ -54,13 +55,14 @@ def chrome_text(name: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
 class _Reader:
     """What was read of a trace so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, args_of: ArgsOf | None) -> None:
         # Imported on use: few traces need it.
         from google.protobuf.message import DecodeError
 
         self.recording = Recording()
+        self._args_of = args_of
         self._wrong = DecodeError
-        self._packet = packet_class()
+        self._packet = packet_class().FromString
         self._sequences: dict[int, Sequence] = {}
         self._clocks = Clocks()
         self._values = Values()
@@ -73,12 +75,7 @@ class _Reader:
     def read(self, place: int, content: bytes) -> None:
         """Takes the packet that begins at byte `place`. Raises DamageError."""
         try:
-            packet = self._packet.FromString(content)
-            if packet.HasField("compressed_packets"):
-                for inner, text in unpacked(packet.compressed_packets, place):
-                    self.read(inner, text)
-                return
-            self._take(packet, place)
+            self._take(self._packet(content), place)
         except (self._wrong, UnicodeDecodeError, RecursionError) as error:
             reason = "invalid UTF-8" if isinstance(error, UnicodeDecodeError) else "it does not decode"
             raise DamageError(f"has a wrong packet: {reason}", place) from error
@@ -125,12 +122,16 @@ class _Reader:
         if sequence is None:
             sequence = self._sequences[number] = Sequence(number)
         sequence.take(packet)
-        if packet.HasField("clock_snapshot"):
-            self._clocks.snapshot(number, packet.clock_snapshot.clocks)
-        if packet.HasField("track_descriptor"):
-            self._tracks.describe(packet.track_descriptor)
+        # A packet holds one of these, most often the first.
         if packet.HasField("track_event"):
             self._track_event(packet, sequence, place)
+        elif packet.HasField("compressed_packets"):
+            for inner, text in unpacked(packet.compressed_packets, place):
+                self.read(inner, text)
+        elif packet.HasField("clock_snapshot"):
+            self._clocks.snapshot(number, packet.clock_snapshot.clocks)
+        elif packet.HasField("track_descriptor"):
+            self._tracks.describe(packet.track_descriptor)
         elif packet.HasField("gpu_render_stage_event"):
             self._render_stage(packet, sequence, place)
         elif packet.HasField("gpu_counter_event"):
@@ -146,23 +147,25 @@ class _Reader:
         event = packet.track_event
         time = self._clocks.time_ns(packet, sequence, place)
         uuid = event.track_uuid or sequence.track_uuid or 0
-        if event.type == track_events.COUNTER:
+        kind = event.type
+        if kind == track_events.COUNTER:
             value = {"args": {"": track_events.counted(event)}}
             self.recording.add(COUNTER, time, self._track(-1 - uuid), place, value)
             return
         home = uuid or Place(f"sequence {sequence.number}", 0)
-        if event.type == track_events.SLICE_END:
+        if kind == track_events.SLICE_END:
             self.recording.add(END, time, self._track(home), place, None)
-        elif event.type in (track_events.SLICE_BEGIN, track_events.INSTANT):
-            found = track_events.described(event, sequence, self._values, place)
-            is_slice = event.type == track_events.SLICE_BEGIN
-            if found.get("cat") == KEY_CATEGORY and not is_slice:
+        elif kind in (track_events.SLICE_BEGIN, track_events.INSTANT):
+            found = track_events.described(event, sequence, self._values, place, self._args_of)
+            is_slice = kind == track_events.SLICE_BEGIN
+            if found.get("cat") == track_events.KEY_CATEGORY and not is_slice:
                 self._keys[found["name"]] = found["args"].get("value")
                 return
             position = self.recording.add(BEGIN if is_slice else INSTANT, time, self._track(home), place, found)
             self.recording.link(position, found)
-            for flow in (*event.flow_ids, *event.terminating_flow_ids):
-                self.recording.flows.append((flow, position))
+            if self._args_of is None:
+                flows = (*event.flow_ids, *event.terminating_flow_ids)
+                self.recording.flows += [(flow, position) for flow in flows]
             if event.HasField("gpu_correlation"):
                 started = list(event.gpu_correlation.render_stage_submission_event_ids)
                 self.recording.submitted.append((position, started))

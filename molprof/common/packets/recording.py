@@ -65,9 +65,9 @@ class Recording:
     def link(self, position: int, event: dict[str, Any]) -> None:
         """Notes the correlation of an event that is a call or GPU work."""
         category, args = event.get("cat"), event["args"]
-        number = args.get("correlation")
         if category not in CALLS and category not in WORK:
             return
+        number = args.get("correlation")
         if isinstance(number, int) and 0 <= number < 2**63:
             is_graph = "GraphLaunch" in event["name"]
             self.linked.append(Linked(position, number, category in WORK, args.get("device"), is_graph))

@@ -72,14 +72,12 @@ def _header(data: bytes, at: int) -> tuple[int, int] | None:
     """Where the content of the packet at `at` begins and how long it is; None where its head is not whole or wrong."""
     if at >= len(data) or data[at] != TAG:
         return None
-    size = 0
-    for place in range(_LENGTH_BYTES):
-        if at + 1 + place >= len(data):
-            return None
-        byte = data[at + 1 + place]
-        size |= (byte & 0x7F) << 7 * place
+    size = shift = 0
+    for behind, byte in enumerate(data[at + 1 : at + 1 + _LENGTH_BYTES], at + 2):
+        size |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return at + 2 + place, size
+            return behind, size
+        shift += 7
     return None
 
 

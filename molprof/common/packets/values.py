@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from typing import Any
 
 import msgspec
@@ -20,9 +21,16 @@ class Values:
     def __init__(self) -> None:
         self._texts: dict[str, Any] = {}
 
-    def args(self, annotations: Any, sequence: Sequence, place: int) -> dict[str, Any]:
-        """Debug annotations as args. Raises DamageError."""
-        return {self._name(item, sequence, place): self._value(item, sequence, place) for item in annotations}
+    def args(
+        self, annotations: Any, sequence: Sequence, place: int, wanted: Container[str] | None = None
+    ) -> dict[str, Any]:
+        """Debug annotations as args; the wanted ones, None for all. Raises DamageError."""
+        return {
+            name: self._value(item, sequence, place)
+            for item in annotations
+            for name in [self._name(item, sequence, place)]
+            if wanted is None or name in wanted
+        }
 
     def _name(self, item: Any, sequence: Sequence, place: int) -> str:
         if item.name_iid:

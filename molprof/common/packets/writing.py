@@ -40,17 +40,18 @@ def event_texts(
         if kind != END
         for home in [homes[track]]
     }
+    durations: list[int] = lasting.tolist()
     position = 0
     for lines in recording.lines():
         events: list[bytes] = []
         for line in lines:
             kind = recording.kinds[position]
-            if kind != END and (kind != BEGIN or lasting[position] != OPEN):
+            if kind != END and (kind != BEGIN or durations[position] != OPEN):
                 if position in numbers:
                     line = _with_number(line, numbers[position])
                 time = b"%d.%03d" % divmod(recording.times_ns[position], 1000)
                 if kind in (BEGIN, COMPLETE):
-                    time += b',"dur":%d.%03d' % divmod(int(lasting[position]), 1000)
+                    time += b',"dur":%d.%03d' % divmod(durations[position], 1000)
                 events.append(b"%b%b,%b" % (heads[kind, recording.tracks[position]], time, line))
             position += 1
         if events:
