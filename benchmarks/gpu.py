@@ -128,7 +128,8 @@ def run_part(results: Results, name: str, part: Part, again: bool) -> None:
             log.write(f"\n== {head}: {' '.join(step.line)}\n".encode())
             entry = _run(step, Path(scratch), log, min(step.limit_s, left))
             results.keep(name, Path(scratch), entry)
-            progress(f"{head}: {entry['state']} after {entry['seconds']:g} s{_reason(entry)}")
+            why = f": {entry['why']}" if entry["why"] else ""
+            progress(f"{head}: {entry['state']} after {entry['seconds']:g} s{why}")
 
 
 def _run(step: Step, folder: Path, log: Any, limit_s: float) -> dict[str, Any]:
@@ -154,10 +155,6 @@ def _run(step: Step, folder: Path, log: Any, limit_s: float) -> dict[str, Any]:
         "file": step.file if made.exists() else None,
         "why": why,
     }
-
-
-def _reason(entry: Mapping[str, Any]) -> str:
-    return f": {entry['why']}" if entry["why"] else ""
 
 
 def print_environment() -> None:

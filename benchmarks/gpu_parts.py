@@ -48,8 +48,9 @@ class Part:
 
 def parts(size: str) -> dict[str, Part]:
     """Every part by its name. All limits of `FULL` together are 25 minutes."""
+    doctor = Step("doctor", ("molprof", "doctor", "--format", "json", "-o", FILE, "--force"), "doctor.json", 100)
     known = {
-        "qwen": Part("a Qwen3 of 0.6B, with each processor and without", 420, (_doctor(), *_runs("qwen", size))),
+        "qwen": Part("a Qwen3 of 0.6B, with each processor and without", 420, (doctor, *_runs("qwen", size))),
         "llama": Part("a LLaMA of 380M, with each processor and without", 240, _runs("llama", size)),
         "graphs": Part(
             "a static cache and a compiled forward (CUDA graphs)",
@@ -67,10 +68,6 @@ def _patient(part: Part) -> Part:
     """The part without the limits that are made for a GPU: nothing is learned from how long a rehearsal takes."""
     steps = (replace(step, limit_s=_PATIENCE_S) for step in part.steps)
     return replace(part, limit_s=_PATIENCE_S * len(part.steps), steps=tuple(steps))
-
-
-def _doctor() -> Step:
-    return Step("doctor", ("molprof", "doctor", "--format", "json", "-o", FILE, "--force"), "doctor.json", 100)
 
 
 def _model(model: str, size: str) -> tuple[str, ...]:

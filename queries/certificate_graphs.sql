@@ -26,9 +26,9 @@ SELECT
   COUNT() AS graph_launches,
   SUM(kernels + memory_operations = 0) AS without_work,
   SUM(kernels) AS kernels
-FROM molprof_graph_launch
+FROM molprof_graph_launch AS graph
 WHERE
-  id IN (SELECT id FROM molprof_gpu_call WHERE correlation IS NOT NULL)
+  (SELECT correlation FROM molprof_gpu_call AS call WHERE call.id = graph.id) IS NOT NULL
 GROUP BY
   name
 HAVING

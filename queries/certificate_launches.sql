@@ -65,19 +65,15 @@ ORDER BY
   depth.id;
 
 -- Launches outside captures without GPU work of their number.
-CREATE PERFETTO TABLE _molprof_idle_launch AS
+CREATE PERFETTO TABLE _molprof_lost_launch AS
 SELECT
-  call.id,
-  call.ts
-FROM _molprof_call AS call
-LEFT JOIN _molprof_started AS started
-  ON started.call_id = call.id
+  id,
+  ts
+FROM _molprof_idle_launch
 WHERE
-  call.kind = 'launch'
-  AND call.correlation IS NOT NULL
-  AND started.call_id IS NULL
-  AND (IFNULL(call.rank, -1), call.correlation) NOT IN (SELECT rank, correlation FROM _molprof_shared_work)
-  AND call.id NOT IN (SELECT id FROM _molprof_captured_launch);
+  correlation IS NOT NULL
+  AND (rank, correlation) NOT IN (SELECT rank, correlation FROM _molprof_shared_work)
+  AND id NOT IN (SELECT id FROM _molprof_captured_launch);
 
 -- Launches that start a kernel at once, in order of start. Graph launches are in molprof.certificate_graphs.
 CREATE PERFETTO VIEW molprof_certified_launch(
@@ -92,10 +88,10 @@ AS
 SELECT
   call.id,
   call.ts,
-  idle.id IS NULL AS has_work
+  lost.id IS NULL AS has_work
 FROM _molprof_call AS call
-LEFT JOIN _molprof_idle_launch AS idle
-  ON idle.id = call.id
+LEFT JOIN _molprof_lost_launch AS lost
+  ON lost.id = call.id
 WHERE
   call.kind = 'launch'
   AND call.correlation IS NOT NULL
@@ -126,7 +122,7 @@ WITH
     FROM molprof_certified_launch
     WHERE
       -- Where all launches have work, none is looked at.
-      EXISTS(SELECT 1 FROM _molprof_idle_launch) AND has_work
+      EXISTS(SELECT 1 FROM _molprof_lost_launch) AND has_work
   ),
   placed AS (
     SELECT
@@ -138,7 +134,7 @@ WITH
       END AS place,
       launch.ts,
       launch.id IN (SELECT id FROM molprof_call_step) AS in_step
-    FROM _molprof_idle_launch AS launch
+    FROM _molprof_lost_launch AS launch
     CROSS JOIN known
   )
 SELECT

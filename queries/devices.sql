@@ -14,6 +14,7 @@ SELECT
   device,
   ts,
   ts_end,
+  call_end,
   queued_ts
 FROM _molprof_work
 ORDER BY
@@ -39,7 +40,8 @@ SELECT
   next._auto_id AS place,
   next.device,
   last.ts_end AS ts,
-  next.ts - last.ts_end AS dur
+  next.ts - last.ts_end AS dur,
+  next.call_end
 FROM _molprof_device_start AS next
 CROSS JOIN _molprof_device_end AS last
 WHERE

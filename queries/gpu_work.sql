@@ -16,8 +16,6 @@ SELECT
   call.id,
   IFNULL(call.rank, -1) AS rank,
   call.correlation,
-  -- Bit 48 puts calls that launch nothing behind launches.
-  (call.kind IS NULL) << 48 | call.id AS place,
   call.ts,
   call.ts + call.dur AS ts_end
 FROM molprof_gpu_call AS call
@@ -45,11 +43,13 @@ WITH
 SELECT
   shared.rank,
   shared.correlation,
-  MIN(call.place) & ((1 << 48) - 1) AS call_id
+  -- Bit 48 puts calls that launch nothing behind launches.
+  MIN((own.kind IS NULL) << 48 | own.id) & ((1 << 48) - 1) AS call_id
 FROM shared
 CROSS JOIN _molprof_numbered_call AS call
+CROSS JOIN _molprof_call AS own
 WHERE
-  call.correlation = shared.correlation AND call.rank = shared.rank
+  call.correlation = shared.correlation AND call.rank = shared.rank AND own.id = call.id
 GROUP BY
   shared.correlation,
   shared.rank;

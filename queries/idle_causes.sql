@@ -51,15 +51,14 @@ SELECT
   gap.ts,
   gap.dur,
   IIF(
-    next.call_end IS NULL,
+    gap.call_end IS NULL,
     0,
-    1 + (queue.ts > gap.ts AND next.ts - next.call_end <= MAX(100000, next.call_end - gap.ts))
+    1 + (queue.ts > gap.ts AND gap.ts + gap.dur - gap.call_end <= MAX(100000, gap.call_end - gap.ts))
   ) AS queue
 FROM _molprof_device_gap AS gap
 CROSS JOIN _molprof_device_queue AS queue
-CROSS JOIN _molprof_work AS next
 WHERE
-  queue._auto_id = gap.place AND next.id = gap.next_id;
+  queue._auto_id = gap.place;
 
 -- Gaps in which nothing was queued, in order of start: the engine searches in them for those inside a host sync.
 CREATE PERFETTO TABLE _molprof_empty_gap AS

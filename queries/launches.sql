@@ -81,8 +81,8 @@ SELECT
   SUM(call.dur) AS time_ns,
   IFNULL(SUM(started.kernels), 0) AS kernels,
   AVG(started.delay) AS mean_delay_ns
-FROM molprof_gpu_call AS call
-LEFT JOIN molprof_call_work AS started
+FROM _molprof_call AS call
+LEFT JOIN _molprof_started AS started
   ON started.call_id = call.id
 WHERE
   call.kind IS NOT NULL
@@ -105,6 +105,21 @@ WHERE
   (SELECT COUNT() FROM _molprof_shared_number) > 0
   AND shared.correlation = work.correlation
   AND shared.rank = IFNULL(work.rank, -1);
+
+-- Launches that started nothing.
+CREATE PERFETTO TABLE _molprof_idle_launch AS
+SELECT
+  call.id,
+  call.ts,
+  IFNULL(call.rank, -1) AS rank,
+  call.correlation
+FROM _molprof_call AS call
+LEFT JOIN _molprof_started AS started
+  ON started.call_id = call.id
+WHERE
+  call.kind = 'launch' AND started.call_id IS NULL
+ORDER BY
+  call.id;
 
 -- The trace's counts, one row.
 CREATE PERFETTO TABLE molprof_launch_count(
@@ -141,33 +156,22 @@ WITH
   launch AS (
     SELECT
       COUNT() AS without_work
-    FROM molprof_gpu_call AS call
-    LEFT JOIN molprof_call_work AS started
-      ON started.call_id = call.id
+    FROM _molprof_idle_launch
     WHERE
-      call.kind = 'launch'
-      AND started.call_id IS NULL
-      AND IIF(
-        call.correlation IS NULL,
+      IIF(
+        correlation IS NULL,
         (SELECT COUNT() FROM _molprof_work WHERE correlation IS NULL) = 0,
-        (IFNULL(call.rank, -1), call.correlation) NOT IN (SELECT rank, correlation FROM _molprof_shared_work)
+        (rank, correlation) NOT IN (SELECT rank, correlation FROM _molprof_shared_work)
       )
   ),
+  -- Kernels with a call: linked ones, and those without number where a call has none either.
   kernel AS (
     SELECT
-      COUNT() FILTER (WHERE NOT alone) AS with_call,
-      COUNT() FILTER (WHERE alone) AS without_call
-    FROM (
-      SELECT
-        IIF(
-          correlation IS NULL,
-          (SELECT COUNT() FROM molprof_gpu_call WHERE correlation IS NULL) = 0,
-          call_id IS NULL
-        ) AS alone
-      FROM _molprof_work
-      WHERE
-        category = 'kernel'
-    )
+      (SELECT COUNT() FROM _molprof_work WHERE category = 'kernel' AND call_id IS NOT NULL) + IIF(
+        (SELECT COUNT() FROM _molprof_call WHERE correlation IS NULL) > 0,
+        (SELECT COUNT() FROM _molprof_work WHERE category = 'kernel' AND correlation IS NULL),
+        0
+      ) AS with_call
   )
 SELECT
   total.launches,
@@ -177,7 +181,7 @@ SELECT
   total.names AS kernel_names,
   launch.without_work AS launches_without_gpu_work,
   kernel.with_call AS kernels_with_call,
-  kernel.without_call AS kernels_without_call
+  (SELECT COUNT() FROM _molprof_work WHERE category = 'kernel') - kernel.with_call AS kernels_without_call
 FROM total
 CROSS JOIN launch
 CROSS JOIN kernel;

@@ -6,8 +6,10 @@
 --   ORDER BY time_ns DESC, category, name
 --   LIMIT 20;
 
--- The slices of one category by name.
-CREATE PERFETTO MACRO _molprof_name_total(category Expr)
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
+-- The rows of one category by name.
+CREATE PERFETTO MACRO _molprof_name_total(events TableOrSubquery, category Expr)
 RETURNS TableOrSubquery
 AS
 (
@@ -15,7 +17,7 @@ AS
     name,
     COUNT() AS count,
     SUM(dur) AS time_ns
-  FROM slice
+  FROM $events
   WHERE
     category = $category
   GROUP BY
@@ -37,17 +39,17 @@ AS
 WITH
   -- One category at a time: the engine groups by one text faster than by two.
   total AS (
-    SELECT 'kernel' AS category, * FROM _molprof_name_total!('kernel')
+    SELECT 'kernel' AS category, * FROM _molprof_name_total!(_molprof_work, 'kernel')
     UNION ALL
-    SELECT 'gpu_memcpy', * FROM _molprof_name_total!('gpu_memcpy')
+    SELECT 'gpu_memcpy', * FROM _molprof_name_total!(_molprof_work, 'gpu_memcpy')
     UNION ALL
-    SELECT 'gpu_memset', * FROM _molprof_name_total!('gpu_memset')
+    SELECT 'gpu_memset', * FROM _molprof_name_total!(_molprof_work, 'gpu_memset')
     UNION ALL
-    SELECT 'cpu_op', * FROM _molprof_name_total!('cpu_op')
+    SELECT 'cpu_op', * FROM _molprof_name_total!(slice, 'cpu_op')
     UNION ALL
-    SELECT 'cuda_runtime', * FROM _molprof_name_total!('cuda_runtime')
+    SELECT 'cuda_runtime', * FROM _molprof_name_total!(slice, 'cuda_runtime')
     UNION ALL
-    SELECT 'cuda_driver', * FROM _molprof_name_total!('cuda_driver')
+    SELECT 'cuda_driver', * FROM _molprof_name_total!(slice, 'cuda_driver')
   )
 SELECT
   category,

@@ -29,11 +29,14 @@ CREATE PERFETTO VIEW molprof_numbered_call(
 )
 AS
 SELECT
-  id,
-  rank,
-  correlation,
-  place
-FROM _molprof_numbered_call;
+  numbered.id,
+  numbered.rank,
+  numbered.correlation,
+  (call.kind IS NULL) << 48 | call.id AS place
+FROM _molprof_numbered_call AS numbered
+CROSS JOIN _molprof_call AS call
+WHERE
+  call.id = numbered.id;
 
 -- Numbers of which it cannot be told which call started the work: their work is linked to none.
 CREATE PERFETTO VIEW molprof_ambiguous_call(

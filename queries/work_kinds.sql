@@ -21,19 +21,15 @@ INCLUDE PERFETTO MODULE molprof.step_placement;
 
 INCLUDE PERFETTO MODULE molprof.steps;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
-
 -- Work whose launch is in a step: the engine groups the rows of a table much faster than those of a join.
 CREATE PERFETTO TABLE _molprof_step_work AS
 SELECT
   work.category,
   work.name,
   work.dur
-FROM molprof_gpu_work_call AS link
+FROM _molprof_work AS work
 CROSS JOIN molprof_call_step AS place
-  ON place.id = link.call_id
-CROSS JOIN molprof_gpu_work AS work
-  ON work.id = link.work_id
+  ON place.id = work.call_id
 WHERE
   (SELECT COUNT() FROM molprof_call_step) > 0;
 

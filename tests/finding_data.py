@@ -25,7 +25,7 @@ def findings(tmp_path: Path, content: dict[str, Any]) -> dict[str, Finding]:
     with open_trace(path) as (engine, info):
         report = build_report(engine, info)
         scope = read_scope(engine, report)
-        assert all(item.id in rule.ids for rule in RULES for item in rule.find(engine, report, scope))
+        assert all(item.id in rule.rests_on for rule in RULES for item in rule.find(engine, report, scope))
         found = find_all(engine, report)
         for item in found:
             statement = find_statement(item.query, {})

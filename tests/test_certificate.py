@@ -28,9 +28,7 @@ from certificate_data import (
 )
 
 from molprof.analysis.figures.certificate import CHECKS
-from molprof.analysis.figures.certificate.findings import RESTS_ON
 from molprof.analysis.figures.certificate.model import Bound, combined
-from molprof.analysis.findings import RULES
 
 
 @needs_traces
@@ -202,10 +200,6 @@ def test_bounds_of_several_doubts_add_up() -> None:
     both = combined(iter([Bound("kernels", 10, 10, 12), Bound("kernels", 7, 10, 11), Bound("x_ns", 1, 2, None)]))
     assert both == (Bound("kernels", 7, 10, 13), Bound("x_ns", 1, 2, None))
     assert combined(iter([both[0], Bound("kernels", 10, 10, None)])) == (Bound("kernels", 7, 10, None),)
-
-
-def test_every_finding_says_what_it_rests_on() -> None:
-    assert set(RESTS_ON) == {name for rule in RULES for name in rule.ids}
 
 
 def test_ids_of_checks_are_unique() -> None:

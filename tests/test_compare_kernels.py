@@ -230,7 +230,7 @@ def test_command(molprof: Cli, tmp_path: Path) -> None:
     assert len(rows) == 8
     molprof("compare", "a.json", "b.json", "--by", "kernel", "-o", "k.html", "--format", "html")
     page = (tmp_path / "k.html").read_text()
-    assert 'id="waterfall"' in page
+    assert 'id="sum-' in page
     assert page.index("aten::mm") < page.index("Side by side")
     assert page.count('<tr class="marked">') == 3
 

@@ -12,18 +12,9 @@ from finding_data import GEMM, busy, findings, gemms, op
 from tiny_trace import slice_
 
 from molprof.analysis.findings import RULES
-from molprof.analysis.findings.operators import inside_ns, joined, length_ns
 from molprof.analysis.reports.load import load_report
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
-
-
-def test_stretches() -> None:
-    stretches = joined([10, 0, 15, 40], [20, 5, 30, 50])
-    assert stretches.tolist() == [[0, 5], [10, 30], [40, 50]]
-    assert length_ns(stretches) == 35
-    assert inside_ns([0, 3, 5, 25, 60], [50, 12, 10, 45, 70], stretches).tolist() == [35, 4, 0, 10, 0]
-    assert inside_ns([1], [2], joined([], [])).tolist() == [0]
 
 
 def test_launch_bound_without_graphs(tmp_path: Path) -> None:
@@ -207,4 +198,4 @@ def test_public_traces(name: str, expected: dict[str, float]) -> None:
 def test_every_rule_is_documented() -> None:
     page = (Path(__file__).parent.parent / "docs/findings.md").read_text()
     documented = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
-    assert sorted(documented) == sorted(name for rule in RULES for name in rule.ids)
+    assert sorted(documented) == sorted(name for rule in RULES for name in rule.rests_on)

@@ -38,6 +38,12 @@ def test_an_output_that_torch_writes_is_accepted(monkeypatch: pytest.MonkeyPatch
     check_native(Path("run.pftrace"))
 
 
+def test_a_machine_without_the_packages_that_write_packets_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "perfetto" else object())
+    with pytest.raises(UsageError, match=r"writing \.pftrace needs the package 'perfetto', which is not installed"):
+        check_native(Path("run.pftrace"))
+
+
 @pytest.mark.parametrize(
     ("content", "native"),
     [

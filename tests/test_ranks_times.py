@@ -14,9 +14,9 @@ from rank_traces import ALLREDUCE, SIZES, events, gpu, launch, write_rank
 from tiny_trace import slice_
 
 from molprof.analysis.documents.ranks import ranks_document
+from molprof.analysis.figures.union import Union
 from molprof.analysis.ranks import Job, load_job
 from molprof.analysis.ranks.exchanges import bus_factor
-from molprof.analysis.ranks.union import Union
 from molprof.analysis.render import FORMATS, render
 
 CORPUS = Path(os.environ.get("MOLPROF_CORPUS", "absent"), "ranks")
@@ -159,7 +159,9 @@ def test_union_of_intervals() -> None:
     assert found.covered(0, 41) == 26
     assert found.covered(3, 12) == 4
     assert found.covered(np.array([5, 19]), np.array([10, 31])).tolist() == [0, 2]
-    assert Union([], []).covered(0, 9) == 0
+    assert found.length_ns == 26
+    assert found.common_ns(Union([3, 11], [12, 19])) == 11
+    assert Union([], []).length_ns == Union([], []).covered(0, 9) == 0
     random = np.random.default_rng(0)
     starts = random.integers(0, 1000, 60)
     ends = starts + random.integers(0, 30, 60)

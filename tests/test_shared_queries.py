@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ import pytest
 from synthetic import Spec, captured
 from trace_rows import load, x
 
+from molprof.analysis import figures, findings
 from molprof.analysis.engine import Engine, session
 from molprof.analysis.engine.shared import answered
 from molprof.analysis.engine.wasm import WasmTransport
@@ -23,6 +25,7 @@ from molprof.analysis.reports import load as report_load
 from molprof.analysis.reports.load import ReportOptions, load_report
 from molprof.common.copied import Copy, can_copy
 from molprof.common.errors import QueryError
+from molprof.queries import included, modules
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 NAMES = "SELECT name FROM slice ORDER BY ts"
@@ -125,6 +128,19 @@ def test_no_copy_beside_threads_or_of_a_process_elsewhere(
     loaded.share([COUNT])
     assert not copies
     assert loaded.query(COUNT)["n"].tolist() == [3]
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_shared_queries_include_what_they_use(has_run: bool) -> None:
+    """Which process answered what before is a matter of chance."""
+    made = {
+        name: module.removeprefix("molprof.")
+        for module, sql in modules().items()
+        for name in re.findall(r"CREATE PERFETTO (?:TABLE|VIEW|FUNCTION|MACRO) (\w+)", sql)
+    }
+    for query in (*figures.queries(has_run), *findings.queries(has_run)):
+        used = {made[name] for name in re.findall(r"\b_?molprof_\w+", query.sql)}
+        assert used <= included(query.text), query.text
 
 
 @pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces")

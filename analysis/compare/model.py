@@ -6,15 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from molprof.analysis.compare.rounds import in_rounds
-from molprof.analysis.compare.statistics import (
-    Interval,
-    median_interval,
-    paired_ratio,
-    paired_ratio_interval,
-    ratio_interval,
-    significant,
-)
+from molprof.analysis.compare.rounds import in_rounds, interval_of_ratio
+from molprof.analysis.compare.statistics import Interval, median_interval, paired_ratio, significant
 from molprof.analysis.figures.catalog import COMPARED
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report, plain
@@ -63,17 +56,10 @@ def compared_rows(reports: Sequence[Report]) -> tuple[ComparedRow, ...]:
 def _compared(figure: Figure, reports: Sequence[Report]) -> ComparedRow:
     values = tuple(figure.value(report) for report in reports)
     numbers = [None if isinstance(value, str) else value for value in values]
-    samples = [figure.samples(report) for report in reports]
-    together = [in_rounds(figure, reports[0], report) for report in reports[1:]]
-    intervals = (
-        None,
-        *(
-            ratio_interval(mine, samples[0]) if pairs is None else paired_ratio_interval(pairs[1], pairs[0])
-            for mine, pairs in zip(samples[1:], together, strict=True)
-        ),
-    )
+    intervals = (None, *(interval_of_ratio(figure, reports[0], report) for report in reports[1:]))
     ratios = [per(number, numbers[0]) for number in numbers]
-    for place, pairs in enumerate(together, start=1):
+    for place, report in enumerate(reports[1:], start=1):
+        pairs = in_rounds(figure, reports[0], report)
         if pairs is not None and (ratio := paired_ratio(pairs[1], pairs[0])) is not None:
             ratios[place] = ratio
     differs = [significant(interval) for interval in intervals]
@@ -83,7 +69,7 @@ def _compared(figure: Figure, reports: Sequence[Report]) -> ComparedRow:
         figure=figure,
         values=values,
         ratios=tuple(ratios),
-        intervals=tuple(median_interval(mine) for mine in samples),
+        intervals=tuple(median_interval(figure.samples(report)) for report in reports),
         ratio_intervals=intervals,
         significant=tuple(differs),
     )

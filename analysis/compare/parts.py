@@ -71,11 +71,6 @@ def group_of(part: str) -> str:
     return part.split(".", 1)[0]
 
 
-def part_label(part: str) -> str:
-    """The name of a part, complete without its group. Raises KeyError."""
-    return PART_LABELS[part]
-
-
 def in_order(parts: Iterable[str]) -> list[str]:
     """The parts once each, in the order in which they are shown."""
     wanted = set(parts)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from molprof.analysis.compare.model import Direction, Prediction, Verdict
-from molprof.analysis.compare.rounds import in_rounds
-from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval, paired_ratio_interval, ratio_interval
+from molprof.analysis.compare.rounds import interval_of_ratio
+from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval
 from molprof.analysis.compare.thresholds import near_metrics
 from molprof.analysis.figures.catalog import METRICS
 from molprof.analysis.figures.figure import Figure
@@ -200,11 +200,7 @@ def _verdict(
     interval = None
     ends = (one / other, one / other) if other else (math.inf if one else 1.0,) * 2
     if metric.noise == "repeats":
-        together = in_rounds(metric, pair[1][1], pair[0][1])
-        if together is None:
-            interval = ratio_interval(metric.samples(pair[0][1]), metric.samples(pair[1][1]))
-        else:
-            interval = paired_ratio_interval(together[1], together[0])
+        interval = interval_of_ratio(metric, pair[1][1], pair[0][1])
         if interval is None:
             return "not significant", None, f"one of the runs has fewer than {LEAST_REPEATS} timed passes"
         ends = interval.low, interval.high

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from molprof.analysis.compare.statistics import Interval, paired_ratio_interval, ratio_interval
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import RepeatFigures, Run, Spread
@@ -37,6 +38,14 @@ def in_rounds(figure: Figure, first: Report, other: Report) -> tuple[list[float]
         return [], []
     pairs = rounds(first.run, other.run)
     return [before[place] for place, _ in pairs], [after[place] for _, place in pairs]
+
+
+def interval_of_ratio(figure: Figure, first: Report, other: Report) -> Interval | None:
+    """Of the factor from the first report to the other: by round where they are paired. None with too few passes."""
+    pairs = in_rounds(figure, first, other)
+    if pairs is None:
+        return ratio_interval(figure.samples(other), figure.samples(first))
+    return paired_ratio_interval(pairs[1], pairs[0])
 
 
 def of_pass(run: Run, repeat: RepeatFigures) -> Run:

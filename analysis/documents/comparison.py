@@ -10,7 +10,7 @@ from typing import Any
 
 from molprof.analysis.compare import Comparison
 from molprof.analysis.compare.model import Difference, Prediction, TraceDifference
-from molprof.analysis.compare.parts import GROUPS, MACHINE, RECORDED_LABELS, by_group, part_label
+from molprof.analysis.compare.parts import GROUPS, MACHINE, PART_LABELS, RECORDED_LABELS, by_group
 from molprof.analysis.compare.statistics import LEVEL, Interval
 from molprof.analysis.documents.certificate import compared_certificates
 from molprof.analysis.documents.figures import Reports, compared_figures, settings_section
@@ -91,7 +91,7 @@ def _parts(known: Mapping[str, Difference]) -> Table:
             rows.append((GROUPS[group], [sum(item.parts.get(part, 0) for part in parts) for item in items], unknown))
             indent = "  "
         for part in parts:
-            label = part_label(part).removeprefix(f"{group}: ") if indent else part_label(part)
+            label = PART_LABELS[part].removeprefix(f"{group}: ") if indent else PART_LABELS[part]
             # One run may have its phases divided by what bounded them and another not.
             noise = [_half(item.intervals.get(part)) for item in items]
             rows.append((indent + label, [item.parts.get(part) for item in items], noise))
@@ -127,7 +127,7 @@ def _notes(comparison: Comparison, known: Mapping[str, Difference]) -> Iterator[
     for label, item in known.items():
         parts = sorted((part for part in item.parts if item.parts[part]), key=lambda part: -abs(item.parts[part]))
         if parts:
-            text = ", ".join(f"{part_label(part)} {signed_time_text(item.parts[part])}" for part in parts[:_LARGEST])
+            text = ", ".join(f"{PART_LABELS[part]} {signed_time_text(item.parts[part])}" for part in parts[:_LARGEST])
             noise = f"; within noise, all together: {signed_time_text(item.within_noise_ns)}" if item.intervals else ""
             yield f"{label}: largest parts: {text}{noise}"
         if item.factors:

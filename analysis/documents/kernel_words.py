@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,7 +9,16 @@ from molprof.analysis.compare.kernels.cut import STEP, STEPS, Part
 from molprof.analysis.compare.kernels.pairing import DELETED, INSERTED, MOVED, Change
 from molprof.analysis.compare.kernels.read import Row
 from molprof.analysis.compare.kernels.sums import Place, Stretch, Summed, place_of
-from molprof.common.values import counted, factor_text, number_text, numbered, short_name, signed_time_text, time_text
+from molprof.common.values import (
+    counted,
+    factor_text,
+    number_text,
+    numbered,
+    short_name,
+    short_source,
+    signed_time_text,
+    time_text,
+)
 
 PART_WORDS = {
     "slower": "matched and slower",
@@ -23,7 +31,6 @@ PART_WORDS = {
 }
 _MOST_PLACES, _MOST_NAMES = 3, 3
 _LONGEST = 60
-_FOLDERS = re.compile(r"^.*/(?=[^/(]+/[^/(]+\(\d+\): )")
 
 
 def kernel_verdict(result: Summed, labels: tuple[str, str]) -> tuple[str, ...]:
@@ -59,11 +66,7 @@ def region_words(part: Part, region: str) -> str:
 def _total(result: Summed, labels: tuple[str, str]) -> str:
     first_ns, other_ns = result.pairing.first.span_ns, result.pairing.other.span_ns
     ratio = f", {factor_text(other_ns / first_ns)}" if first_ns else ""
-    counts = {
-        "inserted": result.whole.counts[INSERTED],
-        "deleted": result.whole.counts[DELETED],
-        "moved": result.whole.counts[MOVED],
-    }
+    counts = {kind: result.whole.counts[kind] for kind in (INSERTED, DELETED, MOVED)}
     parts = sorted(
         (part for part, ns in result.whole.parts.items() if ns), key=lambda part: -abs(result.whole.parts[part])
     )
@@ -133,23 +136,18 @@ def _names(changes: Sequence[Change], steps: int) -> str:
     most = groups.most_common(_MOST_NAMES)
     sources = {source for _, source in groups}
     found = [
-        f"{_number(number, steps)} {name}" + (f" from {_short(source)}" if source and len(sources) > 1 else "")
+        f"{_number(number, steps)} {name}" + (f" from {short_source(source)}" if source and len(sources) > 1 else "")
         for (name, source), number in most
     ]
     more = len(groups) - len(most)
     text = ", ".join(found) + (f" and {counted(more, 'other')}" if more > 0 else "")
     source = sources.pop() if len(sources) == 1 else None
-    return text + (f" from {_short(source)}" if source else "")
+    return text + (f" from {short_source(source)}" if source else "")
 
 
 def _name(row: Row) -> str:
     name = row.operator or short_name(row.name)
     return name if len(name) <= _LONGEST else name[: _LONGEST - 3] + "..."
-
-
-def _short(source: str) -> str:
-    """A function without the outer folders of its file."""
-    return _FOLDERS.sub("", source)
 
 
 def _matched(result: Summed, part: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,13 +11,12 @@ from molprof.analysis.origin.places import Place, copy_places, find_places, laun
 from molprof.analysis.origin.read import NO_CALL, Origins, build_tree
 from molprof.analysis.origin.tree import AMOUNTS, Tree
 from molprof.common.document import Column, Document, Row, Section, Table
-from molprof.common.values import counted, per, percent_text, short_name, time_text
+from molprof.common.values import counted, per, percent_text, short_name, short_source, time_text
 
 SCHEMA = 1
 # Nodes below this share of the whole are left out of tables.
 LEAST_RATIO = 0.005
 _WHAT = {"module": "module", "source": "Python function", "operator": "operator", "kernel": "kernel class"}
-_FOLDERS = re.compile(r"^.*/(?=[^/(]+/[^/(]+\(\d+\): )")
 _NO_STACKS = (
     "the trace has no modules or Python functions: record it with molprof capture --stacks, or with "
     "torch.profiler.profile(with_stack=True), or with named ranges (record_function)"
@@ -107,7 +105,7 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
 
 def _short(node: Tree) -> str:
     """The name, of a function without the outer folders of its file."""
-    return _FOLDERS.sub("", node.name) if node.kind in ("function", "library") else short_name(node.name)
+    return short_source(node.name) if node.kind in ("function", "library") else short_name(node.name)
 
 
 def _choose(tree: Tree, depth: int, wanted: Callable[[Tree], bool], skip: bool, found: list[tuple[int, Tree]]) -> int:

@@ -8,10 +8,10 @@ from typing import Any
 from molprof.analysis.ranks import Job
 from molprof.analysis.ranks.clocks import Spread
 from molprof.analysis.ranks.exchanges import Cost
-from molprof.analysis.ranks.split import StepTimes
 
 SCHEMA = 1
 PARTS = ("compute_ns", "exposed_ns", "waiting_ns", "idle_ns")
+_OF_STEP = ("rank", "start_ns", "wall_ns", *PARTS, "hidden_ns")
 
 
 def ranks_data(job: Job) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def ranks_data(job: Job) -> dict[str, Any]:
                     if (name, number) in stragglers
                     else None
                 ),
-                "ranks": [_step(step) for step in steps],
+                "ranks": [{name: getattr(step, name) for name in _OF_STEP} for step in steps],
             }
             for (name, number), steps in job.steps.items()
         ],
@@ -60,10 +60,6 @@ def totals(job: Job, rank: int) -> dict[str, int]:
     """Return the times of a rank over all steps: `wall_ns` is the sum of PARTS."""
     steps = [step for found in job.steps.values() for step in found if step.rank == rank]
     return {name: sum(getattr(step, name) for step in steps) for name in ("wall_ns", *PARTS, "hidden_ns")}
-
-
-def _step(step: StepTimes) -> dict[str, int]:
-    return {name: getattr(step, name) for name in ("rank", "start_ns", "wall_ns", *PARTS, "hidden_ns")}
 
 
 def _cost(cost: Cost) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from molprof.analysis.compare import run_labels
 from molprof.analysis.documents.certificate import certificate_sections
@@ -34,15 +33,10 @@ def report_document(report: Report) -> Document:
             settings_section(reports),
             *report_sections(reports),
         ),
-        partial(_data, report),
+        lambda: {**report.to_json(), "figures": figure_values(report)},
         warnings=warnings(reports),
         summary=report_verdict(report),
     )
-
-
-def _data(report: Report) -> dict[str, Any]:
-    """The report's JSON, and each figure by its id; null: not recorded."""
-    return {**report.to_json(), "figures": figure_values(report)}
 
 
 def warnings(reports: Reports) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from molprof.analysis.documents.figures import figure_values
 from molprof.analysis.figures import Report
@@ -54,14 +53,10 @@ def reports_document(rows: Sequence[TraceRow]) -> Document:
             *((Section("Traces", table=Table(columns, cells, missing="-")),) if good else ()),
             *((Section("Not read", table=Table((Column("trace"), Column("problem")), bad)),) if bad else ()),
         ),
-        data=lambda: [_data(row) for row in rows],
+        data=lambda: [{"file": row.file, "problem": row.problem, "figures": row.figures} for row in rows],
         records=lambda: _records(rows),
         warnings=(f"{counted(len(bad), 'trace')} could not be read",) if bad else (),
     )
-
-
-def _data(row: TraceRow) -> dict[str, Any]:
-    return {"file": row.file, "problem": row.problem, "figures": row.figures}
 
 
 def _records(rows: Sequence[TraceRow]) -> Table:

@@ -238,10 +238,10 @@ def _trace(report: Report) -> str:
 
 
 def _largest_class(report: Report) -> str:
-    table = report.table("kernel_classes")
-    if not table.rows:
+    rows = report.table("kernel_classes").to_json()
+    if not rows:
         return ""
-    row = dict(zip(table.columns, table.rows[0], strict=True))
+    row = rows[0]
     ratio = row["time_ratio"]
     if not isinstance(ratio, float):
         return f"; largest kernel class: {row['class']}"
@@ -251,12 +251,10 @@ def _largest_class(report: Report) -> str:
 def _largest_cause(report: Report) -> str:
     idle_ns = sum(device.idle_ns for device in report.devices.values())
     span_ns = sum(device.span_ns for device in report.devices.values())
-    table = report.table("idle_causes")
     times: Counter[str] = Counter()
-    for row in table.rows:
-        cells = dict(zip(table.columns, row, strict=True))
-        if isinstance(cells["time_ns"], int):
-            times[str(cells["cause"])] += cells["time_ns"]
+    for row in report.table("idle_causes").to_json():
+        if isinstance(row["time_ns"], int):
+            times[str(row["cause"])] += row["time_ns"]
     if not times or idle_ns < _LEAST_IDLE_RATIO * span_ns:
         return ""
     cause = max(times, key=lambda name: (times[name], name))

@@ -75,7 +75,7 @@ GRAPHS = (
     TableQuery(
         "graph_positions",
         "Work of graphs by position, repeats folded (molprof queries graph_nodes has each position)",
-        "INCLUDE PERFETTO MODULE molprof.kernel_classes; "
+        "INCLUDE PERFETTO MODULE molprof.kernel_classes;\n"
         "SELECT position.graph, position.position, 1 AS alike, 0 AS period, position.name, class.class, position.count,"
         " position.p50_ns, position.shortest_ns, position.longest_ns, position.p50_gap_ns,"
         " CAST(position.time_ns AS DOUBLE) / NULLIF(SUM(position.time_ns) OVER of_graph, 0) AS time_ratio"

@@ -45,17 +45,13 @@ def _setup_ns(run: Run, wall_ns: int | None, phases_ns: Mapping[str, int | None]
     return sum(known) if known else None
 
 
-def _tokens_per_s(run: Run, wall_ns: int | None, phases_ns: Mapping[str, int | None]) -> float | None:
-    return run.generated_tokens * 1e9 / wall_ns if wall_ns else None
-
-
 TIMES = (
     _timed("wall_ns", "total time (median)", lambda run, wall_ns, phases_ns: wall_ns),
     _once("wall_low_ns", "total time, lowest", lambda run: run.wall_ns.low),
     _once("wall_high_ns", "total time, highest", lambda run: run.wall_ns.high),
     _total("ns_per_molecule", "time per molecule", lambda run: run.molecules),
     _total("ns_per_token", "time per generated token", lambda run: run.generated_tokens),
-    _timed("tokens_per_s", "generated tokens per s", _tokens_per_s, "number"),
+    _timed("tokens_per_s", "generated tokens per s", lambda run, ns, _: per(run.generated_tokens * 1e9, ns), "number"),
     _timed("setup_ns", "set-up time", _setup_ns),
     _phase("prefill", "prefill time per batch", lambda run: run.batches),
     _phase("forward", "forward time per decode step", lambda run: run.decode_steps),

@@ -142,4 +142,9 @@ def _masked(engine: Engine, report: Report, scope: Scope) -> Iterator[Finding]:
     )
 
 
-RULE = Rule(("attention_small", "mask_rules_out_flash"), _find, (_ALL,), (_OF_STEPS,))
+RULE = Rule(
+    {"attention_small": ("gpu_work", "gpu_time"), "mask_rules_out_flash": ("gpu_work", "gpu_time")},
+    _find,
+    (_ALL,),
+    (_OF_STEPS,),
+)

@@ -22,6 +22,7 @@ INCLUDE PERFETTO MODULE molprof.memory_copies;
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 INCLUDE PERFETTO MODULE molprof.launches;
 INCLUDE PERFETTO MODULE molprof.steps;
+INCLUDE PERFETTO MODULE molprof.work_calls;
 SELECT COUNT() AS count, IFNULL(SUM(copy.dur), 0) AS gpu_ns, IFNULL(SUM(call.dur), 0) AS host_ns,
   IFNULL(SUM(copy.bytes), 0) AS bytes, (SELECT COUNT() FROM molprof_any_step) AS steps
 FROM molprof_memory_copy AS copy
@@ -204,6 +205,6 @@ def _before_attention(operators: Operators, needed: int, in_forward: bool) -> tu
     return operators.where(np.array(sorted(chosen), dtype=np.int64)), layers
 
 
-HOST_COPIES = Rule(("host_copies",), _from_host, (_FROM_HOST,))
-VOCABULARY_COPIES = Rule(("vocabulary_copies",), _of_logits)
-CACHE_CONCATENATION = Rule(("cache_concatenation",), _of_cache)
+HOST_COPIES = Rule({"host_copies": ("gpu_work", "links", "steps")}, _from_host, (_FROM_HOST,))
+VOCABULARY_COPIES = Rule({"vocabulary_copies": ("gpu_time", "links", "steps")}, _of_logits)
+CACHE_CONCATENATION = Rule({"cache_concatenation": ("gpu_time", "links", "host_time")}, _of_cache)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row
+from molprof.analysis.figures.certificate.model import Group
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.findings.operators import inside_ns
 from molprof.analysis.findings.scope import LEAST_GAIN, Rule, Scope
 from molprof.common.values import count_text, counted, number_text, percent_text, time_text
 
@@ -30,7 +30,11 @@ JOIN molprof_gpu_call AS call ON call.id = link.call_id AND call.kind = 'launch'
 """
 _CHOSEN = f"WHERE gap.cause = 'cpu_busy' AND gap.dur <= {LONGEST_GAP_NS}"
 # In a foreign trace all gaps lie in the recorded time.
-_SUMS = Query("idle_causes", f"SELECT COUNT() AS count, IFNULL(SUM(gap.dur), 0) AS time_ns {_GAP} {_CHOSEN}")
+_SUMS = Query(
+    "idle_causes",
+    "INCLUDE PERFETTO MODULE molprof.work_calls;\n"
+    f"SELECT COUNT() AS count, IFNULL(SUM(gap.dur), 0) AS time_ns {_GAP} {_CHOSEN}",
+)
 _GAPS = Query(
     "idle_causes",
     f"""
@@ -62,13 +66,13 @@ WHERE phase = 'forward'
 _GRAPHS_OF_STEPS = Query(
     "step_launches",
     """
+INCLUDE PERFETTO MODULE molprof.work_calls;
 SELECT SUM(steps) AS steps, SUM(launches) AS launches, SUM(graph_launches) AS graph_launches,
-  (SELECT COUNT() FROM molprof_gpu_work_call AS link
-   JOIN molprof_gpu_call AS call ON call.id = link.call_id
-   JOIN molprof_gpu_work AS work ON work.id = link.work_id
-   JOIN molprof_call_step AS place ON place.id = link.call_id
-   JOIN molprof_any_step AS step ON step.id = place.step_id
-   WHERE call.kind = 'graph_launch' AND work.category = 'kernel' AND step.kind IN ('decode', 'mixed')) AS graph_kernels,
+  (SELECT IFNULL(SUM(started.kernels), 0) FROM molprof_gpu_call AS call
+   CROSS JOIN molprof_call_work AS started ON started.call_id = call.id
+   CROSS JOIN molprof_call_step AS place ON place.id = call.id
+   CROSS JOIN molprof_any_step AS step ON step.id = place.step_id
+   WHERE call.kind = 'graph_launch' AND step.kind IN ('decode', 'mixed')) AS graph_kernels,
   SUM(kernels) AS kernels
 FROM molprof_step_launch_summary
 WHERE kind IN ('decode', 'mixed')
@@ -91,7 +95,7 @@ def launch_gaps(engine: Engine, scope: Scope, phase: str | None = None) -> Launc
         sums = query_row(engine, _SUMS)
         return LaunchGaps(sums["count"], sums["time_ns"], scope.idle_part(sums["time_ns"]))
     columns = engine.query(_GAPS.text)
-    inside = inside_ns(columns["ts"], columns["ts_end"], scope.stretches)
+    inside = scope.stretches.covered(columns["ts"], columns["ts_end"])
     if phase is not None:
         inside = inside[columns["phase"] == phase]
     time_ns = int(inside.sum())
@@ -219,6 +223,9 @@ def _graphs(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Fin
     )
 
 
-LAUNCH_BOUND = Rule(("launch_bound",), _launch_bound, (_SUMS, _GAPS))
-GPU_IDLE = Rule(("gpu_idle",), _idle)
-GRAPHS = Rule(("graphs_unused", "graphs_broken"), _graphs, (_GRAPHS_OF_STEPS,), (_GRAPHS_OF_RUN,))
+_OF_GRAPHS: tuple[Group, ...] = ("gpu_idle", "links", "steps", "graphs")
+LAUNCH_BOUND = Rule({"launch_bound": ("gpu_idle", "links")}, _launch_bound, (_SUMS, _GAPS))
+GPU_IDLE = Rule({"gpu_idle": ("gpu_idle",)}, _idle)
+GRAPHS = Rule(
+    {"graphs_unused": _OF_GRAPHS, "graphs_broken": _OF_GRAPHS}, _graphs, (_GRAPHS_OF_STEPS,), (_GRAPHS_OF_RUN,)
+)

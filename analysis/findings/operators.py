@@ -1,4 +1,4 @@
-"""Operators by name, their phase, and the GPU work launched inside them; unions of intervals, and what lies inside."""
+"""Operators by name, their phase, and the GPU work launched inside them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from molprof.analysis.engine import Columns, Engine
-
-# Disjoint, in order: int64 (n, 2), start and end in ns.
-Stretches = np.ndarray
+from molprof.analysis.figures.union import Union
 
 _INCLUDES = "INCLUDE PERFETTO MODULE molprof.placement;\nINCLUDE PERFETTO MODULE molprof.operation_totals;\n"
 # A thread of a process; a slice in a lane still belongs to its thread.
@@ -62,7 +59,7 @@ class Operators:
 
     def host_ns(self) -> int:
         """Time in them. Nested calls count once, threads each."""
-        return sum(length_ns(joined(self.starts[mine], self.ends[mine])) for mine in self._threads().values())
+        return sum(Union(self.starts[mine], self.ends[mine]).length_ns for mine in self._threads().values())
 
     def host_times(self, phases: Collection[str]) -> list[tuple[int, str]]:
         """The same by phase, where there is any."""
@@ -77,10 +74,8 @@ class Operators:
             there = calls["place"] == place
             if not there.any():
                 continue
-            stretches = joined(self.starts[mine], self.ends[mine])
             moments = calls["ts"][there].astype(np.int64)
-            at = np.searchsorted(stretches[:, 0], moments, side="right") - 1
-            inside = (at >= 0) & (moments < stretches[at, 1])
+            inside = Union(self.starts[mine], self.ends[mine]).covered(moments, moments + 1) > 0
             count += int(calls["count"][there][inside].sum())
             gpu_ns += int(calls["gpu_ns"][there][inside].sum())
         return count, gpu_ns
@@ -101,44 +96,3 @@ def read_operators(engine: Engine, *patterns: str) -> Operators:
         columns["name"],
         columns["phase"],
     )
-
-
-def joined(starts: ArrayLike, ends: ArrayLike) -> Stretches:
-    """The union of half-open intervals [start, end), ns."""
-    first, last = np.asarray(starts, dtype=np.int64), np.asarray(ends, dtype=np.int64)
-    if not len(first):
-        return np.empty((0, 2), dtype=np.int64)
-    order = np.argsort(first, kind="stable")
-    first, last = first[order], np.maximum.accumulate(last[order])
-    # A stretch begins where all before it has ended.
-    begins = np.concatenate([[True], first[1:] > last[:-1]])
-    return np.stack([first[begins], last[np.concatenate([begins[1:], [True]])]], axis=1)
-
-
-def length_ns(stretches: Stretches) -> int:
-    return int((stretches[:, 1] - stretches[:, 0]).sum())
-
-
-def inside_ns(starts: ArrayLike, ends: ArrayLike, stretches: Stretches) -> np.ndarray:
-    """How much of each interval lies in `stretches`: int64 (n,), ns. The intervals may overlap each other."""
-    before = np.concatenate([[0], np.cumsum(stretches[:, 1] - stretches[:, 0])])
-
-    def covered(moments: ArrayLike) -> np.ndarray:
-        """Length of `stretches` up to each moment."""
-        at = np.asarray(moments, dtype=np.int64)
-        if not len(stretches):
-            return np.zeros(len(at), dtype=np.int64)
-        place = np.searchsorted(stretches[:, 0], at, side="right")
-        last = stretches[np.maximum(place - 1, 0)]
-        # The last stretch may end after the moment.
-        length: np.ndarray = before[place] - np.where(place > 0, np.maximum(last[:, 1] - at, 0), 0)
-        return length
-
-    inside: np.ndarray = covered(ends) - covered(starts)
-    return inside
-
-
-def union_inside_ns(starts: ArrayLike, ends: ArrayLike, stretches: Stretches) -> int:
-    """How much of the union of some intervals lies in `stretches`."""
-    union = joined(starts, ends)
-    return int(inside_ns(union[:, 0], union[:, 1], stretches).sum())

@@ -190,5 +190,9 @@ def _templates(engine: Engine, report: Report, scope: Scope | None) -> Iterator[
     )
 
 
-RULE = Rule(("processor_share", "row_masking", "processor_syncs"), _find, run_queries=(_LOOP,))
-TEMPLATES = Rule(("templates",), _templates)
+RULE = Rule(
+    {"processor_share": ("host_time",), "row_masking": ("host_time",), "processor_syncs": ("host_time", "gpu_idle")},
+    _find,
+    run_queries=(_LOOP,),
+)
+TEMPLATES = Rule({"templates": ()}, _templates)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.findings.operators import read_operators, union_inside_ns
+from molprof.analysis.figures.union import Union
+from molprof.analysis.findings.operators import read_operators
 from molprof.analysis.findings.scope import Rule, Scope
 from molprof.common.values import count_text, number_text, time_text
 
@@ -25,7 +26,7 @@ def _compiling(engine: Engine, report: Report, scope: Scope | None) -> Iterator[
     compiles = [repeat.compiles for repeat in repeats if repeat.compiles is not None]
     recorded = read_operators(engine, _FRAME, _PARTS)
     frames = sum(name.startswith(_FRAME[:-1]) for name in recorded.names.tolist())
-    inside_ns = 0 if scope is None else union_inside_ns(recorded.starts, recorded.ends, scope.stretches)
+    inside_ns = 0 if scope is None else scope.stretches.common_ns(Union(recorded.starts, recorded.ends))
     if not sum(compiles) and not inside_ns:
         return
     shares = [
@@ -71,5 +72,5 @@ def _profiler_cost(engine: Engine, report: Report, scope: Scope | None) -> Itera
     )
 
 
-COMPILING = Rule(("compiling",), _compiling)
-PROFILER_COST = Rule(("profiler_cost",), _profiler_cost)
+COMPILING = Rule({"compiling": ("host_time",)}, _compiling)
+PROFILER_COST = Rule({"profiler_cost": ("host_time",)}, _profiler_cost)

@@ -132,4 +132,4 @@ def _junk(run: Run, rows: Sequence[tuple[int, int, int]]) -> Iterator[Finding]:
     )
 
 
-RULE = Rule(("idle_rows", "junk_tokens"), _find, run_queries=(_ROWS,))
+RULE = Rule({"idle_rows": (), "junk_tokens": ()}, _find, run_queries=(_ROWS,))

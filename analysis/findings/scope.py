@@ -8,14 +8,15 @@ represent all of their kind. A foreign trace has one clock: gains are ratios of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
+from molprof.analysis.figures.certificate.model import Group
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.figures.run_model import Run
-from molprof.analysis.findings.operators import Stretches, joined, length_ns, union_inside_ns
+from molprof.analysis.figures.union import Union
 from molprof.common.phases import STEP_PHASES
 from molprof.common.values import percent_text, time_text
 
@@ -51,7 +52,7 @@ _WORK = Query("gpu_work", "SELECT device, ts, ts + dur AS ts_end FROM molprof_gp
 class Scope:
     """Recorded time, and what it stands for."""
 
-    stretches: Stretches  # the recorded steps, or the whole span of a foreign trace
+    stretches: Union  # the recorded steps, or the whole span of a foreign trace
     steps: int | None  # recorded steps; None for a foreign trace
     recorded_ns: int  # length of the stretches, profiled
     base_ns: float  # the same unprofiled, where known
@@ -129,7 +130,8 @@ class Scope:
 class Rule:
     """What a rule can find, and how: `find` yields findings that have evidence."""
 
-    ids: tuple[str, ...]
+    # By id of the finding, the groups of figures behind its evidence and gain; none: the manifest alone.
+    rests_on: Mapping[str, tuple[Group, ...]]
     find: Callable[[Engine, Report, Scope | None], Iterator[Finding]]  # scope: None where no time is recorded
     queries: tuple[Query, ...] = ()  # except those that depend on the trace
     run_queries: tuple[Query, ...] = ()  # the same of captured runs
@@ -141,8 +143,8 @@ def read_scope(engine: Engine, report: Report) -> Scope | None:
     _, rows = query_rows(engine, SPAN if run is None else _STEPS)
     if not rows:
         return None
-    stretches = joined([ts for ts, _ in rows], [end for _, end in rows])
-    recorded_ns = length_ns(stretches)
+    stretches = Union([ts for ts, _ in rows], [end for _, end in rows])
+    recorded_ns = stretches.length_ns
     if recorded_ns <= 0:
         return None
     # The span of a foreign trace holds all work.
@@ -160,11 +162,11 @@ def read_scope(engine: Engine, report: Report) -> Scope | None:
     )
 
 
-def _busy_ns(engine: Engine, stretches: Stretches) -> int:
+def _busy_ns(engine: Engine, stretches: Union) -> int:
     """Time of the stretches in which each device worked, summed over devices."""
     columns = engine.query(_WORK.text)
     masks = [columns["device"] == device for device in set(columns["device"].tolist())]
-    return sum(union_inside_ns(columns["ts"][mine], columns["ts_end"][mine], stretches) for mine in masks)
+    return sum(stretches.common_ns(Union(columns["ts"][mine], columns["ts_end"][mine])) for mine in masks)
 
 
 def _wall_ratio(run: Run) -> float:

@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.origin.read import Frame, Origins, origins_of
-from molprof.analysis.reader.open import open_trace, wrong_value
-from molprof.common.errors import QueryError
-from molprof.queries import PACKAGE, modules
+from molprof.analysis.reader.open import open_packaged
 
 _CALLS = Query(
     "origin",
@@ -100,14 +98,10 @@ class Segment:
 
 def read_segments(path: str | os.PathLike[str], *, native_path: str | None, partial: bool) -> list[Segment]:
     """The captures of the trace at `path`, in order; none if it has none. Errors are those of `open_trace`."""
-    with open_trace(path, native_path=native_path, stacks=True, all_args=True, partial=partial) as (engine, info):
-        engine.register_package(PACKAGE, modules())
-        try:
-            origins = origins_of(engine, info)
-            calls = [_Call(*row) for row in query_rows(engine, _CALLS)[1]]
-            shapes = _shapes(engine)
-        except QueryError as error:
-            raise wrong_value(engine, str(path), error) from error
+    with open_packaged(path, native_path=native_path, stacks=True, all_args=True, partial=partial) as (engine, info):
+        origins = origins_of(engine, info)
+        calls = [_Call(*row) for row in query_rows(engine, _CALLS)[1]]
+        shapes = _shapes(engine)
     return _Maker(origins, shapes, calls).segments()
 
 

@@ -18,9 +18,8 @@ from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.origin.capture import Node, Segment, Shapes, read_segments
 from molprof.analysis.origin.match import LIKELY, Match, Pair, best
 from molprof.analysis.origin.read import Frame, Origins, origins_of, path_of
-from molprof.analysis.reader.open import open_trace, wrong_value
-from molprof.common.errors import QueryError, TraceError
-from molprof.queries import PACKAGE, modules
+from molprof.analysis.reader.open import open_packaged
+from molprof.common.errors import TraceError
 
 EXACT = "exact"
 _NODES = Query(
@@ -107,13 +106,9 @@ def read_opened(
             raise TraceError(
                 f"{capture} {what}", hint="give the trace that was recorded while the graphs were captured"
             )
-    with open_trace(path, native_path=native_path, stacks=True, all_args=False, partial=partial) as (engine, info):
-        engine.register_package(PACKAGE, modules())
-        try:
-            origins = origins_of(engine, info)
-            opened = _opened(engine, None if capture is None else str(capture), segments)
-        except QueryError as error:
-            raise wrong_value(engine, str(path), error) from error
+    with open_packaged(path, native_path=native_path, stacks=True, all_args=False, partial=partial) as (engine, info):
+        origins = origins_of(engine, info)
+        opened = _opened(engine, None if capture is None else str(capture), segments)
     if capture is not None and not opened.graphs:
         raise TraceError(f"{path} replays no graph", hint="leave out --graph-capture")
     work = (

@@ -11,9 +11,8 @@ from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row, query_rows
 from molprof.analysis.origin.tree import AMOUNTS, MOST_DEPTH, Node, Tree, finished
 from molprof.analysis.reader import TraceInfo
-from molprof.analysis.reader.open import open_trace, wrong_value
-from molprof.common.errors import EngineError, QueryError
-from molprof.queries import PACKAGE, modules
+from molprof.analysis.reader.open import open_packaged
+from molprof.common.errors import EngineError
 
 BYS = ("module", "source", "operator", "kernel")
 _KINDS = {"module": ("module", "range"), "source": ("function",), "operator": ("operator",)}
@@ -172,16 +171,10 @@ def path_of(by: str, chain: Sequence[Frame]) -> tuple[tuple[str, str], ...]:
     return tuple(path[:MOST_DEPTH])
 
 
-def read_origins(
-    path: str | os.PathLike[str], *, native_path: str | None = None, partial: bool = False
-) -> tuple[Origins, tuple[str, ...]]:
-    """The origins of the trace at `path`, and notes about it. Arguments and errors are those of `open_trace`."""
-    with open_trace(path, native_path=native_path, stacks=True, all_args=False, partial=partial) as (engine, info):
-        engine.register_package(PACKAGE, modules())
-        try:
-            return origins_of(engine, info), tuple(info.notes())
-        except QueryError as error:
-            raise wrong_value(engine, str(path), error) from error
+def read_origins(path: str | os.PathLike[str]) -> tuple[Origins, tuple[str, ...]]:
+    """The origins of the trace at `path`, and notes about it. Errors are those of `open_trace`."""
+    with open_packaged(path, stacks=True, all_args=False) as (engine, info):
+        return origins_of(engine, info), tuple(info.notes())
 
 
 def origins_of(engine: Engine, info: TraceInfo) -> Origins:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from molprof.analysis.ranks.clocks import Clocks, align
-from molprof.analysis.ranks.exchanges import Cost, costs
+from molprof.analysis.ranks.exchanges import Cost, cost_of
 from molprof.analysis.ranks.find import checked, rank_files
 from molprof.analysis.ranks.match import match
 from molprof.analysis.ranks.model import RankTrace
@@ -58,7 +58,7 @@ def job_of(ranks: Sequence[RankTrace], remarks: tuple[str, ...] = (), left_out: 
     exchanges, differing = match(ranks)
     clocks = align([item.rank for item in ranks], exchanges)
     compute = {item.rank: computing(item) for item in ranks}
-    paid = costs(exchanges, clocks, compute, world_size)
+    paid = [cost_of(item, clocks, compute, world_size) for item in exchanges]
     done = {item.rank: activity(item, compute[item.rank], paid) for item in ranks}
     times = {item.rank: tuple(step_times(item, done[item.rank])) for item in ranks}
     steps = by_step(times)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from molprof.analysis.figures.union import Union
 from molprof.analysis.ranks.clocks import JOINT, Clocks
 from molprof.analysis.ranks.match import Exchange, member_count
-from molprof.analysis.ranks.union import Union
 from molprof.common.values import Range
 
 
@@ -42,14 +42,8 @@ class Cost:
     bus_bytes_per_s: Range | None  # lowest and highest; equal where the size of the group is recorded
 
 
-def costs(
-    exchanges: Sequence[Exchange], clocks: Clocks, compute: Mapping[int, Union], world_size: int | None
-) -> list[Cost]:
-    """The costs of exchanges. compute: of each rank, when it ran other work, on the clock of its file."""
-    return [_cost(item, clocks, compute, world_size) for item in exchanges]
-
-
-def _cost(item: Exchange, clocks: Clocks, compute: Mapping[int, Union], world_size: int | None) -> Cost:
+def cost_of(item: Exchange, clocks: Clocks, compute: Mapping[int, Union], world_size: int | None) -> Cost:
+    """compute: of each rank, when it ran other work, on the clock of its file."""
     offsets = clocks.offsets_ns
     starts = {rank: kernel.start_ns - offsets[rank] for rank, kernel in item.kernels.items()}
     ends = {rank: kernel.end_ns - offsets[rank] for rank, kernel in item.kernels.items()}

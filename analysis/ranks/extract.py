@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from molprof.analysis.engine import Columns, Engine
-from molprof.analysis.engine.package import Query, query_rows
+from molprof.analysis.engine.package import Query, query_dicts, query_rows
 from molprof.analysis.ranks.model import Collective, Gap, RankTrace, Step, Times, Work
 from molprof.analysis.reader import TraceInfo
 from molprof.common.errors import TraceError
@@ -72,14 +71,13 @@ class RankOfFile:
 def rank_trace(engine: Engine, info: TraceInfo, of: RankOfFile) -> RankTrace:
     """One rank of a file. Raises TraceError if it has no GPU work."""
     where = of.sql
-    names, rows = _rows(engine, _TIMES, where)
     prefix = "" if where == "NULL" else f"{where}:"  # of devices in a merged file
-    found = [dict(zip(names, row, strict=True)) for row in rows]
+    found = query_dicts(engine, _filled(_TIMES, where))
     times = tuple(Times(**{**row, "device": row["device"].removeprefix(prefix)}) for row in found)
     if not times:
         raise TraceError(f"{info.path} holds no GPU work of rank {of.rank}", hint="record with ProfilerActivity.CUDA")
     origin = info.origin_ns
-    names, rows = _rows(engine, _COLLECTIVES, where)
+    _, rows = query_rows(engine, _filled(_COLLECTIVES, where))
     collectives = tuple(Collective(row[0] + origin, row[1] + origin, *row[2:]) for row in rows)
     columns = _columns(engine, _WORK, where)
     starts, ends = columns["ts"] + origin, columns["ts_end"] + origin
@@ -106,10 +104,6 @@ def rank_trace(engine: Engine, info: TraceInfo, of: RankOfFile) -> RankTrace:
 
 def _filled(query: Query, rank: str) -> Query:
     return Query(query.module, query.sql.format(rank=rank))
-
-
-def _rows(engine: Engine, query: Query, rank: str) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
-    return query_rows(engine, _filled(query, rank))
 
 
 def _columns(engine: Engine, query: Query, rank: str) -> Columns:

@@ -18,12 +18,11 @@ from molprof.analysis.ranks.find import named_rank
 from molprof.analysis.ranks.model import RankTrace
 from molprof.analysis.ranks.parts import is_part, kept_part, read_part, write_part
 from molprof.analysis.reader import TraceInfo
-from molprof.analysis.reader.open import open_trace, wrong_value
+from molprof.analysis.reader.open import open_packaged
 from molprof.analysis.reader.source import PACKINGS
-from molprof.common.errors import QueryError, TraceError
+from molprof.common.errors import TraceError
 from molprof.common.memory import available_bytes, processors
 from molprof.common.served import answer, ask
-from molprof.queries import PACKAGE, modules
 
 # All processes together take at most this, unless one alone needs more.
 MOST_BYTES = 3_500_000_000
@@ -106,19 +105,9 @@ def needed_bytes(path: Path) -> int:
 
 def read_file(path: Path, options: ReadOptions) -> list[RankTrace]:
     """The rank of a file, or the ranks of a merged one. Raises TraceError, EngineError."""
-    with open_trace(
-        path,
-        native_path=options.native_path,
-        stacks=False,
-        all_args=False,
-        partial=options.partial,
-        processes=1,
-    ) as (engine, info):
-        engine.register_package(PACKAGE, modules())
-        try:
-            return _ranks(engine, info)
-        except QueryError as error:
-            raise wrong_value(engine, str(path), error) from error
+    how = {"native_path": options.native_path, "partial": options.partial, "processes": 1}
+    with open_packaged(path, stacks=False, all_args=False, **how) as (engine, info):
+        return _ranks(engine, info)
 
 
 def _ranks(engine: Engine, info: TraceInfo) -> list[RankTrace]:

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from molprof.analysis.figures.union import Union
 from molprof.analysis.ranks.exchanges import Cost
 from molprof.analysis.ranks.model import RankTrace
-from molprof.analysis.ranks.union import Union
 
 OUTSIDE = "before the first step"
 

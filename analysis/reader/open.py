@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.reader.info import TraceInfo
 from molprof.analysis.reader.kept import keep, kept_key, read_kept
 from molprof.common.errors import QueryError, TraceError
+from molprof.queries import PACKAGE, modules
 
 _SHOWN_CHARACTERS = 60
 # Args that the SQL modules read as numbers, by category of event.
@@ -68,6 +70,17 @@ def open_trace(
         if key:
             keep(key, info, engines[0])
         yield engines[0], info
+
+
+@contextmanager
+def open_packaged(path: str | os.PathLike[str], **how: Any) -> Generator[tuple[Engine, TraceInfo], None, None]:
+    """`open_trace` with the SQL package; a value that the block's queries cannot use is a TraceError that names it."""
+    with open_trace(path, **how) as (engine, info):
+        engine.register_package(PACKAGE, modules())
+        try:
+            yield engine, info
+        except QueryError as error:
+            raise wrong_value(engine, str(path), error) from error
 
 
 def wrong_value(engine: Engine, path: str, error: QueryError) -> TraceError:

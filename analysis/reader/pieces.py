@@ -19,7 +19,7 @@ _MAX_WAITING = 16
 _PATIENCE = 8
 _log = logging.getLogger(__name__)
 # Pieces that it has at once: one that it reads, and others that wait, so that it need not.
-_SLOTS = 3
+_SLOTS = 6
 _SLOT_BYTES = 512 * 1024
 
 
@@ -117,7 +117,9 @@ class SecondReader:
             return False
         slot = self._free.pop()
         begin, size = slot * _SLOT_BYTES, len(text) + 2
-        self._text[begin : begin + size] = b"".join((b"[", text, b"]"))
+        self._text.seek(begin)
+        for item in (b"[", text, b"]"):
+            self._text.write(item)
         self._asked.append((slot, result))
         self._connection.send((begin, size))
         return True

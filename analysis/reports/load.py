@@ -28,8 +28,9 @@ from molprof.common.served import Copied, Served, answer
 from molprof.queries import PACKAGE, included, modules
 
 # Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves.
-LEAST_EVENTS = 100_000
-_NEEDED_BY_MANY = "".join(f"INCLUDE PERFETTO MODULE {PACKAGE}.{module};\n" for module in ("devices", "host_syncs"))
+LEAST_EVENTS = 40_000
+# Its tables take longest of those that nearly all queries about GPU work need.
+_NEEDED_BY_MANY = f"INCLUDE PERFETTO MODULE {PACKAGE}.host_syncs;\n"
 # A process that makes reports, and what to do should it fail.
 SERVE = f"{__name__}:serve"
 SERVE_HINT = "if memory ran out, read the traces one by one with molprof report"
@@ -94,8 +95,14 @@ def _ask_all(engine: Engine, info: TraceInfo) -> None:
     # While the process makes what many need, the copy answers what does without.
     without = [text for text in asked if included(text).isdisjoint(included(_NEEDED_BY_MANY))]
     engine.share([_NEEDED_BY_MANY, *sorted(without)])
-    # Queries that use the same of the slower modules stand together.
-    engine.share(sorted(asked.difference(without), key=lambda text: ("launches" not in included(text), text)))
+    engine.share(sorted(asked.difference(without), key=_group))
+
+
+def _group(query: str) -> tuple[bool, bool, str]:
+    """A key by which queries that use the slower ones of the other modules stand at one end or the other."""
+    used = included(query)
+    of_totals = "operation_totals" in used
+    return not of_totals, of_totals != ("devices" in used), query
 
 
 def _key(path: str | os.PathLike[str], options: ReportOptions) -> str | None:

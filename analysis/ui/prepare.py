@@ -17,13 +17,12 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.feeding import json_chunks
 from molprof.analysis.reader.load import survey_source
-from molprof.analysis.reader.open import open_trace, wrong_value
+from molprof.analysis.reader.open import open_packaged
 from molprof.analysis.reader.source import open_source
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.ui.contents import Contents, Place, Span, read_contents
 from molprof.analysis.ui.tracks import arrange_tracks
 from molprof.analysis.ui.view import FileView, View, build_view
-from molprof.common.errors import QueryError
 
 _LEVEL = 1
 # Between the ids of two files: above any of torch's, within the engine's 64 bits.
@@ -89,16 +88,9 @@ def load_for_remote(prepared: Prepared, native_path: str | None) -> Generator[En
 
 
 def _look(path: Path, settings: Settings, place: Place) -> tuple[Contents, TraceInfo]:
-    with open_trace(
-        path, native_path=settings.native_path, stacks=settings.stacks, all_args=False, partial=settings.partial
-    ) as (
-        engine,
-        info,
-    ):
-        try:
-            return read_contents(engine, str(path), place), info
-        except QueryError as error:
-            raise wrong_value(engine, str(path), error) from error
+    how = {"native_path": settings.native_path, "stacks": settings.stacks, "partial": settings.partial}
+    with open_packaged(path, all_args=False, **how) as (engine, info):
+        return read_contents(engine, str(path), place), info
 
 
 def _placed(

@@ -8,18 +8,22 @@ from pathlib import Path
 import click
 
 from molprof.analysis.render import render
-from molprof.commands.compare_by import BYS, check_by, compare_by
 from molprof.commands.options import (
     TRACE,
     check_result,
+    deliver,
     fail_if_option,
     given_options,
+    note,
     reading_options,
     result_options,
     sweeps_expanded,
     terminal_columns,
 )
 from molprof.commands.shown import Shown, deliver_shown, shown
+from molprof.common.errors import NotComparableError, UsageError
+
+BYS = ("kernel",)
 
 
 @click.command("compare")
@@ -84,10 +88,10 @@ def command(
     traces = sweeps_expanded(traces)
     if len(traces) < 2:
         raise click.UsageError("compare needs at least two traces; for one: molprof report TRACE")
-    check_by(by, region, len(traces), (*thresholds, predictions, *tokens, *molecules))
+    _check_by(by, region, len(traces), (*thresholds, predictions, *tokens, *molecules))
     check_result(output, force)
     if by is not None:
-        return compare_by(traces, region, (trace_processor, partial), style, output)
+        return _compare_by(traces, region, (trace_processor, partial), style, output)
     columns = terminal_columns() if output is None else None
     files = [*traces, *([] if predictions is None else [predictions])]
     facts = "compare", trace_processor, partial, tokens, molecules, anyway, predictions, thresholds, style, columns
@@ -111,3 +115,53 @@ def command(
         return Shown(notes, [text], [("", judge_comparison(comparison.labels, reports, bounds))])
 
     return deliver_shown(shown(files, cached, facts, make), [output], style)
+
+
+def _check_by(by: str | None, region: str | None, count: int, excluded: Sequence[object]) -> None:
+    """Refuse options that exclude each other. Raises UsageError."""
+    if by is None:
+        if region is not None:
+            raise UsageError("--of says what of two traces is compared kernel by kernel", hint="--by kernel")
+        return
+    if count != 2:
+        raise UsageError(f"--by {by} compares two traces, and {count} are given", hint="give two")
+    if any(excluded):
+        raise UsageError(
+            f"--by {by} takes no --fail-if, --predictions, --tokens or --molecules", hint="leave these out"
+        )
+
+
+def _compare_by(
+    traces: Sequence[Path], region: str | None, reading: tuple[str | None, bool], style: str, output: Path | None
+) -> int:
+    """Write the comparison of two traces. The exit code is 3 if the sum does not hold.
+
+    reading: native trace processor, partial. Raises NotComparableError where only one of them records GPU work, or the
+    steps that are asked for.
+    """
+    from molprof.analysis.compare.kernels.cut import STEP, TRACE, cut
+    from molprof.analysis.compare.kernels.pairing import pair
+    from molprof.analysis.compare.kernels.read import read_recorded
+    from molprof.analysis.compare.kernels.sums import summed
+    from molprof.analysis.documents.kernels import kernels_document
+
+    found = []
+    for trace in traces:
+        recorded, remarks = read_recorded(trace, native_path=reading[0], partial=reading[1])
+        found.append(recorded)
+        for remark in remarks:
+            note(f"{trace}: {remark}")
+    gpu = [trace for trace, recorded in zip(traces, found, strict=True) if recorded.has_gpu]
+    if len(gpu) == 1:
+        other = next(trace for trace in traces if trace != gpu[0])
+        raise NotComparableError(f"{gpu[0]} records GPU work and {other} does not", hint="compare without --by kernel")
+    without = [str(trace) for trace, recorded in zip(traces, found, strict=True) if not recorded.steps]
+    if region is None:
+        region = TRACE if without else STEP
+        if 0 < len(without) < len(traces):
+            note(f"no steps are marked in {without[0]}: the whole traces are compared")
+    elif region != TRACE and without:
+        raise NotComparableError(f"no steps are marked in {' and '.join(without)}", hint=f"--of {TRACE}")
+    result = summed(pair(*(cut(recorded, region) for recorded in found)))
+    deliver(kernels_document(result, region), style, output)
+    return 3 if result.problems else 0

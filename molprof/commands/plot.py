@@ -19,7 +19,7 @@ from molprof.commands.options import (
 )
 from molprof.common.files import check_output
 
-# As in molprof.analysis.documents.plots, which takes long to import.
+# The names are `PLOTS` of molprof.analysis.documents.plots, which takes long to import.
 KINDS = {
     "waterfall": "Where the difference in time to the first run lies, part by part.",
     "timeline": "What ran when in a typical step: phases, launches, GPU work.",

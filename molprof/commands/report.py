@@ -22,8 +22,16 @@ from molprof.commands.options import (
     terminal_columns,
 )
 from molprof.commands.ranks import show_ranks
-from molprof.commands.report_by import BYS, ENDINGS, SPEEDSCOPE, by_style, report_by
-from molprof.commands.report_graphs import check_graph_capture, graph_capture_option, report_graphs
+from molprof.commands.report_by import (
+    BYS,
+    ENDINGS,
+    SPEEDSCOPE,
+    by_style,
+    check_graph_capture,
+    graph_capture_option,
+    report_by,
+    report_graphs,
+)
 from molprof.commands.shown import Shown, deliver_shown, shown
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
@@ -136,8 +144,7 @@ def command(
     if graph_capture is not None:
         check_graph_capture(traces, (*thresholds, *tokens, *molecules), submission.cluster)
     if by is not None and submission.cluster is None:
-        report_by(traces, outputs, by, style, (trace_processor, partial, graph_capture))
-        return 0
+        return report_by(traces, outputs, by, style, (trace_processor, partial, graph_capture))
     if graph_capture is not None:
         report_graphs(traces[0], output, style, (trace_processor, partial, graph_capture), cached)
         return 0

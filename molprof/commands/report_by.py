@@ -1,12 +1,16 @@
-"""`molprof report --by`: where the GPU work of a trace comes from."""
+"""`molprof report --by` and `--graph-capture`: where the GPU work of a trace comes from, also that of its graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import click
+
 from molprof.analysis.render import FORMATS, render
-from molprof.commands.options import note, terminal_columns, write
+from molprof.commands.options import TRACE, deliver, note, terminal_columns
+from molprof.commands.shown import Shown, deliver_shown
 from molprof.common.errors import UsageError
 
 BYS = ("module", "source", "operator", "kernel")
@@ -14,6 +18,13 @@ SPEEDSCOPE = "speedscope"
 # Native trace processor, whether damaged traces are read in part, and a trace of the capture phase of graphs.
 Reading = tuple[str | None, bool, Path | None]
 ENDINGS = {**{name: ending for name, (_, ending) in FORMATS.items()}, SPEEDSCOPE: ".speedscope.json"}
+
+graph_capture_option = click.option(
+    "--graph-capture",
+    type=TRACE,
+    metavar="CAPTURE",
+    help="Open the graphs that TRACE replays with CAPTURE, the trace in which they were captured.",
+)
 
 
 def by_style(by: str | None, style: str, output: Path | None, excluded: Sequence[object]) -> str:
@@ -30,7 +41,7 @@ def by_style(by: str | None, style: str, output: Path | None, excluded: Sequence
     return style
 
 
-def report_by(traces: Sequence[Path], outputs: Sequence[Path | None], by: str, style: str, reading: Reading) -> None:
+def report_by(traces: Sequence[Path], outputs: Sequence[Path | None], by: str, style: str, reading: Reading) -> int:
     """Write the tree of each trace to its file, or all to stdout."""
     from molprof import __version__
     from molprof.analysis.documents.origin import origin_document
@@ -38,19 +49,45 @@ def report_by(traces: Sequence[Path], outputs: Sequence[Path | None], by: str, s
     from molprof.analysis.origin.speedscope import speedscope_text
 
     native_path, partial, capture = reading
-    texts = []
-    for trace, place in zip(traces, outputs, strict=True):
+    columns = terminal_columns() if outputs[0] is None else None
+    made = Shown([], [])
+    for trace in traces:
         origins, _, remarks = read_opened(trace, capture, native_path=native_path, partial=partial)
-        for remark in remarks:
-            note(remark)
+        made.notes.extend(remarks)
         if style == SPEEDSCOPE:
-            text = speedscope_text(origins, by, f"molprof {__version__}")
+            made.texts.append(speedscope_text(origins, by, f"molprof {__version__}"))
         else:
-            text = render(origin_document(origins, by), style, terminal_columns() if place is None else None)
-        if place is None:
-            texts.append(text.rstrip("\n"))
-        else:
-            write(text, place)
-    if texts:
-        several = style == "json" and len(texts) > 1
-        write("[\n" + ",\n".join(texts) + "\n]" if several else "\n\n".join(texts))
+            made.texts.append(render(origin_document(origins, by), style, columns))
+    return deliver_shown(made, outputs, style)
+
+
+def check_graph_capture(traces: Sequence[Path], excluded: Sequence[object], cluster: object) -> None:
+    """Raises UsageError for several traces, and for options that exclude --graph-capture."""
+    if len(traces) > 1:
+        raise UsageError("--graph-capture takes one TRACE", hint="report the traces one by one")
+    if excluded or cluster is not None:
+        raise UsageError("--graph-capture takes no --fail-if, --tokens, --molecules or --submit", hint="leave them out")
+
+
+def report_graphs(trace: Path, output: Path | None, style: str, reading: Reading, cached: bool) -> None:
+    """Write the report of the trace with its graphs opened, to OUT or stdout."""
+    from molprof.analysis.documents.opened import opened_data, opened_sections
+    from molprof.analysis.documents.report import report_document
+    from molprof.analysis.origin.opened import read_opened
+    from molprof.analysis.reports.load import ReportOptions, load_report
+
+    native_path, partial, capture = reading
+    _, opened, _ = read_opened(trace, capture, native_path=native_path, partial=partial)
+    report = load_report(trace, ReportOptions(native_path, False, partial, cached))
+    for remark in report.trace.remarks:
+        note(remark)
+    document = report_document(report)
+    # Below the findings: the figures of a replay alone come after what its kernels are.
+    place = next(number for number, section in enumerate(document.sections, 1) if section.title == "Findings")
+    sections = (*document.sections[:place], *opened_sections(opened), *document.sections[place:])
+    data = document.data
+    deliver(
+        replace(document, sections=sections, data=lambda: {**data(), "graphs_opened": opened_data(opened)}),
+        style,
+        output,
+    )

@@ -75,7 +75,7 @@ def _digest(data: bytes | memoryview) -> bytes:
 
 @functools.cache
 def code_digest() -> str:
-    """Hash of the paths, sizes and times of all code that makes and shows figures: read, it takes ten times as long."""
+    """Hash of the paths, sizes and times of all code that makes and shows figures. To read it takes thrice the time."""
     known = []
     for package in _PACKAGES:
         spec = find_spec(package)

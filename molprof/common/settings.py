@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,76 +129,40 @@ class CaptureSettings:
             )
         object.__setattr__(self, "processor_args", tuple(self.processor_args))  # JSON has lists
         _ = self.text_format
-        for applies, message, hint in self._conflicts():
-            if applies:
-                raise UsageError(message, hint)
+        for message, hint in self._conflicts():
+            raise UsageError(message, hint)
 
-    def _conflicts(self) -> tuple[tuple[bool, str, str], ...]:
-        """Settings that exclude each other: whether they do here, the message, and what to do about it."""
+    def _conflicts(self) -> Iterator[tuple[str, str]]:
+        """Settings that exclude each other: the message, and what to do about it."""
         compiled = self.compile not in (AUTO, "off")
         first, last = self.window or (0, 0)
-        return (
-            (
-                self.drop_finished and compiled,
-                f"rows that leave the batch change the shape that compile {self.compile!r} is made for",
-                "leave out --drop-finished or --compile",
-            ),
-            (
-                self.own_loop and self.kv_cache not in ("dynamic", "static"),
-                f"kv-cache {self.kv_cache!r} is transformers' own; forced runs and dropped rows do not use it",
-                "--kv-cache dynamic or static",
-            ),
-            (
-                compiled and self.kv_cache not in STATIC_CACHES,
-                f"compile {self.compile!r} needs a cache of fixed shape, not {self.kv_cache!r}",
-                "--kv-cache static",
-            ),
-            (
-                self.max_cache_length is not None and self.kv_cache not in STATIC_CACHES,
-                f"--max-cache-length is for a cache of fixed shape, not {self.kv_cache!r}",
-                "--kv-cache static",
-            ),
-            (
-                self.padding_multiple > 1 and self.own_loop,
-                "forced runs and dropped rows give prompts no columns of padding",
-                "leave out --pad-multiple",
-            ),
-            (
-                self.disagreement and self.processor is None,
-                "disagreement is between the model and a logits processor, and this run has none",
-                "--lp or --processor NAME",
-            ),
-            (
-                self.placeholder is not None and self.processor is None,
-                "--placeholder is for the templates of a processor, and this run has none",
-                "--lp or --processor NAME",
-            ),
-            (
-                bool(self.processor_args) and ":" not in (self.processor or ""),
-                "--processor-arg is for a processor of your own",
-                "--processor package.module:Class",
-            ),
-            (
-                self.prompts is not None and self.smiles is not None,
-                "molecules and plain-text prompts exclude each other",
-                "leave one of them out",
-            ),
-            (
-                self.prompts is not None and self.max_new_tokens is None,
-                "plain-text prompts have no template to bound their answers",
-                "--max-new-tokens N",
-            ),
-            (
-                self.window is not None and self.full,
-                "a window and a full recording exclude each other",
-                "leave one of them out",
-            ),
-            (
-                not 0 <= first <= last,
-                f"the window {first}:{last} is not FIRST:LAST with 0 <= FIRST <= LAST",
-                "e.g. --window 20:39",
-            ),
-        )
+        if self.drop_finished and compiled:
+            text = f"rows that leave the batch change the shape that compile {self.compile!r} is made for"
+            yield text, "leave out --drop-finished or --compile"
+        if self.own_loop and self.kv_cache not in ("dynamic", "static"):
+            text = f"kv-cache {self.kv_cache!r} is transformers' own; forced runs and dropped rows do not use it"
+            yield text, "--kv-cache dynamic or static"
+        if compiled and self.kv_cache not in STATIC_CACHES:
+            yield f"compile {self.compile!r} needs a cache of fixed shape, not {self.kv_cache!r}", "--kv-cache static"
+        if self.max_cache_length is not None and self.kv_cache not in STATIC_CACHES:
+            yield f"--max-cache-length is for a cache of fixed shape, not {self.kv_cache!r}", "--kv-cache static"
+        if self.padding_multiple > 1 and self.own_loop:
+            yield "forced runs and dropped rows give prompts no columns of padding", "leave out --pad-multiple"
+        if self.disagreement and self.processor is None:
+            text = "disagreement is between the model and a logits processor, and this run has none"
+            yield text, "--lp or --processor NAME"
+        if self.placeholder is not None and self.processor is None:
+            yield "--placeholder is for the templates of a processor, and this run has none", "--lp or --processor NAME"
+        if self.processor_args and ":" not in (self.processor or ""):
+            yield "--processor-arg is for a processor of your own", "--processor package.module:Class"
+        if self.prompts is not None and self.smiles is not None:
+            yield "molecules and plain-text prompts exclude each other", "leave one of them out"
+        if self.prompts is not None and self.max_new_tokens is None:
+            yield "plain-text prompts have no template to bound their answers", "--max-new-tokens N"
+        if self.window is not None and self.full:
+            yield "a window and a full recording exclude each other", "leave one of them out"
+        if not 0 <= first <= last:
+            yield f"the window {first}:{last} is not FIRST:LAST with 0 <= FIRST <= LAST", "e.g. --window 20:39"
 
     @property
     def text_format(self) -> TextFormat:

@@ -38,6 +38,7 @@ _KERNEL_NOISE = (
 _LAMBDAS = re.compile(
     r"\([^()]*\)(?:::\{lambda\([^()]*\)#\d+\}::operator\(\)\([^()]*\) const)*::\{lambda\(([^()]*)\)#\d+\}"
 )
+_OUTER_FOLDERS = re.compile(r"^.*/(?=[^/(]+/[^/(]+\(\d+\): )")
 
 
 def by_unit(unit: Unit, value: Value | Range) -> str:
@@ -81,6 +82,11 @@ def short_name(name: str) -> str:
     for noise in _KERNEL_NOISE:
         name = name.replace(noise, "")
     return _without_arguments(_LAMBDAS.sub(r"(\1)", name))
+
+
+def short_source(name: str) -> str:
+    """A Python function, `file(line): name`, without the outer folders of its file."""
+    return _OUTER_FOLDERS.sub("", name)
 
 
 def _without_arguments(name: str) -> str:

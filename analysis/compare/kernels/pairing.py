@@ -94,15 +94,11 @@ def classes(module: str | None) -> str | None:
     return None if module is None else _NUMBER.sub("", module)
 
 
-def _items(part: Part) -> Iterator[Item]:
-    return (item for strand in part.strands for item in strand.items)
-
-
 class _Telling:
     """What both traces record, so that it can tell their work apart."""
 
     def __init__(self, first: Part, other: Part) -> None:
-        rows = [[item.row for item in _items(part)] for part in (first, other)]
+        rows = [[item.row for strand in part.strands for item in strand.items] for part in (first, other)]
         self.phases = all(any(row.phase for row in side) for side in rows)
         self.modules = all(any(row.module for row in side) for side in rows)
         self.shapes = all(any(row.shape for row in side) for side in rows)

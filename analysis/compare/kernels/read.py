@@ -9,10 +9,9 @@ from typing import NamedTuple
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row, query_rows
 from molprof.analysis.reader import TraceInfo
-from molprof.analysis.reader.open import open_trace, wrong_value
-from molprof.common.errors import QueryError, TraceError
+from molprof.analysis.reader.open import open_packaged
+from molprof.common.errors import TraceError
 from molprof.common.values import bytes_text
-from molprof.queries import PACKAGE, modules
 
 _ITEMS = Query(
     "work_sequence",
@@ -103,12 +102,8 @@ def read_recorded(
     Raises TraceError where neither GPU work nor operators are recorded.
     """
     sizes = os.path.isfile(path) and os.path.getsize(path) <= _SIZES_BYTES
-    with open_trace(path, native_path=native_path, stacks=True, all_args=sizes, partial=partial) as (engine, info):
-        engine.register_package(PACKAGE, modules())
-        try:
-            recorded = _recorded(engine, info)
-        except QueryError as error:
-            raise wrong_value(engine, str(path), error) from error
+    with open_packaged(path, native_path=native_path, stacks=True, all_args=sizes, partial=partial) as (engine, info):
+        recorded = _recorded(engine, info)
     if not recorded.rows:
         raise TraceError(f"{path} records neither GPU work nor operators", "record it with torch.profiler")
     notes = () if sizes else (f"no sizes of inputs are read from a file over {bytes_text(_SIZES_BYTES)}",)

@@ -1,4 +1,4 @@
-"""Figures: a subject in, a matplotlib figure out. Each is a line of `PLOTS` and a module with a function `draw`.
+"""Figures: a subject in, a matplotlib figure out. Each is one of `PLOTS` and a module with a function `draw`.
 
 A module, and matplotlib with it, is imported when its figure is drawn.
 """
@@ -17,14 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "PLOTS", "NotRecordedError", "Subject", "draw", "plot_file", "plot_svg", "subject_of"]
 
-PLOTS = {
-    "waterfall": "Where the difference in time to the first run lies, part by part.",
-    "timeline": "What ran when in a typical step: phases, launches, GPU work.",
-    "phases": "What an unprofiled step spends its time on.",
-    "classes": "GPU time by class of kernel.",
-    "latency": "Unprofiled time of a step over its position in the sequence.",
-    "drift": "Drift of coordinate blocks, and their junk and filler tokens.",
-}
+# molprof plot says what each shows.
+PLOTS = ("waterfall", "timeline", "phases", "classes", "latency", "drift")
 
 
 def draw(kind: str, subject: Subject) -> Figure:

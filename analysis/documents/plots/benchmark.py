@@ -30,7 +30,7 @@ _NARROW_LABEL = 30
 def bench_figure(kind: str, results: Results, form: str) -> bytes:
     """The figure `kind` of `KINDS` as a file in the format `form`. Raises NotRecordedError, TraceError."""
     with style.house_style():
-        return figure_bytes(KINDS[kind](results), form)
+        return figure_bytes(_drawn(kind, results), form)
 
 
 def draw_batch(results: Results) -> Figure:
@@ -155,29 +155,28 @@ def draw_sdpa(results: Results) -> Figure:
     return figure
 
 
-KINDS: dict[str, Callable[[Results], Figure]] = {
-    "batch": draw_batch,
-    "cache": draw_cache,
-    "heat": draw_heat,
-    "sdpa": draw_sdpa,
-}
-_TITLES = {
-    "batch": "Speed by batch size",
-    "cache": "Static against dynamic KV cache",
-    "heat": "Speed of every configuration",
-    "sdpa": "Attention kernels by backend",
+# By name, the title and what draws it.
+KINDS: dict[str, tuple[str, Callable[[Results], Figure]]] = {
+    "batch": ("Speed by batch size", draw_batch),
+    "cache": ("Static against dynamic KV cache", draw_cache),
+    "heat": ("Speed of every configuration", draw_heat),
+    "sdpa": ("Attention kernels by backend", draw_sdpa),
 }
 
 
 def plot_sections(results: Results) -> Section:
-    return Section(
-        "", parts=tuple(Section(title, plot=Plot("", partial(_svg, kind, results))) for kind, title in _TITLES.items())
-    )
+    plots = ((title, Plot("", partial(_svg, kind, results))) for kind, (title, _) in KINDS.items())
+    return Section("", parts=tuple(Section(title, plot=plot) for title, plot in plots))
 
 
 def _svg(kind: str, results: Results) -> str:
     with style.house_style():
-        return figure_svg(KINDS[kind](results), f"{kind}-")
+        return figure_svg(_drawn(kind, results), f"{kind}-")
+
+
+def _drawn(kind: str, results: Results) -> Figure:
+    _, draw = KINDS[kind]
+    return draw(results)
 
 
 def _missing(what: str, benchmark: str) -> NotRecordedError:

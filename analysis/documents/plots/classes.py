@@ -51,8 +51,7 @@ def draw(subject: Subject) -> Figure:
 def _classes(report: Report, per_step: bool) -> dict[str, tuple[float, float]]:
     """Count and time by class; empty without GPU work."""
     if not per_step or report.run is None:
-        table = report.table("kernel_classes")
-        found = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+        found = report.table("kernel_classes").to_json()
         return {str(row["class"]): (_number(row["count"]), _number(row["time_ns"])) for row in found}
     window = report.run.window
     return {

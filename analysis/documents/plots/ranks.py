@@ -7,7 +7,6 @@ from collections import defaultdict
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, PathPatch
-from matplotlib.path import Path
 
 from molprof.analysis.documents.plots import style
 from molprof.analysis.documents.plots.output import figure_bytes, figure_svg
@@ -51,14 +50,10 @@ def draw(job: Job) -> Figure:
         bounds = np.flatnonzero(np.diff(state)) + 1
         for first, last in zip(np.append(0, bounds), np.append(bounds, len(state)), strict=True):
             if state[first] < len(_LOOKS):
-                bars[int(state[first])].append((float(places[first]), float(places[last])))
+                bars[int(state[first])].append((float(places[first]), float(places[last] - places[first])))
         for number, spans in bars.items():
             _, fill, hatch = _LOOKS[number]
-            corners = [
-                ((a, row - _HEIGHT / 2), (b, row - _HEIGHT / 2), (b, row + _HEIGHT / 2), (a, row + _HEIGHT / 2))
-                for a, b in spans
-            ]
-            path = Path.make_compound_path_from_polys(np.array(corners))
+            path = style.bars_path(spans, row, _HEIGHT)
             axis.add_patch(PathPatch(path, facecolor=fill, hatch=hatch or None, edgecolor=style.EDGE, linewidth=0.2))
         for step in rank.steps[1:]:
             place = (step.start_ns - offsets[rank.rank] - begin) / scale

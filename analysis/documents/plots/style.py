@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from molprof.common.text import escaped
 from molprof.common.values import short_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.path import Path
 
 # The page's style sheet gives each of these another value in dark mode (render/page/page.css).
 INK = "#1b1f24"
@@ -104,6 +107,15 @@ def write_behind(axis: Axes, end: float, row: float, text: str, size: float = 7.
 
 def write_inside(axis: Axes, middle: float, row: float, text: str, **look: Any) -> None:
     axis.text(middle, row, text, **{"ha": "center", "va": "center", "fontsize": 8, "color": EDGE, **look})
+
+
+def bars_path(bars: Sequence[tuple[float, float]], row: int, height: float) -> Path:
+    """Bars (start, length) of a row as one path: a figure with thousands of shapes opens slowly."""
+    from matplotlib.path import Path
+
+    top, bottom = row - height / 2, row + height / 2
+    corners = [((start, top), (start + size, top), (start + size, bottom), (start, bottom)) for start, size in bars]
+    return Path.make_compound_path_from_polys(np.array(corners))
 
 
 def colour(index: int) -> str:

@@ -6,12 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, PathPatch
-from matplotlib.path import Path
 
 from molprof.analysis.documents.plots import style
 from molprof.analysis.documents.plots.subject import NotRecordedError, Subject
@@ -108,20 +106,14 @@ def _panel(
         for (fill, pattern), bars in groups.items():
             framed = intervals[0].kind == "phase" or pattern
             frame: dict[str, Any] = {} if framed else {"edgecolor": fill, "linewidth": 0.3}
-            axis.add_patch(PathPatch(_outline(bars, row), facecolor=fill, hatch=pattern or None, **frame))
+            path = style.bars_path(bars, row, _HEIGHT)
+            axis.add_patch(PathPatch(path, facecolor=fill, hatch=pattern or None, **frame))
     axis.axvline(step.dur_ns / scale, color=style.INK, linewidth=0.8, linestyle=(0, (2, 2)))
     style.name_rows(axis, [name for name, _ in rows])
     axis.set_ylim(len(rows) - 0.5, -0.5)
     kind = f"{step.kind} step" if step.kind else "step"
     which = f"median of {count_text(step.steps)}" if step.steps > 1 else "the only one"
     axis.set_title(f"{style.caption(label, 34)}: {kind} of {time_text(step.dur_ns)} ({which})")
-
-
-def _outline(bars: list[tuple[float, float]], row: int) -> Path:
-    """Bars (start, length) as one path: a figure with thousands of shapes opens slowly."""
-    top, bottom = row - _HEIGHT / 2, row + _HEIGHT / 2
-    corners = [((start, top), (start + size, top), (start + size, bottom), (start, bottom)) for start, size in bars]
-    return Path.make_compound_path_from_polys(np.array(corners))
 
 
 def _look(interval: Interval, colours: dict[str, tuple[str, str]], wide: bool) -> tuple[str, str]:

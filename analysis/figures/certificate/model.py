@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query
@@ -28,7 +28,7 @@ TITLES: Mapping[Group, str] = {
     "allocations": "allocations",
 }
 ALL: tuple[Group, ...] = tuple(TITLES)
-Evidence = dict[str, Any]  # numbers, texts and None; the suffix is the unit
+Evidence = dict[str, int | float | str | None]  # the suffix is the unit
 _WORST: tuple[Verdict, ...] = ("not_to_be_had", "bounded", "exact")
 
 

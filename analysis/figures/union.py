@@ -23,6 +23,10 @@ class Union:
         # What is covered before each of them.
         self._before = np.append(0, np.cumsum(self.ends_ns - self.starts_ns))
 
+    @property
+    def length_ns(self) -> int:
+        return int(self._before[-1])
+
     def __or__(self, other: Union) -> Union:
         return Union(np.append(self.starts_ns, other.starts_ns), np.append(self.ends_ns, other.ends_ns))
 
@@ -30,7 +34,11 @@ class Union:
         """Covered time between two moments, or between each of two arrays of them, ns."""
         return self._until(end_ns) - self._until(start_ns)
 
+    def common_ns(self, other: Union) -> int:
+        return int(self.covered(other.starts_ns, other.ends_ns).sum())
+
     def _until(self, moment_ns: Any) -> Any:
+        moment_ns = np.asarray(moment_ns, dtype=np.int64)
         number = np.searchsorted(self.starts_ns, moment_ns, side="right")
         if not len(self.starts_ns):
             return number * 0
