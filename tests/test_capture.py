@@ -70,8 +70,7 @@ def test_constrained_window(tmp_path: Path) -> None:
         assert sum(repeat.phases_ns.values()) <= repeat.wall_ns
     assert timings.profiled_steps_ns == sum(round(event["dur"] * 1000) for event in steps)
     assert result.notes == ()
-    assert [item.stage for item in seen if item.batch == 0 and item.step == 0][-1] == "write"
-    assert {item.stage for item in seen} == {"warmup", "repeat", "unmarked", "profile", "count", "write"}
+    assert list(dict.fromkeys(item.stage for item in seen)) == ["count", "repeat", "unmarked", "profile", "write"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.smi", "out.json.gz"]
 
 
