@@ -1,7 +1,7 @@
 """Times of commands that people wait for: wall time of whole processes, with an empty cache, and again.
 
     python benchmarks/start.py                   # help, report, compare, query of traces/
-    python benchmarks/start.py --demo            # the demo too: some minutes
+    python benchmarks/start.py --demo            # the demo too: a minute more
     python benchmarks/start.py --write           # the table in docs/performance.md
 
 The trace processor is compiled before, as an installation does once. Compare ratios of one run; targets are for two

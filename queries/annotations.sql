@@ -7,6 +7,18 @@
 --   ORDER BY time_ns DESC, name
 --   LIMIT 20;
 
+-- Tracks with process and thread number: few rows, where a join of the engine's own tables is slow.
+CREATE PERFETTO TABLE _molprof_thread_track AS
+SELECT
+  thread_track.id,
+  thread.upid,
+  thread.tid
+FROM thread_track
+JOIN thread
+  USING (utid)
+ORDER BY
+  thread_track.id;
+
 -- One row per slice of category user_annotation, in order of start.
 CREATE PERFETTO TABLE molprof_annotation(
   -- The slice.

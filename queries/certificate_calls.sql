@@ -6,19 +6,9 @@
 --   GROUP BY role
 --   ORDER BY count DESC, role;
 
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
+INCLUDE PERFETTO MODULE molprof.annotations;
 
--- Tracks with process and thread number: few rows, where a join of the engine's own tables is slow.
-CREATE PERFETTO TABLE _molprof_call_track AS
-SELECT
-  thread_track.id,
-  thread.upid,
-  thread.tid
-FROM thread_track
-JOIN thread
-  USING (utid)
-ORDER BY
-  thread_track.id;
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 -- Calls that launch nothing and are checked: the engine finds their names without looking at each call.
 CREATE PERFETTO TABLE _molprof_marking_call AS
@@ -82,7 +72,7 @@ SELECT
     track.tid
   ) AS tid
 FROM call
-CROSS JOIN _molprof_call_track AS track
+CROSS JOIN _molprof_thread_track AS track
   ON track.id = call.track_id
 ORDER BY
   call.ts,

@@ -8,6 +8,8 @@
 --   FROM molprof_clock
 --   ORDER BY early_work;
 
+INCLUDE PERFETTO MODULE molprof.annotations;
+
 INCLUDE PERFETTO MODULE molprof.certificate_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
@@ -34,7 +36,7 @@ WITH
       track.upid,
       LAG(call.ts, 1, -1) OVER (PARTITION BY track.upid ORDER BY call.ts, call.id) AS last_ts
     FROM _molprof_marking_call AS call
-    JOIN _molprof_call_track AS track
+    JOIN _molprof_thread_track AS track
       ON track.id = call.track_id
     WHERE
       call.role = 'device_sync'
@@ -51,7 +53,7 @@ WITH
     FROM sync
     -- In this order, the engine searches the calls between two syncs.
     CROSS JOIN _molprof_call AS call
-    CROSS JOIN _molprof_call_track AS track
+    CROSS JOIN _molprof_thread_track AS track
     CROSS JOIN _molprof_started AS started
     WHERE
       call.ts >= sync.last_ts
@@ -94,7 +96,7 @@ SELECT
   call.correlation,
   call.ts
 FROM _molprof_call AS call
-CROSS JOIN _molprof_call_track AS track
+CROSS JOIN _molprof_thread_track AS track
 WHERE
   call.kind IS NOT NULL AND call.correlation IS NOT NULL AND track.id = call.track_id;
 

@@ -7,6 +7,8 @@
 --   FROM molprof_missing_work
 --   ORDER BY first_ts;
 
+INCLUDE PERFETTO MODULE molprof.annotations;
+
 INCLUDE PERFETTO MODULE molprof.certificate_calls;
 
 INCLUDE PERFETTO MODULE molprof.devices;
@@ -28,7 +30,7 @@ WITH
     SELECT DISTINCT
       upid
     FROM _molprof_marking_call AS call
-    JOIN _molprof_call_track AS track
+    JOIN _molprof_thread_track AS track
       ON track.id = call.track_id
     WHERE
       call.role IN ('capture_begin', 'capture_end')

@@ -5,11 +5,11 @@
 --   FROM molprof_masking_candidate
 --   ORDER BY kind, time_ns DESC, name;
 
-INCLUDE PERFETTO MODULE molprof.phase_work;
-
-INCLUDE PERFETTO MODULE molprof.gpu_work;
-
 INCLUDE PERFETTO MODULE molprof.kernel_kinds;
+
+INCLUDE PERFETTO MODULE molprof.operation_totals;
+
+INCLUDE PERFETTO MODULE molprof.phase_work;
 
 INCLUDE PERFETTO MODULE molprof.phases;
 
@@ -66,24 +66,16 @@ CREATE PERFETTO VIEW molprof_masking_candidate(
 )
 AS
 WITH
-  operation AS (
-    SELECT
-      id,
-      'operator' AS kind,
-      name,
-      dur
-    FROM slice
+  -- Few names match, and the engine finds slices by name without looking at all.
+  matching AS MATERIALIZED (
+    SELECT DISTINCT
+      work.category,
+      work.name
+    FROM molprof_operation_total AS work
+    JOIN molprof_kind_pattern AS pattern
+      ON LOWER(work.name) GLOB pattern.pattern AND NOT LOWER(work.name) GLOB pattern.unless
     WHERE
-      category = 'cpu_op'
-    UNION ALL
-    SELECT
-      id,
-      'kernel' AS kind,
-      name,
-      dur
-    FROM molprof_gpu_work
-    WHERE
-      category = 'kernel'
+      pattern.kind = 'masking' AND work.category IN ('cpu_op', 'kernel')
   ),
   place AS (
     SELECT
@@ -95,32 +87,43 @@ WITH
       id,
       phase_id
     FROM molprof_work_phase
+  ),
+  found AS (
+    SELECT
+      slice.category,
+      slice.name,
+      1 AS count,
+      slice.dur AS time_ns
+    FROM matching
+    CROSS JOIN slice
+    JOIN place
+      ON place.id = slice.id
+    JOIN molprof_phase AS phase
+      ON phase.id = place.phase_id
+    WHERE
+      slice.category = matching.category AND slice.name = matching.name AND phase.phase = 'processor'
+    UNION ALL
+    SELECT
+      total.category,
+      total.name,
+      total.count,
+      total.time_ns
+    FROM matching
+    JOIN molprof_operation_total AS total
+      USING (category, name)
+    WHERE
+      (SELECT COUNT() FROM molprof_phase) = 0
   )
 SELECT
-  operation.kind,
-  operation.name,
-  COUNT() AS count,
-  SUM(operation.dur) AS time_ns
-FROM operation
-LEFT JOIN place
-  ON place.id = operation.id
-LEFT JOIN molprof_phase AS phase
-  ON phase.id = place.phase_id
-WHERE
-  EXISTS(
-    SELECT
-      1
-    FROM molprof_kind_pattern AS pattern
-    WHERE
-      pattern.kind = 'masking'
-      AND LOWER(operation.name) GLOB pattern.pattern
-      AND NOT LOWER(operation.name) GLOB pattern.unless
-  )
-  AND (phase.phase = 'processor' OR (SELECT COUNT() FROM molprof_phase) = 0)
+  IIF(category = 'kernel', 'kernel', 'operator') AS kind,
+  name,
+  SUM(count) AS count,
+  SUM(time_ns) AS time_ns
+FROM found
 GROUP BY
-  operation.kind,
-  operation.name
+  category,
+  name
 ORDER BY
-  operation.kind,
+  kind,
   time_ns DESC,
-  operation.name;
+  name;

@@ -49,3 +49,20 @@ WHERE
 ORDER BY
   ts,
   id;
+
+-- The same, computed once for the modules that count them: where no GPU calls are recorded, and in a captured run.
+CREATE PERFETTO TABLE _molprof_counted_operator AS
+SELECT
+  id,
+  ts
+FROM (
+  SELECT
+    1
+  WHERE
+    NOT EXISTS(SELECT 1 FROM slice WHERE category IN ('cuda_runtime', 'cuda_driver'))
+    OR EXISTS(SELECT 1 FROM slice WHERE category = 'user_annotation' AND name GLOB 'molprof.*')
+)
+CROSS JOIN molprof_leaf_operator
+ORDER BY
+  ts,
+  id;

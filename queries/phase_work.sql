@@ -60,9 +60,14 @@ WITH
     FROM molprof_work_without_call
     UNION ALL
     SELECT place.phase_id, 0, 0, 0, 0, 0, 0, 1
-    FROM molprof_leaf_operator AS leaf
+    FROM _molprof_counted_operator AS leaf
     LEFT JOIN molprof_call_phase AS place
       ON place.id = leaf.id
+    UNION ALL
+    -- Those of a foreign trace with GPU calls.
+    SELECT NULL, 0, 0, 0, 0, 0, 0, 1
+    FROM (SELECT 1 WHERE NOT EXISTS(SELECT 1 FROM _molprof_counted_operator))
+    CROSS JOIN molprof_leaf_operator
     UNION ALL
     -- A phase that did nothing has a row too.
     SELECT id, 0, 0, 0, 0, 0, 0, 0

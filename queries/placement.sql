@@ -13,11 +13,34 @@
 --   GROUP BY phase.phase
 --   ORDER BY phase.phase IS NULL, phase.phase;
 
+INCLUDE PERFETTO MODULE molprof.annotations;
+
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.work_calls;
+
+-- Phases, each up to its end or the start of the next of its thread.
+CREATE PERFETTO TABLE _molprof_phase_lane AS
+WITH
+  lane AS (
+    SELECT
+      id,
+      upid,
+      tid,
+      ts,
+      ts + dur AS ts_end,
+      LEAD(ts) OVER (PARTITION BY upid, tid ORDER BY ts, ts + dur, id) AS next_ts
+    FROM molprof_phase
+  )
+SELECT
+  id,
+  upid,
+  tid,
+  ts,
+  MIN(ts_end, IFNULL(next_ts, ts_end)) AS ts_end
+FROM lane;
 
 -- Operators and calls that started in a phase; others have no row.
 CREATE PERFETTO TABLE molprof_call_phase(
@@ -27,66 +50,22 @@ CREATE PERFETTO TABLE molprof_call_phase(
   phase_id JOINID(slice.id)
 )
 AS
-WITH
-  phase AS (
-    SELECT
-      id,
-      upid,
-      tid,
-      ts,
-      ts + dur AS ts_end,
-      ROW_NUMBER() OVER (PARTITION BY upid, tid ORDER BY ts, ts + dur, id) AS number
-    FROM molprof_phase
-  ),
-  moment AS (
-    SELECT
-      NULL AS id,
-      upid,
-      tid,
-      ts,
-      number
-    FROM phase
-    UNION ALL
-    SELECT
-      slice.id,
-      thread.upid,
-      COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid) AS tid,
-      slice.ts,
-      NULL AS number
-    FROM slice
-    JOIN thread_track
-      ON slice.track_id = thread_track.id
-    JOIN thread
-      USING (utid)
-    WHERE
-      slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
-      -- Foreign traces have no phases and need no sorting.
-      AND (SELECT COUNT() FROM molprof_phase) > 0
-  ),
-  -- Phases of one thread do not overlap: only the last that began can be open.
-  placed AS (
-    SELECT
-      id,
-      upid,
-      tid,
-      ts,
-      MAX(number) OVER (
-        PARTITION BY upid, tid
-        ORDER BY ts, id IS NOT NULL, id
-        ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-      ) AS number
-    FROM moment
-  )
 SELECT
-  placed.id,
-  phase.id AS phase_id
-FROM placed
-JOIN phase
-  ON phase.upid = placed.upid AND phase.tid = placed.tid AND phase.number = placed.number
+  slice.id,
+  lane.id AS phase_id
+-- In this order, the engine searches the slices of each phase.
+FROM _molprof_phase_lane AS lane
+CROSS JOIN slice
+CROSS JOIN _molprof_thread_track AS track
 WHERE
-  placed.id IS NOT NULL AND placed.ts < phase.ts_end
+  slice.ts >= lane.ts
+  AND slice.ts < lane.ts_end
+  AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
+  AND track.id = slice.track_id
+  AND track.upid = lane.upid
+  AND COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), track.tid) = lane.tid
 ORDER BY
-  placed.id;
+  slice.id;
 
 -- GPU work with the phase of its launch; a graph's work belongs to the graph launch.
 CREATE PERFETTO TABLE molprof_work_phase(

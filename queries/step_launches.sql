@@ -99,9 +99,8 @@ WITH
       (SELECT COUNT() FROM molprof_any_step) > 0
     UNION ALL
     SELECT place.step_id, 0, 0, 0, 0, 0, 0, 1
-    -- In this order, operators are computed only where needed.
     FROM recorded
-    CROSS JOIN molprof_leaf_operator AS leaf
+    CROSS JOIN _molprof_counted_operator AS leaf
     LEFT JOIN molprof_call_step AS place
       ON place.id = leaf.id
     WHERE

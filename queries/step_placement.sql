@@ -13,6 +13,8 @@
 --   ORDER BY count DESC, slice.name
 --   LIMIT 20;
 
+INCLUDE PERFETTO MODULE molprof.annotations;
+
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.operators;
@@ -53,34 +55,6 @@ SELECT
   MIN(ts_end, IFNULL(next_ts, ts_end)) AS ts_end
 FROM lane;
 
--- Process and thread number by track.
-CREATE PERFETTO TABLE _molprof_step_track AS
-SELECT
-  thread_track.id,
-  thread.upid,
-  thread.tid
-FROM thread_track
-JOIN thread
-  USING (utid)
-ORDER BY
-  thread_track.id;
-
--- Leaf operators in order of start, so that the engine can search; only where no GPU calls are recorded.
-CREATE PERFETTO TABLE _molprof_placeable_operator AS
-SELECT
-  id,
-  ts
-FROM (
-  SELECT
-    1
-  WHERE
-    NOT EXISTS(SELECT 1 FROM molprof_gpu_call)
-)
-CROSS JOIN molprof_leaf_operator
-ORDER BY
-  ts,
-  id;
-
 -- Runtime calls and leaf operators that started in a step; others have no row.
 CREATE PERFETTO TABLE molprof_call_step(
   -- The call's or operator's slice.
@@ -94,7 +68,7 @@ SELECT
   lane.id AS step_id
 FROM _molprof_step_lane AS lane
 CROSS JOIN _molprof_call AS call
-CROSS JOIN _molprof_step_track AS track
+CROSS JOIN _molprof_thread_track AS track
 WHERE
   call.ts >= lane.ts
   AND call.ts < lane.ts_end
@@ -112,11 +86,12 @@ SELECT
   operator.id,
   lane.id AS step_id
 FROM _molprof_step_lane AS lane
-CROSS JOIN _molprof_placeable_operator AS operator
+CROSS JOIN _molprof_counted_operator AS operator
 CROSS JOIN slice
-CROSS JOIN _molprof_step_track AS track
+CROSS JOIN _molprof_thread_track AS track
 WHERE
-  operator.ts >= lane.ts
+  NOT EXISTS(SELECT 1 FROM _molprof_call)
+  AND operator.ts >= lane.ts
   AND operator.ts < lane.ts_end
   AND slice.id = operator.id
   AND track.id = slice.track_id

@@ -21,9 +21,9 @@ from molprof.profiler.molecules.prompts import Prompts, read_prompts
 FILE = "CC=O acetaldehyde\nxx\nC methane\nOC=C\n"
 
 
-def inputs(folder: Path, count: int = 3) -> Prompts:
+def inputs(folder: Path, count: int = 3, text: str = FILE) -> Prompts:
     path = folder / "in.smi"
-    path.write_text(FILE)
+    path.write_text(text)
     return read_prompts(path, count)
 
 

@@ -70,8 +70,7 @@ def test_constrained_window(tmp_path: Path) -> None:
         assert sum(repeat.phases_ns.values()) <= repeat.wall_ns
     assert timings.profiled_steps_ns == sum(round(event["dur"] * 1000) for event in steps)
     assert result.notes == ()
-    assert [item.stage for item in seen if item.batch == 0 and item.step == 0][-1] == "write"
-    assert {item.stage for item in seen} == {"warmup", "repeat", "unmarked", "profile", "count", "write"}
+    assert list(dict.fromkeys(item.stage for item in seen)) == ["count", "repeat", "unmarked", "profile", "write"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.smi", "out.json.gz"]
 
 
@@ -112,7 +111,7 @@ def test_unconstrained_full(tmp_path: Path) -> None:
 
 def test_sampled_passes_write_the_same_text(tmp_path: Path) -> None:
     asked = settings(
-        processor="generic", sampling="top_k", temperature=0.8, top_k=5, seed=9, max_new_tokens=12, repeats=1, warmup=0
+        processor="generic", sampling="top_k", temperature=0.8, top_k=5, seed=9, max_new_tokens=8, repeats=1, warmup=0
     )
     result = captured(tmp_path / "out.json", asked)
     assert result.notes == ()  # no pass differs

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from captures import captured, inputs, settings
+from captures import FILE, captured, inputs, settings
 from conftest import Cli
 from tiny import loaded
 
@@ -98,11 +98,11 @@ def recomputed(run: MoleculeRun, processor: Any) -> list[tuple[float, int, int, 
 MOLECULES: list[Any] = []
 
 
-@pytest.mark.parametrize(("sampling", "count"), [("greedy", 3), ("top_k", 2)])
-def test_a_capture_records_what_a_full_forward_says(tmp_path: Path, sampling: str, count: int) -> None:
+@pytest.mark.parametrize(("sampling", "count", "text"), [("greedy", 3, FILE), ("top_k", 2, "C\nCO\n")])
+def test_a_capture_records_what_a_full_forward_says(tmp_path: Path, sampling: str, count: int, text: str) -> None:
     """Of two batches and of one."""
     seen: list[Progress] = []
-    prompts = inputs(tmp_path, count)
+    prompts = inputs(tmp_path, count, text)
     MOLECULES[:] = [prompt.molecule for prompt in prompts.prompts]
     asked = settings(processor="generic", repeats=1, warmup=0, count=count, sampling=sampling, top_k=5, seed=3)
     plain = captured(tmp_path / "out.json", asked, prompts)

@@ -57,6 +57,16 @@ def preset(name: str) -> LoadedModel:
     return load(CaptureSettings(name, dtype="float32", device="cpu"))
 
 
+def made(processor: str, name: str, model: LoadedModel | None) -> Processor:
+    """Of a model of its own made anew, else once."""
+    return _made(processor, name) if model is None else make_processor(processor, model.target)
+
+
+@functools.cache
+def _made(processor: str, name: str) -> Processor:
+    return make_processor(processor, lively(name).target)
+
+
 def runner(
     loop: CaptureSettings,
     name: str = "llama",
@@ -65,8 +75,8 @@ def runner(
     **more: Any,
 ) -> Runner:
     used = model or lively(name)
-    made = None if processor is None else make_processor(processor, used.target)
-    return Runner(used, made, dataclasses.replace(loop, **more))
+    studied = None if processor is None else made(processor, name, model)
+    return Runner(used, studied, dataclasses.replace(loop, **more))
 
 
 def batches(run: Runner, *smiles: str, size: int = 3, bound: int | None = None) -> tuple[BatchResult, ...]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
 import torch
 from captures import captured, settings
+from tiny import loaded
 from torch import Tensor
 
 from molprof.analysis.documents.figures import figure_values
@@ -15,7 +18,9 @@ from molprof.analysis.reports.load import load_report
 from molprof.common.molecule_records import MaskedLogits
 from molprof.profiler.capture.masking import Counted, CountedRuns, counted
 from molprof.profiler.decoding.batches import BatchResult
+from molprof.profiler.processors import make_processor
 from molprof.profiler.processors.base import Places
+from molprof.profiler.processors.checked import UserProcessor
 
 EOS = 4
 
@@ -80,6 +85,20 @@ def test_rows_of_molprofs_own_loop_stand_at_their_own_positions() -> None:
     studied.mask(torch.zeros(1, 5), places([0], [3]))
     found = studied.of_rows(result((9, 9, 1, EOS), (1, EOS), own=(7, 0)), frozenset({EOS}))
     assert found == [MaskedLogits(3, 0, 4, 0, 1, 7), MaskedLogits(0, 0, 0, 0, 1, 0)]
+
+
+def test_the_time_of_looking_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    for place in ("capture.masking", "processors.checked"):
+        monkeypatch.setattr(f"molprof.profiler.{place}.settled_ns", lambda device: next(clock))
+    processor = make_processor("users:Sevens", loaded("llama").target)
+    assert isinstance(processor, UserProcessor)
+    for verify, each in ((False, 2), (True, 3)):
+        processor.verify = verify
+        studied = counted(processor.start([], 1))
+        studied(torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 128_256))
+        # Before the call and after it; and the checks, between those two.
+        assert studied.looked_ns == each
 
 
 def test_figures_of_masked_logits(tmp_path: Path) -> None:

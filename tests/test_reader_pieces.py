@@ -8,7 +8,7 @@ import logging
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +62,26 @@ def read(path: Path, processes: int, wanted: Wanted | None = None, partial: bool
 
 def comparable(found: Survey) -> tuple[Any, ...]:
     """Labels and tracks by what they are: their numbers depend on which process read what first."""
-    labels = [found.labels[label] for label in found.label_of.tolist()]
-    tracks = [found.track_ids[track] for track in found.tracks.tolist()]
+    labels, tracks = by_value(found.labels, found.label_of), by_value(found.track_ids, found.tracks)
     arrays = [found.starts_ns, found.durations_ns, found.lanes, found.correlations]
     names = {found.track_ids[track]: name for track, name in found.thread_names.items()}
     facts = (found.events_by_category, found.expected_slices, found.unread_events, found.origin_ns, found.process_names)
-    assert {label.category for label in labels} == {label.category for label in found.labels}
-    return (labels, tracks, [np.asarray(array).tolist() for array in arrays], names, facts, sorted(found.texts()))
+    assert {label.category for label in labels[0]} == {label.category for label in found.labels}
+    return (
+        labels,
+        tracks,
+        [np.asarray(array, dtype=np.int64).tobytes() for array in arrays],
+        names,
+        facts,
+        sorted(found.texts()),
+    )
+
+
+def by_value(values: Sequence[Any], chosen: np.ndarray) -> tuple[list[Any], bytes]:
+    """The values that the events have, in an order of their own, and which of them each event has."""
+    used = sorted({values[index] for index in np.unique(chosen).tolist()}, key=repr)
+    numbers = {value: number for number, value in enumerate(used)}
+    return used, np.array([numbers.get(value, -1) for value in values], dtype=np.int64)[chosen].tobytes()
 
 
 def written(path: Path, events: list[dict[str, Any]], indent: int | None = None) -> Path:

@@ -71,8 +71,8 @@ def nan(target: Target) -> Wrong:
 
 
 class Late:
-    """Raises when it is started for the fifth time: with one batch, in the recorded pass of a capture that makes one
-    pass to look, one to warm up, one timed with marks, and one without."""
+    """Raises when it is started for the fourth time: with one batch, in the recorded pass of a capture that makes one
+    pass to look, which warms up, one timed with marks, and one without."""
 
     name = "late"
 
@@ -81,7 +81,7 @@ class Late:
 
     def start(self, templates, prompt_width: int) -> LogitsProcessor:
         self._started += 1
-        return Wrong("raises" if self._started == 5 else "fine")
+        return Wrong("raises" if self._started == 4 else "fine")
 
 
 class NoStart:

@@ -86,7 +86,7 @@ class Repeat:
 class Timings:
     """Unprofiled timings, and what the profiler cost."""
 
-    warmup_ns: list[int]  # wall time of each warm-up pass
+    warmup_ns: list[int]  # wall time of each warm-up pass, without that of counting masked logits and of checks
     repeats: list[Repeat]  # the timed passes, in order
     mark_ns: float  # measured cost of one host timestamp; a step takes four
     unmarked_wall_ns: int | None  # wall time of a timed pass without phase timestamps, None if not measured

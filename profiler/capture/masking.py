@@ -1,7 +1,7 @@
 """Logits that a processor sets to -inf, counted by molprof in an untimed pass, for any processor.
 
 The result alone is looked at: a choice with one token left is COPY, one with more is FREE. What the processor counts
-itself, where it does, is kept beside it.
+itself, where it does, is kept beside it. The time of looking is measured, so that the pass still tells its own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from transformers import LogitsProcessor
 
 from molprof.common.molecule_records import MaskedLogits
 from molprof.profiler.decoding.batches import BatchResult
+from molprof.profiler.models.device import settled_ns
 from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places
 
 
@@ -24,6 +25,7 @@ class Counted(LogitsProcessor):
     def __init__(self, studied: BatchProcessor) -> None:
         self._studied: Any = studied
         self._steps = 0
+        self._looked_ns = 0
         # (row, answer position, logits set to -inf, logits left), one tensor (rows, 4) per step, on the device
         self._seen: list[Tensor] = []
 
@@ -33,6 +35,11 @@ class Counted(LogitsProcessor):
         counted: list[int] | None = self._studied.masked_logits
         return counted
 
+    @property
+    def looked_ns(self) -> int:
+        """The time of looking here, and of the checks of a user's processor."""
+        return self._looked_ns + int(getattr(self._studied, "looked_ns", 0))
+
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         rows = torch.arange(len(scores), device=scores.device)
         positions = torch.full_like(rows, self._steps)
@@ -40,11 +47,15 @@ class Counted(LogitsProcessor):
         return self._look(lambda: self._studied(input_ids, scores), scores, rows, positions)
 
     def _look(self, masked: Callable[[], Tensor], scores: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
+        began = settled_ns(scores.device)
         before = scores.isneginf()  # now, for processors may write into what they get
+        self._looked_ns += settled_ns(scores.device) - began
         out = masked()
+        began = settled_ns(scores.device)
         after = out.isneginf()
         counts = (after & ~before).sum(-1), (~after).sum(-1)
         self._seen.append(torch.stack((rows, positions, *counts), dim=1))
+        self._looked_ns += settled_ns(scores.device) - began
         return out
 
     def of_rows(self, result: BatchResult, eos: frozenset[int]) -> list[MaskedLogits]:

@@ -88,7 +88,10 @@ class Passes:
         return found
 
     def counted(self, stage: str) -> tuple[PassResult, list[list[MaskedLogits]]]:
-        """An untimed pass that counts what the processor masks: for each batch, of each of its prompts."""
+        """An untimed pass that counts what the processor masks: for each batch, of each of its prompts.
+
+        The time of the pass is without that of counting.
+        """
         wrapped: list[Counted] = []
 
         def wrap(studied: BatchProcessor) -> BatchProcessor:
@@ -97,6 +100,7 @@ class Passes:
 
         result = self.run(stage, HostMarks(self.step), wrap=wrap)
         eos = self.runner.loaded.eos
+        result = dataclasses.replace(result, wall_ns=result.wall_ns - sum(seen.looked_ns for seen in wrapped))
         return result, [seen.of_rows(batch, eos) for seen, batch in zip(wrapped, result.batches, strict=True)]
 
     def step(self, batch: int, step: int, tokens: int = 0) -> None:

@@ -88,15 +88,19 @@ class CapturedRun:
         self._spans: list[MachineSpan] = []
 
     def warm_up(self) -> None:
-        """The untimed pass that checks a user's processor, and the warm-up passes."""
-        runner, passes = self.passes.runner, self.passes
-        if isinstance(runner.processor, UserProcessor):
-            # The checks cause host syncs, so they have a pass of their own, which is not timed.
-            runner.processor.verify = True
+        """The warm-up passes. With a processor the first counts what it masks, checks a user's, and is always made."""
+        passes, processor = self.passes, self.passes.runner.processor
+        if isinstance(processor, UserProcessor):
+            processor.verify = True
             self._looked_at, self._masked = passes.counted("verify")
-            runner.processor.verify = False
+            processor.verify = False
+        elif processor is not None:
+            self._looked_at, self._masked = passes.counted("count")
+        self._warmup = [] if self._looked_at is None else [self._looked_at]
         count = self.settings.warmup
-        self._warmup = [passes.run("warmup", HostMarks(passes.step), number, count) for number in range(count)]
+        for number in range(len(self._warmup), count):
+            self._warmup.append(passes.run("warmup", HostMarks(passes.step), number, count))
+        del self._warmup[count:]
 
     def timed_pass(self, watch: Watch) -> None:
         """The next timed pass, while `watch` looks at the machine."""
@@ -114,7 +118,7 @@ class CapturedRun:
         )
 
     def unmarked_pass(self) -> None:
-        """The timed pass without phase timestamps."""
+        """The timed pass without phase timestamps, which only a capture of one run makes."""
         self._unmarked = self.passes.run("unmarked", None)
 
     def record(self, session: Session | None = None, before: MachineSpan | None = None) -> CaptureResult:
@@ -140,16 +144,12 @@ class CapturedRun:
 
     def _record(self, raw: Callable[[], Path], session: Session | None, machine: Machine) -> CaptureResult:
         """The recorded pass, exported to the path that `raw` returns, and the trace of all passes."""
-        settings, passes, unmarked = self.settings, self.passes, self._unmarked
+        settings, passes = self.settings, self.passes
         runner, plans, loaded = passes.runner, passes.plans, passes.runner.loaded
-        assert unmarked is not None
         reference = self._results[0]
         window = choose_window(settings.window, settings.full, reference)
         profiled, steps = recorded_pass(passes, window, raw(), self.output)
         watched = passes.watched() if settings.disagreement else None
-        if runner.processor is not None and self._masked is None:
-            # Last: the first pass of a run shows what first use costs.
-            _, self._masked = passes.counted("count")
         passes.tell("write")
         molecules, texts = molecule_runs(runner, plans, reference, watched, self._masked)
         same = [sum(repeat.steps_ns[batch][step] for batch, step in steps) for repeat in self._repeats]
@@ -157,7 +157,7 @@ class CapturedRun:
             warmup_ns=[result.wall_ns for result in self._warmup],
             repeats=self._repeats,
             mark_ns=mark_cost_ns(),
-            unmarked_wall_ns=unmarked.wall_ns,
+            unmarked_wall_ns=None if self._unmarked is None else self._unmarked.wall_ns,
             profiled_steps_ns=sum(span.duration_ns for span in steps.values()),
             unprofiled_steps_ns=round(statistics.median(same)),
             signature_ns=None if settings.own_loop else signature_cost_ns(),
@@ -187,15 +187,16 @@ class CapturedRun:
         left = incomplete_path(self.output.path)
         if is_incomplete(left):
             left.unlink()  # of an earlier run that failed
-        notes = [*loaded.notes, *_notes(settings, [*self._results, unmarked], profiled, window)]
+        unmarked = [] if self._unmarked is None else [self._unmarked]
+        notes = [*loaded.notes, *_notes(settings, [*self._results, *unmarked], profiled, window)]
         if self._looked_at is not None and self._looked_at.batches != reference.batches:
+            lost = "masked logits are counted in that one"
+            if isinstance(runner.processor, UserProcessor):
+                lost = "nothing checked that the processor left every row a token there"
+            notes.append(f"the timed passes wrote another text than the checking pass: {lost}")
+        if settings.disagreement and (unlike := sum(run.disagreement is None for run in molecules)):
             notes.append(
-                "the timed passes wrote another text than the checking pass: nothing checked that the processor left "
-                "every row a token there"
-            )
-        if settings.disagreement and (lost := sum(run.disagreement is None for run in molecules)):
-            notes.append(
-                f"the pass for disagreement wrote another text for {lost} molecules: none is recorded for them"
+                f"the pass for disagreement wrote another text for {unlike} molecules: none is recorded for them"
             )
         if unchecked := sum(run.unchecked for run in molecules):
             notes.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,12 @@ def synchronize(device: torch.device) -> None:
     """Wait for the GPU, if it is one."""
     if on_gpu(device):
         torch.cuda.synchronize(device)
+
+
+def settled_ns(device: torch.device) -> int:
+    """The clock in ns, when the device has done all that it was given."""
+    synchronize(device)
+    return time.perf_counter_ns()
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:

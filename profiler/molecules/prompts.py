@@ -15,8 +15,6 @@ from molprof.common.text_format import DEFAULT, TextFormat
 from molprof.profiler.molecules.files import Entry, MoleculeFile, molecules_of
 from molprof.profiler.molecules.smiles import Molecule, molecule, require_rdkit, split_atoms
 
-SHORT_ATOMS = 8
-
 
 @dataclass(frozen=True)
 class Prompt:
@@ -127,9 +125,9 @@ def repeated(prompts: Prompts, times: int) -> Prompts:
 
 
 def short_molecules(count: int) -> list[str]:
-    """The first built-in molecules with at most `SHORT_ATOMS` atoms, then the others."""
+    """The built-in molecules with the fewest atoms."""
     read = [prompt.molecule for prompt in read_prompts(None, None).prompts]
-    ordered = sorted((item for item in read if item is not None), key=lambda item: len(item.atoms) > SHORT_ATOMS)
+    ordered = sorted((item for item in read if item is not None), key=lambda item: len(item.atoms))
     return [item.smiles for item in ordered[:count]]
 
 

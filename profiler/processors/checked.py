@@ -21,6 +21,7 @@ from transformers import LogitsProcessor
 
 from molprof.common.errors import MolprofError, ProcessorError, UsageError
 from molprof.common.text import shortened
+from molprof.profiler.models.device import settled_ns
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.template import PLACEHOLDER, Template
@@ -131,6 +132,7 @@ class CheckedBatch(LogitsProcessor):
         self._user, self._batch = user, batch
         self._prompt_width, self._verify = prompt_width, user.verify
         self._rows: int | None = None
+        self.looked_ns = 0  # the time of the checks that only an untimed pass makes
 
     @property
     def masked_logits(self) -> list[int] | None:
@@ -169,6 +171,7 @@ class CheckedBatch(LogitsProcessor):
             if got != right:
                 raise self._error(f"returned scores of {what} {got}, not {right}", step, at)
         if self._verify:
+            began = settled_ns(out.device)
             broken = (out.isnan().any(-1) | out.isposinf().any(-1)).nonzero().flatten().tolist()
             if broken:
                 raise self._error("returned NaN or +inf among the scores", step, f"row {rows[broken[0]]}")
@@ -178,6 +181,7 @@ class CheckedBatch(LogitsProcessor):
                 ended = step > 0 and isinstance(about, Tensor) and int(about[empty[0], -1]) in ends
                 where = f"row {rows[empty[0]]}" + (", which had ended: leave it the end token" if ended else "")
                 raise self._error(f"masked all {out.shape[1]:,} tokens", step, where)
+            self.looked_ns += settled_ns(out.device) - began
         return out
 
     def _error(self, what: str, step: int, where: str) -> ProcessorError:
