@@ -34,7 +34,7 @@ def wasm_engine(memory64: bool) -> wasmtime.Engine:
     config = wasmtime.Config()
     if memory64:
         config.memory_reservation = _RESERVED_BYTES
-        # Against speculation past the bounds that 64-bit code checks: a third of the time of queries. The module is ours.
+        # Checks against speculation past bounds take a third of the time of queries; the module is no stranger's.
         for table in ("heap", "table"):
             config.cranelift_flag_set(f"enable_{table}_access_spectre_mitigation", "false")
     return wasmtime.Engine(config)
