@@ -28,7 +28,7 @@ class Position(NamedTuple):
     shortest_ns: int
     longest_ns: int
     p50_gap_ns: int | None
-    time_ratio: float
+    time_ratio: float | None  # None where the graph took no time
 
 
 def folded(table: Table) -> Table:
@@ -43,6 +43,7 @@ def _of_graph(positions: Sequence[Position]) -> Iterator[tuple[Value, ...]]:
         for place in range(block.start, block.start + block.length):
             alike = positions[place : block.stop : block.length]
             gaps = [item.p50_gap_ns for item in alike if item.p50_gap_ns is not None]
+            ratios = [item.time_ratio for item in alike if item.time_ratio is not None]
             yield Position(
                 graph=alike[0].graph,
                 position=alike[0].position,
@@ -55,7 +56,7 @@ def _of_graph(positions: Sequence[Position]) -> Iterator[tuple[Value, ...]]:
                 shortest_ns=min(item.shortest_ns for item in alike),
                 longest_ns=max(item.longest_ns for item in alike),
                 p50_gap_ns=_median(gaps) if gaps else None,
-                time_ratio=sum(item.time_ratio for item in alike),
+                time_ratio=sum(ratios) if ratios else None,
             )
 
 
