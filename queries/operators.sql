@@ -7,6 +7,46 @@
 --   ORDER BY count DESC, name
 --   LIMIT 20;
 
+INCLUDE PERFETTO MODULE molprof.annotations;
+
+-- Slices in which an operator is the next deeper slice. A table of its own: the engine finds its rows by number.
+CREATE PERFETTO TABLE _molprof_direct_caller AS
+SELECT DISTINCT
+  parent_id AS id
+FROM slice
+WHERE
+  category = 'cpu_op' AND parent_id IS NOT NULL;
+
+-- The same, and those in which an operator lies deeper, below others such as annotations.
+CREATE PERFETTO TABLE _molprof_caller AS
+WITH RECURSIVE
+  above(id) AS (
+    SELECT
+      slice.parent_id
+    FROM slice
+    JOIN _molprof_direct_caller
+      USING (id)
+    WHERE
+      slice.category IS NOT 'cpu_op' AND slice.parent_id IS NOT NULL
+    UNION
+    SELECT
+      slice.parent_id
+    FROM above
+    CROSS JOIN slice
+      USING (id)
+    WHERE
+      slice.category IS NOT 'cpu_op' AND slice.parent_id IS NOT NULL
+  )
+SELECT
+  id
+FROM _molprof_direct_caller
+UNION ALL
+SELECT
+  id
+FROM above
+ORDER BY
+  id;
+
 -- Operators that call no other operator. Without recorded GPU calls their number is the nearest to a number of
 -- launches.
 CREATE PERFETTO VIEW molprof_leaf_operator(
@@ -17,44 +57,34 @@ CREATE PERFETTO VIEW molprof_leaf_operator(
   -- Time in the operator, ns.
   dur DURATION,
   -- Name, such as aten::add.
-  name STRING
+  name STRING,
+  -- Its track.
+  track_id JOINID(track.id)
 )
 AS
-WITH
-  -- The first operator that an operator calls is the next one of its track.
-  ordered AS (
-    SELECT
-      id,
-      ts,
-      dur,
-      name,
-      depth,
-      LEAD(ts) OVER in_order AS next_ts,
-      LEAD(depth) OVER in_order AS next_depth
-    FROM slice
-    WHERE
-      category = 'cpu_op'
-    WINDOW in_order AS (PARTITION BY track_id ORDER BY ts, depth, id)
-  )
 SELECT
-  id,
-  ts,
-  dur,
-  name
-FROM ordered
+  slice.id,
+  slice.ts,
+  slice.dur,
+  slice.name,
+  slice.track_id
+FROM slice
+LEFT JOIN _molprof_caller AS caller
+  USING (id)
 WHERE
-  next_ts IS NULL
-  OR next_depth <= depth
-  OR next_ts >= ts + MAX(dur, 1)
+  slice.category = 'cpu_op'
+  -- Without a recorded end, what follows is not known to be called by it.
+  AND (caller.id IS NULL OR slice.dur < 0)
 ORDER BY
-  ts,
-  id;
+  slice.ts,
+  slice.id;
 
 -- The same, computed once for the modules that count them: where no GPU calls are recorded, and in a captured run.
 CREATE PERFETTO TABLE _molprof_counted_operator AS
 SELECT
   id,
-  ts
+  ts,
+  track_id
 FROM (
   SELECT
     1
@@ -65,4 +95,16 @@ FROM (
 CROSS JOIN molprof_leaf_operator
 ORDER BY
   ts,
+  id;
+
+-- Their tracks.
+CREATE PERFETTO TABLE _molprof_operator_track AS
+SELECT
+  id,
+  upid,
+  tid
+FROM _molprof_thread_track AS track
+WHERE
+  EXISTS(SELECT 1 FROM _molprof_counted_operator AS operator WHERE operator.track_id = track.id)
+ORDER BY
   id;
