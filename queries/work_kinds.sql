@@ -15,7 +15,7 @@ INCLUDE PERFETTO MODULE molprof.kernel_classes;
 
 INCLUDE PERFETTO MODULE molprof.kernel_kinds;
 
-INCLUDE PERFETTO MODULE molprof.operation_totals;
+INCLUDE PERFETTO MODULE molprof.work_totals;
 
 INCLUDE PERFETTO MODULE molprof.step_placement;
 
@@ -94,7 +94,7 @@ WITH
       IFNULL(step_work.count, 0) AS step_count,
       IFNULL(step_work.time_ns, 0) AS step_time_ns
     FROM named
-    JOIN molprof_operation_total AS work
+    JOIN molprof_work_total AS work
       ON work.category = named.category AND work.name = named.name
     LEFT JOIN step_work
       ON step_work.category = named.category AND step_work.name = named.name
