@@ -145,7 +145,7 @@ class PartReader:
         if not complete:  # memory events are left out too where their category holds others
             events = [event for event in events if not is_memory(event)]
             phases = [event.ph for event in events]
-        part = Part(block.count, block.stacks, block.memory + len(block.events) - len(events))
+        part = Part(block.total, block.stacks, block.memory + len(block.events) - len(events))
         if not events:
             return part
         if not complete and any(event.ph != "X" and event.s not in (None, "t") for event in events):

@@ -51,7 +51,7 @@ _KEPT_WITH_ARGS = [*_KEPT, ("args", NeededArgs, msgspec.field(default_factory=la
 class Decoded(NamedTuple):
     """What a block holds."""
 
-    count: int  # of all events
+    total: int  # all events
     events: list[Any]  # those that are kept
     stacks: int  # Python stacks left out
     memory: int  # memory events left out
