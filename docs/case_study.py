@@ -11,11 +11,9 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import jinja2
 from questions import MODELS, QUESTIONS, Question
-from study import CPU, Study, prefixes, read_study, table
+from study import CPU, Study, prefixes, read_study, rendered, table
 
 from molprof.analysis.compare import compare
 from molprof.analysis.documents.comparison import comparison_document
@@ -97,7 +95,7 @@ def case_study(root: Path = ROOT, rehearsal: bool = False) -> str:
         paths = {f"images/{prefix}-{name}.png": caption for name, caption in PICTURES.items()}
         there = {path: caption for path, caption in paths.items() if (root / "docs" / path).exists()}
         machines.append(Machine(read_study(root, prefix, rehearsal), there))
-    return _rendered(
+    return rendered(
         root / "docs" / "case-study.md.jinja", study=study, run=study.run, time=time_text, number=number_text,
         percent=percent_text, prefix=CPU, machines=machines, questions=QUESTIONS,
         rehearsal=REHEARSAL if rehearsal and machines else None,
@@ -132,18 +130,11 @@ def trace_list(root: Path = ROOT, rehearsal: bool = False) -> str:
             f"molprof {where['molprof']}"
         )
         machines[machine, manifest["created"][:10]] = None
-    return _rendered(
+    return rendered(
         root / "traces" / "README.md.jinja", machines=list(machines),
         table=table(("trace", "size", "command"), body, "---"),
         rehearsal=REHEARSAL if rehearsal and prefixes(root) else None,
     )  # fmt: skip
-
-
-def _rendered(template: Path, **values: Any) -> str:
-    setting = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template.parent), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
-    )
-    return setting.get_template(template.name).render(**values)
 
 
 # Each page, from a copy of the project and whether runs that no GPU made may stand for those of a GPU.

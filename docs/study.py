@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
 from molprof.analysis.bench.summary import Measured, summed
 from molprof.analysis.compare import Comparison, compare, run_labels
 from molprof.analysis.compare.model import Difference, compared_rows
@@ -150,3 +152,11 @@ def table(head: Sequence[str], body: Sequence[Sequence[str]], last: str = "---:"
     """A table in Markdown, figures to the right; `last` is the rule under its last column."""
     rows = [head, ["---", *["---:"] * (len(head) - 2), last], *body]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def rendered(template: Path, **values: Any) -> str:
+    """A page from its template."""
+    setting = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template.parent), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
+    )
+    return setting.get_template(template.name).render(**values)

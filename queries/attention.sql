@@ -5,9 +5,11 @@
 --   FROM molprof_attention
 --   ORDER BY kind, time_ns DESC, name;
 
+INCLUDE PERFETTO MODULE molprof.host_totals;
+
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
 
-INCLUDE PERFETTO MODULE molprof.operation_totals;
+INCLUDE PERFETTO MODULE molprof.work_totals;
 
 -- Attention kernels and operators by name, longest total time first. Do not add up rows of kind operator: their times
 -- include the operators that they call.
@@ -33,13 +35,11 @@ SELECT
     (
       SELECT
         SUM(time_ns)
-      FROM molprof_operation_total
-      WHERE
-        category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+      FROM molprof_work_total
     ),
     0
   ) AS time_ratio
-FROM molprof_operation_total AS work
+FROM molprof_work_total AS work
 JOIN molprof_work_class AS class
   ON class.category = work.category AND class.name = work.name
 WHERE
@@ -53,7 +53,7 @@ SELECT
   count,
   time_ns,
   NULL AS time_ratio
-FROM molprof_operation_total
+FROM molprof_host_total
 WHERE
   category = 'cpu_op' AND LOWER(name) GLOB '*attention*'
 ORDER BY

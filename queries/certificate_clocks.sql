@@ -92,26 +92,30 @@ WHERE
 ORDER BY
   last.id;
 
--- Launches of each thread, where slices of a thread are on several tracks: those with numbers from 2^31 up are lanes.
+-- Tracks of which a thread has another: lanes.
+CREATE PERFETTO TABLE _molprof_lane_track AS
+SELECT DISTINCT
+  lane.id
+FROM _molprof_thread_track AS own
+JOIN _molprof_thread_track AS lane
+  ON lane.upid = own.upid AND lane.tid = own.tid AND lane.id > own.id;
+
+-- Launches of each thread, where some are on lanes.
 CREATE PERFETTO TABLE _molprof_thread_launch AS
 SELECT
   track.upid,
-  IIF(
-    track.tid >= 2147483648,
-    (SELECT EXTRACT_ARG(arg_set_id, 'args.molprof_tid') FROM slice WHERE slice.id = call.id),
-    track.tid
-  ) AS tid,
+  track.tid,
   call.correlation,
   call.ts
 FROM _molprof_call AS call
 CROSS JOIN _molprof_thread_track AS track
 WHERE
-  (SELECT COUNT() FROM _molprof_call WHERE track_id IN (SELECT id FROM _molprof_thread_track WHERE tid >= 2147483648)) > 0
+  (SELECT COUNT() FROM _molprof_call WHERE track_id IN (SELECT id FROM _molprof_lane_track)) > 0
   AND call.kind IS NOT NULL
   AND call.correlation IS NOT NULL
   AND track.id = call.track_id;
 
--- Launches of each thread, or of each track where a thread has one, in order of number.
+-- Launches of each thread in order of number; of each track where none is on a lane.
 CREATE PERFETTO TABLE _molprof_launch_order AS
 SELECT
   upid,
@@ -127,7 +131,7 @@ SELECT
   ts
 FROM _molprof_call
 WHERE
-  (SELECT COUNT() FROM _molprof_call WHERE track_id IN (SELECT id FROM _molprof_thread_track WHERE tid >= 2147483648)) = 0
+  (SELECT COUNT() FROM _molprof_call WHERE track_id IN (SELECT id FROM _molprof_lane_track)) = 0
   AND kind IS NOT NULL
   AND correlation IS NOT NULL
 ORDER BY

@@ -5,8 +5,6 @@
 --   FROM molprof_host_process
 --   ORDER BY pid;
 
-INCLUDE PERFETTO MODULE molprof.gpu_calls;
-
 -- Processes with operators or GPU calls, in order of their first event.
 CREATE PERFETTO TABLE molprof_host_process(
   -- The process.
@@ -40,7 +38,9 @@ WITH
       0 AS operators,
       COUNT() AS gpu_calls,
       MIN(ts) AS ts
-    FROM _molprof_call
+    FROM slice
+    WHERE
+      category IN ('cuda_runtime', 'cuda_driver')
     GROUP BY
       track_id
   )

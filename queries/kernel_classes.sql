@@ -8,7 +8,7 @@
 --   FROM molprof_class_summary
 --   ORDER BY time_ns DESC, class;
 
-INCLUDE PERFETTO MODULE molprof.operation_totals;
+INCLUDE PERFETTO MODULE molprof.work_totals;
 
 INCLUDE PERFETTO MODULE molprof.kernel_patterns;
 
@@ -27,7 +27,7 @@ WITH
     SELECT
       category,
       name
-    FROM molprof_operation_total
+    FROM molprof_work_total
     WHERE
       category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
   )
@@ -81,7 +81,7 @@ SELECT
   SUM(work.time_ns) AS time_ns,
   1.0 * SUM(work.time_ns) / NULLIF(SUM(SUM(work.time_ns)) OVER (), 0) AS time_ratio,
   COUNT(DISTINCT work.name) AS names
-FROM molprof_operation_total AS work
+FROM molprof_work_total AS work
 JOIN molprof_work_class AS class
   ON class.category = work.category AND class.name = work.name
 GROUP BY

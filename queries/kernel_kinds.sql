@@ -8,7 +8,7 @@
 --   FROM molprof_kernel_kind
 --   ORDER BY kind, name;
 
-INCLUDE PERFETTO MODULE molprof.operation_totals;
+INCLUDE PERFETTO MODULE molprof.work_totals;
 
 -- What names of a kind have in common.
 CREATE PERFETTO TABLE molprof_kind_pattern(
@@ -52,7 +52,7 @@ AS
 SELECT DISTINCT
   pattern.kind,
   work.name
-FROM molprof_operation_total AS work
+FROM molprof_work_total AS work
 JOIN molprof_kind_pattern AS pattern
   ON LOWER(work.name) GLOB pattern.pattern AND NOT LOWER(work.name) GLOB pattern.unless
 WHERE

@@ -9,7 +9,7 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
-INCLUDE PERFETTO MODULE molprof.operation_totals;
+INCLUDE PERFETTO MODULE molprof.work_totals;
 
 -- What each call started, in order of call.
 CREATE PERFETTO TABLE _molprof_started AS
@@ -142,14 +142,14 @@ AS
 WITH
   total AS (
     SELECT
-      IFNULL(SUM(count) FILTER (WHERE category != 'kernel' AND name GLOB '*Launch*Kernel*'), 0) AS launches,
-      IFNULL(SUM(count) FILTER (WHERE category != 'kernel' AND name GLOB '*GraphLaunch*'), 0) AS graph_launches,
-      IFNULL(SUM(count) FILTER (WHERE category = 'kernel'), 0) AS kernels,
-      IFNULL(SUM(time_ns) FILTER (WHERE category = 'kernel'), 0) AS time_ns,
-      COUNT() FILTER (WHERE category = 'kernel') AS names
-    FROM molprof_operation_total
+      (SELECT COUNT() FROM _molprof_call WHERE kind = 'launch') AS launches,
+      (SELECT COUNT() FROM _molprof_call WHERE kind = 'graph_launch') AS graph_launches,
+      IFNULL(SUM(count), 0) AS kernels,
+      IFNULL(SUM(time_ns), 0) AS time_ns,
+      COUNT() AS names
+    FROM molprof_work_total
     WHERE
-      category IN ('kernel', 'cuda_runtime', 'cuda_driver')
+      category = 'kernel'
   ),
   launch AS (
     SELECT

@@ -15,7 +15,7 @@ INCLUDE PERFETTO MODULE molprof.kernel_classes;
 
 INCLUDE PERFETTO MODULE molprof.kernel_kinds;
 
-INCLUDE PERFETTO MODULE molprof.operation_totals;
+INCLUDE PERFETTO MODULE molprof.work_totals;
 
 INCLUDE PERFETTO MODULE molprof.step_placement;
 
@@ -96,7 +96,7 @@ WITH
       IIF(steps.found, work.time_ns - IFNULL(other.time_ns, 0), 0) AS step_time_ns
     FROM (SELECT COUNT() > 0 AS found FROM molprof_call_step) AS steps
     CROSS JOIN named
-    JOIN molprof_operation_total AS work
+    JOIN molprof_work_total AS work
       ON work.category = named.category AND work.name = named.name
     LEFT JOIN other
       ON other.category = named.category AND other.name = named.name

@@ -11,9 +11,9 @@ from typing import Any
 from tiny import loaded
 
 from molprof.common.settings import CaptureSettings
-from molprof.profiler.capture.capture import capture_loaded
+from molprof.profiler.capture.capture import interleaved
 from molprof.profiler.capture.passes import Report
-from molprof.profiler.capture.run import CaptureResult
+from molprof.profiler.capture.run import CapturedRun, CaptureResult
 from molprof.profiler.capture.tracefile import OutputFile
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts, read_prompts
@@ -41,7 +41,14 @@ def captured(
 ) -> CaptureResult:
     """A capture of `model`, or else of the tiny llama, of `prompts`, or else of `inputs`."""
     trace = OutputFile(output, force=True, command=("molprof", "capture"))
-    return capture_loaded(asked, trace, model or loaded("llama"), prompts or inputs(output.parent), report)
+    return captured_to(trace, asked, prompts or inputs(output.parent), model or loaded("llama"), report)
+
+
+def captured_to(
+    trace: OutputFile, asked: CaptureSettings, prompts: Prompts, model: LoadedModel, report: Report
+) -> CaptureResult:
+    (result,) = interleaved([CapturedRun(asked, trace, model, prompts, report)])
+    return result
 
 
 def events(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from captures import captured, inputs, settings
+from captures import captured, captured_to, inputs, settings
 from tiny import loaded
 
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import RunError, TakenError, UsageError
 from molprof.profiler.capture import capture as capture_module
 from molprof.profiler.capture import run as run_module
-from molprof.profiler.capture.capture import capture, capture_loaded
+from molprof.profiler.capture.capture import capture
 from molprof.profiler.capture.passes import Progress
 from molprof.profiler.capture.tracefile import OutputFile
 
@@ -75,9 +75,8 @@ def test_a_trace_that_another_capture_wrote_meanwhile_stays(tmp_path: Path, chos
             (tmp_path / "out.json").write_text("theirs")
 
     output = OutputFile(tmp_path / "out.json", chosen=chosen)
-    run = functools.partial(
-        capture_loaded, settings(repeats=1, max_new_tokens=3), output, loaded("llama"), inputs(tmp_path), write
-    )
+    asked = settings(repeats=1, max_new_tokens=3)
+    run = functools.partial(captured_to, output, asked, inputs(tmp_path), loaded("llama"), write)
     if chosen:
         assert run().path == tmp_path / "out-2.json"
     else:

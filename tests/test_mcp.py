@@ -14,10 +14,11 @@ import anyio
 import pytest
 from tiny_trace import document, write
 
-from molprof.commands.mcp_worker import Worker
 from molprof.common.errors import EngineError
 
 mcp = pytest.importorskip("mcp")
+from molprof.commands.mcp_server import Reader  # noqa: E402
+
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 EXPECTED = json.loads(Path(CORPUS, "expected.json").read_text()) if CORPUS else {}
 DECODE, PIECEWISE = "mi300x_vllm_decode_graph.json.gz", "mi300x_vllm_piecewise_graph.json.gz"
@@ -135,14 +136,15 @@ def test_what_it_refuses_is_an_error_of_the_tool(tmp_path: Path) -> None:
 
 
 def test_a_query_without_end_is_ended_and_the_next_call_answered(tmp_path: Path) -> None:
-    worker = Worker("molprof.commands.mcp_tools:run", limit_s=1)
+    reader = Reader(limit_s=1)
     endless = "WITH RECURSIVE a(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM a) SELECT MAX(n) FROM a"
     path = str(write(tmp_path / "a.json", document()))
     with pytest.raises(EngineError, match="it took over 1 s"):
-        worker.call("query", trace=path, sql=endless, parameters={}, stacks=False, limit=1)
-    worker.limit_s = 300
-    assert worker.call("queries", name="launches")["name"] == "launches"
-    worker.close()
+        reader.call("query", trace=path, sql=endless, parameters={}, stacks=False, limit=1)
+    reader.served.limit_s = 300
+    assert reader.call("queries", name="launches")["name"] == "launches"
+    reader.served.kill()
+    reader.served.close()
 
 
 def test_a_missing_extra_is_one_line(tmp_path: Path) -> None:

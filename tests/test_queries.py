@@ -276,7 +276,7 @@ def test_top_and_small_operations(engine: Engine) -> None:
         ("sm90_xmma_gemm_bf16", "matmul", 1, 40_000, 40 / 72, 40_000.0)
     ]
     sql = "SELECT name, own_ns, time_ns FROM molprof_top_cpu_operation WHERE name GLOB 'aten::[la][id][nd]*'"
-    assert rows(engine, "top_operations", sql) == [
+    assert rows(engine, "cpu_operations", sql) == [
         ("aten::addmm", 10_000, 10_000),
         ("aten::linear", 10_000, 20_000),
     ]
@@ -293,6 +293,10 @@ def test_operation_totals_are_sums_by_category_and_name(engine: Engine) -> None:
             row[0] += 1
             row[1] += round(event["dur"] * 1000)
     assert len(expected) > 10
-    assert rows(engine, "operation_totals", "SELECT * FROM molprof_operation_total") == [
-        (*key, *expected[key]) for key in sorted(expected)
+    everything = [(*key, *expected[key]) for key in sorted(expected)]
+    assert rows(engine, "operation_totals", "SELECT * FROM molprof_operation_total") == everything
+    host = [row for row in everything if row[0] in ("cpu_op", "cuda_runtime", "cuda_driver")]
+    assert rows(engine, "host_totals", "SELECT * FROM molprof_host_total") == host
+    assert rows(engine, "work_totals", "SELECT * FROM molprof_work_total") == [
+        row for row in everything if row not in host
     ]

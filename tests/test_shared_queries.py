@@ -74,7 +74,7 @@ def test_each_process_answers_what_it_gets_to_first(loaded: Engine) -> None:
 
 
 def test_wrong_queries_fail_where_they_are_asked(loaded: Engine) -> None:
-    loaded.share([WRONG, COUNT])
+    loaded.share([WRONG, COUNT], NAMES)
     with pytest.raises(QueryError, match="no such column: missing"):
         loaded.query(WRONG)
     assert loaded.query(COUNT)["n"].tolist() == [3]
@@ -125,7 +125,7 @@ def test_no_copy_beside_threads_or_of_a_process_elsewhere(
         stop.set()
         thread.join()
     monkeypatch.setattr(loaded._transport, "is_embedded", False)
-    loaded.share([COUNT])
+    loaded.share([COUNT], NAMES)
     assert not copies
     assert loaded.query(COUNT)["n"].tolist() == [3]
 
@@ -169,7 +169,9 @@ def same_and_taken(path: Path, copies: list[Copy], monkeypatch: pytest.MonkeyPat
     asked: list[str] = []
     share = Engine.share
     monkeypatch.setattr(
-        Engine, "share", lambda self, queries: (asked.extend(queries), share(self, queries), here.clear())
+        Engine,
+        "share",
+        lambda self, queries, first: (asked.extend(queries), share(self, queries, first), here.clear()),
     )
     assert load_report(path, ReportOptions(processes=2)) == alone
     assert "INCLUDE PERFETTO MODULE molprof.idle_causes" in "".join(asked)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median_low
 from typing import Any
 
 from molprof.analysis.figures.sequence.repeats import Block, blocks
+from molprof.analysis.figures.sequence.shapes import shapes_text
 from molprof.analysis.origin.opened import Graph, Opened, Place, Work
 from molprof.analysis.origin.tree import class_name
 from molprof.common.document import Column, Row, Section, Table
@@ -185,12 +186,8 @@ def _classes(module: str | None) -> str | None:
 
 def _position_row(item: dict[str, Any]) -> Row:
     module = item["module"] if item["alike"] == 1 else _classes(item["module"])
+    sizes = None if item["shapes"] is None else shapes_text(item["shapes"])
     return (
-        item["position"], item["alike"], short_name(item["name"]), item["operator"], _sizes(item["shapes"]), module,
+        item["position"], item["alike"], short_name(item["name"]), item["operator"], sizes, module,
         item["source"], item["certainty"], item["p50_ns"],
     )  # fmt: skip
-
-
-def _sizes(shapes: Iterable[Sequence[int]] | None) -> str | None:
-    """Sizes of inputs, those without left out."""
-    return None if shapes is None else ", ".join("x".join(map(str, sizes)) for sizes in shapes if sizes)

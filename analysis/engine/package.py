@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from molprof.analysis.engine import Engine
-from molprof.queries import PACKAGE, included
+from molprof.queries import PACKAGE
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,6 @@ class Query:
     def text(self) -> str:
         """What the trace processor is asked."""
         return f"INCLUDE PERFETTO MODULE {PACKAGE}.{self.module};\n{self.sql}"
-
-    def uses(self, module: str) -> bool:
-        """Whether its SQL, or a module that it includes, includes `module`."""
-        return module in included(self.text)
 
 
 def query_rows(engine: Engine, query: Query) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:

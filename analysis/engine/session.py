@@ -14,6 +14,7 @@ from molprof.analysis.engine.columns import Columns, to_columns
 from molprof.analysis.engine.shared import answered
 from molprof.common.copied import can_copy
 from molprof.common.errors import EngineError, QueryError
+from molprof.queries import included
 
 # The engine copies a request that does not arrive in one piece.
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
@@ -119,10 +120,17 @@ class Engine:
         state = None if self._transport is None else self._transport.state()
         return None if state is None else self._sequence.to_bytes(SEQUENCE_BYTES, "little") + state
 
-    def share(self, queries: Sequence[str]) -> None:
-        """Answers `queries` now, if a copy of this process can help; `query` gives the same answers from then on."""
+    def share(self, queries: Sequence[str], first: str) -> None:
+        """Answers `queries` now, if a copy of this process can help; `query` gives the same answers from then on.
+
+        first: a query that makes what many of them need. A copy answers those that do without, at the same time.
+        Another copy, which then has these tables, shares the others.
+        """
         if self._transport is not None and self._transport.is_embedded and can_copy():
-            self._answers |= answered(self.query, queries)
+            made = included(first)
+            without = [query for query in queries if made.isdisjoint(included(query))]
+            self._answers |= answered(self.query, without, first=first)
+            self._answers |= answered(self.query, [query for query in queries if query not in without], made)
 
     def relay(self, requests: bytes) -> bytes:
         """The replies to a `TraceProcessorRpcStream` of another client, from any thread. Raises EngineError."""

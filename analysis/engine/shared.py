@@ -4,48 +4,91 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 
 from molprof.analysis.engine.columns import Columns
 from molprof.common.copied import Copy
 from molprof.common.errors import QueryError
+from molprof.queries import included
 
 
-def answered(answer: Callable[[str], Columns], queries: Sequence[str]) -> dict[str, Columns]:
-    """The answers to `queries`: this process takes them from the first on, a copy from the last on, until they meet.
+def answered(
+    answer: Callable[[str], Columns], queries: Sequence[str], made: frozenset[str] = frozenset(), first: str = ""
+) -> dict[str, Columns]:
+    """The answers to `queries`, by this process and a copy of it.
 
-    So queries that use the same tables should stand together. Those have no answer that are wrong, or that the copy
-    was asked when it was killed.
+    made: modules whose tables this process has. first: what this process is asked before, while the copy begins. Those
+    have no answer that are wrong, or that the copy was asked when it was killed.
     """
     answers: dict[str, Columns] = {}
-    # A query belongs to the process that locks its byte. The system frees the locks of a process that was killed.
-    claims = os.fdopen(os.memfd_create("molprof"), "w")
+    with _Claims(queries, made) as claims:
 
-    def claimed(place: int) -> bool:
-        try:
-            fcntl.lockf(claims, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
-        except OSError:
-            return False
-        return True
+        def serve(connection: Connection) -> None:
+            found: dict[str, Columns] = {}
+            for query in claims.take(_COPY):
+                with contextlib.suppress(Exception):  # whoever asks it in the other process gets the error
+                    found[query] = answer(query)
+            connection.send(found)  # all at once: a full pipe would stop this process
+            connection.recv()  # with the end of this process its claims would end
 
-    def serve(connection: Connection) -> None:
-        found: dict[str, Columns] = {}
-        for place in reversed(range(len(queries))):
-            if not claimed(place):
-                break
-            with contextlib.suppress(Exception):  # whoever asks it in the other process gets the error
-                found[queries[place]] = answer(queries[place])
-        connection.send(found)  # all at once: a full pipe would stop this process
-        connection.recv()  # with the end of this process its claims would end
-
-    with claims, contextlib.closing(Copy(serve)) as copy:
-        for place, query in enumerate(queries):
-            if not claimed(place):
-                break
-            with contextlib.suppress(QueryError):  # whoever asks it gets the error
-                answers[query] = answer(query)
-        with contextlib.suppress(EOFError, OSError):
-            answers |= copy.connection.recv()
+        with contextlib.closing(Copy(serve)) as copy:
+            for query in itertools.chain(filter(None, [first]), claims.take(_SELF)):
+                with contextlib.suppress(QueryError):  # whoever asks it gets the error
+                    answers[query] = answer(query)
+            with contextlib.suppress(EOFError, OSError):
+                answers |= copy.connection.recv()
     return answers
+
+
+_SELF, _COPY = 1, 2
+
+
+class _Claims:
+    """Which process answers which query. Each makes the tables of its own, so those that use the same go together."""
+
+    def __init__(self, queries: Sequence[str], made: frozenset[str]) -> None:
+        self._queries = queries
+        self._needed = [included(query) - made for query in queries]
+        # A query belongs to the process that locks its byte. The system frees the locks of a process that was killed.
+        # The byte itself is the number of the process.
+        self._file = os.memfd_create("molprof")
+        os.truncate(self._file, len(queries))
+
+    def __enter__(self) -> _Claims:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._file)
+
+    def take(self, own: int) -> Iterator[str]:
+        """The queries that the process `own` is to answer, until none is left.
+
+        Next is the one for which it lacks the fewest modules, less those that the other process lacks. Of equal ones,
+        the process takes the first and the copy the last.
+        """
+        while (place := self._next(own)) is not None:
+            yield self._queries[place]
+
+    def _next(self, own: int) -> int | None:
+        owners = os.pread(self._file, len(self._queries), 0)
+        here, there = (self._of(owners, number) for number in (own, _SELF + _COPY - own))
+
+        def rank(place: int) -> tuple[int, int, int]:
+            lacking = len(self._needed[place] - here)
+            return lacking - len(self._needed[place] - there), lacking, place if own == _SELF else -place
+
+        for place in sorted((place for place, owner in enumerate(owners) if owner != own), key=rank):
+            with contextlib.suppress(OSError):
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+                os.pwrite(self._file, bytes([own]), place)
+                return place
+        return None
+
+    def _of(self, owners: bytes, number: int) -> frozenset[str]:
+        """The modules that a process needed for what it took."""
+        return frozenset().union(
+            *(needed for needed, owner in zip(self._needed, owners, strict=True) if owner == number)
+        )

@@ -93,9 +93,8 @@ def run_checks(engine: Engine, run: Run, manifest: Manifest) -> tuple[Check, ...
     if run.of_molecules:
         checks.append(_check("kinds", junk, surplus, run.junk_tokens + run.filler_tokens))
     if (masked := run.masked) is not None and masked.own is not None:
-        counted = masked.free + masked.copy + masked.end + masked.idle
         text = "masked logits that molprof counted = that the processor counted"
-        checks.append(_check("masked_logits", text, counted, masked.own))
+        checks.append(_check("masked_logits", text, masked.total, masked.own))
     if bound["parts_ns"] is not None:
         text = "phase time = GPU busy + host syncs + launching, ns"
         checks.append(_check("phase_bound", text, bound["host_ns"], bound["parts_ns"]))

@@ -14,7 +14,6 @@ from molprof.analysis.figures.model import TraceFigures
 from molprof.analysis.figures.run_model import (
     BatchShapes,
     Marks,
-    MaskedFigures,
     RepeatFigures,
     Run,
     SequenceFigures,
@@ -145,14 +144,14 @@ def read_drift(engine: Engine, molecules: Sequence[MoleculeRun], form: TextForma
     return drift_figures([replace(block, cut=(block.sequence, block.block) in cut) for block in blocks], form)
 
 
-def _masked(counts: Sequence[MaskedLogits | None]) -> MaskedFigures | None:
+def _masked(counts: Sequence[MaskedLogits | None]) -> MaskedLogits | None:
     """Sums over molecules; None where one was not counted."""
     known = [count for count in counts if count is not None]
     if not known or len(known) < len(counts):
         return None
     sums = {name: sum(getattr(count, name) for count in known) for name in ("free", "copy", "end", "idle")}
     choices = sum(count.free_choices for count in known)
-    return MaskedFigures(**sums, free_choices=choices, own=_sum_if_all_known([count.own for count in known]))
+    return MaskedLogits(**sums, free_choices=choices, own=_sum_if_all_known([count.own for count in known]))
 
 
 def _middle_repeats(repeats: list[Repeat]) -> list[Repeat]:

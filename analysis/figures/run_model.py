@@ -9,6 +9,7 @@ from molprof.analysis.figures.drift.model import Disagreement, Drift
 from molprof.analysis.figures.step_times import StepTime
 from molprof.common.machine_records import Machine
 from molprof.common.manifest import Session
+from molprof.common.molecule_records import MaskedLogits
 
 _T = TypeVar("_T")
 
@@ -138,18 +139,6 @@ class RunTotal:
 
 
 @dataclass(frozen=True)
-class MaskedFigures:
-    """Logits set to -inf, summed over molecules, by where the row stood; `free_choices` left more than one token."""
-
-    free: int
-    copy: int
-    end: int
-    idle: int
-    free_choices: int
-    own: int | None  # what the processor counted itself; None where it does not
-
-
-@dataclass(frozen=True)
 class Setup:
     """What ran. `size` is of a preset with another size than its own; `weights` of a preset: trained or random."""
 
@@ -274,7 +263,9 @@ class Run:
     peak_memory_bytes: int | None = None  # in the timed passes; `peak_memory_of` says which memory that is
     peak_memory_of: str | None = None
     totals: dict[str, RunTotal] | None = None  # launches and kernels, else leaf_operators; None where steps lack parts
-    masked: MaskedFigures | None = None  # None without a processor, or where not every molecule was counted
+    masked: MaskedLogits | None = (
+        None  # summed over molecules; None without a processor, or where not every molecule was counted
+    )
     session: Session | None = None  # None: the capture had one run
     shapes: BatchShapes | None = None
     machine: Machine | None = None  # None: not recorded

@@ -115,7 +115,7 @@ TABLES = (
         "top_cpu_operations",
         "CPU operators by self time",
         "SELECT name, count, own_ns, time_ns FROM molprof_top_cpu_operation ORDER BY own_ns DESC, name LIMIT 30",
-        "top_operations",
+        "cpu_operations",
     ),
     TableQuery(
         "small_operations",

@@ -31,7 +31,7 @@ SELECT
 FROM ({work}) AS work
 JOIN molprof_work_class AS class ON class.category = work.category AND class.name = work.name
 """
-_ALL = Query("kernel_classes", _TOTAL.format(work="SELECT category, name, count, time_ns FROM molprof_operation_total"))
+_ALL = Query("kernel_classes", _TOTAL.format(work="SELECT category, name, count, time_ns FROM molprof_work_total"))
 _OF_STEPS = Query(
     "kernel_classes",
     _TOTAL.format(

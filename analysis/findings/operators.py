@@ -8,32 +8,34 @@ from dataclasses import dataclass
 import numpy as np
 
 from molprof.analysis.engine import Columns, Engine
+from molprof.analysis.engine.package import Query
 from molprof.analysis.figures.union import Union
 
-_INCLUDES = "INCLUDE PERFETTO MODULE molprof.placement;\nINCLUDE PERFETTO MODULE molprof.operation_totals;\n"
-# A thread of a process; a slice in a lane still belongs to its thread.
-_PLACE = "thread.upid || ' ' || COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid)"
+# A thread of a process; a slice in a lane, whose thread number is made up, still belongs to its thread.
+_PLACE = """(thread.upid << 33) + IIF(
+  thread.tid < 1 << 31, thread.tid, COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid)
+)"""
 _OPERATORS = f"""
-SELECT slice.ts, slice.ts + slice.dur AS ts_end, {_PLACE} AS place, slice.name, phase.phase, phase.id AS phase_id
-FROM slice
+SELECT slice.ts, slice.ts + slice.dur AS ts_end, {_PLACE} AS place, slice.name, phase.phase
+FROM ({{}}) AS named
+CROSS JOIN slice ON slice.id = named.id
 JOIN thread_track ON thread_track.id = slice.track_id
 JOIN thread USING (utid)
 LEFT JOIN molprof_call_phase AS inside ON inside.id = slice.id
 LEFT JOIN molprof_phase AS phase ON phase.id = inside.phase_id
-WHERE slice.category = 'cpu_op' AND slice.name IN (
-  SELECT name FROM molprof_operation_total WHERE category = 'cpu_op' AND (%s)
-)
 ORDER BY slice.ts, slice.dur DESC, slice.id
 """
-_LAUNCHED = f"""
-SELECT slice.ts, {_PLACE} AS place, COUNT() AS count, SUM(work.dur) AS gpu_ns
-FROM molprof_gpu_work_call AS link
-JOIN molprof_gpu_work AS work ON work.id = link.work_id
-JOIN slice ON slice.id = link.call_id
+_NAMED = "SELECT id FROM slice WHERE category = 'cpu_op' AND name GLOB '{}'"
+_LAUNCHED = Query(
+    "launches",
+    f"""
+SELECT slice.ts, {_PLACE} AS place, work.kernels + work.memory_operations AS count, work.gpu_ns
+FROM molprof_call_work AS work
+JOIN slice ON slice.id = work.call_id
 JOIN thread_track ON thread_track.id = slice.track_id
 JOIN thread USING (utid)
-GROUP BY slice.id
-"""
+""",
+)
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class Operators:
 
     starts: np.ndarray  # int64 (n,), ns
     ends: np.ndarray
-    places: np.ndarray  # object (n,)
-    names: np.ndarray
+    places: np.ndarray  # int64 (n,), a thread of a process each
+    names: np.ndarray  # object (n,)
     phases: np.ndarray  # None outside any
 
     def __len__(self) -> int:
@@ -68,7 +70,7 @@ class Operators:
 
     def launched(self, engine: Engine) -> tuple[int, int]:
         """Count of GPU work launched inside them, and the sum of its times, ns."""
-        calls: Columns = engine.query(_INCLUDES + _LAUNCHED)
+        calls: Columns = engine.query(_LAUNCHED.text)
         count = gpu_ns = 0
         for place, mine in self._threads().items():
             there = calls["place"] == place
@@ -80,15 +82,15 @@ class Operators:
             gpu_ns += int(calls["gpu_ns"][there][inside].sum())
         return count, gpu_ns
 
-    def _threads(self) -> dict[str, np.ndarray]:
+    def _threads(self) -> dict[int, np.ndarray]:
         return {place: self.places == place for place in dict.fromkeys(self.places.tolist())}
 
 
 def read_operators(engine: Engine, *patterns: str) -> Operators:
     """The operators whose names match one of the GLOB patterns."""
-    # Few names match, and the engine finds slices by name without looking at all.
-    condition = " OR ".join(f"name GLOB '{pattern}'" for pattern in patterns)
-    columns = engine.query(_INCLUDES + _OPERATORS % condition)
+    # The engine finds names by one pattern without looking at every slice.
+    found = " UNION ".join(_NAMED.format(pattern) for pattern in patterns)
+    columns = engine.query(Query("placement", _OPERATORS.format(found)).text)
     return Operators(
         columns["ts"].astype(np.int64),
         columns["ts_end"].astype(np.int64),

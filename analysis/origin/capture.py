@@ -6,15 +6,14 @@ While a stream is captured, launches, copies and sets become nodes of a graph, i
 from __future__ import annotations
 
 import os
-import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
+from molprof.analysis.figures.sequence.shapes import Shapes, input_shapes
 from molprof.analysis.origin.read import Frame, Origins, origins_of
 from molprof.analysis.reader.open import open_packaged
 
@@ -43,18 +42,6 @@ WHERE call.kind = 'launch' OR call.name GLOB '*Memcpy*' OR call.name GLOB '*Mems
 ORDER BY call.ts, call.id
 """,
 )
-_SIZES = Query(
-    "origin",
-    """
-SELECT slice.id, args.key, args.int_value
-FROM slice JOIN args USING (arg_set_id)
-WHERE slice.category = 'cpu_op' AND args.flat_key = 'args.Input Dims' AND args.int_value IS NOT NULL
-ORDER BY slice.id, args.id
-""",
-)
-_PLACES = re.compile(r"\[(\d+)\]")
-
-Shapes = tuple[tuple[int, ...], ...]  # of each input of an operator; () for one without sizes, such as a number
 
 
 class _Call(NamedTuple):
@@ -101,7 +88,7 @@ def read_segments(path: str | os.PathLike[str], *, native_path: str | None, part
     with open_packaged(path, native_path=native_path, stacks=True, all_args=True, partial=partial) as (engine, info):
         origins = origins_of(engine, info)
         calls = [_Call(*row) for row in query_rows(engine, _CALLS)[1]]
-        shapes = _shapes(engine)
+        shapes = input_shapes(engine)
     return _Maker(origins, shapes, calls).segments()
 
 
@@ -178,19 +165,3 @@ class _Maker:
 
     def _chain(self, call: _Call) -> list[Frame]:
         return self._origins.chain(call.frame_id)
-
-
-def _shapes(engine: Engine) -> dict[int, Shapes]:
-    """Sizes of the inputs of operators, by slice."""
-    sizes: defaultdict[int, dict[tuple[int, ...], int]] = defaultdict(dict)
-    for slice_id, key, size in query_rows(engine, _SIZES)[1]:
-        sizes[slice_id][tuple(map(int, _PLACES.findall(key)))] = size
-    return {slice_id: _nested(found) for slice_id, found in sizes.items()}
-
-
-def _nested(sizes: dict[tuple[int, ...], int]) -> Shapes:
-    """Inputs in order; of an input that is a list of tensors, their sizes one after the other."""
-    inputs: list[list[int]] = [[] for _ in range(max(place[0] for place in sizes) + 1)]
-    for place in sorted(sizes):
-        inputs[place[0]].append(sizes[place])
-    return tuple(map(tuple, inputs))

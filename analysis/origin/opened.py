@@ -15,7 +15,8 @@ import msgspec
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
-from molprof.analysis.origin.capture import Node, Segment, Shapes, read_segments
+from molprof.analysis.figures.sequence.shapes import Shapes
+from molprof.analysis.origin.capture import Node, Segment, read_segments
 from molprof.analysis.origin.match import LIKELY, Match, Pair, best
 from molprof.analysis.origin.read import Frame, Origins, origins_of, path_of
 from molprof.analysis.reader.open import open_packaged

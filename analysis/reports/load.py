@@ -25,7 +25,7 @@ from molprof.common.copied import can_copy
 from molprof.common.errors import MolprofError
 from molprof.common.memory import available_bytes, processors, resident_bytes
 from molprof.common.served import Copied, Served, answer
-from molprof.queries import PACKAGE, included, modules
+from molprof.queries import PACKAGE, modules
 
 # Events of a trace, Python stacks not counted. With fewer, a copy of the process costs more than it saves.
 LEAST_EVENTS = 40_000
@@ -92,17 +92,7 @@ def _ask_all(engine: Engine, info: TraceInfo) -> None:
     engine.register_package(PACKAGE, modules())
     has_run = info.manifest is not None
     asked = {query.text for query in (*figures.queries(has_run), *findings.queries(has_run))}
-    # While the process makes what many need, the copy answers what does without.
-    without = [text for text in asked if included(text).isdisjoint(included(_NEEDED_BY_MANY))]
-    engine.share([_NEEDED_BY_MANY, *sorted(without)])
-    engine.share(sorted(asked.difference(without), key=_group))
-
-
-def _group(query: str) -> tuple[bool, bool, str]:
-    """A key by which queries that use the slower ones of the other modules stand at one end or the other."""
-    used = included(query)
-    of_totals = "operation_totals" in used
-    return not of_totals, of_totals != ("devices" in used), query
+    engine.share(sorted(asked), _NEEDED_BY_MANY)
 
 
 def _key(path: str | os.PathLike[str], options: ReportOptions) -> str | None:

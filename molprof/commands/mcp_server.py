@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from itertools import islice
 from typing import Annotated, Any, Literal
 
+import msgspec
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
@@ -13,8 +15,8 @@ from pydantic import Field
 
 from molprof import __version__
 from molprof.commands.mcp_bounds import MOST_FILES, Folders, limited
-from molprof.commands.mcp_worker import Worker
 from molprof.common.errors import MolprofError
+from molprof.common.served import Served
 
 _INSTRUCTIONS = """\
 molprof says why text generation is slow, from traces of torch.profiler. Begin with `traces`, then `report` of one trace
@@ -40,11 +42,27 @@ By = Literal["module", "source", "operator", "kernel"]
 Depth = Annotated[int, Field(ge=1, le=100, description="Levels of the tree.")]
 
 
+class Reader:
+    """The process that reads traces, asked one call after the other. It is started again when it ends."""
+
+    def __init__(self, limit_s: float = 300.0) -> None:
+        self.served = Served("molprof.commands.mcp_tools:run", "ask for less", limit_s, alone=True)
+        self._lock = threading.Lock()
+
+    def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """Return what the tool answers. Raises what `Served.ask` raises."""
+        with self._lock:
+            answer: dict[str, Any] = msgspec.json.decode(
+                self.served.ask(msgspec.json.encode([tool, arguments]), "traces")
+            )
+        return answer
+
+
 def make_server(folders: Folders) -> MCPServer[Any]:
     """The server; its tools read files below the folders alone."""
     # Its own notes on stderr are of no use to the user of an assistant.
     server: MCPServer[Any] = MCPServer("molprof", instructions=_INSTRUCTIONS, version=__version__, log_level="CRITICAL")
-    worker = Worker("molprof.commands.mcp_tools:run")
+    reader = Reader()
 
     def traces(limit: Limit = 200) -> dict[str, Any]:
         """List the traces that can be read, with their sizes."""
@@ -57,19 +75,19 @@ def make_server(folders: Folders) -> MCPServer[Any]:
 
     def report(trace: Trace, select: Select = "", limit: Limit = 100) -> dict[str, Any]:
         """Report a trace: launches, kernels, GPU time, steps, tokens, findings with fixes, and its certificate."""
-        return _told(lambda: worker.call("report", trace=_place(folders, trace), select=select, limit=limit))
+        return _told(lambda: reader.call("report", trace=_place(folders, trace), select=select, limit=limit))
 
     def compare(traces: Traces, select: Select = "", limit: Limit = 30) -> dict[str, Any]:
         """Compare traces with the first: figures that differ, the parts of the difference in time, and its causes."""
         return _told(
-            lambda: worker.call(
+            lambda: reader.call(
                 "compare", traces=[_place(folders, trace) for trace in traces], select=select, limit=limit
             )
         )
 
     def queries(name: Name = "") -> dict[str, Any]:
         """List the SQL modules, or show what one offers: tables, columns, units, an example."""
-        return _told(lambda: worker.call("queries", name=name))
+        return _told(lambda: reader.call("queries", name=name))
 
     def query(
         trace: Trace, sql: Sql, parameters: Parameters = None, stacks: Stacks = False, limit: Limit = 100
@@ -77,7 +95,7 @@ def make_server(folders: Folders) -> MCPServer[Any]:
         """Run SQL over a trace. Only SELECT is allowed; the tables of `queries` need no INCLUDE."""
         given = parameters or {}
         return _told(
-            lambda: worker.call(
+            lambda: reader.call(
                 "query", trace=_place(folders, trace), sql=sql, parameters=given, stacks=stacks, limit=limit
             )
         )
@@ -85,7 +103,7 @@ def make_server(folders: Folders) -> MCPServer[Any]:
     def origin(trace: Trace, by: By = "module", depth: Depth = 4, limit: Limit = 30) -> dict[str, Any]:
         """Show where GPU work comes from, as a tree (amounts inclusive, equal layers in one row), and who launches,
         copies and waits for the GPU."""
-        return _told(lambda: worker.call("origin", trace=_place(folders, trace), by=by, depth=depth, limit=limit))
+        return _told(lambda: reader.call("origin", trace=_place(folders, trace), by=by, depth=depth, limit=limit))
 
     for tool in (traces, report, compare, queries, query, origin):
         server.add_tool(tool, annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False))

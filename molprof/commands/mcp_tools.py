@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import select
+import threading
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from molprof.analysis.engine import NATIVE_PATH_VARIABLE
 from molprof.analysis.figures import Report
@@ -17,8 +22,8 @@ from molprof.analysis.figures.model import Finding, plain
 from molprof.analysis.origin.places import Place
 from molprof.analysis.origin.tree import Tree
 from molprof.commands.mcp_bounds import bounded, limited
-from molprof.commands.mcp_worker import serve
-from molprof.common.errors import UsageError
+from molprof.common.errors import EngineError, MolprofError, UsageError
+from molprof.common.served import answer
 
 _OPERATIONS = "SELECT name, count, time_ns, bytes FROM molprof_memory_operation ORDER BY name"
 _DEVICES = "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device ORDER BY device"
@@ -30,10 +35,30 @@ _MOST_PLACES = 10
 
 
 def run() -> None:
-    """In the worker's process: answer calls."""
+    """In the process that reads traces: answer calls, each the name of a tool and its arguments."""
     # A native trace processor can open files; the embedded one has none.
     os.environ.pop(NATIVE_PATH_VARIABLE, None)
-    serve(lambda tool, arguments: bounded(_TOOLS[tool](**arguments)))
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    answer(_answered)
+
+
+def _end_with_input() -> None:
+    """Ends the process, whatever it does, when the server is gone."""
+    end = select.poll()
+    end.register(0, 0)  # the end of a pipe is told without being asked for
+    end.poll()
+    os._exit(0)
+
+
+def _answered(request: bytes) -> bytes:
+    tool, arguments = msgspec.json.decode(request)
+    try:
+        return bounded(_TOOLS[tool](**arguments))
+    except MolprofError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        raise EngineError(f"this is a bug in molprof: {error!r}") from error
 
 
 def _report(trace: str, select: str, limit: int) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import IO
@@ -25,11 +27,16 @@ class Served:
     """A process that answers requests with `target` (`module:function`, which calls `answer`), one at a time.
 
     It starts with the first request, ends with the thread that made it, and is replaced if it fails.
+
+    Args:
+        hint: what to do should the process fail.
+        limit_s: time for a request, after which the process has failed.
+        alone: it is of a session of its own, outlives the thread, and its errors go where this process's go. `target`
+            has to end with its input.
     """
 
-    def __init__(self, target: str, hint: str) -> None:
-        """`hint` says what to do should the process fail."""
-        self._target, self._hint = target, hint
+    def __init__(self, target: str, hint: str, limit_s: float | None = None, alone: bool = False) -> None:
+        self._target, self._hint, self.limit_s, self._alone = target, hint, limit_s, alone
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -38,16 +45,21 @@ class Served:
 
         Raises the MolprofError that `target` raised, or EngineError if the process ended instead.
         """
+        if self._process is not None and self._process.poll() is not None:  # killed while it had nothing to do
+            self._process.communicate()
+            self._process = None
         process = self._process = self._process or self._started()
         assert process.stdin is not None
         assert process.stdout is not None
         reply, size = b"", 0
-        with contextlib.suppress(BrokenPipeError):
+        with self._limited(process) as late, contextlib.suppress(BrokenPipeError):
             _write(process.stdin, request)
             reply, size = _read(process.stdout)
         if not reply or len(reply) < size:
             self._process = None
             reason = self._reason(process, f"its answer was cut off after {len(reply)} of {size} bytes")
+            if late.is_set():
+                reason = f"it took over {self.limit_s:g} s"
             raise errors.EngineError(f"the process that read {subject} failed: {reason}", self._hint)
         return _result(reply)
 
@@ -64,8 +76,27 @@ class Served:
 
     def _started(self) -> subprocess.Popen[bytes]:
         self._errors.truncate(0)
-        line = call_line(self._target)
-        return subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
+        line, errors = call_line(self._target, bound=not self._alone), None if self._alone else self._errors
+        pipe = subprocess.PIPE
+        return subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=self._alone)
+
+    @contextlib.contextmanager
+    def _limited(self, process: subprocess.Popen[bytes]) -> Iterator[threading.Event]:
+        """Kills the process if the block takes longer than the limit; the event tells."""
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        timer = None if self.limit_s is None else threading.Timer(self.limit_s, end)
+        if timer is not None:
+            timer.start()
+        try:
+            yield late
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def _reason(self, process: subprocess.Popen[bytes], cut: str) -> str:
         """Why it failed; `cut` says it of one that ended well."""
@@ -119,7 +150,8 @@ def ask(target: str, request: bytes, subject: str, hint: str) -> bytes:
 def answer(make: Callable[[bytes], bytes]) -> None:
     """In the other process: answer each request on standard input on standard output."""
     # Not sys.stdout: with PYTHONUNBUFFERED, Python drops what a write did not take.
-    with open(sys.stdout.fileno(), "wb", closefd=False) as output:
+    with open(os.dup(1), "wb") as output:
+        os.dup2(2, 1)  # what a library prints is no reply
         while request := _read(sys.stdin.buffer)[0]:
             _write(output, _reply(make, request))
 

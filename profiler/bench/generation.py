@@ -10,7 +10,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,8 +27,8 @@ from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.device import Peak, set_arithmetic
 from molprof.profiler.models.load import load
-from molprof.profiler.molecules.prompts import Prompt, read_prompts, read_texts
-from molprof.profiler.processors import make_processor
+from molprof.profiler.molecules.prompts import Prompt, read_inputs
+from molprof.profiler.processors import processor_of
 
 _DIGEST_LETTERS = 12
 
@@ -46,16 +45,8 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
     loaded = load(case)
     load_ns = time.perf_counter_ns() - began
     try:
-        processor = (
-            None if case.processor is None else make_processor(case.processor, loaded.target, case.processor_args)
-        )
-        if case.prompts is not None:
-            found = read_texts(Path(case.prompts), case.count)
-        else:
-            smiles = None if case.smiles is None else Path(case.smiles)
-            found = read_prompts(smiles, case.count, form=case.text_format)
-        runner = Runner(loaded, processor, case)
-        plans = runner.plan(filled(found.prompts, case.count))
+        runner = Runner(loaded, processor_of(case, loaded.target), case)
+        plans = runner.plan(filled(read_inputs(case).prompts, case.count))
     except UsageError as problem:
         raise UnsupportedError(str(problem), problem.hint) from problem
     cache = CacheSize()

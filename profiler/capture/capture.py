@@ -27,7 +27,7 @@ from molprof.profiler.machine import Watch
 from molprof.profiler.models.architecture import check_preset
 from molprof.profiler.models.device import capability, on_gpu, resolve_device, set_arithmetic
 from molprof.profiler.models.load import LoadedModel, load
-from molprof.profiler.molecules.prompts import Prompts, read_inputs
+from molprof.profiler.molecules.prompts import read_inputs
 from molprof.profiler.processors import PROCESSORS, check_processor
 
 Asked = tuple[CaptureSettings, OutputFile]
@@ -82,18 +82,6 @@ def capture_together(
 
 def _key(settings: CaptureSettings, names: Sequence[str]) -> tuple[object, ...]:
     return tuple(getattr(settings, name) for name in names)
-
-
-def capture_loaded(
-    settings: CaptureSettings,
-    output: OutputFile,
-    loaded: LoadedModel,
-    prompts: Prompts,
-    report: Report = lambda progress: None,
-) -> CaptureResult:
-    """`capture` of a loaded model and prompts."""
-    (result,) = interleaved([CapturedRun(settings, output, loaded, prompts, report)])
-    return result
 
 
 def interleaved(runs: Sequence[CapturedRun], seed: int | None = None) -> Iterator[CaptureResult]:

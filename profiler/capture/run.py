@@ -31,7 +31,7 @@ from molprof.profiler.machine import Watch
 from molprof.profiler.models.device import Peak
 from molprof.profiler.models.load import LoadedModel
 from molprof.profiler.molecules.prompts import Prompts
-from molprof.profiler.processors import make_processor
+from molprof.profiler.processors import processor_of
 from molprof.profiler.processors.checked import UserProcessor
 
 
@@ -65,12 +65,7 @@ class CapturedRun:
         report: Report = lambda progress: None,
         name: str = "",
     ) -> None:
-        processor = (
-            None
-            if settings.processor is None
-            else make_processor(settings.processor, loaded.target, settings.processor_args)
-        )
-        runner = Runner(loaded, processor, settings)
+        runner = Runner(loaded, processor_of(settings, loaded.target), settings)
         plans = runner.plan(prompts.prompts)
         if settings.window is not None:
             check_window(settings.window, plans[0].max_new_tokens)  # before the passes, as far as the bound tells

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from molprof.common.errors import UsageError
-from molprof.common.settings import AUTO, LP_PROCESSOR
+from molprof.common.settings import AUTO, LP_PROCESSOR, CaptureSettings
 
 if TYPE_CHECKING:
     from molprof.profiler.models.target import Target
@@ -58,6 +58,12 @@ def make_processor(name: str, target: Target, given: Sequence[str] = ()) -> Proc
         raise
     except RAISED as problem:
         raise UsageError(f"{name} cannot make a processor: {told(problem, name)}", hint=_CONTRACT) from problem
+
+
+def processor_of(settings: CaptureSettings, target: Target) -> Processor | None:
+    """The processor that is asked for; None without one. Raises what `make_processor` raises."""
+    name = settings.processor
+    return None if name is None else make_processor(name, target, settings.processor_args)
 
 
 def find_factory(name: str) -> Factory:

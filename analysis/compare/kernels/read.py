@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row, query_rows
+from molprof.analysis.figures.sequence.shapes import input_shapes, shapes_text
 from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.open import open_packaged
 from molprof.common.errors import TraceError
@@ -29,15 +30,6 @@ SELECT step.id, step.ts, step.dur, step.kind, step.name, typical.id IS NOT NULL 
 FROM molprof_any_step AS step
 LEFT JOIN molprof_typical_step AS typical USING (id)
 ORDER BY step.ts, step.id
-""",
-)
-_SIZES = Query(
-    "work_sequence",
-    """
-SELECT slice.id, args.key, args.int_value
-FROM slice JOIN args USING (arg_set_id)
-WHERE slice.category = 'cpu_op' AND args.flat_key = 'args.Input Dims' AND args.int_value IS NOT NULL
-ORDER BY slice.id, args.id
 """,
 )
 # Sizes of inputs, which take several times as long to read, are read from files up to this.
@@ -111,19 +103,10 @@ def read_recorded(
 
 
 def _recorded(engine: Engine, info: TraceInfo) -> Recorded:
-    shapes = _shapes(engine)
+    shapes = {operator: shapes_text(sizes) for operator, sizes in input_shapes(engine).items()}
     found = (Row(*row) for row in query_rows(engine, _ITEMS)[1])
     rows = tuple(row._replace(shape=shapes.get(row.operator_id)) for row in found)
     span = query_row(engine, _SPAN)
     return Recorded(
         info, rows, tuple(Step(*row) for row in query_rows(engine, _STEPS)[1]), (span["span_ns"], span["busy_ns"])
     )
-
-
-def _shapes(engine: Engine) -> dict[int, str]:
-    """Sizes of the inputs of operators, such as `16x559x1024, 1024x1024`, by slice."""
-    found: dict[int, dict[str, list[str]]] = {}
-    for slice_id, key, size in query_rows(engine, _SIZES)[1]:
-        number = key.split("[")[1]
-        found.setdefault(slice_id, {}).setdefault(number, []).append(str(size))
-    return {slice_id: ", ".join("x".join(sizes) for sizes in inputs.values()) for slice_id, inputs in found.items()}
