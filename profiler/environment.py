@@ -87,14 +87,14 @@ def driver_version() -> str | None:
     module = Path("/proc/driver/nvidia/version")
     if module.is_file() and (match := re.search(r"\s(\d{3,}\.\d+(?:\.\d+)?)\s", module.read_text())):
         return match.group(1)
-    return next(iter(nvidia_smi("gpu=driver_version") or ()), None)
+    return next(iter(nvidia_smi("driver_version") or ()), None)
 
 
-def nvidia_smi(query: str) -> list[str] | None:
-    """Return what the driver answers to `gpu=FIELDS`, a line per GPU, or another query; None if it does not answer."""
-    line = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader"]
+def nvidia_smi(fields: str, of: str = "gpu") -> list[str] | None:
+    """Return fields of each of the machine's GPUs, or `of` all "compute-apps"; None if nvidia-smi does not tell."""
+    query = ["nvidia-smi", f"--query-{of}={fields}", "--format=csv,noheader"]
     try:
-        out = subprocess.run(line, capture_output=True, text=True, timeout=20, check=True).stdout
+        out = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
     return [line.strip() for line in out.splitlines() if line.strip()]

@@ -113,12 +113,12 @@ def _gpu(device: torch.device) -> dict[str, Any]:
 
     own = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
     found: dict[str, Any] = {}
-    rows = [line.split(", ") for line in nvidia_smi("gpu=uuid,clocks.sm,clocks_event_reasons.active") or ()]
+    rows = [line.split(", ") for line in nvidia_smi("uuid,clocks.sm,clocks_event_reasons.active") or ()]
     for row in rows:
         if len(row) == 3 and (row[0].endswith(own) if own else len(rows) == 1):
             found = {"gpu_mhz": _leading_number(row[1]), "gpu_slowed": slowed(row[2])}
-    others = _processes(own)
-    return found if others is None else {**found, "gpu_others": others}
+    users = nvidia_smi("gpu_uuid,pid", of="compute-apps")
+    return found if users is None else {**found, "gpu_others": other_processes(users, own)}
 
 
 def slowed(mask: str) -> list[str]:
@@ -137,11 +137,8 @@ def _leading_number(text: str) -> float | None:
         return None
 
 
-def _processes(own: str) -> int | None:
-    """How many other processes compute on the GPU; None if the driver does not tell."""
-    if (lines := nvidia_smi("compute-apps=gpu_uuid,pid")) is None:
-        return None
-    rows = [line.split(", ") for line in lines]
-    pids = {row[1] for row in rows if len(row) == 2 and row[0].endswith(own)}
+def other_processes(users: list[str], own: str) -> int:
+    """How many other processes compute on the GPU `own`, from rows of a GPU and a process."""
+    pids = {row[1] for row in (line.split(", ") for line in users) if len(row) == 2 and row[0].endswith(own)}
     # In a container the driver may show the numbers that processes have outside: then one of them is this process.
     return len(pids - {str(os.getpid())}) if str(os.getpid()) in pids else max(0, len(pids) - 1)

@@ -7,12 +7,27 @@
 --   ORDER BY time_ns DESC, name
 --   LIMIT 20;
 
--- Tracks with process and thread number: few rows, where a join of the engine's own tables is slow.
+-- Tracks with process and thread number: few rows, where a join of the engine's own tables is slow. A lane has the
+-- number of the thread that its slices belong to, which all of them hold.
 CREATE PERFETTO TABLE _molprof_thread_track AS
 SELECT
   thread_track.id,
   thread.upid,
-  thread.tid
+  COALESCE(
+    IIF(
+      thread.name GLOB '* (lane *)',
+      (
+        SELECT
+          EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid')
+        FROM slice
+        WHERE
+          slice.track_id = thread_track.id
+        LIMIT 1
+      ),
+      NULL
+    ),
+    thread.tid
+  ) AS tid
 FROM thread_track
 JOIN thread
   USING (utid)
@@ -40,13 +55,11 @@ SELECT
   slice.ts,
   slice.dur,
   slice.name,
-  thread.upid,
-  COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid) AS tid
+  track.upid,
+  track.tid
 FROM slice
-JOIN thread_track
-  ON slice.track_id = thread_track.id
-JOIN thread
-  USING (utid)
+JOIN _molprof_thread_track AS track
+  ON track.id = slice.track_id
 WHERE
   slice.category = 'user_annotation'
 ORDER BY

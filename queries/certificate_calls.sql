@@ -65,12 +65,7 @@ SELECT
   call.correlation,
   call.rank,
   track.upid,
-  -- Threads of lanes have numbers from 2^31 up.
-  IIF(
-    track.tid >= 2147483648,
-    (SELECT EXTRACT_ARG(arg_set_id, 'args.molprof_tid') FROM slice WHERE slice.id = call.id),
-    track.tid
-  ) AS tid
+  track.tid
 FROM call
 CROSS JOIN _molprof_thread_track AS track
   ON track.id = call.track_id

@@ -88,11 +88,7 @@ ORDER BY
 CREATE PERFETTO TABLE _molprof_thread_launch AS
 SELECT
   track.upid,
-  IIF(
-    track.tid >= 2147483648,
-    (SELECT EXTRACT_ARG(arg_set_id, 'args.molprof_tid') FROM slice WHERE slice.id = call.id),
-    track.tid
-  ) AS tid,
+  track.tid,
   call.correlation,
   call.ts
 FROM _molprof_call AS call

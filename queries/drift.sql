@@ -74,25 +74,32 @@ WITH
   -- A block's text may begin in the token that opens the block and end in the one that closes it.
   neighbour AS (
     SELECT
-      sequence,
-      block,
-      position,
-      kind,
-      text,
-      kind IN ('junk', 'filler') AS surplus,
-      LAG(text, 1, '') OVER (PARTITION BY sequence ORDER BY position) AS before,
-      LEAD(text, 1, '') OVER (PARTITION BY sequence ORDER BY position) AS after,
-      LAG(block, 1, -1) OVER (PARTITION BY sequence ORDER BY position) AS block_before,
-      LEAD(block, 1, -1) OVER (PARTITION BY sequence ORDER BY position) AS block_after,
-      LAG(kind, 1, '') OVER (PARTITION BY sequence ORDER BY position) IN ('junk', 'filler') AS surplus_before,
-      LEAD(kind, 1, '') OVER (PARTITION BY sequence ORDER BY position) IN ('junk', 'filler') AS surplus_after,
+      token.sequence,
+      token.block,
+      token.position,
+      token.kind,
+      token.text,
+      token.kind IN ('junk', 'filler') AS surplus,
+      IIF(last.sequence IS NULL, '', last.text) AS before,
+      IIF(next.sequence IS NULL, '', next.text) AS after,
+      IIF(last.sequence IS NULL, -1, last.block) AS block_before,
+      IIF(next.sequence IS NULL, -1, next.block) AS block_after,
+      IIF(last.sequence IS NULL, 0, last.kind IN ('junk', 'filler')) AS surplus_before,
+      IIF(next.sequence IS NULL, 0, next.kind IN ('junk', 'filler')) AS surplus_after,
       -- A block ends at the first character of what closes it or opens another: no coordinate contains them.
       SUBSTR(block_open, 1, 1) AS first,
       SUBSTR(block_open, -1) AS last,
       SUBSTR(block_close, 1, 1) AS end
-    FROM molprof_token
-    JOIN molprof_sequence
+    FROM molprof_sequence AS sequence
+    JOIN molprof_token AS token
       USING (sequence)
+    -- Rows of tokens are numbered in order of sequence and position.
+    LEFT JOIN molprof_token AS last
+      ON last._auto_id = token._auto_id - 1 AND last.sequence = token.sequence
+    LEFT JOIN molprof_token AS next
+      ON next._auto_id = token._auto_id + 1 AND next.sequence = token.sequence
+    WHERE
+      token.block >= 0
   ),
   -- Ordered here, because GROUP_CONCAT joins in the order of its input.
   token AS (
@@ -115,8 +122,6 @@ WITH
       IIF(surplus AND NOT (surplus_before AND block_before = block), '|', '') AS bar_before,
       IIF(surplus AND NOT (surplus_after AND block_after = block), '|', '') AS bar_after
     FROM neighbour
-    WHERE
-      block >= 0
     ORDER BY
       sequence,
       position

@@ -42,6 +42,32 @@ CREATE PERFETTO TABLE molprof_phase_work(
 )
 AS
 WITH
+  -- Leaf operators of each phase: the engine counts those between two times on a track without reading them.
+  counted AS MATERIALIZED (
+    SELECT
+      lane.id AS phase_id,
+      COUNT() AS leaf_operators
+    FROM _molprof_phase_lane AS lane
+    CROSS JOIN _molprof_operator_track AS track
+    CROSS JOIN _molprof_counted_operator AS leaf
+    WHERE
+      track.upid = lane.upid
+      AND track.tid = lane.tid
+      AND leaf.track_id = track.id
+      AND leaf.ts >= lane.ts
+      AND leaf.ts < lane.ts_end
+    GROUP BY
+      lane.id
+  ),
+  -- All of them, also of a foreign trace with GPU calls.
+  leaf AS MATERIALIZED (
+    SELECT
+      IIF(
+        EXISTS(SELECT 1 FROM _molprof_counted_operator),
+        (SELECT COUNT() FROM _molprof_counted_operator),
+        (SELECT COUNT() FROM molprof_leaf_operator)
+      ) - (SELECT IFNULL(SUM(leaf_operators), 0) FROM counted) AS outside
+  ),
   fact AS (
     SELECT
       place.phase_id,
@@ -59,15 +85,13 @@ WITH
     SELECT NULL, 0, 0, kernels, gpu_ns, 0, 0, 0
     FROM molprof_work_without_call
     UNION ALL
-    SELECT place.phase_id, 0, 0, 0, 0, 0, 0, 1
-    FROM _molprof_counted_operator AS leaf
-    LEFT JOIN molprof_call_phase AS place
-      ON place.id = leaf.id
+    SELECT phase_id, 0, 0, 0, 0, 0, 0, leaf_operators
+    FROM counted
     UNION ALL
-    -- Those of a foreign trace with GPU calls.
-    SELECT NULL, 0, 0, 0, 0, 0, 0, 1
-    FROM (SELECT 1 WHERE NOT EXISTS(SELECT 1 FROM _molprof_counted_operator))
-    CROSS JOIN molprof_leaf_operator
+    SELECT NULL, 0, 0, 0, 0, 0, 0, outside
+    FROM leaf
+    WHERE
+      outside > 0
     UNION ALL
     -- A phase that did nothing has a row too.
     SELECT id, 0, 0, 0, 0, 0, 0, 0

@@ -53,17 +53,17 @@ AS
 SELECT
   slice.id,
   lane.id AS phase_id
--- In this order, the engine searches the slices of each phase.
+-- In this order, the engine searches the slices of each phase on the tracks of its thread.
 FROM _molprof_phase_lane AS lane
-CROSS JOIN slice
 CROSS JOIN _molprof_thread_track AS track
+CROSS JOIN slice
 WHERE
-  slice.ts >= lane.ts
+  track.upid = lane.upid
+  AND track.tid = lane.tid
+  AND slice.track_id = track.id
+  AND slice.ts >= lane.ts
   AND slice.ts < lane.ts_end
   AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
-  AND track.id = slice.track_id
-  AND track.upid = lane.upid
-  AND COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), track.tid) = lane.tid
 ORDER BY
   slice.id;
 

@@ -93,18 +93,18 @@ WITH
       (SELECT IFNULL(SUM(dur), 0) FROM _molprof_work) - (SELECT IFNULL(SUM(gpu_ns), 0) FROM called),
       (SELECT COUNT() FROM molprof_host_sync) - (SELECT IFNULL(SUM(syncs), 0) FROM waited),
       (SELECT IFNULL(SUM(dur), 0) FROM molprof_host_sync) - (SELECT IFNULL(SUM(sync_ns), 0) FROM waited),
-      0
+      (SELECT COUNT() FROM _molprof_counted_operator) - (SELECT COUNT() FROM molprof_call_step)
     WHERE
       -- A trace without steps has no rows, so nothing is added up.
       (SELECT COUNT() FROM molprof_any_step) > 0
     UNION ALL
-    SELECT place.step_id, 0, 0, 0, 0, 0, 0, 1
-    FROM recorded
-    CROSS JOIN _molprof_counted_operator AS leaf
-    LEFT JOIN molprof_call_step AS place
-      ON place.id = leaf.id
+    -- Without calls, steps hold leaf operators alone.
+    SELECT step_id, 0, 0, 0, 0, 0, 0, COUNT()
+    FROM molprof_call_step
     WHERE
-      NOT recorded.gpu AND (SELECT COUNT() FROM molprof_any_step) > 0
+      NOT EXISTS(SELECT 1 FROM _molprof_call)
+    GROUP BY
+      step_id
     UNION ALL
     -- A step that did nothing has a row too.
     SELECT id, 0, 0, 0, 0, 0, 0, 0

@@ -74,28 +74,20 @@ WHERE
   AND call.ts < lane.ts_end
   AND track.id = call.track_id
   AND track.upid = lane.upid
-  AND (
-    lane.tid IS NULL
-    OR lane.tid = COALESCE(
-      (SELECT EXTRACT_ARG(arg_set_id, 'args.molprof_tid') FROM slice WHERE slice.id = call.id),
-      track.tid
-    )
-  )
+  AND (lane.tid IS NULL OR lane.tid = track.tid)
 UNION ALL
 SELECT
   operator.id,
   lane.id AS step_id
 FROM _molprof_step_lane AS lane
+CROSS JOIN _molprof_operator_track AS track
 CROSS JOIN _molprof_counted_operator AS operator
-CROSS JOIN slice
-CROSS JOIN _molprof_thread_track AS track
 WHERE
   NOT EXISTS(SELECT 1 FROM _molprof_call)
+  AND track.upid = lane.upid
+  AND (lane.tid IS NULL OR lane.tid = track.tid)
+  AND operator.track_id = track.id
   AND operator.ts >= lane.ts
   AND operator.ts < lane.ts_end
-  AND slice.id = operator.id
-  AND track.id = slice.track_id
-  AND track.upid = lane.upid
-  AND (lane.tid IS NULL OR lane.tid = COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), track.tid))
 ORDER BY
   1;

@@ -204,6 +204,33 @@ def test_steps_of_a_captured_run(captured: Rows) -> None:
     ]
 
 
+def test_counted_operators_are_the_leaf_operators(tmp_path: Path) -> None:
+    events = [
+        slice_("cpu_op", "aten::add", 0, 10),
+        slice_("user_annotation", "range", 1, 5),
+        slice_("user_annotation", "inner range", 2, 3),
+        slice_("cpu_op", "aten::mul", 3, 1),
+        slice_("cpu_op", "aten::linear", 20, 10),
+        slice_("cpu_op", "aten::mm", 20, 10),
+        slice_("cpu_op", "moved to a lane", 25, 10),
+        slice_("user_annotation", "range", 26, 2),
+        slice_("cpu_op", "aten::empty", 40, 0),
+        {"ph": "B", "cat": "cpu_op", "name": "without an end", "pid": 100, "tid": 100, "ts": 50},
+        slice_("cpu_op", "aten::copy_", 51, 1),
+    ]
+    with events_loaded(tmp_path, events) as rows:
+        assert rows("operators", "SELECT name FROM molprof_leaf_operator") == [
+            ("aten::mul",),
+            ("aten::mm",),
+            ("moved to a lane",),
+            ("aten::empty",),
+            ("without an end",),
+            ("aten::copy_",),
+        ]
+        counted = rows("operators", "SELECT id, ts FROM _molprof_counted_operator")
+        assert counted == rows("operators", "SELECT id, ts FROM molprof_leaf_operator")
+
+
 @pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to read")
 @pytest.mark.parametrize(
     ("name", "expected"),

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molprof.commands.capture import capture_settings
 from molprof.commands.capture import command as capture
+from molprof.commands.capture_runs import capture_settings
 from molprof.commands.options import Seconds, make_folder, note, sampling_asked, write
 from molprof.commands.submission import PARAMETERS, Submission, submit_command, submit_options, words
 from molprof.common.errors import MolprofError, RunError, UsageError

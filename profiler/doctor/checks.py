@@ -123,7 +123,7 @@ def _trace_processor(answer: Answer) -> Check:
 
 def _gpu(torch: Answer) -> list[Check]:
     """GPU, driver, torch, CUDA and cuDNN, and whether they fit each other."""
-    gpus, driver, build = nvidia_smi("gpu=name"), driver_version(), torch.value or {}
+    gpus, driver, build = nvidia_smi("name"), driver_version(), torch.value or {}
     gpus = gpus or build.get("gpus", [])
     shown = ", ".join(dict.fromkeys(gpus)) or "none: captures run on the CPU"
     checks = [

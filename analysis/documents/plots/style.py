@@ -77,9 +77,9 @@ def house_style() -> Iterator[None]:
 
 def new_figure(height_inches: float, rows: int = 1, ratios: Sequence[float] | None = None) -> tuple[Figure, list[Axes]]:
     """An empty figure with `rows` axes below each other that share their x axis."""
-    from matplotlib.figure import Figure
+    from molprof.analysis.documents.plots.once import FigureDrawnOnce
 
-    figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained", facecolor=PAPER)
+    figure = FigureDrawnOnce(figsize=(WIDTH_INCHES, height_inches), layout="constrained", facecolor=PAPER)
     axes = figure.subplots(rows, 1, sharex=True, squeeze=False, height_ratios=ratios)
     return figure, [row[0] for row in axes]
 
