@@ -54,7 +54,7 @@ def ways(options: argparse.Namespace, model: str) -> dict[Named, tuple[Runner, l
     by_size = sorted(short_molecules(options.count), key=len)
     mixed = [by_size.pop(-1 if place % 2 else 0) for place in range(len(by_size))]
     prompts = [
-        Prompt(line, "", DEFAULT.prompt_of(read.smiles), read)
+        Prompt(line, "", loaded.target.form.prompt_of(read.smiles), read)
         for line, read in enumerate(map(split_atoms, mixed), start=1)
     ]
     made: dict[Named, tuple[Runner, list[BatchPlan]]] = {}
