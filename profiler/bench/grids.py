@@ -133,8 +133,8 @@ def sdpa_cases(
     """Return every combination; a prefill without a mask is causal, as that of a batch without padding is."""
     cases = []
     for shape, phase, mask, backend in itertools.product(shapes, phases, masks, backends):
-        *batch_and_heads, keys, head_dim = shape
+        batch, heads, kv_heads, keys, head_dim = shape
         prefill = phase == "prefill"
         queries, masked = keys if prefill else 1, "causal" if prefill and mask == "none" else mask
-        cases.append(SdpaCase(backend, *batch_and_heads, queries, keys, head_dim, masked, **common))
+        cases.append(SdpaCase(backend, batch, heads, kv_heads, queries, keys, head_dim, masked, **common))
     return tuple(dict.fromkeys(cases))
