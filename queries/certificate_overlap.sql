@@ -45,14 +45,21 @@ WITH
     FROM molprof_gpu_work
     WHERE
       stream IS NOT NULL
+      -- Where all work but the first of each device comes after a gap, none is looked at.
+      AND (SELECT COUNT() FROM _molprof_device_gap) + (SELECT COUNT() FROM molprof_device)
+      < (SELECT COUNT() FROM _molprof_work)
       -- Where nothing on a device overlaps, nothing on its streams does.
       AND device IN (
         SELECT
           next.device
         FROM _molprof_device_start AS next
         CROSS JOIN _molprof_device_end AS last
+        CROSS JOIN _molprof_device_start AS before
         WHERE
-          last._auto_id = next._auto_id - 1 AND next.ts < last.ts_end AND next.device = last.device
+          last._auto_id = next._auto_id - 1
+          AND next.ts < last.ts_end
+          AND before._auto_id = last._auto_id
+          AND before.device = next.device
       )
   ),
   part AS (

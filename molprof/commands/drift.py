@@ -68,7 +68,7 @@ def command(
       molprof drift --tokenizer llama --placeholder 0.00,0.00,0.00 --format json
       molprof drift --tokenizer ./my-model --answer-format '<mol>{atom}<{x} {y} {z}>...</mol>'
     """
-    check_result(output, force)
+    check_result(output, force, filter(None, [path]))
     from molprof.profiler.drift.document import drift_document
     from molprof.profiler.drift.survey import PLACEHOLDERS, check_placeholders, survey
     from molprof.profiler.models.tokenizers import load_backend

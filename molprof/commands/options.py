@@ -6,7 +6,7 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from string import ascii_letters
 from typing import Any, TypeVar
@@ -243,13 +243,13 @@ def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def check_result(output: Path | None, force: bool) -> None:
-    """Refuse an unusable OUT, or without one an unusable stdout, before any work is done."""
+def check_result(output: Path | None, force: bool, inputs: Iterable[Path] = ()) -> None:
+    """Refuse an unusable OUT, or one of the inputs, or without OUT an unusable stdout, before any work is done."""
     if output is None:
         with writing_stdout():
             pass
     else:
-        check_output(output, force)
+        check_output(output, force, inputs)
 
 
 def deliver(document: Document, style: str = "table", output: Path | None = None) -> None:

@@ -56,7 +56,7 @@ def command(
       molprof plot timeline trace.json.gz -o step.png
     """
     traces = sweeps_expanded(traces)
-    check_output(output, force)
+    check_output(output, force, traces)
     from molprof.analysis.documents.plots import plot_file, subject_of
     from molprof.analysis.reports.load import ReportOptions
     from molprof.analysis.reports.stored import load_compared

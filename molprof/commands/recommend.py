@@ -28,7 +28,7 @@ def command(
       molprof recommend bench.jsonl
       molprof recommend bench.jsonl --trace qwen-lp.json.gz
     """
-    check_result(output, force)
+    check_result(output, force, [file, *filter(None, [trace])])
     from molprof.analysis.bench.bounds import read_bounds
     from molprof.analysis.bench.recommend import recommend
     from molprof.analysis.documents.advice import advice_document

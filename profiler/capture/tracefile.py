@@ -51,11 +51,11 @@ class OutputFile:
     command: tuple[str, ...] = ()  # the command line, for the manifest
     chosen: bool = False  # molprof chose the name, so that another one will do
 
-    def check(self) -> None:
-        """Raises UsageError where no trace can be written there."""
+    def check(self, inputs: Iterable[Path] = ()) -> None:
+        """Raises UsageError where no trace can be written there, or one of the inputs is."""
         if not _ENDING.search(self.path.name):
             raise UsageError(f"{self.path} ends in none of {', '.join(ENDINGS)}", hint="e.g. -o trace.json.gz")
-        check_output(self.path, self.force)
+        check_output(self.path, self.force, inputs)
         if is_native(self.path):
             check_native(self.path)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +93,13 @@ def diagnose(config: Path | None, limit_s: float, done: Callable[[], None]) -> D
     `limit_s` is the time limit of each process; `done` is called after each of `TRIALS`.
     """
     answers: dict[str, Answer] = {}
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        kernels = pool.submit(ask_each, f"{_HERE}:attention", *_BACKENDS.values(), limit_s=limit_s)
-        found = pool.map(lambda arguments: ask(*arguments, limit_s=limit_s), TRIALS.values())
+    with ThreadPool(2) as pool:  # an interrupt does not wait for its threads, and their trials end with them
+        kernels = pool.apply_async(ask_each, (f"{_HERE}:attention", *_BACKENDS.values()), {"limit_s": limit_s})
+        found = pool.imap(lambda arguments: ask(*arguments, limit_s=limit_s), TRIALS.values())
         for name, answer in zip(TRIALS, found, strict=True):
             answers[name] = answer
             done()
-        attention = kernels.result()
+        attention = kernels.get()
     checks = [Check("python", platform.python_version(), OK), _trace_processor(answers["trace processor"])]
     checks += _gpu(answers[_TORCH])
     checks += [_required(name, answers[name]) for name in _CAPTURE_PACKAGES]

@@ -35,7 +35,7 @@ def certify(engine: Engine, info: TraceInfo) -> Certificate:
 
     The package's SQL is registered already. Raises EngineError or QueryError of the trace processor.
     """
-    known = facts.read_facts(engine)
+    known = facts.read_facts(engine, info)
     doubts = [
         replace(doubt, check=check.id, query=check.queries[0].module, sql=check.queries[0].text)
         for check in CHECKS

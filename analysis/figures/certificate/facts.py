@@ -5,6 +5,7 @@ from __future__ import annotations
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row, query_rows
 from molprof.analysis.figures.certificate.model import Facts, Group
+from molprof.analysis.reader import TraceInfo
 
 _COUNTS = Query(
     "launches",
@@ -24,14 +25,13 @@ SELECT
   EXISTS(SELECT 1 FROM slice WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset')) AS work,
   EXISTS(SELECT 1 FROM slice WHERE category IN ('cuda_runtime', 'cuda_driver')) AS calls,
   EXISTS(SELECT 1 FROM slice WHERE category IN ('cpu_op', 'user_annotation', 'cuda_runtime', 'cuda_driver')) AS host,
-  EXISTS(SELECT 1 FROM molprof_any_step) AS steps,
-  EXISTS(SELECT 1 FROM slice WHERE name = '[memory]') AS allocations
+  EXISTS(SELECT 1 FROM molprof_any_step) AS steps
 """,
 )
 QUERIES = (_COUNTS, _STEPS, _DEVICES, _RECORDED)
 
 
-def read_facts(engine: Engine) -> Facts:
+def read_facts(engine: Engine, info: TraceInfo) -> Facts:
     counts, found = query_row(engine, _COUNTS), query_row(engine, _RECORDED)
     parts: dict[Group, bool] = {
         "gpu_work": found["work"],
@@ -42,7 +42,7 @@ def read_facts(engine: Engine) -> Facts:
         "graphs": counts["graph_launches"] > 0,
         "steps": found["steps"],
         "host_time": found["host"],
-        "allocations": found["allocations"],
+        "allocations": info.memory_events > 0,
     }
     steps = query_row(engine, _STEPS)
     return Facts(

@@ -26,6 +26,7 @@ _OVER = Query(
     "SELECT COUNT() AS count, SUM(before_ns) FILTER (WHERE is_outermost) AS before_ns,"
     " SUM(dur) FILTER (WHERE is_outermost) AS time_ns, MAX(before_ns) AS longest_ns FROM molprof_work_over_start",
 )
+# What shows it: a report reads no memory events, but counts them.
 _MEMORY = Query("certificate_memory", "SELECT events FROM molprof_memory_event_count")
 
 
@@ -93,7 +94,7 @@ def _start(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
 
 def _memory(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     # torch writes 1; other writers true.
-    if info.keys.get("profile_memory") in (1, True) and not query_row(engine, _MEMORY)["events"]:
+    if info.keys.get("profile_memory") in (1, True) and not info.memory_events:
         reason = "profile_memory was on, and no memory event is recorded"
         yield Doubt("allocations", "not_to_be_had", reason, (), {"events": 0})
 
