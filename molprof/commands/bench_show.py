@@ -55,6 +55,5 @@ def show(file: Path, kind: str | None, style: str, output: Path | None, force: b
         return
     from molprof.analysis.documents.benchmark import bench_document
 
-    for line in results.notes:
-        note(line)
+    note(*results.notes)
     deliver(bench_document(results, f"Benchmark results: {file.name}"), style, output)

@@ -149,8 +149,7 @@ def _compare_by(
     for trace in traces:
         recorded, remarks = read_recorded(trace, native_path=reading[0], partial=reading[1])
         found.append(recorded)
-        for remark in remarks:
-            note(f"{trace}: {remark}")
+        note(*(f"{trace}: {remark}" for remark in remarks))
     gpu = [trace for trace, recorded in zip(traces, found, strict=True) if recorded.has_gpu]
     if len(gpu) == 1:
         other = next(trace for trace in traces if trace != gpu[0])

@@ -90,6 +90,5 @@ def command(
         )
     found = built_in_conformers(count) if path is None else read_conformers(path, count, forms[names[0]])
     loaded = [(name, load_backend(project.tokenizer(name) or name), forms[name]) for name in names]
-    for skipped in found.skipped:
-        note(f"line {skipped.line}: {skipped.problem}; skipped")
+    note(*(f"line {skipped.line}: {skipped.problem}; skipped" for skipped in found.skipped))
     deliver(drift_document(survey(loaded, found, wanted, decimals)), style, output)

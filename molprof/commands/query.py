@@ -83,8 +83,7 @@ def command(
     result = run_statement(
         statement, traces, native_path=trace_processor, stacks=stacks, partial=partial, cached=cached
     )
-    for line in result.notes:
-        note(line)
+    note(*result.notes)
     if style == "parquet":
         write(result_to_parquet(result), output)
     else:

@@ -35,8 +35,7 @@ def command(
     from molprof.common.bench_records import read_results
 
     results = read_results(file)
-    for line in results.notes:
-        note(line)
+    note(*results.notes)
     advice = recommend(results)
     bounds = None if trace is None else read_bounds(trace, trace_processor)
     deliver(advice_document(advice, results, bounds), style, output)

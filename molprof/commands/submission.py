@@ -155,8 +155,8 @@ def follow(job: Job) -> JobStatus:
             if status.problem != problem:
                 problem = status.problem
                 note(f"{job.id} goes on, but Slurm does not answer: {problem}" if problem else "Slurm answers again")
-            for line in tail.new_lines(job.log(0)) if len(job.tasks) == 1 else ():
-                note(f"  {line}")
+            if len(job.tasks) == 1:
+                note(*(f"  {line}" for line in tail.new_lines(job.log(0))))
             for task in status.tasks:
                 if said.get(task.number) == (task.state, task.message) or task.state in untold:
                     continue
@@ -188,8 +188,7 @@ def settle(status: JobStatus) -> None:
     note(f"{job.id}: {status.summary}")
     wanted = [(job.data or {}).get("output"), *(task.output for task in job.tasks)]
     there = [output for output in wanted if output is not None and Path(output).exists()]
-    for output in there[:_SHOWN]:
-        note(f"  {output}")
+    note(*(f"  {output}" for output in there[:_SHOWN]))
     if len(there) > _SHOWN:
         note(f"  and {len(there) - _SHOWN} more")
     if status.good:

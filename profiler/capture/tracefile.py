@@ -18,8 +18,7 @@ from molprof.common.files import check_output, replacing_packed
 from molprof.common.manifest import INCOMPLETE_KEY
 from molprof.common.molecule_records import CHOICE_LETTERS, KIND_LETTERS, MoleculeRun
 from molprof.common.text_format import DEFAULT, TextFormat
-from molprof.profiler.capture.native_events import json_blocks, packets_of
-from molprof.profiler.capture.native_export import check_native
+from molprof.profiler.capture.native import check_native, json_blocks, packets_of
 
 # Neither a process (Linux: at most 2^22) nor a GPU has this number, and it fits into 32 bits.
 TOKENS_PID = 1 << 30
