@@ -44,7 +44,7 @@ def show(file: Path, kind: str | None, style: str, output: Path | None, force: b
         raise click.UsageError("--format is for tables; the ending of OUT selects the format of a plot")
     if kind is not None and plot_format(output) not in PLOT_FORMATS:
         raise click.UsageError(f"--plot {kind} requires -o OUT that ends in .png, .svg or .pdf")
-    check_result(output, force)
+    check_result(output, force, [file])
     from molprof.common.bench_records import read_results
 
     results = read_results(file)
@@ -55,6 +55,5 @@ def show(file: Path, kind: str | None, style: str, output: Path | None, force: b
         return
     from molprof.analysis.documents.benchmark import bench_document
 
-    for line in results.notes:
-        note(line)
+    note(*results.notes)
     deliver(bench_document(results, f"Benchmark results: {file.name}"), style, output)

@@ -210,8 +210,9 @@ def command(
         else (settings, OutputFile(output / name if several else output, force, line))
         for name, settings in runs.items()
     ]
-    for _, trace in asked:
-        trace.check()
+    for settings, trace in asked:
+        named = (settings.prompts, settings.smiles, (settings.smiles or "").rpartition(":")[0])
+        trace.check(map(Path, filter(None, named)))
     if asked[0][0].strict:  # tells of a bad line before torch is imported, which takes seconds
         from molprof.profiler.molecules.prompts import read_inputs
 

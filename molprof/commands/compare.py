@@ -89,11 +89,11 @@ def command(
     if len(traces) < 2:
         raise click.UsageError("compare needs at least two traces; for one: molprof report TRACE")
     _check_by(by, region, len(traces), (*thresholds, predictions, *tokens, *molecules))
-    check_result(output, force)
+    files = [*traces, *filter(None, [predictions])]
+    check_result(output, force, files)
     if by is not None:
         return _compare_by(traces, region, (trace_processor, partial), style, output)
     columns = terminal_columns() if output is None else None
-    files = [*traces, *([] if predictions is None else [predictions])]
     facts = "compare", trace_processor, partial, tokens, molecules, anyway, predictions, thresholds, style, columns
 
     def make() -> Shown:
@@ -149,8 +149,7 @@ def _compare_by(
     for trace in traces:
         recorded, remarks = read_recorded(trace, native_path=reading[0], partial=reading[1])
         found.append(recorded)
-        for remark in remarks:
-            note(f"{trace}: {remark}")
+        note(*(f"{trace}: {remark}" for remark in remarks))
     gpu = [trace for trace, recorded in zip(traces, found, strict=True) if recorded.has_gpu]
     if len(gpu) == 1:
         other = next(trace for trace in traces if trace != gpu[0])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molprof.commands.options import deliver, engine_options, note, write
+from molprof.commands.options import deliver, engine_options, folder_option, note, write
 from molprof.commands.progress import Progress
 from molprof.common.document import Document, Section
 from molprof.common.errors import UsageError
@@ -29,16 +29,7 @@ RUNS = {
 
 
 @click.command("demo")
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    default=Path("molprof-demo"),
-    show_default=True,
-    help="Folder for the traces.",
-)
+@folder_option("Folder for the traces.", default=Path("molprof-demo"), show_default=True)
 @click.option("-n", "count", default=4, show_default=True, metavar="N", help="Molecules per run, the smallest first.")
 @click.option("--repeats", default=5, show_default=True, metavar="N", help="Timed passes per run.")
 @click.option("--force", is_flag=True, help="Replace traces of an earlier demo in DIR.")

@@ -68,7 +68,7 @@ def command(
       molprof drift --tokenizer llama --placeholder 0.00,0.00,0.00 --format json
       molprof drift --tokenizer ./my-model --answer-format '<mol>{atom}<{x} {y} {z}>...</mol>'
     """
-    check_result(output, force)
+    check_result(output, force, filter(None, [path]))
     from molprof.profiler.drift.document import drift_document
     from molprof.profiler.drift.survey import PLACEHOLDERS, check_placeholders, survey
     from molprof.profiler.models.tokenizers import load_backend
@@ -90,6 +90,5 @@ def command(
         )
     found = built_in_conformers(count) if path is None else read_conformers(path, count, forms[names[0]])
     loaded = [(name, load_backend(project.tokenizer(name) or name), forms[name]) for name in names]
-    for skipped in found.skipped:
-        note(f"line {skipped.line}: {skipped.problem}; skipped")
+    note(*(f"line {skipped.line}: {skipped.problem}; skipped" for skipped in found.skipped))
     deliver(drift_document(survey(loaded, found, wanted, decimals)), style, output)

@@ -46,8 +46,7 @@ def command(
 
     folder = project_jobs(config)
     jobs, problems = all_jobs(folder) if name is None else ([find_job(folder, name)], [])
-    for problem in problems:
-        note(problem)
+    note(*problems)
     statuses = job_statuses(jobs)
     for problem in {status.problem for status in statuses if status.problem}:
         note(f"Slurm does not answer, so these are the states that the tasks wrote: {problem}")

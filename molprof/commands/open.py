@@ -70,8 +70,7 @@ def command(
     with tempfile.TemporaryDirectory(prefix="molprof-open-") as folder, ExitStack() as stack:
         note(f"reading {' and '.join(map(str, paths)) if len(paths) < 3 else f'{len(paths)} traces'}")
         prepared = prepare(paths, Path(folder), settings)
-        for line in prepared.notes:
-            note(line)
+        note(*prepared.notes)
         engine = None
         if remote:
             note("loading the trace for the browser")
@@ -112,8 +111,7 @@ def _ranks(
 
     note("aligning the clocks of the ranks")
     job = load_job(paths, ReadOptions(trace_processor, partial))
-    for remark in job.remarks:
-        note(remark)
+    note(*job.remarks)
     clocks = job.clocks.offsets_ns
     labelled = tuple((f"rank {rank.rank}", clocks[rank.rank]) for rank in job.ranks)
     return [Path(rank.path) for rank in job.ranks], labelled

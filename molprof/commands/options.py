@@ -6,7 +6,7 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from string import ascii_letters
 from typing import Any, TypeVar
@@ -153,6 +153,12 @@ def result_options(*more: str) -> Callable[[_F], _F]:
     return lambda command: style(output(_force_option(command)))
 
 
+def folder_option(text: str, **settings: Any) -> Callable[[_F], _F]:
+    """`-o` of a command that fills a folder, which it gets as `folder`."""
+    kind = click.Path(path_type=Path)
+    return click.option("-o", "--output", "folder", **{"metavar": "DIR", "type": kind, "help": text, **settings})
+
+
 def file_option(*endings: str, folder_for: str | None = None, default: str = "") -> Callable[[_F], _F]:
     """`-o` and `--force` of a command that writes a file of one of these endings, and nothing to stdout.
 
@@ -216,14 +222,14 @@ def judged(outcome: Judged) -> int:
     """Print the outcome of thresholds, one line each; the exit code: 1 for a broken one, 3 for an undecided one."""
     broken, untold, notes = outcome
     for kind, lines in {"not failed": notes, "undecided": untold, "failed": broken}.items():
-        for line in lines:
-            note(f"{kind}: {line}")
+        note(*(f"{kind}: {line}" for line in lines))
     return 1 if broken else 3 if untold else 0
 
 
-def note(text: str) -> None:
-    """A remark on stderr; results alone go to stdout."""
-    click.echo(escaped(text), err=True)
+def note(*texts: str) -> None:
+    """Remarks on stderr, a line each; results alone go to stdout."""
+    for text in texts:
+        click.echo(escaped(text), err=True)
 
 
 def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
@@ -238,18 +244,17 @@ def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
     from molprof.profiler.sweep.index import expanded
 
     found, remarks = expanded(paths)
-    for remark in remarks:
-        note(remark)
+    note(*remarks)
     return found
 
 
-def check_result(output: Path | None, force: bool) -> None:
-    """Refuse an unusable OUT, or without one an unusable stdout, before any work is done."""
+def check_result(output: Path | None, force: bool, inputs: Iterable[Path] = ()) -> None:
+    """Refuse an unusable OUT, or one of the inputs, or without OUT an unusable stdout, before any work is done."""
     if output is None:
         with writing_stdout():
             pass
     else:
-        check_output(output, force)
+        check_output(output, force, inputs)
 
 
 def deliver(document: Document, style: str = "table", output: Path | None = None) -> None:

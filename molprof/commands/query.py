@@ -70,7 +70,7 @@ def command(
       molprof query "SELECT name, dur FROM slice WHERE dur > $ns ORDER BY dur DESC" trace.json.gz -p ns=1e6
       molprof query mine.sql trace.json.gz --format parquet -o mine.parquet
     """
-    check_result(output, force)
+    check_result(output, force, [*traces, Path(query)])
     from molprof.analysis.documents.query_result import query_document
     from molprof.analysis.query import find_statement, run_statement
     from molprof.analysis.query.parquet import check_parquet, result_to_parquet
@@ -83,8 +83,7 @@ def command(
     result = run_statement(
         statement, traces, native_path=trace_processor, stacks=stacks, partial=partial, cached=cached
     )
-    for line in result.notes:
-        note(line)
+    note(*result.notes)
     if style == "parquet":
         write(result_to_parquet(result), output)
     else:

@@ -82,7 +82,7 @@ def command(
         raise click.UsageError("--submit requires --parts DIR, a folder that the cluster's nodes see")
     if style in PLOT_FORMATS and output is None:
         raise click.UsageError(f"--format {style} requires -o OUT")
-    check_result(output, force)
+    check_result(output, force, rank_inputs(traces, output))
     if parts is not None:
         make_folder(parts)
     if submission.cluster is not None and parts is not None:
@@ -129,6 +129,16 @@ def _check_unfinished(tasks: Sequence[Task], submission: Submission) -> None:
                 f"{job_id} has not read {counted(count, 'file')} yet",
                 hint=f"molprof collect {job_id} --wait, then repeat the command",
             )
+
+
+def rank_inputs(traces: Sequence[Path], output: Path | None) -> list[Path]:
+    """The files that OUT must not replace: the traces, and OUT itself where it is a trace in one of the folders."""
+    from molprof.analysis.ranks.find import is_trace
+
+    if output is None or not output.is_file():
+        return []
+    inside = any(folder.resolve() in output.resolve().parents for folder in traces if folder.is_dir())
+    return [*traces, output] if inside and is_trace(output) else [*traces]
 
 
 def show_ranks(

@@ -28,15 +28,14 @@ def command(
       molprof recommend bench.jsonl
       molprof recommend bench.jsonl --trace qwen-lp.json.gz
     """
-    check_result(output, force)
+    check_result(output, force, [file, *filter(None, [trace])])
     from molprof.analysis.bench.bounds import read_bounds
     from molprof.analysis.bench.recommend import recommend
     from molprof.analysis.documents.advice import advice_document
     from molprof.common.bench_records import read_results
 
     results = read_results(file)
-    for line in results.notes:
-        note(line)
+    note(*results.notes)
     advice = recommend(results)
     bounds = None if trace is None else read_bounds(trace, trace_processor)
     deliver(advice_document(advice, results, bounds), style, output)

@@ -21,7 +21,7 @@ from molprof.commands.options import (
     sweeps_expanded,
     terminal_columns,
 )
-from molprof.commands.ranks import show_ranks
+from molprof.commands.ranks import rank_inputs, show_ranks
 from molprof.commands.report_by import (
     BYS,
     ENDINGS,
@@ -122,8 +122,9 @@ def command(
         from molprof.analysis.reports.load import ReportOptions
         from molprof.commands.report_rows import report_rows
 
-        check_result(output, force)
-        report_rows(_files(traces), ReportOptions(trace_processor, False, partial, cached), style, output)
+        files = _files(traces)
+        check_result(output, force, files)
+        report_rows(files, ReportOptions(trace_processor, False, partial, cached), style, output)
         return 0
     if len(traces) == 1 and traces[0].is_dir():
         from molprof.analysis.ranks.find import holds_ranks
@@ -132,7 +133,7 @@ def command(
             if by or thresholds or tokens or molecules or submission.cluster is not None:
                 what = "a report of ranks takes no --by, --fail-if, --tokens, --molecules or --submit"
                 raise UsageError(f"{traces[0]} holds ranks of a job: {what}", hint="report the trace of one rank")
-            check_result(output, force)
+            check_result(output, force, rank_inputs(traces, output))
             note(f"{traces[0]} holds ranks of a job, shown as molprof ranks shows them")
             return show_ranks(traces, partial, trace_processor, style, output)
     traces = _files(traces)
@@ -140,7 +141,7 @@ def command(
     if several:
         outputs = _outputs(traces, output, style, force)
     else:
-        check_result(output, force)
+        check_result(output, force, [*traces, *filter(None, [graph_capture])])
     if graph_capture is not None:
         check_graph_capture(traces, (*thresholds, *tokens, *molecules), submission.cluster)
     if by is not None and submission.cluster is None:
@@ -229,7 +230,7 @@ def _outputs(traces: Sequence[Path], output: Path | None, style: str, force: boo
         place = output / (_stem(trace) + ENDINGS[style])
         if place in places:
             raise UsageError(f"{places[place]} and {trace} would share {place}", hint="report them one by one")
-        check_output(place, force)
+        check_output(place, force, traces)
         places[place] = trace
     return list(places)
 

@@ -79,8 +79,7 @@ def report_graphs(trace: Path, output: Path | None, style: str, reading: Reading
     native_path, partial, capture = reading
     _, opened, _ = read_opened(trace, capture, native_path=native_path, partial=partial)
     report = load_report(trace, ReportOptions(native_path, False, partial, cached))
-    for remark in report.trace.remarks:
-        note(remark)
+    note(*report.trace.remarks)
     document = report_document(report)
     # Below the findings: the figures of a replay alone come after what its kernels are.
     place = next(number for number, section in enumerate(document.sections, 1) if section.title == "Findings")
