@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from string import ascii_letters
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -20,6 +22,9 @@ from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing, writing_stdout
 from molprof.common.text import escaped
 from molprof.common.text_format import ANSWER, PROMPT
+
+if TYPE_CHECKING:
+    from molprof.analysis.reports.load import ReportOptions
 
 # Lines on thresholds that broke, that are undecided, and that did not break: `compare.thresholds.Outcome`, or its JSON.
 Judged = Sequence[Sequence[str]]
@@ -135,10 +140,70 @@ partial_option = click.option("--partial", is_flag=True, help="Read the intact p
 _force_option = click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 
 
-def reading_options(command: _F) -> _F:
-    """`--partial`, `--no-cache` and `--trace-processor`: how traces are read."""
-    cached = click.option("--no-cache", "cached", flag_value=False, default=True, help="Do not use or fill the cache.")
-    return partial_option(cached(engine_options(command)))
+_cached_option = click.option(
+    "--no-cache", "cached", flag_value=False, default=True, help="Do not use or fill the cache."
+)
+
+
+def grouped(kind: type[Any], name: str, *options: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """Add options, of which the command gets one `kind` as `name`; they are fields of it, others have their default."""
+
+    def add(command: _F) -> _F:
+        @functools.wraps(command)
+        def with_group(*arguments: Any, **given: Any) -> Any:
+            made = kind(**{item.name: given.pop(item.name) for item in fields(kind) if item.name in given})
+            return command(*arguments, **{name: made}, **given)
+
+        made: Any = with_group
+        for option in reversed(options):
+            made = option(made)
+        return made  # type: ignore[no-any-return]
+
+    return add
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How traces are read: the values of `reading_options`."""
+
+    partial: bool
+    trace_processor: str | None  # a native one in place of the embedded one
+    cached: bool = True
+
+    def options(self, stacks: bool = False) -> ReportOptions:
+        from molprof.analysis.reports.load import ReportOptions
+
+        return ReportOptions(self.trace_processor, stacks, self.partial, self.cached)
+
+
+reading_options = grouped(Reading, "reading", partial_option, _cached_option, engine_options)
+uncached_options = grouped(Reading, "reading", partial_option, engine_options)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where a command's result goes, and how: the values of `result_options`."""
+
+    style: str = "table"
+    output: Path | None = None  # None: stdout
+    force: bool = False
+
+    @property
+    def columns(self) -> int | None:
+        """Columns of the terminal that it is for; None for any other place."""
+        return terminal_columns() if self.output is None else None
+
+    def check(self, inputs: Iterable[Path] = ()) -> None:
+        """Refuse an unusable OUT, or one of the inputs, or without OUT an unusable stdout, before any work is done."""
+        if self.output is None:
+            with writing_stdout():
+                pass
+        else:
+            check_output(self.output, self.force, inputs)
+
+    def deliver(self, document: Document) -> None:
+        """Write the document in one of `FORMATS`."""
+        write(render(document, self.style, self.columns), self.output)
 
 
 def _output_option(**settings: Any) -> Callable[[_F], _F]:
@@ -150,7 +215,7 @@ def result_options(*more: str) -> Callable[[_F], _F]:
     formats = (*FORMATS, *more)
     style = click.option("--format", "style", type=click.Choice(formats), default=formats[0], show_default=True)
     output = _output_option(help="Write to OUT, not to stdout.")
-    return lambda command: style(output(_force_option(command)))
+    return grouped(Result, "result", style, output, _force_option)
 
 
 def folder_option(text: str, **settings: Any) -> Callable[[_F], _F]:
@@ -246,20 +311,6 @@ def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
     found, remarks = expanded(paths)
     note(*remarks)
     return found
-
-
-def check_result(output: Path | None, force: bool, inputs: Iterable[Path] = ()) -> None:
-    """Refuse an unusable OUT, or one of the inputs, or without OUT an unusable stdout, before any work is done."""
-    if output is None:
-        with writing_stdout():
-            pass
-    else:
-        check_output(output, force, inputs)
-
-
-def deliver(document: Document, style: str = "table", output: Path | None = None) -> None:
-    """Write the document in one of `FORMATS` to OUT, or to stdout."""
-    write(render(document, style, terminal_columns() if output is None else None), output)
 
 
 def terminal_columns() -> int | None:
