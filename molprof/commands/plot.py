@@ -54,8 +54,6 @@ def command(
       molprof plot waterfall llama.json.gz qwen.json.gz -o difference.svg
       molprof plot timeline trace.json.gz -o step.png
     """
-    if sum(str(trace) == "-" for trace in traces) > 1:
-        raise click.UsageError("standard input (-) can be read once only")
     traces = sweeps_expanded(traces)
     check_output(output, force, traces)
     from molprof.analysis.documents.plots import plot_file, subject_of

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _SUBMIT = "Run on a cluster: slurm, or a table [slurm.NAME] of molprof.toml."
 # Results to list one by one.
 _SHOWN = 10
+# Tasks whose every state is told; of more, the counts, and each that does not end well.
+_TOLD = 20
 _GIVEN = "molprof.given"
 # Parameters of a command that make its `Submission`.
 PARAMETERS = ("config", "cluster", "overrides", "detach")
@@ -135,10 +137,11 @@ def project_jobs(config: Path | None) -> Path:
 
 def follow(job: Job) -> JobStatus:
     """Print what changes until the job has ended; of a single task, its log too."""
-    from molprof.profiler.cluster.status import LogTail, watch
+    from molprof.profiler.cluster.status import UNFINISHED, LogTail, watch
 
     said: dict[int, tuple[str, str | None]] = {}
-    problem, tail = None, LogTail()
+    problem, summary, tail = None, "", LogTail()
+    untold = ("unknown",) if len(job.tasks) <= _TOLD else ("ok", *UNFINISHED)
     try:
         for status in watch(job):
             if status.problem != problem:
@@ -147,11 +150,14 @@ def follow(job: Job) -> JobStatus:
             if len(job.tasks) == 1:
                 note(*(f"  {line}" for line in tail.new_lines(job.log(0))))
             for task in status.tasks:
-                if said.get(task.number) == (task.state, task.message) or task.state == "unknown":
+                if said.get(task.number) == (task.state, task.message) or task.state in untold:
                     continue
                 said[task.number] = (task.state, task.message)
                 where = f" on {task.node}" if task.state == "running" and task.node else ""
                 note(f"{task.name}: {task.state}{where}" + (f": {task.message}" if task.message else ""))
+            if len(job.tasks) > _TOLD and status.summary != summary:
+                summary = status.summary
+                note(f"{job.id}: {summary}")
     except KeyboardInterrupt:
         note(f"{job.id} goes on; its results: molprof collect {job.id}; to cancel it: molprof jobs {job.id} --cancel")
         raise

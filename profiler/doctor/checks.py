@@ -87,7 +87,7 @@ class Diagnosis:
         }
 
 
-def diagnose(config: Path | None, limit_s: float, done: Callable[[], None] = lambda: None) -> Diagnosis:
+def diagnose(config: Path | None, limit_s: float, done: Callable[[], None]) -> Diagnosis:
     """Return the result of every check. Those that may crash or hang run in separate processes, two at a time.
 
     `limit_s` is the time limit of each process; `done` is called after each of `TRIALS`.
