@@ -40,10 +40,17 @@ Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 TIMEOUT_S = 300
 # Commands that load a model in their own process.
 CAPTURING = (("capture",), ("demo",))
+# Files whose tests wait most of their time: for Slurm, a browser, an index, or a limit of time.
+WAITING = ("test_slurm", "test_ui_browser", "test_wheels", "test_process")
 
 
 # Tests and what they import stay to the end: no collection of garbage need look at them again.
 gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits more than it computes comes first, so that no worker is alone with it at the end."""
+    items.sort(key=lambda item: item.path.stem not in WAITING)
 
 
 def pytest_collection_finish() -> None:
