@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molprof.commands.options import Result, Seconds, result_options
+from molprof.commands.options import Result, result_options
+from molprof.commands.run_options import Seconds
 from molprof.commands.submission import config_option
 from molprof.common.document import Document, Section, pairs
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import Result, format_options, note, result_options
+from molprof.commands.options import Result, note, result_options
+from molprof.commands.run_options import format_options
 from molprof.commands.submission import config_option
 from molprof.common.errors import UsageError
 from molprof.common.text_format import TextFormat
