@@ -31,7 +31,6 @@ from molprof.profiler.models.device import on_gpu, resolve_device
 from molprof.profiler.models.load import load
 from molprof.profiler.molecules.prompts import Prompt, short_molecules
 from molprof.profiler.molecules.smiles import split_atoms
-from molprof.profiler.molecules.template import prompt_text
 from molprof.profiler.processors import make_processor
 
 LOOPS = {
@@ -55,7 +54,8 @@ def ways(options: argparse.Namespace, model: str) -> dict[Named, tuple[Runner, l
     by_size = sorted(short_molecules(options.count), key=len)
     mixed = [by_size.pop(-1 if place % 2 else 0) for place in range(len(by_size))]
     prompts = [
-        Prompt(line, "", prompt_text(read.smiles), read) for line, read in enumerate(map(split_atoms, mixed), start=1)
+        Prompt(line, "", loaded.target.form.prompt_of(read.smiles), read)
+        for line, read in enumerate(map(split_atoms, mixed), start=1)
     ]
     made: dict[Named, tuple[Runner, list[BatchPlan]]] = {}
 

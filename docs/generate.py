@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 import networkx
-from shape import ANALYSIS, PROFILER, Checkout
+from shape import ANALYSIS, PROFILER, checkout
 
 from molprof.cli import cli
 from molprof.common.files import replacing
@@ -74,7 +74,7 @@ def architecture_page() -> str:
 
 def diagram() -> str:
     """Folders with their floors as a flowchart of Mermaid; an arrow is an import that does not follow from others."""
-    code = Checkout()
+    code = checkout()
     lines = ["flowchart TB", "  molprof.commands --> analysis & profiler --> molprof.common"]
     for side, column in (("analysis", ANALYSIS), ("profiler", PROFILER)):
         floors = {name: number for number, names in enumerate(column, start=1) for name in names}

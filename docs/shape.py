@@ -6,6 +6,7 @@ python docs/shape.py [CHECKOUT]
 from __future__ import annotations
 
 import ast
+import functools
 import statistics
 import subprocess
 import sys
@@ -191,6 +192,12 @@ def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     arguments = node.args
     names = [item.arg for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
     return len(names) - (names[:1] in (["self"], ["cls"]))
+
+
+@functools.cache
+def checkout() -> Checkout:
+    """The checkout that this file is in, read once."""
+    return Checkout()
 
 
 def targets(code: Checkout) -> list[tuple[str, int, int]]:

@@ -20,6 +20,7 @@ from molprof.common.files import stdout_problem
 from molprof.common.text import escaped
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_AGAIN_S = 0.01
 
 # Objects that are made before unused ones are looked for. Python's 700 cost 1 to 4 % of the CPU time of a report.
 _GARBAGE = 100_000
@@ -87,6 +88,7 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 good, 1 a threshold failed, 2 wrong usage, 3 an error, 130 interrupted."""
     gc.set_threshold(_GARBAGE)
+    sys.unraisablehook = _unraisable
     code = _run(arguments)
     if signal.getsignal(signal.SIGINT) == _interrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while Python ends
@@ -144,6 +146,15 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         if signal.getsignal(other) == _interrupt:
             signal.signal(other, signal.SIG_DFL)
     raise KeyboardInterrupt
+
+
+def _unraisable(lost: sys.UnraisableHookArgs) -> None:
+    """Raise again an interrupt that Python dropped, because it came while a destructor or a callback ran."""
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    signal.signal(signal.SIGALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
 
 
 def _buffer_stdout() -> None:

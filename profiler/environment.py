@@ -87,16 +87,16 @@ def driver_version() -> str | None:
     module = Path("/proc/driver/nvidia/version")
     if module.is_file() and (match := re.search(r"\s(\d{3,}\.\d+(?:\.\d+)?)\s", module.read_text())):
         return match.group(1)
-    return next(iter(nvidia_smi("driver_version")), None)
+    return next(iter(nvidia_smi("driver_version") or ()), None)
 
 
-def nvidia_smi(field: str) -> list[str]:
-    """Return a field of each of the machine's GPUs; empty without one, or without nvidia-smi."""
-    query = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
+def nvidia_smi(fields: str, of: str = "gpu") -> list[str] | None:
+    """Return fields of each of the machine's GPUs, or `of` all "compute-apps"; None if nvidia-smi does not tell."""
+    query = ["nvidia-smi", f"--query-{of}={fields}", "--format=csv,noheader"]
     try:
         out = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return []
+        return None
     return [line.strip() for line in out.splitlines() if line.strip()]
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,19 +26,6 @@ _REASONS = {
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True)
-class _Counters:
-    """Counters that only grow; None: not told."""
-
-    at_ns: int
-    own_s: float
-    busy_s: float | None  # of the cores that this process may use, by all programs
-    steal_s: float | None
-    all_s: float | None
-    waiting_us: int | None
-    throttled_ns: int | None
-
-
 class Watch:
     """Measures spans of time, one after the other; `root` is for tests."""
 
@@ -58,38 +43,33 @@ class Watch:
         """The span since `begin`, or since the last one ended. Reads the GPU last, which takes a moment."""
         first, last = self._last, self._read()
         self._last = last
-        wall_ns = max(1, last.at_ns - first.at_ns)
-        busy_s, own_s = _since(first.busy_s, last.busy_s), last.own_s - first.own_s
-        steal_s, all_s = _since(first.steal_s, last.steal_s), _since(first.all_s, last.all_s)
-        waiting_us, throttled_ns = (
-            _since(first.waiting_us, last.waiting_us),
-            _since(first.throttled_ns, last.throttled_ns),
-        )
+        grown = {name: last[name] - first[name] for name in first.keys() & last.keys()}
+        wall_ns = max(1, round(grown["at_ns"]))
         return MachineSpan(
             wall_ns=wall_ns,
-            other_cores=None if busy_s is None else max(0.0, busy_s - own_s) / (wall_ns / 1e9),
-            steal_ratio=steal_s / all_s if steal_s is not None and all_s else None,
-            throttled_ratio=None if throttled_ns is None else throttled_ns / wall_ns,
-            waiting_ratio=None if waiting_us is None else min(1.0, 1000 * waiting_us / wall_ns),
+            other_cores=max(0.0, grown["busy_s"] - grown["own_s"]) / (wall_ns / 1e9) if "busy_s" in grown else None,
+            steal_ratio=grown["steal_s"] / grown["all_s"] if grown.get("all_s") else None,
+            throttled_ratio=grown["throttled_ns"] / wall_ns if "throttled_ns" in grown else None,
+            waiting_ratio=min(1.0, 1000 * grown["waiting_us"] / wall_ns) if "waiting_us" in grown else None,
             mhz=self._mhz(),
             **(_gpu(self._device) if self._device is not None else {}),
         )
 
-    def _read(self) -> _Counters:
-        busy_s = steal_s = all_s = None
-        waiting_us = None
+    def _read(self) -> dict[str, float]:
+        """Counters that only grow; those that the machine does not tell are missing."""
+        own = os.times()
+        found: dict[str, float] = {"at_ns": time.perf_counter_ns(), "own_s": own.user + own.system}
         with contextlib.suppress(OSError, ValueError, IndexError):
-            busy_s, steal_s, all_s = self._cpu()
+            found |= self._cpu()
         with contextlib.suppress(OSError, ValueError, IndexError):
             some = (self._root / "proc/pressure/cpu").read_text().split("\n", 1)[0]
-            waiting_us = int(some.rpartition("total=")[2])
-        own = os.times()
-        return _Counters(
-            time.perf_counter_ns(), own.user + own.system, busy_s, steal_s, all_s, waiting_us, self._throttled()
-        )
+            found["waiting_us"] = int(some.rpartition("total=")[2])
+        if (throttled := self._throttled()) is not None:
+            found["throttled_ns"] = throttled
+        return found
 
-    def _cpu(self) -> tuple[float, float, float]:
-        """Seconds that the cores of this process were busy, stolen, and all: proc(5), /proc/stat."""
+    def _cpu(self) -> dict[str, float]:
+        """Seconds that the cores of this process were busy by all programs, stolen, and all: proc(5), /proc/stat."""
         wanted = {f"cpu{core}" for core in self._cores} or {"cpu"}
         busy = steal = whole = 0
         for line in (self._root / "proc/stat").read_text().splitlines():
@@ -99,7 +79,7 @@ class Watch:
                 busy += user + nice + system + irq + soft
                 steal += stolen
                 whole += user + nice + system + idle + wait + irq + soft + stolen
-        return busy / _TICKS, steal / _TICKS, whole / _TICKS
+        return {"busy_s": busy / _TICKS, "steal_s": steal / _TICKS, "all_s": whole / _TICKS}
 
     def _throttled(self) -> int | None:
         """Time without a share of CPU time, of the control group of this process, ns; of both versions."""
@@ -127,22 +107,18 @@ class Watch:
         return sum(clocks) / len(clocks) if clocks else None
 
 
-def _since(first: Any, last: Any) -> Any:
-    return None if first is None or last is None else last - first
-
-
 def _gpu(device: torch.device) -> dict[str, Any]:
     """What the driver tells of the GPU; empty if it does not."""
     import torch
 
     own = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
     found: dict[str, Any] = {}
-    rows = [line.split(", ") for line in nvidia_smi("uuid,clocks.sm,clocks_event_reasons.active")]
+    rows = [line.split(", ") for line in nvidia_smi("uuid,clocks.sm,clocks_event_reasons.active") or ()]
     for row in rows:
         if len(row) == 3 and (row[0].endswith(own) if own else len(rows) == 1):
             found = {"gpu_mhz": _leading_number(row[1]), "gpu_slowed": slowed(row[2])}
-    others = _processes(own)
-    return found if others is None else {**found, "gpu_others": others}
+    users = nvidia_smi("gpu_uuid,pid", of="compute-apps")
+    return found if users is None else {**found, "gpu_others": other_processes(users, own)}
 
 
 def slowed(mask: str) -> list[str]:
@@ -161,14 +137,8 @@ def _leading_number(text: str) -> float | None:
         return None
 
 
-def _processes(own: str) -> int | None:
-    """How many other processes compute on the GPU; None if the driver does not tell."""
-    query = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader"]
-    try:
-        out = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    rows = [line.split(", ") for line in out.splitlines() if line.strip()]
-    pids = {row[1] for row in rows if len(row) == 2 and row[0].endswith(own)}
+def other_processes(users: list[str], own: str) -> int:
+    """How many other processes compute on the GPU `own`, from rows of a GPU and a process."""
+    pids = {row[1] for row in (line.split(", ") for line in users) if len(row) == 2 and row[0].endswith(own)}
     # In a container the driver may show the numbers that processes have outside: then one of them is this process.
     return len(pids - {str(os.getpid())}) if str(os.getpid()) in pids else max(0, len(pids) - 1)

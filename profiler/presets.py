@@ -7,12 +7,11 @@ from importlib import resources
 
 from molprof.common.document import Document, Section, pairs
 from molprof.common.errors import RunError
-from molprof.profiler.cluster.settings import SlurmSettings
 from molprof.profiler.models.architecture import ARCHITECTURES, NAMED, Architecture, Shape
 from molprof.profiler.models.checkpoint import checkpoint_path, read_header
 from molprof.profiler.models.tokenizers import VOCABULARIES
 from molprof.profiler.processors import PROCESSORS
-from molprof.profiler.project import ModelAlias, Project
+from molprof.profiler.project import Project
 
 
 def presets_document(project: Project) -> Document:
@@ -25,10 +24,15 @@ def presets_document(project: Project) -> Document:
         ]
         for name, architecture in ARCHITECTURES.items()
     }
-    models |= {name: [_alias(alias)] for name, alias in project.models.items()}
+    for name, alias in project.models.items():
+        others = (("tokenizer", alias.tokenizer), ("--lp", alias.processor))
+        models[name] = [", ".join([alias.path, *(f"{what} {value}" for what, value in others if value)])]
     processors = {name: [entry.summary] for name, entry in PROCESSORS.items()} | {"MODULE:FACTORY": ["your own"]}
     molecules = {"built-in": [f"{sum(bool(line.strip()) for line in _molecules())} held out from training"]}
-    clusters = {name: [_cluster(settings)] for name, settings in project.clusters.items()}
+    clusters = {
+        name: [", ".join(f"{key} {value}" for key, value in settings.to_json().items()) or "the cluster's own defaults"]
+        for name, settings in project.clusters.items()
+    }
     sections = (
         _section("Models (--model)", models),
         _section("Logits processors (--processor; --lp selects by tokenizer)", processors),
@@ -43,15 +47,6 @@ def _section(title: str, entries: Mapping[str, Sequence[str]]) -> Section:
     """Each name with its lines in a column of their own."""
     rows = [(name if place == 0 else "", line) for name, lines in entries.items() for place, line in enumerate(lines)]
     return Section(title, table=pairs(rows, wide=True))
-
-
-def _alias(alias: ModelAlias) -> str:
-    others = (("tokenizer", alias.tokenizer), ("--lp", alias.processor))
-    return ", ".join([alias.path, *(f"{what} {value}" for what, value in others if value)])
-
-
-def _cluster(settings: SlurmSettings) -> str:
-    return ", ".join(f"{key} {value}" for key, value in settings.to_json().items()) or "the cluster's own defaults"
 
 
 def _model(name: str, architecture: Architecture) -> str:

@@ -16,7 +16,24 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
-INCLUDE PERFETTO MODULE molprof.launches;
+-- A figure of the GPU work that a device sync waited for. The engine searches the calls between two syncs, and chooses
+-- tracks faster than it joins them.
+CREATE PERFETTO MACRO _molprof_awaited(figure Expr, sync ColumnName)
+RETURNS Expr
+AS
+(
+  SELECT
+    $figure
+  FROM _molprof_call AS call
+  CROSS JOIN _molprof_work AS work
+  WHERE
+    call.ts >= $sync.last_ts
+    AND call.ts < $sync.ts
+    AND call.ts + call.dur <= $sync.ts
+    AND call.kind IS NOT NULL
+    AND call.track_id IN (SELECT track.id FROM _molprof_thread_track AS track WHERE track.upid = $sync.upid)
+    AND work.call_id = call.id
+);
 
 -- Device syncs with the last GPU work that they waited for: of launches that ended between the sync before and this one.
 -- Only of processes whose work is on one device: a device sync waits for the current one, whose number is not recorded.
@@ -41,39 +58,28 @@ WITH
     WHERE
       call.role = 'device_sync'
   ),
-  last AS (
+  -- Asked twice, made once.
+  last AS MATERIALIZED (
     SELECT
-      sync.id,
-      sync.upid,
-      sync.ts_end,
-      MAX(started.ts_end) AS work_end,
-      MIN(started.device) AS first_device,
-      MAX(started.device) AS last_device,
-      MAX(started.many_devices) AS many_devices
+      id,
+      upid,
+      ts_end,
+      _molprof_awaited!(MAX(work.ts_end), sync) AS work_end,
+      IIF(one.device, NULL, _molprof_awaited!(MIN(work.device), sync)) AS first_device,
+      IIF(one.device, NULL, _molprof_awaited!(MAX(work.device), sync)) AS last_device
     FROM sync
-    -- In this order, the engine searches the calls between two syncs.
-    CROSS JOIN _molprof_call AS call
-    CROSS JOIN _molprof_thread_track AS track
-    CROSS JOIN _molprof_started AS started
-    WHERE
-      call.ts >= sync.last_ts
-      AND call.ts < sync.ts
-      AND call.ts + call.dur <= sync.ts
-      AND call.kind IS NOT NULL
-      AND track.id = call.track_id
-      AND track.upid = sync.upid
-      AND started.call_id = call.id
-    GROUP BY
-      sync.id
+    CROSS JOIN (SELECT COUNT() AS device FROM _molprof_only_device) AS one
   ),
   process AS (
     SELECT
       upid
     FROM last
+    WHERE
+      work_end IS NOT NULL
     GROUP BY
       upid
     HAVING
-      MIN(first_device) = MAX(last_device) AND NOT MAX(many_devices)
+      (SELECT COUNT() FROM _molprof_only_device) > 0 OR MIN(first_device) = MAX(last_device)
   )
 SELECT
   last.id,
@@ -81,10 +87,20 @@ SELECT
 FROM last
 JOIN process
   USING (upid)
+WHERE
+  last.work_end IS NOT NULL
 ORDER BY
   last.id;
 
--- Launches of each thread.
+-- Tracks of which a thread has another: lanes.
+CREATE PERFETTO TABLE _molprof_lane_track AS
+SELECT DISTINCT
+  lane.id
+FROM _molprof_thread_track AS own
+JOIN _molprof_thread_track AS lane
+  ON lane.upid = own.upid AND lane.tid = own.tid AND lane.id > own.id;
+
+-- Launches of each thread, where some are on lanes.
 CREATE PERFETTO TABLE _molprof_thread_launch AS
 SELECT
   track.upid,
@@ -94,9 +110,12 @@ SELECT
 FROM _molprof_call AS call
 CROSS JOIN _molprof_thread_track AS track
 WHERE
-  call.kind IS NOT NULL AND call.correlation IS NOT NULL AND track.id = call.track_id;
+  (SELECT COUNT() FROM _molprof_call WHERE track_id IN (SELECT id FROM _molprof_lane_track)) > 0
+  AND call.kind IS NOT NULL
+  AND call.correlation IS NOT NULL
+  AND track.id = call.track_id;
 
--- The same in order of number.
+-- Launches of each thread in order of number; of each track where none is on a lane.
 CREATE PERFETTO TABLE _molprof_launch_order AS
 SELECT
   upid,
@@ -104,10 +123,21 @@ SELECT
   correlation,
   ts
 FROM _molprof_thread_launch
+UNION ALL
+SELECT
+  0 AS upid,
+  track_id AS tid,
+  correlation,
+  ts
+FROM _molprof_call
+WHERE
+  (SELECT COUNT() FROM _molprof_call WHERE track_id IN (SELECT id FROM _molprof_lane_track)) = 0
+  AND kind IS NOT NULL
+  AND correlation IS NOT NULL
 ORDER BY
-  upid,
-  tid,
-  correlation;
+  1,
+  2,
+  3;
 
 -- Contradictions, one row.
 CREATE PERFETTO VIEW molprof_clock(

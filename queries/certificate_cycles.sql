@@ -11,6 +11,8 @@ INCLUDE PERFETTO MODULE intervals.intersect;
 
 INCLUDE PERFETTO MODULE molprof.devices;
 
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
 -- One row per run of the profiler, in order of start; empty where the trace has no such spans.
 CREATE PERFETTO TABLE molprof_profiler_run(
   -- The span's slice.
@@ -46,7 +48,7 @@ ORDER BY
 CREATE PERFETTO VIEW _molprof_idle_interval AS
 SELECT
   next_id AS id,
-  device,
+  IFNULL(device, (SELECT device FROM _molprof_only_device)) AS device,
   ts,
   dur
 FROM _molprof_device_gap
@@ -61,9 +63,9 @@ SELECT
   run.ts - run.gap_ns AS ts,
   run.gap_ns AS dur
 FROM molprof_profiler_run AS run
-CROSS JOIN (SELECT device FROM _molprof_idle_interval GROUP BY device) AS device
+CROSS JOIN molprof_device AS device
 WHERE
-  run.gap_ns > 0;
+  run.gap_ns > 0 AND device.idle_ns > 0;
 
 -- Idle time of each device between runs of the profiler: nothing recorded it.
 CREATE PERFETTO VIEW molprof_idle_between_runs(

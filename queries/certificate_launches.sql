@@ -177,7 +177,7 @@ WITH
       device,
       MIN(ts) AS ts,
       MAX(ts_end) AS ts_end
-    FROM _molprof_device_start
+    FROM _molprof_work
     GROUP BY
       device
   )
@@ -189,7 +189,7 @@ SELECT
       IFNULL(SUM(MAX(0, idle.ts + idle.dur - MAX(idle.ts, missing.first_ts))), 0)
     FROM _molprof_device_gap AS idle
     WHERE
-      idle.device = device.device
+      IFNULL(idle.device, (SELECT device FROM _molprof_only_device)) = device.device
   ) AS inside_ns,
   MAX(0, device.ts - missing.first_ts) + MAX(0, trace.ts_end - MAX(device.ts_end, missing.first_ts)) AS outside_ns
 FROM molprof_missing_work AS missing
@@ -231,7 +231,12 @@ WITH
   first AS MATERIALIZED (
     SELECT
       rank,
-      (SELECT MIN(correlation) FROM _molprof_numbered_call AS call WHERE call.rank = place.rank) AS least
+      IIF(
+        (SELECT COUNT() FROM molprof_track_rank) > 0,
+        (SELECT MIN(call.correlation) FROM _molprof_call AS call WHERE IFNULL(call.rank, -1) = place.rank),
+        -- The engine finds the least of all without looking at each call.
+        (SELECT MIN(correlation) FROM _molprof_call)
+      ) AS least
     FROM (SELECT -1 AS rank UNION SELECT rank FROM molprof_process_rank) AS place
   )
 SELECT

@@ -5,6 +5,8 @@
 --   FROM molprof_device
 --   ORDER BY device;
 
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 -- Work of each device in order of start.
@@ -13,9 +15,7 @@ SELECT
   id,
   device,
   ts,
-  ts_end,
-  call_end,
-  queued_ts
+  call_ts
 FROM _molprof_work
 ORDER BY
   device,
@@ -25,27 +25,57 @@ ORDER BY
 -- Ends of work of each device in order.
 CREATE PERFETTO TABLE _molprof_device_end AS
 SELECT
-  device,
   ts_end
-FROM _molprof_device_start
+FROM _molprof_work
 ORDER BY
   device,
   ts_end;
 
+-- When the work of each device was queued, in order. Nothing was queued in a gap if as much work was queued by then as
+-- had begun: if the time in the row of the work that ends the gap is later than the gap's start.
+CREATE PERFETTO TABLE _molprof_device_queue AS
+SELECT
+  queued_ts AS ts
+FROM _molprof_work
+ORDER BY
+  device,
+  queued_ts;
+
 -- Gaps in order of device and start. Work begins after a gap if as many have ended before it as have begun: if the end
 -- in the row before its own is earlier. Rows are joined by number, which takes a fifth of the time of a window.
+-- Device: null where all work is on one. Queue, what was queued: 0: the call of the work that ends the gap is not
+-- recorded; 1: work; 2: nothing.
 CREATE PERFETTO TABLE _molprof_device_gap AS
 SELECT
   next.id AS next_id,
-  next._auto_id AS place,
-  next.device,
+  IIF((SELECT COUNT() FROM _molprof_only_device) > 0, NULL, next.device) AS device,
   last.ts_end AS ts,
   next.ts - last.ts_end AS dur,
-  next.call_end
+  CASE
+    WHEN next.call_ts IS NULL THEN 0
+    WHEN queue.ts <= last.ts_end THEN 1
+    -- Below, the end of the call does not matter, and is not searched for.
+    WHEN next.ts - next.call_ts < 100000 THEN 2
+    ELSE 1 + (
+      SELECT
+        next.ts - call.ts - call.dur <= MAX(100000, call.ts + call.dur - last.ts_end)
+      FROM _molprof_work AS work
+      CROSS JOIN _molprof_call AS call
+      WHERE
+        work.id = next.id AND call.id = work.call_id
+    )
+  END AS queue
 FROM _molprof_device_start AS next
 CROSS JOIN _molprof_device_end AS last
+CROSS JOIN _molprof_device_queue AS queue
 WHERE
-  last._auto_id = next._auto_id - 1 AND next.ts > last.ts_end AND next.device IS last.device;
+  last._auto_id = next._auto_id - 1
+  AND next.ts > last.ts_end
+  AND queue._auto_id = next._auto_id
+  AND (
+    (SELECT COUNT() FROM _molprof_only_device) > 0
+    OR next.device IS (SELECT before.device FROM _molprof_device_start AS before WHERE before._auto_id = last._auto_id)
+  );
 
 -- Busy and idle time of each device, from its first work to the end of its last.
 CREATE PERFETTO TABLE molprof_device(
@@ -67,17 +97,26 @@ WITH
       device,
       MAX(ts_end) - MIN(ts) AS span_ns,
       COUNT() AS count
-    FROM _molprof_device_start
+    FROM _molprof_work
+    WHERE
+      NOT EXISTS(SELECT 1 FROM _molprof_only_device)
     GROUP BY
       device
+    UNION ALL
+    -- The engine finds these without looking at each.
+    SELECT
+      device,
+      (SELECT MAX(ts_end) FROM _molprof_work) - (SELECT MIN(ts) FROM _molprof_work),
+      (SELECT COUNT() FROM _molprof_work)
+    FROM _molprof_only_device
   ),
   idle AS (
     SELECT
-      device,
+      IFNULL(device, (SELECT device FROM _molprof_only_device)) AS device,
       SUM(dur) AS idle_ns
-    FROM _molprof_device_gap
+    FROM _molprof_device_gap AS gap
     GROUP BY
-      device
+      gap.device
   )
 SELECT
   span.device,
@@ -133,7 +172,7 @@ CREATE PERFETTO VIEW molprof_device_idle(
 )
 AS
 SELECT
-  device,
+  IFNULL(device, (SELECT device FROM _molprof_only_device)) AS device,
   ts,
   dur
 FROM _molprof_device_gap

@@ -44,6 +44,9 @@ ORDER BY
   slice.ts,
   slice.id;
 
+-- The engine searches for calls by their number.
+CREATE PERFETTO INDEX _molprof_call_correlation ON _molprof_call(correlation);
+
 -- One row per slice of category cuda_runtime or cuda_driver (HIP traces use the same), in order of start.
 CREATE PERFETTO VIEW molprof_gpu_call(
   -- The slice.

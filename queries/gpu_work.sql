@@ -10,46 +10,47 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.process_ranks;
 
--- Calls in order of their number, in which the engine searches, with the start and end of each.
-CREATE PERFETTO TABLE _molprof_numbered_call AS
-SELECT
-  call.id,
-  IFNULL(call.rank, -1) AS rank,
-  call.correlation,
-  call.ts,
-  call.ts + call.dur AS ts_end
-FROM molprof_gpu_call AS call
-WHERE
-  call.correlation IS NOT NULL
-ORDER BY
-  call.correlation,
-  call.rank;
-
 -- Numbers of several calls, with the call that their work is linked to: the first launch, else the first call. The
--- lowest id is the earliest slice. Neighbours are compared: grouping all calls takes three times as long.
+-- lowest id is the earliest slice.
 CREATE PERFETTO TABLE _molprof_shared_number AS
 WITH
   shared AS (
-    SELECT DISTINCT
-      call.rank,
-      call.correlation
-    FROM _molprof_numbered_call AS call
-    CROSS JOIN _molprof_numbered_call AS next
+    SELECT
+      IFNULL(rank, -1) AS rank,
+      correlation
+    FROM _molprof_call
     WHERE
-      next._auto_id = call._auto_id + 1
-      AND next.correlation = call.correlation
-      AND next.rank = call.rank
+      correlation IS NOT NULL
+    GROUP BY
+      correlation,
+      rank
+    HAVING
+      COUNT() > 1
+    -- Where all numbers differ, calls are not grouped, which takes longer than to find that. Ranks count each from the
+    -- same number.
+    LIMIT IIF(
+      (SELECT COUNT() FROM molprof_track_rank) > 0
+      OR EXISTS(
+        SELECT
+          1
+        FROM _molprof_call AS call
+        CROSS JOIN _molprof_call AS other
+        WHERE
+          other.correlation = call.correlation AND other.id != call.id
+      ),
+      -1,
+      0
+    )
   )
 SELECT
   shared.rank,
   shared.correlation,
   -- Bit 48 puts calls that launch nothing behind launches.
-  MIN((own.kind IS NULL) << 48 | own.id) & ((1 << 48) - 1) AS call_id
+  MIN((call.kind IS NULL) << 48 | call.id) & ((1 << 48) - 1) AS call_id
 FROM shared
-CROSS JOIN _molprof_numbered_call AS call
-CROSS JOIN _molprof_call AS own
+CROSS JOIN _molprof_call AS call
 WHERE
-  call.correlation = shared.correlation AND call.rank = shared.rank AND own.id = call.id
+  call.correlation = shared.correlation AND IFNULL(call.rank, -1) = shared.rank
 GROUP BY
   shared.correlation,
   shared.rank;
@@ -63,17 +64,13 @@ SELECT
   COUNT() AS calls
 FROM _molprof_shared_number AS first
 -- In this order, only the few calls with such a number are looked up.
-CROSS JOIN _molprof_numbered_call AS numbered
-CROSS JOIN molprof_gpu_call AS call
-CROSS JOIN slice
+CROSS JOIN _molprof_call AS call
 CROSS JOIN thread_track
 CROSS JOIN thread
 WHERE
-  numbered.correlation = first.correlation
-  AND numbered.rank = first.rank
-  AND call.id = numbered.id
-  AND slice.id = call.id
-  AND thread_track.id = slice.track_id
+  call.correlation = first.correlation
+  AND IFNULL(call.rank, -1) = first.rank
+  AND thread_track.id = call.track_id
   AND thread.utid = thread_track.utid
 GROUP BY
   first.rank,
@@ -101,7 +98,6 @@ CREATE PERFETTO TABLE _molprof_work(
   rank LONG,
   call_id JOINID(slice.id),
   call_ts TIMESTAMP,
-  call_end TIMESTAMP,
   queued_ts TIMESTAMP
 )
 AS
@@ -114,7 +110,8 @@ SELECT
   slice.category,
   IIF((SELECT COUNT() FROM molprof_track_rank) > 0, IFNULL(slice.rank || ':', '') || slice.device, slice.device) AS device,
   EXTRACT_ARG(slice.arg_set_id, 'args.stream') AS stream,
-  slice.correlation,
+  -- The call's is at hand; the work's own takes a search in its args.
+  IFNULL(call.correlation, slice.correlation) AS correlation,
   CASE
     WHEN slice.category = 'kernel' THEN NULL
     -- Text is kept, and refused later: CAST would read its first digits.
@@ -125,7 +122,6 @@ SELECT
   slice.rank,
   call.id AS call_id,
   call.ts AS call_ts,
-  call.ts_end AS call_end,
   -- Queued from its call on; clocks may disagree.
   MIN(slice.ts, IFNULL(call.ts, slice.ts)) AS queued_ts
 FROM (
@@ -163,10 +159,10 @@ FROM (
   WHERE
     category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
 ) AS slice
-LEFT JOIN _molprof_numbered_call AS call
+LEFT JOIN _molprof_call AS call
   ON call.correlation = slice.correlation
   -- The sign keeps the engine from searching for two columns.
-  AND +call.rank = IFNULL(slice.rank, -1)
+  AND +call.rank IS slice.rank
   AND (
     (SELECT COUNT() FROM _molprof_shared_number) = 0
     OR (
@@ -176,16 +172,28 @@ LEFT JOIN _molprof_numbered_call AS call
             call_id
           FROM _molprof_shared_number AS shared
           WHERE
-            shared.correlation = call.correlation AND shared.rank = call.rank
+            shared.correlation = call.correlation AND shared.rank = IFNULL(call.rank, -1)
         ),
         call.id
       ) = call.id
-      AND (call.correlation, call.rank) NOT IN (SELECT correlation, IFNULL(rank, -1) FROM _molprof_ambiguous_number)
+      AND (call.correlation, IFNULL(call.rank, -1)) NOT IN (SELECT correlation, IFNULL(rank, -1) FROM _molprof_ambiguous_number)
     )
   )
 ORDER BY
   slice.ts,
   slice.id;
+
+-- The engine searches for work by its call.
+CREATE PERFETTO INDEX _molprof_work_call ON _molprof_work(call_id);
+
+-- The device, where all work is on one: then no text is compared. Else no row.
+CREATE PERFETTO TABLE _molprof_only_device AS
+SELECT
+  device
+FROM (SELECT device FROM _molprof_work LIMIT 1) AS first
+WHERE
+  NOT EXISTS(SELECT 1 FROM _molprof_work AS work WHERE work.device != first.device)
+  AND NOT EXISTS(SELECT 1 FROM _molprof_work AS work WHERE work.device IS NULL);
 
 -- One row per slice of category kernel, gpu_memcpy or gpu_memset, in order of start.
 CREATE PERFETTO VIEW molprof_gpu_work(

@@ -44,28 +44,29 @@ SELECT
       ancestor.depth DESC
     LIMIT 1
   ) AS operator
-FROM _molprof_call AS call
+-- The engine finds names in each part without looking at every call.
+FROM (
+  SELECT
+    id
+  FROM _molprof_call
+  WHERE
+    name GLOB '*Synchronize*'
+  UNION
+  SELECT
+    id
+  FROM _molprof_call
+  WHERE
+    name GLOB '*Memcpy*' AND NOT name GLOB '*Async*' AND NOT name GLOB '*DtoD*'
+  UNION
+  SELECT
+    call_id
+  FROM _molprof_work
+  WHERE
+    name GLOB 'Memcpy DtoH*Pageable*' AND call_id IS NOT NULL
+) AS waiting
+CROSS JOIN _molprof_call AS call
 WHERE
-  -- The engine finds names in each part without looking at every call.
-  call.id IN (
-    SELECT
-      id
-    FROM _molprof_call
-    WHERE
-      name GLOB '*Synchronize*'
-    UNION
-    SELECT
-      id
-    FROM _molprof_call
-    WHERE
-      name GLOB '*Memcpy*' AND NOT name GLOB '*Async*' AND NOT name GLOB '*DtoD*'
-    UNION
-    SELECT
-      call_id
-    FROM _molprof_work
-    WHERE
-      name GLOB 'Memcpy DtoH*Pageable*' AND call_id IS NOT NULL
-  )
+  call.id = waiting.id
 ORDER BY
   call.ts,
   call.id;

@@ -33,39 +33,12 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.host_syncs;
 
--- When the work of each device was queued, in order. Nothing was queued in a gap if as much work was queued by then as
--- had begun: if the time in the row of the work that ends the gap is later than the gap's start.
-CREATE PERFETTO TABLE _molprof_device_queue AS
-SELECT
-  queued_ts AS ts
-FROM _molprof_device_start
-ORDER BY
-  device,
-  queued_ts;
-
--- Gaps in order of device and start, with what was queued: 0: the call of the work that ends it is not recorded; 1: work;
--- 2: nothing.
-CREATE PERFETTO TABLE _molprof_gap AS
-SELECT
-  gap.next_id,
-  gap.ts,
-  gap.dur,
-  IIF(
-    gap.call_end IS NULL,
-    0,
-    1 + (queue.ts > gap.ts AND gap.ts + gap.dur - gap.call_end <= MAX(100000, gap.call_end - gap.ts))
-  ) AS queue
-FROM _molprof_device_gap AS gap
-CROSS JOIN _molprof_device_queue AS queue
-WHERE
-  queue._auto_id = gap.place;
-
 -- Gaps in which nothing was queued, in order of start: the engine searches in them for those inside a host sync.
 CREATE PERFETTO TABLE _molprof_empty_gap AS
 SELECT
   ts,
   next_id
-FROM _molprof_gap
+FROM _molprof_device_gap
 WHERE
   queue = 2
 ORDER BY
@@ -89,30 +62,21 @@ WHERE
 ORDER BY
   gap.next_id;
 
--- GPU work in order of its end: the engine searches in it for what ended when a gap began.
-CREATE PERFETTO TABLE _molprof_work_end AS
-SELECT
-  ts_end,
-  id
-FROM _molprof_work
-ORDER BY
-  ts_end,
-  id;
+-- The engine searches for what ended when a gap began.
+CREATE PERFETTO INDEX _molprof_work_end ON _molprof_work(ts_end);
 
 -- Gaps with queued work after which work of another stream begins: none of the same stream ended when they began.
 CREATE PERFETTO TABLE _molprof_other_stream_gap AS
 SELECT
   gap.next_id
-FROM _molprof_gap AS gap
+FROM _molprof_device_gap AS gap
 CROSS JOIN _molprof_work AS next
-CROSS JOIN _molprof_work_end AS ended
 CROSS JOIN _molprof_work AS last
 WHERE
   gap.queue = 1
   AND gap.dur >= 5000
   AND next.id = gap.next_id
-  AND ended.ts_end = gap.ts
-  AND last.id = ended.id
+  AND last.ts_end = gap.ts
   AND last.device IS next.device
 GROUP BY
   gap.next_id
@@ -121,8 +85,24 @@ HAVING
 ORDER BY
   gap.next_id;
 
+-- Whether a gap is one of a table's.
+CREATE PERFETTO MACRO _molprof_among(gaps TableOrSubquery, gap ColumnName)
+RETURNS Expr
+AS
+(
+  -- Where there are none, none is looked for.
+  (SELECT COUNT() FROM $gaps) > 0
+  AND EXISTS(
+    SELECT
+      1
+    FROM $gaps AS one
+    WHERE
+      one.next_id = $gap.next_id
+  )
+);
+
 -- One row per gap, in order of device and start.
-CREATE PERFETTO TABLE molprof_idle_gap(
+CREATE PERFETTO VIEW molprof_idle_gap(
   -- Device number as text.
   device STRING,
   -- Start of the gap, ns since the trace's earliest event.
@@ -136,25 +116,36 @@ CREATE PERFETTO TABLE molprof_idle_gap(
 )
 AS
 SELECT
-  gap.device,
-  gap.ts,
-  gap.dur,
+  IFNULL(device, (SELECT device FROM _molprof_only_device)) AS device,
+  ts,
+  dur,
   CASE
-    WHEN found.queue = 2 AND waited.next_id IS NOT NULL THEN 'cpu_waited'
-    WHEN found.queue = 2 THEN 'cpu_busy'
-    WHEN gap.dur < 5000 THEN 'short'
-    WHEN found.queue = 0 THEN 'not_recorded'
-    WHEN other.next_id IS NULL THEN 'other'
-    ELSE 'other_stream'
+    WHEN queue = 2
+    THEN IIF(_molprof_among!(_molprof_waited_gap, gap), 'cpu_waited', 'cpu_busy')
+    WHEN dur < 5000 THEN 'short'
+    WHEN queue = 0 THEN 'not_recorded'
+    ELSE IIF(_molprof_among!(_molprof_other_stream_gap, gap), 'other_stream', 'other')
   END AS cause,
-  gap.next_id
-FROM _molprof_device_gap AS gap
-CROSS JOIN _molprof_gap AS found
-  ON found._auto_id = gap._auto_id
-LEFT JOIN _molprof_waited_gap AS waited
-  ON found.queue = 2 AND waited.next_id = gap.next_id
-LEFT JOIN _molprof_other_stream_gap AS other
-  ON found.queue = 1 AND gap.dur >= 5000 AND other.next_id = gap.next_id;
+  next_id
+FROM _molprof_device_gap AS gap;
+
+-- The sums of one cause by device: the engine groups by one text faster than by two.
+CREATE PERFETTO MACRO _molprof_cause_sum(cause Expr, condition Expr)
+RETURNS TableOrSubquery
+AS
+(
+  SELECT
+    IFNULL(gap.device, (SELECT device FROM _molprof_only_device)) AS device,
+    $cause AS cause,
+    COUNT() AS count,
+    SUM(gap.dur) AS time_ns,
+    MAX(gap.dur) AS longest_ns
+  FROM _molprof_device_gap AS gap
+  WHERE
+    $condition
+  GROUP BY
+    gap.device
+);
 
 -- Gaps by device and cause, longest total time first; the rows of a device add up to its idle time.
 CREATE PERFETTO VIEW molprof_idle_cause(
@@ -172,17 +163,36 @@ CREATE PERFETTO VIEW molprof_idle_cause(
   longest_ns DURATION
 )
 AS
+WITH
+  found AS (
+    SELECT * FROM _molprof_cause_sum!('short', gap.queue < 2 AND gap.dur < 5000)
+    UNION ALL
+    SELECT * FROM _molprof_cause_sum!('not_recorded', gap.queue = 0 AND gap.dur >= 5000)
+    UNION ALL
+    SELECT * FROM _molprof_cause_sum!('cpu_waited', gap.queue = 2 AND _molprof_among!(_molprof_waited_gap, gap))
+    UNION ALL
+    SELECT * FROM _molprof_cause_sum!('cpu_busy', gap.queue = 2 AND NOT _molprof_among!(_molprof_waited_gap, gap))
+    UNION ALL
+    SELECT *
+    FROM _molprof_cause_sum!(
+      'other_stream',
+      gap.queue = 1 AND gap.dur >= 5000 AND _molprof_among!(_molprof_other_stream_gap, gap)
+    )
+    UNION ALL
+    SELECT *
+    FROM _molprof_cause_sum!(
+      'other',
+      gap.queue = 1 AND gap.dur >= 5000 AND NOT _molprof_among!(_molprof_other_stream_gap, gap)
+    )
+  )
 SELECT
   device,
   cause,
-  COUNT() AS count,
-  SUM(dur) AS time_ns,
-  1.0 * SUM(dur) / SUM(SUM(dur)) OVER (PARTITION BY device) AS idle_ratio,
-  MAX(dur) AS longest_ns
-FROM molprof_idle_gap
-GROUP BY
-  device,
-  cause
+  count,
+  time_ns,
+  1.0 * time_ns / SUM(time_ns) OVER (PARTITION BY device) AS idle_ratio,
+  longest_ns
+FROM found
 ORDER BY
   device,
   time_ns DESC,

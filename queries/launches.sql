@@ -15,14 +15,9 @@ INCLUDE PERFETTO MODULE molprof.work_totals;
 CREATE PERFETTO TABLE _molprof_started AS
 SELECT
   call_id,
-  MIN(device) AS device,
-  MIN(device) < MAX(device) AS many_devices,
   SUM(category = 'kernel') AS kernels,
-  COUNT() AS count,
   SUM(dur) AS gpu_ns,
-  MIN(ts) AS ts,
-  MAX(ts_end) AS ts_end,
-  MIN(ts) - MIN(call_ts) AS delay
+  MIN(ts) AS ts
 FROM _molprof_work
 WHERE
   call_id IS NOT NULL
@@ -49,13 +44,14 @@ CREATE PERFETTO VIEW molprof_call_work(
 AS
 SELECT
   call_id,
-  device,
+  -- Subqueries, unlike joins, run only where their column is read.
+  (SELECT MIN(work.device) FROM _molprof_work AS work WHERE work.call_id = started.call_id) AS device,
   kernels,
-  count - kernels AS memory_operations,
+  (SELECT COUNT() FROM _molprof_work AS work WHERE work.call_id = started.call_id) - kernels AS memory_operations,
   gpu_ns,
-  ts_end - ts AS span_ns,
-  delay
-FROM _molprof_started;
+  (SELECT MAX(work.ts_end) FROM _molprof_work AS work WHERE work.call_id = started.call_id) - ts AS span_ns,
+  ts - (SELECT call.ts FROM _molprof_call AS call WHERE call.id = started.call_id) AS delay
+FROM _molprof_started AS started;
 
 -- Launching calls by name, most calls first.
 CREATE PERFETTO VIEW molprof_launch_summary(
@@ -80,7 +76,7 @@ SELECT
   COUNT() AS count,
   SUM(call.dur) AS time_ns,
   IFNULL(SUM(started.kernels), 0) AS kernels,
-  AVG(started.delay) AS mean_delay_ns
+  AVG(started.ts - call.ts) AS mean_delay_ns
 FROM _molprof_call AS call
 LEFT JOIN _molprof_started AS started
   ON started.call_id = call.id

@@ -11,7 +11,7 @@ _WIDTH = 100
 _INDENT = "  "
 
 
-def module_list(known: Mapping[str, Module], terminal: int | None = None) -> str:
+def module_list(known: Mapping[str, Module], terminal: int | None) -> str:
     """One line per module; on a terminal of so many columns as many as it needs."""
     size = max(len(name) for name in known)
     lines = [f"{name:{size}}  {module.line}" for name, module in known.items()]

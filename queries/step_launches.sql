@@ -21,6 +21,22 @@ INCLUDE PERFETTO MODULE molprof.step_placement;
 
 INCLUDE PERFETTO MODULE molprof.steps;
 
+-- Calls of one kind by step.
+CREATE PERFETTO MACRO _molprof_lane_launches(kind Expr)
+RETURNS TableOrSubquery
+AS
+(
+  SELECT
+    lane.id AS step_id,
+    COUNT() AS launches
+  FROM _molprof_step_lane AS lane
+  CROSS JOIN _molprof_call AS call
+  WHERE
+    _molprof_in_lane!(call, lane) AND call.kind = $kind
+  GROUP BY
+    lane.id
+);
+
 -- One row per step, in order of start, then one for what is outside any step (step_id null). Empty for a trace without
 -- steps. Without recorded GPU calls and GPU work, their figures are null.
 CREATE PERFETTO TABLE molprof_step_launch(
@@ -48,20 +64,23 @@ WITH
     SELECT
       EXISTS(SELECT 1 FROM _molprof_call) OR EXISTS(SELECT 1 FROM _molprof_work) AS gpu
   ),
+  -- One kind of call at a time: the engine counts those of a stretch of time without reading them.
+  launched AS MATERIALIZED (
+    SELECT * FROM _molprof_lane_launches!('launch')
+  ),
+  graph_launched AS MATERIALIZED (
+    SELECT * FROM _molprof_lane_launches!('graph_launch')
+  ),
   -- Calls of each step in order, so that the engine adds them up without sorting.
   called AS MATERIALIZED (
     SELECT
       place.step_id,
-      SUM(IFNULL(call.kind = 'launch', 0)) AS launches,
-      SUM(IFNULL(call.kind = 'graph_launch', 0)) AS graph_launches,
-      SUM(IFNULL(started.kernels, 0)) AS kernels,
-      SUM(IFNULL(started.gpu_ns, 0)) AS gpu_ns
+      SUM(started.kernels) AS kernels,
+      SUM(started.gpu_ns) AS gpu_ns
     FROM molprof_call_step AS place
-    CROSS JOIN _molprof_call AS call
-    LEFT JOIN _molprof_started AS started
-      ON started.call_id = place.id
+    CROSS JOIN _molprof_started AS started
     WHERE
-      call.id = place.id
+      started.call_id = place.id
     GROUP BY
       place.step_id
   ),
@@ -77,8 +96,14 @@ WITH
       place.step_id
   ),
   fact AS (
-    SELECT step_id, launches, graph_launches, kernels, gpu_ns, 0 AS syncs, 0 AS sync_ns, 0 AS leaf_operators
+    SELECT step_id, 0 AS launches, 0 AS graph_launches, kernels, gpu_ns, 0 AS syncs, 0 AS sync_ns, 0 AS leaf_operators
     FROM called
+    UNION ALL
+    SELECT step_id, launches, 0, 0, 0, 0, 0, 0
+    FROM launched
+    UNION ALL
+    SELECT step_id, 0, launches, 0, 0, 0, 0, 0
+    FROM graph_launched
     UNION ALL
     SELECT step_id, 0, 0, 0, 0, syncs, sync_ns, 0
     FROM waited
@@ -86,9 +111,9 @@ WITH
     -- What is outside any step: all less what is in steps.
     SELECT
       NULL,
-      (SELECT COUNT() FROM _molprof_call WHERE kind = 'launch') - (SELECT IFNULL(SUM(launches), 0) FROM called),
+      (SELECT COUNT() FROM _molprof_call WHERE kind = 'launch') - (SELECT IFNULL(SUM(launches), 0) FROM launched),
       (SELECT COUNT() FROM _molprof_call WHERE kind = 'graph_launch')
-      - (SELECT IFNULL(SUM(graph_launches), 0) FROM called),
+      - (SELECT IFNULL(SUM(launches), 0) FROM graph_launched),
       (SELECT COUNT() FROM _molprof_work WHERE category = 'kernel') - (SELECT IFNULL(SUM(kernels), 0) FROM called),
       (SELECT IFNULL(SUM(dur), 0) FROM _molprof_work) - (SELECT IFNULL(SUM(gpu_ns), 0) FROM called),
       (SELECT COUNT() FROM molprof_host_sync) - (SELECT IFNULL(SUM(syncs), 0) FROM waited),

@@ -29,14 +29,16 @@ CREATE PERFETTO VIEW molprof_numbered_call(
 )
 AS
 SELECT
-  numbered.id,
-  numbered.rank,
-  numbered.correlation,
-  (call.kind IS NULL) << 48 | call.id AS place
-FROM _molprof_numbered_call AS numbered
-CROSS JOIN _molprof_call AS call
+  id,
+  IFNULL(rank, -1) AS rank,
+  correlation,
+  (kind IS NULL) << 48 | id AS place
+FROM _molprof_call
 WHERE
-  call.id = numbered.id;
+  correlation IS NOT NULL
+ORDER BY
+  correlation,
+  rank;
 
 -- Numbers of which it cannot be told which call started the work: their work is linked to none.
 CREATE PERFETTO VIEW molprof_ambiguous_call(

@@ -21,17 +21,18 @@ INCLUDE PERFETTO MODULE molprof.step_placement;
 
 INCLUDE PERFETTO MODULE molprof.steps;
 
--- Work whose launch is in a step: the engine groups the rows of a table much faster than those of a join.
-CREATE PERFETTO TABLE _molprof_step_work AS
+-- Work whose launch is in no step, in a trace with steps: mostly little, so that little is written. The engine groups the
+-- rows of a table much faster than those of a join.
+CREATE PERFETTO TABLE _molprof_other_work AS
 SELECT
   work.category,
   work.name,
   work.dur
 FROM _molprof_work AS work
-CROSS JOIN molprof_call_step AS place
+LEFT JOIN molprof_call_step AS place
   ON place.id = work.call_id
 WHERE
-  (SELECT COUNT() FROM molprof_call_step) > 0;
+  (SELECT COUNT() FROM molprof_call_step) > 0 AND place.id IS NULL;
 
 -- One row per kind. Those that every trace is asked for are there with 0 too.
 CREATE PERFETTO TABLE molprof_work_kind(
@@ -75,13 +76,13 @@ WITH
       kind
     FROM molprof_kernel_kind
   ),
-  step_work AS (
+  other AS (
     SELECT
       category,
       name,
       COUNT() AS count,
       SUM(dur) AS time_ns
-    FROM _molprof_step_work
+    FROM _molprof_other_work
     GROUP BY
       category,
       name
@@ -91,13 +92,14 @@ WITH
       named.kind,
       work.count,
       work.time_ns,
-      IFNULL(step_work.count, 0) AS step_count,
-      IFNULL(step_work.time_ns, 0) AS step_time_ns
-    FROM named
+      IIF(steps.found, work.count - IFNULL(other.count, 0), 0) AS step_count,
+      IIF(steps.found, work.time_ns - IFNULL(other.time_ns, 0), 0) AS step_time_ns
+    FROM (SELECT COUNT() > 0 AS found FROM molprof_call_step) AS steps
+    CROSS JOIN named
     JOIN molprof_work_total AS work
       ON work.category = named.category AND work.name = named.name
-    LEFT JOIN step_work
-      ON step_work.category = named.category AND step_work.name = named.name
+    LEFT JOIN other
+      ON other.category = named.category AND other.name = named.name
     UNION ALL
     SELECT
       kind,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 import subprocess
@@ -39,6 +40,22 @@ Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 TIMEOUT_S = 300
 # Commands that load a model in their own process.
 CAPTURING = (("capture",), ("demo",))
+# Files whose tests wait most of their time: for Slurm, a browser, an index, or a limit of time.
+WAITING = ("test_slurm", "test_ui_browser", "test_wheels", "test_process")
+
+
+# Tests and what they import stay to the end: no collection of garbage need look at them again.
+gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits more than it computes comes first, so that no worker is alone with it at the end."""
+    items.sort(key=lambda item: item.path.stem not in WAITING)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -88,14 +105,15 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Simulat
 
 
 @pytest.fixture(scope="session")
-def fork_servers() -> Iterator[Callable[[Sequence[str]], ForkServer]]:
+def fork_servers(own_cache: Path) -> Iterator[Callable[[Sequence[str]], ForkServer]]:
     """The server that forks a command: one that has imported torch for those that capture, else one that has not."""
     started: dict[bool, ForkServer] = {}
 
     def server(arguments: Sequence[str]) -> ForkServer:
         models = "--help" not in arguments and arguments[:1] in CAPTURING
         if models not in started:
-            started[models] = ForkServer(*((CAPTURE, MODELS) if models else (ANALYSIS, LIBRARIES)))
+            # All workers have the same cache, so the same servers.
+            started[models] = ForkServer(str(own_cache), *((CAPTURE, MODELS) if models else (ANALYSIS, LIBRARIES)))
         return started[models]
 
     yield server

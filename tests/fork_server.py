@@ -1,7 +1,8 @@
 """Commands as processes that start at once: each is forked off a process that has imported all that they need.
 
 `python -m molprof` spends most of its time on imports, and the tests start it hundreds of times. A fork is a process
-like any other, with arguments, environment, folder, streams, signals and exit code of its own.
+like any other, with arguments, environment, folder, streams, signals and exit code of its own. Test processes that name
+the same server share its imports: it forks a server for each of them.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import hashlib
 import importlib
 import json
 import os
 import pkgutil
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -35,19 +38,49 @@ READ_AT_IMPORT = ("PYTHON", "HF_", "OMP_", "MKL_", "TORCH", "LD_", "MPL", "LANG"
 
 
 class ForkServer:
-    """Runs `molprof ARGUMENTS`, one at a time."""
+    """Runs `molprof ARGUMENTS`, one at a time; who asks first for a server of this name and environment starts it."""
 
     def __init__(
         self,
+        name: str,
         packages: tuple[str, ...],
         libraries: tuple[str, ...],
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        self._socket, other = socket.socketpair()
-        line = [sys.executable, __file__, str(other.fileno()), ",".join(packages), ",".join(libraries)]
-        with other:
-            self._process = subprocess.Popen(line, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, env=environment)
         self._environment = _import_environment(environment)
+        key = json.dumps([name, packages, libraries, sorted(self._environment.items())])
+        # Of Linux's abstract names, which end with the process.
+        self._address = f"\0molprof-{hashlib.sha256(key.encode()).hexdigest()}"
+        self._lifeline: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        while (connection := self._connected()) is None:
+            assert self._process is None or self._process.poll() is None, "the server ended"
+            self._start([",".join(packages), ",".join(libraries)], environment)
+        self._socket = connection
+
+    def _connected(self) -> socket.socket | None:
+        """A connection to a server that has forked for it; None if there is none, or it has just ended."""
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(self._address)
+            _exactly(connection, 1)
+        except (ConnectionError, EOFError):
+            connection.close()
+            return None
+        return connection
+
+    def _start(self, arguments: list[str], environment: Mapping[str, str]) -> None:
+        with socket.socket(socket.AF_UNIX) as listener:
+            try:
+                listener.bind(self._address)
+            except OSError:  # another process has started it meanwhile
+                return
+            listener.listen()
+            self._lifeline, other = socket.socketpair()
+            with other:
+                files = [listener.fileno(), other.fileno()]
+                line = [sys.executable, __file__, *map(str, files), *arguments]
+                self._process = subprocess.Popen(line, pass_fds=files, stdin=subprocess.DEVNULL, env=environment)
 
     def serves(self, environment: Mapping[str, str]) -> bool:
         """Whether a process with this environment would have imported the same."""
@@ -75,7 +108,9 @@ class ForkServer:
 
     def close(self) -> None:
         self._socket.close()
-        self._process.wait()
+        if self._lifeline is not None and self._process is not None:
+            self._lifeline.close()
+            self._process.wait()
 
     def _number(self) -> int:
         return int.from_bytes(_exactly(self._socket, 8), "little", signed=True)
@@ -109,6 +144,21 @@ def _import_all(packages: list[str], libraries: list[str]) -> None:
                 importlib.import_module(found.name)
 
 
+def _accept(listener: socket.socket, lifeline: socket.socket) -> socket.socket:
+    """In the server: fork for each connection, until who started it ends. Returns, in the fork, the connection."""
+    while True:
+        ready, _, _ = select.select([listener, lifeline], [], [])
+        if lifeline in ready:
+            os._exit(0)
+        connection = listener.accept()[0]
+        if not os.fork():
+            listener.close()
+            lifeline.close()
+            connection.sendall(b"+")
+            return connection
+        connection.close()
+
+
 def _serve(connection: socket.socket) -> Iterator[list[str]]:
     """In the server: fork for each request. Yields once, in the fork, the arguments of its command."""
     while True:
@@ -134,12 +184,12 @@ def _serve(connection: socket.socket) -> Iterator[list[str]]:
 
 
 def main() -> None:
-    connection = socket.socket(fileno=int(sys.argv[1]))
+    listener, lifeline = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
     del sys.path[0]  # the tests' folder
-    _import_all(sys.argv[2].split(","), sys.argv[3].split(","))
+    _import_all(sys.argv[3].split(","), sys.argv[4].split(","))
     gc.freeze()  # the collector of a fork would write to all of it, and so copy it
     try:
-        arguments = next(_serve(connection))
+        arguments = next(_serve(_accept(listener, lifeline)))
     except (ValueError, EOFError, ConnectionError, KeyboardInterrupt):
         os._exit(0)  # the tests have ended
     sys.path.insert(0, "")

@@ -16,7 +16,7 @@ from typing import Any
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from perfetto.trace_builder.proto_builder import TraceProtoBuilder
 
-from molprof.profiler.capture.native_events import annotation, key_packets
+from molprof.profiler.capture.native import annotation, key_packets
 
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")

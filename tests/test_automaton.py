@@ -19,11 +19,12 @@ from test_vectorized import Operators
 from tiny import ids, loaded, table
 
 from molprof.common.errors import UsageError
+from molprof.common.text_format import DEFAULT
 from molprof.profiler.molecules.conformers import built_in_conformers
 from molprof.profiler.molecules.kinds import check, classify
 from molprof.profiler.molecules.prompts import read_prompts
 from molprof.profiler.molecules.smiles import Molecule, molecule
-from molprof.profiler.molecules.template import build_template, conformer_text
+from molprof.profiler.molecules.template import build_template
 from molprof.profiler.processors import make_processor
 from molprof.profiler.processors.automaton_batch import AutomatonBatch, fused_step
 from training.corpus import Sample
@@ -81,7 +82,7 @@ def test_real_conformers_are_accepted_as_the_tokenizer_cuts_them(tokenizer: str,
     assert len(samples) >= 60
     batch = start(tokenizer, processor, [sample.molecule for sample in samples])
     for row, sample in enumerate(samples):
-        assert accepts(tokenizer, batch, row, conformer_text(sample.conformer()))
+        assert accepts(tokenizer, batch, row, DEFAULT.answer_of(sample.conformer()))
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
@@ -91,7 +92,7 @@ def test_every_text_of_the_form_is_accepted(tokenizer: str) -> None:
     for row, item in enumerate(items):
         for _ in range(4):
             blocks = [",".join(random_number(rng) for _ in range(3)) for _ in item.atoms]
-            text = conformer_text(item.skeleton(blocks))
+            text = DEFAULT.answer_of(item.skeleton(blocks))
             assert accepts(tokenizer, batch, row, text), text
 
 
@@ -108,7 +109,7 @@ def test_other_blocks_are_not(tokenizer: str, processor: str, block: str) -> Non
     item = molecule("CO")
     batch = start(tokenizer, processor, [item])
     for blocks in ([block, "0.0,0.0,0.0"], ["0.0,0.0,0.0", block]):
-        assert not accepts(tokenizer, batch, 0, conformer_text(item.skeleton(blocks)))
+        assert not accepts(tokenizer, batch, 0, DEFAULT.answer_of(item.skeleton(blocks)))
 
 
 @pytest.mark.parametrize(("tokenizer", "processor"), BOTH)
@@ -179,7 +180,7 @@ def test_a_finished_row_goes_on_with_the_end_token(tokenizer: str, processor: st
     item = molecule("C")
     target = loaded(tokenizer).target
     batch = start(tokenizer, processor, [item])
-    written = ids(tokenizer, conformer_text("[C]<-0.5,1.25,0.0>"))
+    written = ids(tokenizer, DEFAULT.answer_of("[C]<-0.5,1.25,0.0>"))
     for padding in (0, 1, 5):
         answer = torch.tensor([[0] * PROMPT_WIDTH + written + [target.pad] * padding])
         out = batch(answer, torch.zeros(1, target.logits_width))

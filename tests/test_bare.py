@@ -88,7 +88,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
     (hidden / "few_atoms.py").write_text(FEW_ATOMS)
     path = [str(hidden), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    server = ForkServer(("molprof.commands", "molprof.profiler"), (*MEASURING, "few_atoms"), environment)
+    server = ForkServer(str(hidden), ("molprof.commands", "molprof.profiler"), (*MEASURING, "few_atoms"), environment)
     yield lambda folder, *arguments: server.run(arguments, folder, environment, TIMEOUT_S)
     server.close()
 

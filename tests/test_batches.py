@@ -9,11 +9,12 @@ from tiny import loaded, plan
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
+from molprof.common.text_format import DEFAULT
 from molprof.profiler.decoding.batches import BatchPlan, Need, check_context, cut, fitted
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
-from molprof.profiler.molecules.template import PLACEHOLDER, prompt_text
+from molprof.profiler.molecules.template import PLACEHOLDER
 from molprof.profiler.processors import make_processor
 
 # Answers, end token included, with llama's tokens: 20, 55, 21 and 54.
@@ -21,7 +22,7 @@ SMILES = ("C", "CC=O", "O", "CCO")
 
 
 def prompts(*smiles: str) -> list[Prompt]:
-    return [Prompt(line, "", prompt_text(text), molecule(text)) for line, text in enumerate(smiles, start=1)]
+    return [Prompt(line, "", DEFAULT.prompt_of(text), molecule(text)) for line, text in enumerate(smiles, start=1)]
 
 
 def needs(*lengths: int) -> list[Need]:

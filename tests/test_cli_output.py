@@ -38,6 +38,29 @@ def test_the_longest_name_can_be_written(molprof: Cli, trace: str, tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["n" * 255, "trace.json"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "report trace.json -o linked.json",
+        "report trace.json --rows -o trace.json",
+        "report trace.json trace-2.json -o . --format json",
+        "compare trace-2.json trace.json -o trace.json",
+        "query launches trace.json -o trace.json",
+        "ranks trace.json trace-2.json -o trace.json",
+        "ranks . -o trace.json",
+        "plot classes trace.svg -o trace.svg",
+    ],
+)
+def test_an_input_is_not_replaced_by_force(molprof: Cli, trace: str, tmp_path: Path, words: str) -> None:
+    text = Path(trace).read_text()
+    for name in ("trace-2.json", "trace.svg"):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "linked.json").symlink_to("trace.json")
+    result = molprof(*words.split(), "--force")
+    assert (result.returncode, "is an input of this command, which would be lost" in result.stderr) == (2, True)
+    assert {path.read_text() for path in tmp_path.iterdir()} == {text}
+
+
 def test_an_error_while_writing_names_the_users_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"No such file") as failure, replacing(tmp_path / "out.txt") as part:
         part.unlink()

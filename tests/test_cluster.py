@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from molprof.commands.submission import Submittable, own_arguments, submit_options
+from molprof.commands.submission import Submittable, follow, own_arguments, submit_options
 from molprof.common.errors import RunError, UsageError
 from molprof.profiler.cluster import scheduler, status
 from molprof.profiler.cluster.job import Attempt, Job, Task, all_jobs, find_job, new_job_folder, read_job, write_json
@@ -278,3 +278,31 @@ def test_states_are_counted_in_their_order() -> None:
         False,
         (0,),
     )
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        (2, ["t0: running on n", "t1: pending: Resources", "t0: failed: no file", "t1: running", "t1: ok"]),
+        (21, ["{id}: 1 running, 20 pending", "t0: failed: no file", "{id}: 1 failed, 1 running, 19 pending",
+              "{id}: 20 ok, 1 failed"]),
+    ],
+)  # fmt: skip
+def test_of_many_tasks_counts_are_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tasks: int,
+    said: list[str],
+) -> None:
+    job = job_in(tmp_path, tasks)
+    rest = range(2, tasks)
+    waiting = [TaskStatus(number, f"t{number}", "pending", "Resources") for number in range(tasks)]
+    steps = [
+        [TaskStatus(0, "t0", "running", node="n"), *waiting[1:]],
+        [TaskStatus(0, "t0", "failed", "no file"), TaskStatus(1, "t1", "running"), *waiting[2:]],
+        [TaskStatus(0, "t0", "failed", "no file"), *(TaskStatus(number, f"t{number}", "ok") for number in (1, *rest))],
+    ]
+    monkeypatch.setattr(status, "watch", lambda job: (status.JobStatus(job, tuple(step)) for step in steps))
+    assert follow(job).finished
+    assert capsys.readouterr().err.splitlines() == [line.format(id=job.id) for line in said]

@@ -158,12 +158,12 @@ def test_trials_that_work() -> None:
     ids=["missing", "broken", "ok"],
 )
 def test_a_package_that_capture_needs(answer: Answer, state: str, fix: str | None) -> None:
-    found = checks._required("safetensors", answer)
+    found = checks._package("safetensors", answer)
     assert (found.state, found.fix) == (state, fix)
 
 
 def test_an_optional_package_says_what_needs_it() -> None:
-    assert checks._optional("submitit", Answer(problem="no", missing="submitit")) == Check(
+    assert checks._package("submitit", Answer(problem="no", missing="submitit")) == Check(
         "submitit", "not installed; for --submit", ABSENT, "pip install 'molprof[slurm]'"
     )
 

@@ -11,9 +11,10 @@ import torch
 from tiny import ids, loaded
 
 from molprof.common.errors import MissingExtraError
+from molprof.common.text_format import DEFAULT
 from molprof.profiler.molecules.kinds import check
 from molprof.profiler.molecules.smiles import molecule
-from molprof.profiler.molecules.template import build_template, conformer_text
+from molprof.profiler.molecules.template import build_template
 from molprof.profiler.processors import make_processor
 from molprof.profiler.processors.engines import constraint
 
@@ -80,7 +81,7 @@ def test_what_grammar_allows_the_engines_allow(engine: str, tokenizer: str) -> N
     target = loaded(tokenizer).target
     rows = templates(tokenizer, ("CC(=O)[O-]",))
     batches = [made(name, tokenizer).start(rows, PROMPT_WIDTH) for name in ("grammar", engine)]
-    text = conformer_text(molecule("CC(=O)[O-]").skeleton("-1.25,0.5,-12.0625"))
+    text = DEFAULT.answer_of(molecule("CC(=O)[O-]").skeleton("-1.25,0.5,-12.0625"))
     written = [*ids(tokenizer, text), target.eos]
     for length in range(len(written)):
         answer = torch.tensor([[0] * PROMPT_WIDTH + written[:length]])

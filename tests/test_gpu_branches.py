@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from shape import Checkout
+from shape import checkout
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
@@ -42,7 +42,7 @@ def places(node: ast.AST, name: str = "") -> Iterator[str]:
 
 
 def test_the_table_is_what_the_code_asks() -> None:
-    trees = Checkout(ROOT).trees
+    trees = checkout().trees
     found = {
         (path, place)
         for path, tree in trees.items()

@@ -105,6 +105,24 @@ cli.main([])
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
 
 
+def test_an_interrupt_in_a_destructor_is_not_lost() -> None:
+    code = """
+import os, signal, time
+from molprof import cli
+class Thing:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+def work(**_):
+    Thing()
+    time.sleep(60)
+cli.cli.main = work
+cli.main([])
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (130, "molprof: error: interrupted; no file was changed\n")
+
+
 def test_an_interrupt_while_the_command_line_is_imported() -> None:
     code = """
 import os, runpy, signal, sys

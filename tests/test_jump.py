@@ -17,6 +17,7 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import CaptureSettings
+from molprof.common.text_format import DEFAULT
 from molprof.profiler.decoding.batches import BatchResult
 from molprof.profiler.decoding.loop import check_model, chooser
 from molprof.profiler.decoding.runner import Runner
@@ -24,7 +25,7 @@ from molprof.profiler.models.load import LoadedModel, load
 from molprof.profiler.models.target import Target
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
-from molprof.profiler.molecules.template import Template, prompt_text
+from molprof.profiler.molecules.template import Template
 from molprof.profiler.processors import make_processor
 from molprof.profiler.processors.base import BatchProcessor, ForcedRuns, Places, Processor
 from molprof.profiler.processors.rows import RowProcessor
@@ -37,7 +38,7 @@ BOTH = dataclasses.replace(JUMP, drop_finished=True)
 
 
 def prompts(*smiles: str) -> list[Prompt]:
-    return [Prompt(line, "", prompt_text(text), molecule(text)) for line, text in enumerate(smiles, start=1)]
+    return [Prompt(line, "", DEFAULT.prompt_of(text), molecule(text)) for line, text in enumerate(smiles, start=1)]
 
 
 @functools.cache

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import ids, table, tokenizer
 
+from molprof.common.text_format import DEFAULT
 from molprof.profiler.molecules.kinds import check, classify
 from molprof.profiler.molecules.smiles import block, molecule
-from molprof.profiler.molecules.template import build_template, conformer_text
+from molprof.profiler.molecules.template import build_template
 
 
 def kinds(name: str, text: str, end: bool = False) -> list[tuple[str, str, int]]:
@@ -182,7 +183,7 @@ MOLECULES = (
 def test_conformers_as_the_format_writes_them_are_valid_and_clean(smiles: str, seed: int, name: str) -> None:
     read, rng = molecule(smiles), random.Random(seed)
     blocks = [block([rng.gauss(0, 4) for _ in range(3)]) for _ in read.atoms]
-    text = conformer_text(read.skeleton(blocks))
+    text = DEFAULT.answer_of(read.skeleton(blocks))
     assert check(text, read) is None
     found = classify(ids(name, text), table(name), frozenset())
     assert set(found.kinds) == {"c", "f"}

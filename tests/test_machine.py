@@ -15,7 +15,7 @@ from molprof.analysis.reports.load import load_report
 from molprof.common import threads
 from molprof.common.machine_records import Machine, MachineSpan
 from molprof.profiler import machine
-from molprof.profiler.machine import Watch, slowed
+from molprof.profiler.machine import Watch, other_processes, slowed
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +89,15 @@ def test_doubts_are_of_the_median_pass() -> None:
 )
 def test_why_a_gpu_is_slow(mask: str, reasons: list[str]) -> None:
     assert slowed(mask) == reasons
+
+
+@pytest.mark.parametrize(
+    ("pids", "others"),
+    [([], 0), (["-1"], 0), (["-1", "-2"], 1), ([str(os.getpid())], 0), ([str(os.getpid()), "-1"], 1)],
+)
+def test_other_processes_on_a_gpu(pids: list[str], others: int) -> None:
+    rows = [*(f"GPU-ab, {pid}" for pid in pids), "GPU-cd, -3", "No running processes found"]
+    assert other_processes(rows, "ab") == others
 
 
 def test_a_capture_records_the_machine_and_says_what_is_in_doubt(

@@ -14,12 +14,12 @@ from tiny import loaded, plan
 from transformers import LogitsProcessorList, TopPLogitsWarper
 
 from molprof.common.settings import CaptureSettings
+from molprof.common.text_format import DEFAULT
 from molprof.profiler.capture.recorded_pass import ProfilerMarks
 from molprof.profiler.decoding.marks import HostMarks, Marks, mark_cost_ns, marked, signature_cost_ns
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.smiles import molecule
-from molprof.profiler.molecules.template import prompt_text
 from molprof.profiler.processors import make_processor
 
 
@@ -68,7 +68,7 @@ class Clock:
 
 
 def prompts(*smiles: str) -> list[Prompt]:
-    return [Prompt(1, "", prompt_text(text), molecule(text)) for text in smiles]
+    return [Prompt(1, "", DEFAULT.prompt_of(text), molecule(text)) for text in smiles]
 
 
 def runner(processor: str | None = None, **settings: Any) -> Runner:

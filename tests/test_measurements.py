@@ -17,9 +17,9 @@ from results_folder import environment
 from tiny import loaded
 
 from molprof.common.errors import TraceError
+from molprof.common.text_format import DEFAULT
 from molprof.profiler.molecules.prompts import Prompt, short_molecules
 from molprof.profiler.molecules.smiles import split_atoms
-from molprof.profiler.molecules.template import prompt_text
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SHORTEST = sorted(short_molecules(100), key=len)[:2]  # of the built-in ones, whose bonds are known
@@ -31,7 +31,7 @@ ASKED = CostSettings(None, 2, 2, 2, "float32")
 def costs() -> Costs:
     """Of a random tiny model."""
     options = argparse.Namespace(only="none,grammar,qwen", batch_size=2, rounds=2, max_new_tokens=None)
-    prompts = [Prompt(line, "", prompt_text(item), split_atoms(item)) for line, item in enumerate(SHORTEST)]
+    prompts = [Prompt(line, "", DEFAULT.prompt_of(item), split_atoms(item)) for line, item in enumerate(SHORTEST)]
     found, left_out = processors.measure(loaded("llama"), prompts, options)
     return Costs(SCHEMA, PROCESSORS, "2026-11-22", environment(None), ASKED, {"llama": found}, {"llama": left_out})
 

@@ -28,7 +28,7 @@ from molprof.common.errors import ProcessorError, RunError, UsageError
 from molprof.common.manifest import KEY
 from molprof.profiler.capture import run as run_module
 from molprof.profiler.capture.capture import capture
-from molprof.profiler.capture.native_events import json_blocks
+from molprof.profiler.capture.native import json_blocks
 from molprof.profiler.capture.tracefile import (
     OutputFile,
     StepSpan,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from molprof.common.errors import UsageError
-from molprof.profiler.capture.native_export import check_native, exports_native
+from molprof.profiler.capture.native import check_native, exports_native
 
 
 def written(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:

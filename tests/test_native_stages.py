@@ -17,7 +17,7 @@ from trace_rows import SLICES, load, rows
 from molprof.analysis.engine import Engine
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import TraceError
-from molprof.profiler.capture.native_events import annotation, key_packets
+from molprof.profiler.capture.native import annotation, key_packets
 
 STAGES = {"kernel": 1, "gpu_memcpy": 2, "gpu_memset": 3, "gpu_user_annotation": 4}
 _RENAMED = {"device": "device id", "stream": "stream id"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from trace_rows import load, x
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.reader import array, load_trace, source
+from molprof.analysis.reader.open import open_trace
 
 
 def test_keys_around_the_events(engine: Engine, tmp_path: Path) -> None:
@@ -79,3 +81,30 @@ def test_gzip_by_content_in_several_members(engine: Engine, tmp_path: Path) -> N
     path.write_bytes(gzip.compress(text[:1000]) + gzip.compress(text[1000:]) + b"\0" * 20)
     info = load_trace(path, engine)
     assert (info.events_by_category, info.bytes) == ({"cpu_op": 50}, path.stat().st_size)
+
+
+@pytest.mark.parametrize("others", [(), (30,), (0, 30), range(0, 60, 5)], ids=["none", "later", "first", "many"])
+def test_memory_events_are_counted_and_left_out_with_args(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: Iterable[int]
+) -> None:
+    """Instants of another name stay, whichever come first, in the blocks that are decoded quickly and in the others."""
+    monkeypatch.setattr(array, "DECODE_BYTES", 1000)
+    monkeypatch.setattr(source, "BLOCK_BYTES", 1000)
+    instant = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "pid": 1, "tid": 2, "args": {"Bytes": 8}}
+    events = []
+    for number in range(60):
+        events += [x("a", number, 1), {**instant, "name": "[memory]", "ts": number}]
+        if number in others:
+            events.append({**instant, "name": "[OutOfMemory]", "ts": number})
+    path = tmp_path / "memory.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    for all_args, memory in ((True, 60), (False, 0)):
+        with open_trace(path, all_args=all_args) as (engine, info):
+            assert (info.memory_events, info.lost_events) == (60, 0)
+            found = engine.query("SELECT name, COUNT() AS n FROM slice GROUP BY name ORDER BY name")
+        counts = dict(zip(found["name"].tolist(), found["n"].tolist(), strict=True))
+        assert counts == {
+            name: count
+            for name, count in (("[OutOfMemory]", len(list(others))), ("[memory]", memory), ("a", 60))
+            if count
+        }

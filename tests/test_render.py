@@ -174,11 +174,10 @@ def test_other_values() -> None:
     assert text.bytes_text(771_323_904) == "771 MB"
     assert text.count_text(2_912_920) == "2,912,920"
     assert (text.number_text(14.0), text.number_text(1.3333)) == ("14", "1.33")
-    assert (text.percent_text(0.3843), text.percent_text(0.00001), text.percent_text(0)) == (
-        "38.4 %",
-        "< 0.01 %",
-        "0 %",
-    )
+    assert [*map(text.percent_text, (0.3843, 0.00001, -0.00001, 0, -0.0))] == [
+        "38.4 %", "< 0.01 %", "> -0.01 %", "0 %", "0 %",
+    ]  # fmt: skip
+    assert [*map(text.signed_percent_text, (0.02, 0.00001, -0.00001))] == ["+2.00 %", "< 0.01 %", "> -0.01 %"]
     assert [text.percent_text(None), text.count_text(None), text.bytes_text(None)] == ["not recorded"] * 3
     assert text.short_name(
         "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<c10::BFloat16> >(int)"
@@ -187,6 +186,10 @@ def test_other_values() -> None:
         "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)"
         "::{lambda()#3}::operator()() const::{lambda()#7}::operator()() const::{lambda(float)#1}, 4>(int)"
     ) == ("unrolled_elementwise_kernel<direct_copy_kernel_cuda(float), 4>")
+    assert text.short_name(
+        "std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type "
+        "vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*, long)"
+    ) == ("vllm::fused_add_rms_norm_kernel<BFloat16, 8>")
 
 
 def test_what_a_terminal_would_obey_is_escaped() -> None:

@@ -17,19 +17,18 @@ from shape import (
     MOST_TEST_LINES,
     PROFILER,
     Checkout,
+    checkout,
     room,
 )
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
-CODE = Checkout(ROOT) if (ROOT / ".git").exists() else None
 HEAVY = {"torch", "transformers", "rdkit", "safetensors", "tokenizers", "huggingface_hub"}
 
 
 @pytest.fixture
 def code() -> Checkout:
-    assert CODE is not None
-    return CODE
+    return checkout()
 
 
 def test_imports_follow_the_floors(code: Checkout) -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from rdkit import Chem
 from tiny import table, tokenizer
 
+from molprof.common.text_format import DEFAULT
 from molprof.profiler.molecules.smiles import molecule
-from molprof.profiler.molecules.template import PLACEHOLDER, build_template, conformer_text
+from molprof.profiler.molecules.template import PLACEHOLDER, build_template
 
 SMILES = (
     "CC=O",
@@ -61,7 +62,7 @@ def test_template_is_the_skeleton_whatever_the_atom_order(smiles: str, seed: int
     read = molecule(Chem.MolToSmiles(Chem.RenumberAtoms(mol, order), canonical=False))
     template = build_template(read, tokenizer(name))
     ids = template.ids.tolist()
-    assert table(name).join(ids) == template.text == conformer_text(read.skeleton(PLACEHOLDER))
+    assert table(name).join(ids) == template.text == DEFAULT.answer_of(read.skeleton(PLACEHOLDER))
     free = [index for index, flag in zip(ids, template.free, strict=True) if flag]
     assert table(name).join(free) == PLACEHOLDER * len(read.atoms)
     assert sorted(set(template.blocks[template.free].tolist())) == list(range(len(read.atoms)))

@@ -301,7 +301,7 @@ def test_the_command_says_what_it_did(molprof: Cli, tmp_path: Path) -> None:
     again = molprof("trim", "trace.json", "--steps", "2", "-o", "small.json.gz")
     assert (again.returncode, "already exists" in again.stderr) == (2, True)
     itself = molprof("trim", "trace.json", "--steps", "2", "-o", "trace.json", "--force")
-    assert (itself.returncode, "trace.json is TRACE itself" in itself.stderr) == (2, True)
+    assert (itself.returncode, "trace.json is an input of this command" in itself.stderr) == (2, True)
     shown = molprof("report", "small.json.gz")
     assert "trimmed from trace.json: steps 2 to 2 of batch 0" in shown.stderr
 

@@ -15,13 +15,13 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from molprof.common.files import replacing
+from molprof.common.text_format import DEFAULT
 from molprof.profiler.models.architecture import ARCHITECTURES, build_empty, config
 from molprof.profiler.models.checkpoint import METADATA, OUTPUT, Header, fill, read_header
 from molprof.profiler.models.widening import EMBEDDING
 from molprof.profiler.molecules.conformers import bond_errors
 from molprof.profiler.molecules.kinds import check
 from molprof.profiler.molecules.smiles import Molecule, read_positions
-from molprof.profiler.molecules.template import prompt_text
 from training.corpus import Sample
 
 # A plausible bond differs from its length in the ETKDG conformer by at most this (Angstrom).
@@ -137,7 +137,7 @@ def generate_texts(
     texts: list[str] = []
     for start in range(0, len(molecules), batch):
         smiles = [molecule.smiles for molecule in molecules[start : start + batch]]
-        prompts = [tokenizer(prompt_text(text))["input_ids"] for text in smiles]
+        prompts = [tokenizer(DEFAULT.prompt_of(text))["input_ids"] for text in smiles]
         width = max(map(len, prompts))
         ids = torch.tensor([[pad] * (width - len(row)) + [int(table[index]) for index in row] for row in prompts])
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompts])

@@ -17,9 +17,10 @@ from rdkit.Chem import BRICS, rdDistGeom, rdMolTransforms
 
 from molprof.common.errors import UsageError
 from molprof.common.files import replacing
+from molprof.common.text_format import DEFAULT
 from molprof.profiler.molecules.conformers import atoms_in_order
 from molprof.profiler.molecules.smiles import Molecule, Position, block, molecule, split_atoms
-from molprof.profiler.molecules.template import conformer_text, free_flags, prompt_text
+from molprof.profiler.molecules.template import free_flags
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -223,8 +224,8 @@ def example(
     """One training sequence. Half of them reorder the atoms, so that the model learns to copy."""
     if rng.random() < 0.5:
         sample = _reordered(sample, rng)
-    prompt = prompt_text(sample.molecule.smiles)
-    text = prompt + conformer_text(sample.conformer(decimals)) + str(tokenizer.eos_token)
+    prompt = DEFAULT.prompt_of(sample.molecule.smiles)
+    text = prompt + DEFAULT.answer_of(sample.conformer(decimals)) + str(tokenizer.eos_token)
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     offsets = encoded["offset_mapping"]
     weights = np.where(free_flags(text, offsets), FREE_WEIGHT, COPY_WEIGHT).astype(np.float32)

@@ -21,8 +21,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from molprof.common.files import replacing
+from molprof.common.text_format import DEFAULT
 from molprof.profiler.models.architecture import ARCHITECTURES, build, config
-from molprof.profiler.molecules.template import conformer_text, prompt_text
 from training.checkpoint import CompactVocabulary
 from training.corpus import Example, Sample, example
 
@@ -123,7 +123,7 @@ def _occurring(tokenizer: PreTrainedTokenizerFast, samples: Iterable[Sample], fu
     used |= {index for text, index in vocabulary.items() if text.isascii() and text.isdigit()}
     for sample in samples:
         for decimals in (1, 4):
-            text = prompt_text(sample.molecule.smiles) + conformer_text(sample.conformer(decimals))
+            text = DEFAULT.prompt_of(sample.molecule.smiles) + DEFAULT.answer_of(sample.conformer(decimals))
             used.update(tokenizer(text, add_special_tokens=False)["input_ids"])
     return CompactVocabulary(tuple(sorted(used)), full_size)
 

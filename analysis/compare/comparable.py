@@ -13,7 +13,7 @@ from molprof.common.errors import NotComparableError
 from molprof.common.values import by_unit, counted
 
 
-def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: bool = False) -> tuple[str, ...]:
+def check_comparable(labels: Sequence[str], reports: Sequence[Report], anyway: bool) -> tuple[str, ...]:
     """Notes on what differs and what is missing. Raises NotComparableError if a run did other work, unless `anyway`."""
     named = list(zip(labels, reports, strict=True))
     runs = [(label, report, report.run) for label, report in named if report.run is not None]

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
-from itertools import combinations
-from math import factorial, floor
+from math import factorial, floor, lcm, prod
 from typing import NamedTuple
 
 from molprof.analysis.compare.model import Difference, TraceDifference
@@ -199,25 +198,28 @@ def attribute(terms: Iterable[Term]) -> dict[str, Fraction]:
     """The exact change of the sum of `terms` by part, in order of first appearance."""
     shares: dict[str, Fraction] = {}
     for term in terms:
-        for place, factor in enumerate(term):
-            others = term[:place] + term[place + 1 :]
-            share = (factor.other - factor.first) * _mean_product(others)
-            shares[factor.part] = shares.get(factor.part, Fraction(0)) + share
+        # Whole numbers over one denominator: fractions would be reduced after every product.
+        scales = [lcm(factor.first.denominator, factor.other.denominator) for factor in term]
+        pairs = [(int(item.first * scale), int(item.other * scale)) for item, scale in zip(term, scales, strict=True)]
+        denominator = prod(scales) * factorial(len(term))
+        for place, (factor, (first, other)) in enumerate(zip(term, pairs, strict=True)):
+            change = (other - first) * _sum_of_products([*pairs[:place], *pairs[place + 1 :]])
+            shares[factor.part] = shares.get(factor.part, Fraction(0)) + Fraction(change, denominator)
     return shares
 
 
-def _mean_product(factors: tuple[Factor, ...]) -> Fraction:
-    """Mean product over all orders of these factors and one more, where those before it have changed."""
-    count = len(factors)
-    total = Fraction(0)
-    for changed in range(count + 1):
-        weight = Fraction(factorial(changed) * factorial(count - changed), factorial(count + 1))
-        for chosen in combinations(range(count), changed):
-            product = Fraction(1)
-            for place, factor in enumerate(factors):
-                product *= factor.other if place in chosen else factor.first
-            total += weight * product
-    return total
+def _sum_of_products(pairs: list[tuple[int, int]]) -> int:
+    """Sum of the products of these factors (first, other) over all orders of them and one more: those before it have
+    changed.
+    """
+    by_changed = [1]  # by how many factors have changed: the sum of all such products
+    for first, other in pairs:
+        unchanged = [first * value for value in by_changed]
+        by_changed = [
+            one + two for one, two in zip([*unchanged, 0], [0, *(other * value for value in by_changed)], strict=True)
+        ]
+    count = len(pairs)
+    return sum(factorial(k) * factorial(count - k) * value for k, value in enumerate(by_changed))
 
 
 def rounded(shares: Mapping[str, Fraction]) -> dict[str, int]:

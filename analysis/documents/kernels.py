@@ -155,7 +155,7 @@ def _stretches(result: Summed) -> Table:
         (item.place.short, item.count, item.sum.total_ns, *_texts(item), *map(_short, item.between))
         for item in result.stretches
     ]
-    return Table(columns, rows, missing="", wide=True)
+    return Table(columns, rows, missing="", keys=2)
 
 
 def _texts(stretch: Stretch) -> tuple[str, ...]:
@@ -184,10 +184,10 @@ def _matched(result: Summed) -> Table:
     ]
     columns = (
         *(Column(side, "name") for side in SIDES), Column("pairs", "count"),
-        *(Column(f"time, {side}", "ns") for side in SIDES), Column("ratio", "factor"),
+        *(Column(f"time, {side}", "ns") for side in SIDES), Column("ratio", "factor", joined=True),
         Column("difference", "change_ns"),
     )  # fmt: skip
-    return Table(columns, rows, missing="-", wide=True)
+    return Table(columns, rows, missing="-")
 
 
 def _side_by_side(result: Summed, labels: tuple[str, str]) -> Iterator[Section]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query
-from molprof.analysis.figures import certificate, checks, timeline
+from molprof.analysis.figures import certificate, counts, timeline
 from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.certificate import certify
-from molprof.analysis.figures.checks import read_counts, read_devices, run_checks, trace_checks
+from molprof.analysis.figures.checks import run_checks, trace_checks
+from molprof.analysis.figures.counts import read_counts, read_devices
 from molprof.analysis.figures.linking import AMBIGUOUS, refuse_ambiguous
 from molprof.analysis.figures.model import SCHEMA, Report, TraceFigures
 from molprof.analysis.figures.run import read_run
@@ -26,7 +27,7 @@ __all__ = ["Report", "build_report", "queries"]
 def queries(has_run: bool) -> tuple[Query, ...]:
     """What `build_report` asks of every trace, or of every captured one."""
     tables = (table.query for table in TABLES.values() if has_run or not table.needs_run)
-    return (AMBIGUOUS, *checks.QUERIES, *timeline.QUERIES, *tables, *certificate.QUERIES)
+    return (AMBIGUOUS, *counts.QUERIES, *timeline.QUERIES, *tables, *certificate.QUERIES)
 
 
 def build_report(engine: Engine, info: TraceInfo) -> Report:
@@ -50,8 +51,8 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
         trimmed=None if trimmed is None else trimmed.text(),
         whole_steps=trimmed is None or trimmed.whole_steps,
     )
-    counts = read_counts(engine)
-    sums = trace_checks(trace, counts)
+    counted, devices = read_counts(engine), read_devices(engine)
+    sums = trace_checks(trace, counted)
     run = None
     if manifest is not None:
         run = read_run(engine, manifest, trace)
@@ -61,12 +62,12 @@ def build_report(engine: Engine, info: TraceInfo) -> Report:
     return Report(
         schema=SCHEMA,
         trace=trace,
-        counts=counts,
-        devices=read_devices(engine),
+        counts=counted,
+        devices=devices,
         run=run,
         tables=tuple(table.read(engine, manifest is not None) for table in TABLES.values()),
         checks=sums,
         findings=(),
         typical_step=typical_step,
-        certificate=certify(engine, info),
+        certificate=certify(engine, info, counted, devices),
     )

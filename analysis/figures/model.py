@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from molprof.analysis.figures.certificate.model import Certificate
+from molprof.analysis.figures.counts import Counts, DeviceTime
 from molprof.analysis.figures.run_model import Run
 from molprof.analysis.figures.timeline import TypicalStep
 from molprof.common.values import Value
@@ -49,39 +50,6 @@ class TraceFigures:
     def gpu_recorded(self) -> bool:
         """The trace holds GPU work or calls that launch it."""
         return any(category in self.events_by_category for category in GPU_CATEGORIES)
-
-
-@dataclass(frozen=True)
-class MemoryOperation:
-    """Copies or sets of one name, all together."""
-
-    count: int
-    time_ns: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Counts of the whole trace; 0 where it records none."""
-
-    launches: int
-    graph_launches: int
-    kernels: int
-    kernel_time_ns: int
-    kernel_names: int
-    memory_operations: dict[str, MemoryOperation]
-    launches_without_gpu_work: int
-    kernels_with_call: int
-    kernels_without_call: int
-
-
-@dataclass(frozen=True)
-class DeviceTime:
-    """From the first work of a device to the end of its last: busy is the union of its work, idle the rest."""
-
-    span_ns: int
-    busy_ns: int
-    idle_ns: int
 
 
 @dataclass(frozen=True)

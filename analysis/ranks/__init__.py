@@ -52,7 +52,7 @@ def load_job(
     return job_of(ranks, (*damaged, *wrong), tuple(left_out))
 
 
-def job_of(ranks: Sequence[RankTrace], remarks: tuple[str, ...] = (), left_out: tuple[str, ...] = ()) -> Job:
+def job_of(ranks: Sequence[RankTrace], remarks: tuple[str, ...], left_out: tuple[str, ...]) -> Job:
     """The job of ranks that are in order."""
     world_size = next((item.world_size for item in ranks if item.world_size is not None), None)
     exchanges, differing = match(ranks)

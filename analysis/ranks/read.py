@@ -46,9 +46,7 @@ class ReadOptions:
     parts: str | None = None  # folder that keeps what is read of each file, and is asked first
 
 
-def read_ranks(
-    paths: Sequence[Path], options: ReadOptions, progress: Callable[[int], None] = lambda done: None
-) -> list[RankTrace]:
+def read_ranks(paths: Sequence[Path], options: ReadOptions, progress: Callable[[int], None]) -> list[RankTrace]:
     """The ranks in files, in their order. Raises TraceError or EngineError for the first file that fails.
 
     progress: is told how many files are done.

@@ -15,6 +15,9 @@ STACK_CATEGORY = "python_function"
 SLICE_PHASES = frozenset("XBbniIR")  # each becomes a slice
 FLOW_PHASES = frozenset("stf")
 FED_PHASES = SLICE_PHASES | FLOW_PHASES | frozenset("EeC")
+_INSTANT_PHASES = frozenset("iIR")
+# An instant for memory that torch allocated or freed; up to a quarter of a trace's events.
+MEMORY_NAME = "[memory]"
 
 # The args that the SQL modules read, and the `name` of metadata: an event with all args takes the engine ten times
 # as long. A module that reads another arg needs it here.
@@ -82,14 +85,20 @@ class Wanted:
     """What of a trace goes to the engine."""
 
     stacks: bool = True  # Python stacks
-    all_args: bool = True  # all args and flow events, not only what the SQL modules read
+    all_args: bool = True  # all args, flow events and memory events, not only what a report needs
 
     def chosen(self, events: list[Event]) -> list[Event]:
         """The events that the engine gets."""
-        phases = FED_PHASES if self.all_args else FED_PHASES - FLOW_PHASES
-        if self.stacks:
-            return [event for event in events if event.ph in phases]
-        return [event for event in events if event.cat != STACK_CATEGORY and event.ph in phases]
+        if not self.stacks:
+            events = [event for event in events if event.cat != STACK_CATEGORY]
+        if self.all_args:
+            return [event for event in events if event.ph in FED_PHASES]
+        return [event for event in events if event.ph in FED_PHASES - FLOW_PHASES and not is_memory(event)]
+
+
+def is_memory(event: Any) -> bool:
+    """Whether it tells of memory that was allocated or freed."""
+    return event.name == MEMORY_NAME and event.ph in _INSTANT_PHASES
 
 
 decode_whole = msgspec.json.Decoder(list[Event]).decode

@@ -21,6 +21,7 @@ class TraceInfo:
     lanes: int = 0  # slices on another lane
     stacks: bool = True  # Python stacks are in the engine; events_by_category counts them in any case
     unread_events: int = 0  # of kinds that the trace processor does not know
+    memory_events: int = 0  # allocations and frees (profile_memory); in the engine if all args are
     origin_ns: int = 0  # time in the file = SQL time + origin_ns
     manifest: dict[str, Any] | None = None  # the key `molprof`
     devices: list[dict[str, Any]] = field(default_factory=list)  # torch's `deviceProperties`

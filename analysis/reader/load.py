@@ -49,9 +49,9 @@ def load_trace(
     """Feeds a trace (Chrome JSON or Perfetto's own, plain, gzip or zstd, by content) to an engine that holds none.
 
     path: `-` for standard input. engine: an engine, or what makes one, given whether it must hold more than 4 GiB.
-    stacks: keep Python stacks, often most of a trace's events. all_args: keep all args and flow events, not only
-    `events.NEEDED_ARGS`, which the SQL modules read; much slower. partial: of a damaged file, take what is whole.
-    processes: how many may read a long trace together, at most two; None: one per processor.
+    stacks: keep Python stacks, often most of a trace's events. all_args: keep all args, flow events and memory
+    events, not only `events.NEEDED_ARGS`, which the SQL modules read; much slower. partial: of a damaged file, take
+    what is whole. processes: how many may read a long trace together, at most two; None: one per processor.
 
     The file is read once, in blocks. All times and tracks must be known before the first event is placed, so events
     wait in short form: about 40 bytes per event, besides what the engine holds.
@@ -85,6 +85,7 @@ def load_trace(
         problem=problem,
         stacks=stacks or STACK_CATEGORY not in found.events_by_category,
         unread_events=found.unread_events,
+        memory_events=found.memory_events,
         origin_ns=found.origin_ns,
         manifest=manifest,
         devices=[item for item in devices if isinstance(item, dict)] if isinstance(devices, list) else [],

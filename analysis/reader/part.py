@@ -26,8 +26,9 @@ from molprof.analysis.reader.events import (
     decode_brief,
     decode_whole,
     draft,
+    is_memory,
 )
-from molprof.analysis.reader.quick import LEFT_OUT, QuickDecoder
+from molprof.analysis.reader.quick import LEFT_OUT, Decoded, QuickDecoder
 from molprof.analysis.reader.times import nanoseconds
 
 # What decoding raises for text that is not JSON or is nested too deeply.
@@ -69,6 +70,7 @@ class Part:
 
     events: int  # all of the block
     stacks: int = 0  # Python stacks left out
+    memory: int = 0  # memory events, left out or not
     unread: int = 0  # of unknown phases
     open_slices: bool = False
     names: Sequence[tuple[str, Id, Id, str]] = ()  # metadata: kind, pid, tid, text
@@ -125,7 +127,7 @@ class PartReader:
         if self._wanted.all_args:
             return self._part(decode_whole(text))
         block = self._quick.decode(text)
-        part = None if block is None else self._quick_part(*block)
+        part = None if block is None else self._quick_part(block)
         if part is None:
             events = decode_brief(text)
             self._quick.learn(events)
@@ -135,12 +137,17 @@ class PartReader:
     def _numbered(self, kinds: Iterable[Any], count: int) -> np.ndarray:
         return np.fromiter(map(self._numbers.__getitem__, kinds), dtype=np.int32, count=count)
 
-    def _quick_part(self, count: int, events: list[Any], stacks: int) -> Part | None:
+    def _quick_part(self, block: Decoded) -> Part | None:
         """The part of a block of common events; None where an event is of another kind."""
-        if not events:
-            return Part(count, stacks)
+        events = block.events
         phases = [event.ph for event in events]
         complete = phases.count("X") == len(phases)
+        if not complete:  # memory events are left out too where their category holds others
+            events = [event for event in events if not is_memory(event)]
+            phases = [event.ph for event in events]
+        part = Part(block.total, block.stacks, block.memory + len(block.events) - len(events))
+        if not events:
+            return part
         if not complete and any(event.ph != "X" and event.s not in (None, "t") for event in events):
             return None
         try:
@@ -162,21 +169,19 @@ class PartReader:
         for position, text in zip(having, _encode_lines(args).splitlines(), strict=True):
             texts[position] = text
         kinds = zip(map(_event_kind, events), texts, itertools.repeat(b""))  # repeat is endless
-        return Part(
-            events=count,
-            stacks=stacks,
-            kinds=self.kinds,
-            kind_of=self._numbered(kinds, len(events)),
-            starts=starts,
-            durations=durations.astype(np.int64),
-            correlations=correlations,
-        )
+        part.kinds = self.kinds
+        part.kind_of = self._numbered(kinds, len(events))
+        part.starts = starts
+        part.durations = durations.astype(np.int64)
+        part.correlations = correlations
+        return part
 
     def _part(self, events: list[Event]) -> Part:
         """The part of any events."""
         phases = Counter([event.ph for event in events])
         part = Part(
             events=len(events),
+            memory=sum(map(is_memory, events)),
             unread=sum(count for phase, count in phases.items() if phase not in FED_PHASES and phase != "M"),
             open_slices=phases["B"] + phases["b"] > 0,
             names=_names(events) if phases["M"] else [],

@@ -1,13 +1,13 @@
-"""A decoder that skips Python stacks and flow events, most of many traces."""
+"""A decoder that skips Python stacks, flow events and memory events, most of many traces."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import operator
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -15,11 +15,13 @@ from molprof.analysis.reader.events import (
     ABSENT,
     ARGLESS_CATEGORIES,
     FLOW_PHASES,
+    MEMORY_NAME,
     STACK_CATEGORY,
     WHOLE_CATEGORIES,
     Event,
     Id,
     NeededArgs,
+    is_memory,
 )
 from molprof.analysis.reader.text import exact_float
 
@@ -33,6 +35,7 @@ LEFT_OUT = NeededArgs()
 # An event of another phase does not fit its type and is decoded the ordinary way.
 _STACK: list[Any] = [("ph", Literal["X"])]
 _FLOW: list[Any] = [("ph", Literal["s", "t", "f"])]
+_MEMORY: list[Any] = [("ph", Literal["i"]), ("name", Literal["[memory]"])]
 _KEPT: list[Any] = [
     ("ph", Literal["X", "i", "I", "R"]),
     ("name", str | None, None),
@@ -43,6 +46,15 @@ _KEPT: list[Any] = [
     ("s", str | None, None),
 ]
 _KEPT_WITH_ARGS = [*_KEPT, ("args", NeededArgs, msgspec.field(default_factory=lambda: LEFT_OUT))]
+
+
+class Decoded(NamedTuple):
+    """What a block holds."""
+
+    total: int  # all events
+    events: list[Any]  # those that are kept
+    stacks: int  # Python stacks left out
+    memory: int  # memory events left out
 
 
 class QuickDecoder:
@@ -57,12 +69,13 @@ class QuickDecoder:
         self._types: dict[str, Any] = {}
         self._left_out: dict[str, Any] = {}
         self._kept_types: frozenset[Any] = frozenset()
+        self._memory_types: list[Any] = []
         self._decode: Any = None
         self._trust = _PATIENCE
         self._pause = 0
 
-    def decode(self, text: bytes) -> tuple[int, list[Any], int] | None:
-        """Number of events, those that are kept, number of Python stacks left out. Raises what is in WRONG_TEXT."""
+    def decode(self, text: bytes) -> Decoded | None:
+        """Raises what is in WRONG_TEXT."""
         if self._decode is None or self._pause:
             self._pause = max(0, self._pause - 1)
             return None
@@ -72,9 +85,11 @@ class QuickDecoder:
             return None
         types = list(map(type, decoded))
         events = list(itertools.compress(decoded, map(self._kept_types.__contains__, types)))
-        stacks = types.count(self._left_out.get(STACK_CATEGORY, object)) if len(events) < len(decoded) else 0
         self._trust = min(self._trust + 1, _PATIENCE)
-        return len(decoded), events, stacks
+        left_out = Counter(types) if len(events) < len(decoded) else Counter[Any]()
+        stacks = left_out[self._left_out.get(STACK_CATEGORY)]
+        memory = sum(left_out[kind] for kind in self._memory_types)
+        return Decoded(len(decoded), events, stacks, memory)
 
     def learn(self, events: Iterable[Event]) -> None:
         """Adds the categories of events that this decoder could not decode."""
@@ -84,12 +99,12 @@ class QuickDecoder:
         phases: defaultdict[str, set[str | None]] = defaultdict(set)
         for event in events:
             if isinstance(event.cat, str) and event.cat not in WHOLE_CATEGORIES:
-                phases[event.cat].add(event.ph)
+                phases[event.cat].add(MEMORY_NAME if is_memory(event) else event.ph)
         room = len(self._types) + len(self._left_out) < _MAX_CATEGORIES
         changed = False
         for category, found in phases.items():
             if category in self._left_out:
-                if category == STACK_CATEGORY or found <= FLOW_PHASES:
+                if category == STACK_CATEGORY or found <= FLOW_PHASES or found == {MEMORY_NAME}:
                     continue
                 del self._left_out[category]
             elif category in self._types or not room:
@@ -99,6 +114,9 @@ class QuickDecoder:
                 self._left_out[category] = _type(category, _STACK)
             elif found <= FLOW_PHASES:
                 self._left_out[category] = _type(category, _FLOW)
+            elif found == {MEMORY_NAME}:
+                self._left_out[category] = kind = _type(category, _MEMORY)
+                self._memory_types.append(kind)
             else:
                 self._types[category] = _type(category, _KEPT if category in ARGLESS_CATEGORIES else _KEPT_WITH_ARGS)
         if changed:

@@ -35,6 +35,7 @@ class Survey:
     expected_slices: dict[str, int]  # slices that the engine must show
     has_open_slices: bool  # begin events, whose durations are not known here
     unread_events: int
+    memory_events: int  # fed or not
     origin_ns: int
     starts_ns: np.ndarray  # int64, from the earliest event
     durations_ns: np.ndarray  # int64; 0 for all but X
@@ -72,13 +73,14 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
     tracks = Numbered()
     thread_names: dict[int, str] = {}
     process_names: dict[Id, str] = {}
-    read = stacks = unread = 0
+    read = stacks = unread = memory = 0
     has_open_slices = False
     try:
         for part in parts:
             read += part.events
             stacks += part.stacks
             unread += part.unread
+            memory += part.memory
             has_open_slices |= part.open_slices
             for kind, pid, tid, name in part.names:
                 if kind == "thread_name":
@@ -114,6 +116,7 @@ def survey(parts: Iterable[Part], path: str) -> Survey:
         expected_slices=dict(slices),
         has_open_slices=has_open_slices,
         unread_events=unread,
+        memory_events=memory,
         origin_ns=origin,
         starts_ns=starts,
         durations_ns=durations,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from molprof.analysis.figures import Report
 from molprof.common.errors import UsageError
+from molprof.common.values import counted
 
 
 def with_given(reports: Sequence[Report], tokens: Sequence[int], molecules: Sequence[int]) -> list[Report]:
@@ -23,8 +24,8 @@ def with_given(reports: Sequence[Report], tokens: Sequence[int], molecules: Sequ
             raise UsageError(f"--{name} is for foreign traces; {reports[0].trace.path} records its own")
         if len(values) not in (1, len(foreign)):
             raise UsageError(
-                f"--{name} was given {len(values)} times, for {len(foreign)} foreign traces",
-                hint=f"give it once for all of them, or {len(foreign)} times in the order of the traces",
+                f"--{name} was given {len(values)} times, for {counted(len(foreign), 'foreign trace')}",
+                hint="give it once for all of them, or once for each in the order of the traces",
             )
         each = list(values) * len(foreign) if len(values) == 1 else list(values)
         for place, value in zip(foreign, each, strict=True):

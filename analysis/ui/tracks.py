@@ -27,7 +27,7 @@ class Tracks:
     hosts: tuple[str, ...]  # processes with operators
 
 
-def arrange_tracks(found: Survey, label: str = "", taken: frozenset[int] = frozenset()) -> Tracks:
+def arrange_tracks(found: Survey, label: str, taken: frozenset[int]) -> Tracks:
     """Gives every track and lane its numbers and its name; two files differ by `label` in names.
 
     taken: process numbers of the other files.

@@ -10,18 +10,10 @@ from typing import Any, TypeVar
 
 import click
 
-from molprof.commands.options import (
-    Pair,
-    argument_option,
-    check_arguments,
-    check_ending,
-    file_option,
-    format_options,
-    make_folder,
-    note,
-    sampling_asked,
-)
+from molprof.commands.capture_runs import run_settings
+from molprof.commands.options import check_ending, file_option, make_folder, note
 from molprof.commands.progress import Progress
+from molprof.commands.run_options import Pair, argument_option, format_options, sampling_asked
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.files import next_free
@@ -31,7 +23,6 @@ from molprof.common.settings import (
     DTYPES,
     HELP,
     KV_CACHES,
-    LP_PROCESSOR,
     SAMPLING,
     WEIGHTS,
     CaptureSettings,
@@ -39,13 +30,10 @@ from molprof.common.settings import (
 from molprof.common.text import escaped
 from molprof.common.threads import let_threads_sleep
 from molprof.common.values import bytes_text
-from molprof.profiler.capture.tracefile import ENDINGS, OutputFile, default_name, trace_stem
-from molprof.profiler.models.architecture import NAMED, check_folder, check_preset
-from molprof.profiler.project import Project
+from molprof.profiler.capture.tracefile import ENDINGS, OutputFile, trace_stem
+from molprof.profiler.models.architecture import NAMED, check_folder
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-# Words for no processor, and for that of --lp, in place of a processor's name.
-NONE, LP = "none", "lp"
 _SIZES = " or ".join(f"{size} ({preset})" for preset, sizes in NAMED.items() for size in sizes)
 
 
@@ -214,8 +202,9 @@ def command(
         else (settings, OutputFile(output / name if several else output, force, line))
         for name, settings in runs.items()
     ]
-    for _, trace in asked:
-        trace.check()
+    for settings, trace in asked:
+        named = (settings.prompts, settings.smiles, (settings.smiles or "").rpartition(":")[0])
+        trace.check(map(Path, filter(None, named)))
     if asked[0][0].strict:  # tells of a bad line before torch is imported, which takes seconds
         from molprof.profiler.molecules.prompts import read_inputs
 
@@ -250,46 +239,3 @@ def command(
         context.exit(130)
     if several:
         note(f"next: molprof compare {shlex.join(map(str, written))}")
-
-
-def capture_settings(project: Project, lp: bool | None, **options: Any) -> CaptureSettings:
-    """The options of the command as settings; a model's short name in the project stands for its table."""
-    chosen = options["processor"] or (LP if lp else NONE)
-    if lp is False and chosen != NONE:
-        raise click.UsageError(f"--no-lp and --processor {chosen} contradict each other; give one of them")
-    alias = project.model(options["model"])
-    options["processor"] = {NONE: None, LP: alias.processor or LP_PROCESSOR}.get(chosen, chosen)
-    options |= {"model": alias.path, "tokenizer": project.tokenizer(options["tokenizer"], alias)}
-    options["prompt_format"] = options.get("prompt_format") or alias.form.prompt
-    options["answer_format"] = options.get("answer_format") or alias.form.answer
-    if ":" not in (options["processor"] or ""):
-        options["processor_args"] = ()  # of another run of this capture or sweep
-    settings = CaptureSettings(**options)
-    check_preset(settings)
-    return settings
-
-
-def run_settings(project: Project, model: str, processor: str | None, **options: Any) -> dict[str, CaptureSettings]:
-    """The settings of each run by the name of its trace: every model with every processor, in that order."""
-    models = [model] if Path(model).exists() else _names("--model", model)
-    processors = [None] if processor is None else _names("--processor", processor)
-    several = len(models) * len(processors) > 1
-    found: dict[str, CaptureSettings] = {}
-    for one in models:
-        for chosen in processors:
-            unconstrained = chosen == NONE or not (chosen or options["lp"])
-            # Those of the others.
-            own = {**options, "disagreement": False, "placeholder": None} if several and unconstrained else options
-            settings = capture_settings(project, model=one, processor=chosen, **own)
-            path = next_free(Path(default_name(one, settings.processor)), lambda path: path.name in found)
-            found[path.name] = settings
-    given = options["processor_args"]
-    check_arguments(given, any(settings.processor_args for settings in found.values()))
-    return found
-
-
-def _names(option: str, value: str) -> list[str]:
-    names = [name.strip() for name in value.split(",")]
-    if "" in names:
-        raise UsageError(f"{option} {value!r} names nothing between its commas", hint=f"e.g. {option} NAME,NAME")
-    return names

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molprof.commands.options import deliver, engine_options, note, write
+from molprof.commands.options import Result, engine_options, folder_option, note, write
 from molprof.commands.progress import Progress
 from molprof.common.document import Document, Section
 from molprof.common.errors import UsageError
@@ -29,16 +29,7 @@ RUNS = {
 
 
 @click.command("demo")
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    default=Path("molprof-demo"),
-    show_default=True,
-    help="Folder for the traces.",
-)
+@folder_option("Folder for the traces.", default=Path("molprof-demo"), show_default=True)
 @click.option("-n", "count", default=4, show_default=True, metavar="N", help="Molecules per run, the smallest first.")
 @click.option("--repeats", default=5, show_default=True, metavar="N", help="Timed passes per run.")
 @click.option("--force", is_flag=True, help="Replace traces of an earlier demo in DIR.")
@@ -96,7 +87,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     reports = load_reports(list(paths.values()), ReportOptions(trace_processor, cached=True))
     runs = dict(zip(RUNS, reports, strict=True))
     pairs = [compare([runs[preset], runs[f"{preset}-lp"]]) for preset in ("llama", "qwen")]
-    deliver(comparison_document(compare(reports)))
+    Result().deliver(comparison_document(compare(reports)))
     write("")
     after = {
         "What the LP does": [line for pair in pairs for line in comparison_verdict(pair)],
@@ -108,7 +99,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
             f"molprof open {paths['qwen-lp']}",
         ],
     }
-    deliver(Document("", tuple(Section(title, tuple(lines)) for title, lines in after.items()), dict))
+    Result().deliver(Document("", tuple(Section(title, tuple(lines)) for title, lines in after.items()), dict))
 
 
 def _valid(report: Report) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from itertools import islice
 from typing import Annotated, Any, Literal
 
@@ -73,50 +72,40 @@ def make_server(folders: Folders) -> MCPServer[Any]:
         limited(data, "traces", found[:MOST_FILES], limit)
         return data
 
+    def ask(tool: str, **arguments: Any) -> dict[str, Any]:
+        """The reader's answer, with traces below the folders; an error of molprof's becomes one for the assistant."""
+        try:
+            if "trace" in arguments:
+                arguments["trace"] = str(folders.find(arguments["trace"]))
+            if "traces" in arguments:
+                arguments["traces"] = [str(folders.find(trace)) for trace in arguments["traces"]]
+            return reader.call(tool, **arguments)
+        except MolprofError as error:
+            raise ToolError(f"{error}; {error.hint}" if error.hint else str(error)) from error
+
     def report(trace: Trace, select: Select = "", limit: Limit = 100) -> dict[str, Any]:
         """Report a trace: launches, kernels, GPU time, steps, tokens, findings with fixes, and its certificate."""
-        return _told(lambda: reader.call("report", trace=_place(folders, trace), select=select, limit=limit))
+        return ask("report", trace=trace, select=select, limit=limit)
 
     def compare(traces: Traces, select: Select = "", limit: Limit = 30) -> dict[str, Any]:
         """Compare traces with the first: figures that differ, the parts of the difference in time, and its causes."""
-        return _told(
-            lambda: reader.call(
-                "compare", traces=[_place(folders, trace) for trace in traces], select=select, limit=limit
-            )
-        )
+        return ask("compare", traces=traces, select=select, limit=limit)
 
     def queries(name: Name = "") -> dict[str, Any]:
         """List the SQL modules, or show what one offers: tables, columns, units, an example."""
-        return _told(lambda: reader.call("queries", name=name))
+        return ask("queries", name=name)
 
     def query(
         trace: Trace, sql: Sql, parameters: Parameters = None, stacks: Stacks = False, limit: Limit = 100
     ) -> dict[str, Any]:
         """Run SQL over a trace. Only SELECT is allowed; the tables of `queries` need no INCLUDE."""
-        given = parameters or {}
-        return _told(
-            lambda: reader.call(
-                "query", trace=_place(folders, trace), sql=sql, parameters=given, stacks=stacks, limit=limit
-            )
-        )
+        return ask("query", trace=trace, sql=sql, parameters=parameters or {}, stacks=stacks, limit=limit)
 
     def origin(trace: Trace, by: By = "module", depth: Depth = 4, limit: Limit = 30) -> dict[str, Any]:
         """Show where GPU work comes from, as a tree (amounts inclusive, equal layers in one row), and who launches,
         copies and waits for the GPU."""
-        return _told(lambda: reader.call("origin", trace=_place(folders, trace), by=by, depth=depth, limit=limit))
+        return ask("origin", trace=trace, by=by, depth=depth, limit=limit)
 
     for tool in (traces, report, compare, queries, query, origin):
         server.add_tool(tool, annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False))
     return server
-
-
-def _place(folders: Folders, trace: str) -> str:
-    return str(folders.find(trace))
-
-
-def _told(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `make` returns; an error of molprof's as one that the assistant reads."""
-    try:
-        return make()
-    except MolprofError as error:
-        raise ToolError(f"{error}; {error.hint}" if error.hint else str(error)) from error

@@ -16,6 +16,7 @@ import msgspec
 from molprof.analysis.engine import NATIVE_PATH_VARIABLE
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import COMPARED, FIGURES
+from molprof.analysis.figures.counts import DEVICES, OPERATIONS
 from molprof.analysis.figures.evidence import evidence_of
 from molprof.analysis.figures.figure import Figure
 from molprof.analysis.figures.model import Finding, plain
@@ -25,8 +26,6 @@ from molprof.commands.mcp_bounds import bounded, limited
 from molprof.common.errors import EngineError, MolprofError, UsageError
 from molprof.common.served import answer
 
-_OPERATIONS = "SELECT name, count, time_ns, bytes FROM molprof_memory_operation ORDER BY name"
-_DEVICES = "SELECT device, span_ns, busy_ns, idle_ns FROM molprof_device ORDER BY device"
 _EVENTS = "SELECT category, COUNT() AS count FROM slice GROUP BY category ORDER BY category"
 # The column of molprof_origin that a tree is by, and the columns of each row.
 _COLUMNS = {"module": "module", "source": "source", "operator": "operator", "kernel": "name"}
@@ -78,7 +77,7 @@ def _report(trace: str, select: str, limit: int) -> dict[str, Any]:
         {"name": name, **asdict(item)} for name, item in report.counts.memory_operations.items()
     ]
     data["devices"] = [{"device": name, **asdict(item)} for name, item in report.devices.items()]
-    data["sql"] = {"memory_operations": _OPERATIONS, "devices": _DEVICES, "events_by_category": _EVENTS}
+    data["sql"] = {"memory_operations": OPERATIONS.sql, "devices": DEVICES.sql, "events_by_category": _EVENTS}
     limited(data, "findings", [_finding(item) for item in report.findings], limit)
     return data
 

@@ -42,8 +42,7 @@ def shown(paths: Sequence[Path], cached: bool, facts: Sequence[object], make: Ca
 
 def deliver_shown(made: Shown, outputs: Sequence[Path | None], style: str) -> int:
     """Write each text to its file, or all of them to stdout, JSON of several as a list; the exit code of thresholds."""
-    for line in made.notes:
-        note(line)
+    note(*made.notes)
     if len(made.texts) > 1 and outputs[0] is None:
         texts = [text.rstrip("\n") for text in made.texts]
         write("[\n" + ",\n".join(texts) + "\n]" if style == "json" else "\n\n".join(texts))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from molprof.commands.options import note
+from molprof.commands.options import grouped, note
 from molprof.common.errors import RunError
 from molprof.common.values import counted
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from molprof.profiler.cluster.status import JobStatus
     from molprof.profiler.project import Project
 
-_Command = Callable[..., Any]
 _SUBMIT = "Run on a cluster: slurm, or a table [slurm.NAME] of molprof.toml."
 # Results to list one by one.
 _SHOWN = 10
+# Tasks whose every state is told; of more, the counts, and each that does not end well.
+_TOLD = 20
 _GIVEN = "molprof.given"
 # Parameters of a command that make its `Submission`.
 PARAMETERS = ("config", "cluster", "overrides", "detach")
@@ -32,12 +33,16 @@ PARAMETERS = ("config", "cluster", "overrides", "detach")
 
 @dataclass(frozen=True)
 class Submission:
-    """What the options of submission ask for."""
+    """What the options of submission, `submit_options`, ask for."""
 
     config: Path | None = None  # the molprof.toml; None: the nearest
     cluster: str | None = None  # None: run here
     overrides: tuple[str, ...] = ()  # `KEY=VALUE` in place of the cluster's table
     detach: bool = False  # print the job's id and leave it
+
+    def __post_init__(self) -> None:
+        if self.cluster is None and (self.overrides or self.detach):
+            raise click.UsageError(f"{'--detach' if self.detach else '--slurm'} requires --submit NAME")
 
     @functools.cached_property
     def project(self) -> Project:
@@ -80,31 +85,20 @@ config_option = click.option(
 )
 
 
-def submit_options(command: _Command) -> _Command:
-    """Add `--config`, `--submit`, `--slurm` and `--detach`, which the command gets as `submission`."""
-
-    @functools.wraps(command)
-    def with_submission(*arguments: Any, **options: Any) -> Any:
-        found = Submission(**{name: options.pop(name) for name in PARAMETERS})
-        if found.cluster is None and (found.overrides or found.detach):
-            raise click.UsageError(f"{'--detach' if found.detach else '--slurm'} requires --submit NAME")
-        return command(*arguments, submission=found, **options)
-
-    made: _Command = with_submission
-    for option in (
-        click.option("--detach", is_flag=True, help="With --submit: print the job's id and leave it."),
-        click.option(
-            "--slurm",
-            "overrides",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="With --submit: replace a value of the table, such as time=2:00:00. Repeatable.",
-        ),
-        click.option("--submit", "cluster", metavar="NAME", help=_SUBMIT),
-        config_option,
-    ):
-        made = option(made)
-    return made
+submit_options = grouped(
+    Submission,
+    "submission",
+    config_option,
+    click.option("--submit", "cluster", metavar="NAME", help=_SUBMIT),
+    click.option(
+        "--slurm",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="With --submit: replace a value of the table, such as time=2:00:00. Repeatable.",
+    ),
+    click.option("--detach", is_flag=True, help="With --submit: print the job's id and leave it."),
+)
 
 
 def submit_command(
@@ -143,23 +137,27 @@ def project_jobs(config: Path | None) -> Path:
 
 def follow(job: Job) -> JobStatus:
     """Print what changes until the job has ended; of a single task, its log too."""
-    from molprof.profiler.cluster.status import LogTail, watch
+    from molprof.profiler.cluster.status import UNFINISHED, LogTail, watch
 
     said: dict[int, tuple[str, str | None]] = {}
-    problem, tail = None, LogTail()
+    problem, summary, tail = None, "", LogTail()
+    untold = ("unknown",) if len(job.tasks) <= _TOLD else ("ok", *UNFINISHED)
     try:
         for status in watch(job):
             if status.problem != problem:
                 problem = status.problem
                 note(f"{job.id} goes on, but Slurm does not answer: {problem}" if problem else "Slurm answers again")
-            for line in tail.new_lines(job.log(0)) if len(job.tasks) == 1 else ():
-                note(f"  {line}")
+            if len(job.tasks) == 1:
+                note(*(f"  {line}" for line in tail.new_lines(job.log(0))))
             for task in status.tasks:
-                if said.get(task.number) == (task.state, task.message) or task.state == "unknown":
+                if said.get(task.number) == (task.state, task.message) or task.state in untold:
                     continue
                 said[task.number] = (task.state, task.message)
                 where = f" on {task.node}" if task.state == "running" and task.node else ""
                 note(f"{task.name}: {task.state}{where}" + (f": {task.message}" if task.message else ""))
+            if len(job.tasks) > _TOLD and status.summary != summary:
+                summary = status.summary
+                note(f"{job.id}: {summary}")
     except KeyboardInterrupt:
         note(f"{job.id} goes on; its results: molprof collect {job.id}; to cancel it: molprof jobs {job.id} --cancel")
         raise
@@ -182,8 +180,7 @@ def settle(status: JobStatus) -> None:
     note(f"{job.id}: {status.summary}")
     wanted = [(job.data or {}).get("output"), *(task.output for task in job.tasks)]
     there = [output for output in wanted if output is not None and Path(output).exists()]
-    for output in there[:_SHOWN]:
-        note(f"  {output}")
+    note(*(f"  {output}" for output in there[:_SHOWN]))
     if len(there) > _SHOWN:
         note(f"  and {len(there) - _SHOWN} more")
     if status.good:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molprof.commands.capture import capture_settings
 from molprof.commands.capture import command as capture
-from molprof.commands.options import Seconds, make_folder, note, sampling_asked, write
+from molprof.commands.capture_runs import capture_settings
+from molprof.commands.options import folder_option, make_folder, note, write
+from molprof.commands.run_options import Seconds, sampling_asked
 from molprof.commands.submission import PARAMETERS, Submission, submit_command, submit_options, words
 from molprof.common.errors import MolprofError, RunError, UsageError
 from molprof.common.text import escaped
@@ -39,13 +40,8 @@ _PROCESSORS = {"none": "--no-lp", "lp": "--lp"}
 
 @click.command("sweep")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    metavar="DIR",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the traces.  [default: FILE without its ending]",
+@folder_option(
+    "Folder for the traces.  [default: FILE without its ending]", type=click.Path(path_type=Path, file_okay=False)
 )
 @click.option("--dry-run", is_flag=True, help="Print the command of every case, and run none.")
 @click.option("--resume", is_flag=True, help="Skip cases whose traces exist.")

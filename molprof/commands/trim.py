@@ -76,15 +76,13 @@ def command(
     """
     if str(trace) == "-":
         raise click.UsageError("standard input (-) can be read once only: name a file")
-    if output.exists() and trace.exists() and output.samefile(trace):
-        raise click.UsageError(f"{output} is TRACE itself, which would be lost: name another file")
     if steps is None and start_ns is None and end_ns is None and not (phases or categories or without):
         raise click.UsageError("nothing to keep: give --steps, --phases, --categories, --without, --from or --to")
     if start_ns is not None and end_ns is not None and end_ns <= start_ns:
         raise click.UsageError("--to is not after --from")
     if batch is not None and steps is None:
         raise click.UsageError("--batch requires --steps")
-    check_output(output, force)
+    check_output(output, force, [trace])
     from molprof.analysis.trim import Wish, trim
 
     outcome = trim(trace, output, Wish(steps, batch, phases, categories, without, start_ns, end_ns), force)

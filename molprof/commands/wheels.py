@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import deliver, note
+from molprof.commands.options import Result, folder_option, note
 from molprof.common.document import Column, Document, Section, Table
 from molprof.common.values import counted
 from molprof.profiler.wheels.gather import check_folder, gather
@@ -56,15 +56,7 @@ def _engines(context: click.Context, parameter: click.Parameter, value: str | No
 )
 @click.option("--rdkit", is_flag=True, help="RDKit too, for --smiles and to check every molecule there.")
 @click.option("--analysis", is_flag=True, help="What reads traces too.")
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    required=True,
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Folder for the wheels.",
-)
+@folder_option("Folder for the wheels.", required=True)
 @click.option("--force", is_flag=True, help="Replace the wheels in DIR.")
 def command(
     python: str,
@@ -94,9 +86,8 @@ def command(
     target = Target(python, glibc, machine, read_there(given, listed))
     extras = [name for name, wanted in (("rdkit", rdkit), ("analysis", analysis)) if wanted]
     found = gather(target, (*processors, *extras), folder, listed is not None)
-    for line in found.notes:
-        note(line)
-    deliver(_document(found.wheels, folder))
+    note(*found.notes)
+    Result().deliver(_document(found.wheels, folder))
 
 
 def _document(wheels: tuple[Wheel, ...], folder: Path) -> Document:

@@ -9,7 +9,7 @@ import itertools
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -179,9 +179,18 @@ def next_free(path: Path, taken: Callable[[Path], bool] = os.path.lexists) -> Pa
     return next(place for name in names if not taken(place := path.with_name(name)))
 
 
-def check_output(path: Path, force: bool) -> None:
-    """Refuses, before any work, an output path that cannot or must not be written."""
+def _same(path: Path, other: Path) -> bool:
     try:
+        return path.samefile(other)
+    except (OSError, ValueError):  # one of them is not there, or no name of a file
+        return False
+
+
+def check_output(path: Path, force: bool, inputs: Iterable[Path] = ()) -> None:
+    """Refuses, before any work, an output path that cannot or must not be written: not over an input either."""
+    try:
+        if any(_same(path, item) for item in inputs):
+            raise UsageError(f"{path} is an input of this command, which would be lost", hint="name another file")
         if path.is_dir():
             raise UsageError(f"{path} is a directory", hint="name a file")
         if path.exists() and not path.is_file():

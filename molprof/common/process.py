@@ -135,7 +135,7 @@ def run_child(
     return run_line(command_line(arguments), cwd, log, limit_s)
 
 
-def run_line(line: Sequence[str], cwd: str | os.PathLike[str], log: BinaryIO, limit_s: float | None = None) -> Ending:
+def run_line(line: Sequence[str], cwd: str | os.PathLike[str], log: BinaryIO, limit_s: float | None) -> Ending:
     """Run a command line in `cwd`, with its output and errors copied to `log` as they come.
 
     At the limit, and when an exception interrupts this call, the process gets SIGTERM, and SIGKILL after `GRACE_S`

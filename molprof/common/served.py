@@ -149,11 +149,19 @@ def ask(target: str, request: bytes, subject: str, hint: str) -> bytes:
 
 def answer(make: Callable[[bytes], bytes]) -> None:
     """In the other process: answer each request on standard input on standard output."""
-    # Not sys.stdout: with PYTHONUNBUFFERED, Python drops what a write did not take.
-    with open(os.dup(1), "wb") as output:
-        os.dup2(2, 1)  # what a library prints is no reply
+    with private_output() as output:
         while request := _read(sys.stdin.buffer)[0]:
             _write(output, _reply(make, request))
+
+
+@contextlib.contextmanager
+def private_output() -> Iterator[IO[bytes]]:
+    """Standard output for replies alone: what libraries print goes to standard error."""
+    sys.stdout.flush()
+    # Not sys.stdout: with PYTHONUNBUFFERED, Python drops what a write did not take.
+    with open(os.dup(1), "wb") as output:
+        os.dup2(2, 1)
+        yield output
 
 
 def _reply(make: Callable[[bytes], bytes], request: bytes) -> bytes:

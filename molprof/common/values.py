@@ -90,14 +90,21 @@ def short_source(name: str) -> str:
 
 
 def _without_arguments(name: str) -> str:
-    """Cut at the first parenthesis outside angle brackets: those inside belong to template arguments."""
-    depth = 0
+    """Cut at the first parenthesis outside angle brackets, and what stands before the name: `enable_if<...>::type`.
+
+    Brackets inside template arguments belong to these; in parentheses there, `<` and `>` may compare.
+    """
+    angles = parentheses = begin = 0
     for place, letter in enumerate(name):
-        if letter in "<>":
-            depth += 1 if letter == "<" else -1
-        elif letter == "(" and depth == 0 and place > 0:
-            return name[:place]
-    return name
+        if letter == "(" and not angles and place > begin:
+            return name[begin:place]
+        if letter in "()":
+            parentheses += 1 if letter == "(" else -1
+        elif letter in "<>" and not parentheses:
+            angles += 1 if letter == "<" else -1
+        elif letter == " " and not angles and name[:place].endswith("::type"):
+            begin = place + 1
+    return name[begin:]
 
 
 def per(part: float | None, whole: float | None) -> float | None:
@@ -144,14 +151,15 @@ def _number(value: float) -> str:
 def _percent(ratio: float) -> str:
     """At most two decimals."""
     percent = 100 * ratio
-    if 0 < percent < 0.005:
-        return "< 0.01 %"
-    decimals = 0 if abs(percent) >= 99.95 or abs(percent) < 0.005 else 1 if abs(percent) >= 9.995 else 2
-    return f"{percent + 0.0:,.{decimals}f} %".replace("-0 %", "0 %")
+    if 0 < abs(percent) < 0.005:
+        return "< 0.01 %" if percent > 0 else "> -0.01 %"
+    decimals = 0 if abs(percent) >= 99.95 or percent == 0 else 1 if abs(percent) >= 9.995 else 2
+    return f"{percent + 0.0:,.{decimals}f} %"
 
 
 def _signed(text: Callable[[float], str], value: float) -> str:
-    return f"+{text(value)}" if value > 0 else text(value)
+    shown = text(value)
+    return f"+{shown}" if value > 0 and shown[0] != "<" else shown
 
 
 def _raw(value: float) -> str:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from molprof.common.errors import RunError, UsageError
 from molprof.profiler.bench.cases import GenerateCase
@@ -22,7 +20,7 @@ from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.capture.account import molecule_runs
 from molprof.profiler.decoding.batches import BatchPlan, PassResult
 from molprof.profiler.decoding.explained import NO_KERNEL
-from molprof.profiler.decoding.marks import HostMarks
+from molprof.profiler.decoding.marks import HostMarks, before_forward
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.environment import environment
 from molprof.profiler.models.device import Peak, set_arithmetic
@@ -49,8 +47,8 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
         plans = runner.plan(filled(read_inputs(case).prompts, case.count))
     except UsageError as problem:
         raise UnsupportedError(str(problem), problem.hint) from problem
-    cache = CacheSize()
-    with cache.watch(loaded.model):
+    cache_bytes = [0]  # before each forward; the last one adds one more token to a cache that grows
+    with before_forward(loaded.model, lambda inputs: cache_bytes.append(held_bytes(inputs.get("past_key_values")))):
         warm = [_warmed(runner, plans, first=not number) for number in range(case.warmup)]
     peak = Peak(loaded.target.device)
     results, phases = [], []
@@ -68,7 +66,7 @@ def measure_generation(case: GenerateCase) -> dict[str, Any]:
         "compile_ns": [result.compile_ns for result in results],
         "phases_ns": phases,
         **peak.read(),
-        "kv_cache_bytes": cache.largest_bytes,
+        "kv_cache_bytes": max(cache_bytes) or None,
         **_written(runner, plans, results[0]),
         "prompt_widths": [plan.prompt_width for plan in plans],
         "max_new_tokens": max(plan.max_new_tokens for plan in plans),
@@ -127,34 +125,6 @@ def _compiler_counts() -> dict[str, Any]:
         "graph_cache_hits": inductor.get("fxgraph_cache_hit", 0),
         "graph_cache_misses": inductor.get("fxgraph_cache_miss", 0),
     }
-
-
-class CacheSize:
-    """The largest KV cache of any batch, in bytes, as it was before a forward; None if no cache was seen.
-
-    The last forward adds one more token to a cache that grows.
-    """
-
-    largest_bytes: int | None = None
-
-    @contextlib.contextmanager
-    def watch(self, model: PreTrainedModel) -> Iterator[None]:
-        """Measure the cache of each forward inside the block; not for timed passes."""
-        # Shadows the method on the instance, as `marks.marked` does.
-        original: Callable[..., Any] = model.prepare_inputs_for_generation  # type: ignore[assignment]
-
-        @functools.wraps(original)
-        def prepare(*args: Any, **kwargs: Any) -> Any:
-            size = held_bytes(kwargs.get("past_key_values"))
-            if size:
-                self.largest_bytes = max(size, self.largest_bytes or 0)
-            return original(*args, **kwargs)
-
-        model.__dict__["prepare_inputs_for_generation"] = prepare
-        try:
-            yield
-        finally:
-            del model.__dict__["prepare_inputs_for_generation"]
 
 
 def held_bytes(cache: Any) -> int:

@@ -111,17 +111,8 @@ def generation_cases(values: Mapping[str, Any]) -> tuple[GenerateCase, ...]:
     return tuple(dict.fromkeys(cases))
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Of an attention: `batch x heads x KV heads x sequence x head size`."""
-
-    batch: int
-    heads: int
-    kv_heads: int
-    sequence: int
-    head_dim: int
-
-
+# Of an attention: batch, heads, KV heads, sequence, head size.
+Shape = tuple[int, int, int, int, int]
 # By whether there is a GPU.
 SHAPES = {True: ("4x16x16x2048x64", "16x16x8x1024x128"), False: ("1x16x16x512x64", "4x16x8x256x128")}
 PHASES = ("prefill", "decode")
@@ -132,7 +123,8 @@ def read_shape(text: str) -> Shape:
         raise UsageError(
             f"{text!r} is no shape BATCHxHEADSxKVHEADSxSEQUENCExSIZE", hint="five numbers, e.g. 4x16x16x2048x64"
         )
-    return Shape(*map(int, text.split("x")))
+    batch, heads, kv_heads, sequence, head_dim = map(int, text.split("x"))
+    return batch, heads, kv_heads, sequence, head_dim
 
 
 def sdpa_cases(
@@ -141,11 +133,8 @@ def sdpa_cases(
     """Return every combination; a prefill without a mask is causal, as that of a batch without padding is."""
     cases = []
     for shape, phase, mask, backend in itertools.product(shapes, phases, masks, backends):
+        batch, heads, kv_heads, keys, head_dim = shape
         prefill = phase == "prefill"
-        cases.append(
-            SdpaCase(
-                backend, shape.batch, shape.heads, shape.kv_heads, shape.sequence if prefill else 1, shape.sequence,
-                shape.head_dim, "causal" if prefill and mask == "none" else mask, **common,
-            )
-        )  # fmt: skip
+        queries, masked = keys if prefill else 1, "causal" if prefill and mask == "none" else mask
+        cases.append(SdpaCase(backend, batch, heads, kv_heads, queries, keys, head_dim, masked, **common))
     return tuple(dict.fromkeys(cases))

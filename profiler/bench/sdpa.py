@@ -20,21 +20,15 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import sdpa_kernel
 
 from molprof.profiler.bench.cases import SdpaCase
 from molprof.profiler.bench.facts import UnsupportedError
 from molprof.profiler.decoding.compilation import compiles_so_far
-from molprof.profiler.decoding.explained import NO_KERNEL
+from molprof.profiler.decoding.explained import KERNELS, NO_KERNEL
 from molprof.profiler.environment import environment
 from molprof.profiler.models.device import on_gpu, peak_bytes, resolve_device, resolve_dtype, synchronize
 
-_KERNELS = {
-    "math": SDPBackend.MATH,
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-}
 # Query, key, value: (batch, heads, tokens, head size); mask: see `padding_mask`.
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None]
 _WARMUP_NS, _MEASURE_NS = 200_000_000, 1_000_000_000
@@ -59,7 +53,7 @@ def measure_sdpa(case: SdpaCase) -> dict[str, Any]:
     inputs = query, key, value, padding_mask(case, device) if case.mask == "padding" else None
     with torch.inference_mode():
         call = _call(case, inputs)
-        with sdpa_kernel(_KERNELS[case.backend]) if case.backend in _KERNELS else nullcontext():
+        with sdpa_kernel(KERNELS[case.backend]) if case.backend in KERNELS else nullcontext():
             began = time.perf_counter_ns()
             result = _first(case, call, device)
             first_ns = time.perf_counter_ns() - began
@@ -196,7 +190,7 @@ def _chosen(case: SdpaCase, inputs: Inputs) -> str | None:
         return None
     grouped = case.kv_heads != case.heads
     chosen = choose(*inputs, 0.0, case.mask == "causal", enable_gqa=grouped)
-    return next((name for name, kernel in _KERNELS.items() if kernel.value == int(chosen)), None)
+    return next((name for name, kernel in KERNELS.items() if kernel.value == int(chosen)), None)
 
 
 def _error(case: SdpaCase, result: Tensor, inputs: Inputs) -> float | None:
@@ -204,6 +198,6 @@ def _error(case: SdpaCase, result: Tensor, inputs: Inputs) -> float | None:
     if case.batch * case.heads * case.queries * case.keys > _MOST_SCORES:
         return None
     query, key, value, mask = inputs
-    with sdpa_kernel(SDPBackend.MATH):
+    with sdpa_kernel(KERNELS["math"]):
         exact = _torchs(case, (query.float(), key.float(), value.float(), mask))()
     return float((result.float() - exact).abs().max())

@@ -17,13 +17,14 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from molprof.common.bench_records import FAILED, NO_MEMORY, OK, UNSUPPORTED
 from molprof.common.errors import MissingExtraError, MolprofError, UsageError
 from molprof.common.process import COOKIE, end_members
+from molprof.common.served import private_output
 from molprof.common.threads import let_threads_sleep
 from molprof.profiler.bench.facts import FACTS, UnsupportedError
 
@@ -58,7 +59,7 @@ def serve(run: Callable[[dict[str, Any]], Answer]) -> None:
     with contextlib.suppress(OSError):
         # Without memory, the kernel should kill this process, not the one that started it.
         Path("/proc/self/oom_score_adj").write_text("1000")
-    with _private_output() as output:
+    with private_output() as output:
         answer = answered(run, json.loads(sys.stdin.read()))
         output.write(json.dumps(answer).encode() + b"\n")
 
@@ -149,16 +150,6 @@ def _guard(lifeline: int) -> None:
             signal.signal(-code, signal.SIG_DFL)  # its own handlers would go on
         os.kill(os.getpid(), -code)
     os._exit(code)
-
-
-@contextlib.contextmanager
-def _private_output() -> Iterator[Any]:
-    """Standard output for the answer alone; everything else that is printed goes to standard error."""
-    sys.stdout.flush()
-    private = os.dup(1)
-    os.dup2(2, 1)
-    with open(private, "wb") as output:
-        yield output
 
 
 def main() -> None:

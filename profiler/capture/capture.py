@@ -44,16 +44,11 @@ def capture(settings: CaptureSettings, output: OutputFile, report: Report = lamb
     return result
 
 
-def capture_together(
-    asked: Sequence[Asked], report: Report = lambda progress: None, seed: int | None = None
-) -> Iterator[CaptureResult]:
+def capture_together(asked: Sequence[Asked], report: Report = lambda progress: None) -> Iterator[CaptureResult]:
     """Makes a capture of several runs, each with a trace of its own, and yields each when its trace is written.
 
     Each model is loaded once. A run is named by its file. If one fails, the others go on, and the first failure is
     raised at the end.
-
-    Args:
-        seed: of the order of the runs in each round; None: any.
     """
     for settings, output in asked:
         _check(settings, output)
@@ -77,7 +72,7 @@ def capture_together(
             models[key] = load(settings, lambda layer, layers: report(Progress("weights", layer, layers)))
         name = trace_stem(output.path.name) if len(asked) > 1 else ""
         runs.append(CapturedRun(settings, output, models[key], prompts[_key(settings, _INPUTS)], report, name))
-    yield from interleaved(runs, seed)
+    yield from interleaved(runs)
 
 
 def _key(settings: CaptureSettings, names: Sequence[str]) -> tuple[object, ...]:

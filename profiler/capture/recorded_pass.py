@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -15,7 +16,6 @@ import torch
 from molprof.common.errors import ProcessorError, RunError, UsageError
 from molprof.common.manifest import INCOMPLETE_KEY, Window
 from molprof.profiler.capture.passes import Passes
-from molprof.profiler.capture.python_functions import keep_modules
 from molprof.profiler.capture.tracefile import (
     OutputFile,
     Steps,
@@ -29,6 +29,9 @@ from molprof.profiler.decoding.marks import Marks
 from molprof.profiler.models.device import on_gpu
 
 WINDOW_FIRST, WINDOW_STEPS = 20, 20
+# A Python function that is no call of a module, and how torch begins and ends each event of its file.
+_FUNCTION = re.compile(rb'"cat":\s*"python_function",\s*"name":\s*"(?!nn\.Module: )')
+_BEGIN, _END, _LAST = b"  {\n", b"  },\n", b"  }"
 
 
 class ProfilerMarks(Marks):
@@ -209,12 +212,35 @@ def record_steps(
         except (OSError, RuntimeError) as problem:
             raise RunError(f"torch could not export its trace: {problem}", hint="is the disk full?") from problem
         if settings.modules and not settings.stacks and not whole and raw.exists():
-            keep_modules(raw)
+            _keep_modules(raw)
     if failure is not None:
         raise failure
     if marks.profiler is None:
         raise RunError("the recorded pass ended before its window: the passes did not write the same text")
     return result
+
+
+def _keep_modules(raw: Path) -> None:
+    """Removes Python functions, but not modules, from a trace that torch exported. Raises RunError where it cannot."""
+    part = Path(f"{raw}.modules")
+    event: list[bytes] = []
+    try:
+        with raw.open("rb") as source, part.open("wb") as target:
+            for line in source:
+                if not event and line != _BEGIN:
+                    target.write(line)
+                    continue
+                event.append(line)
+                if line.startswith(_LAST):
+                    text = b"".join(event)
+                    # The last event has no comma behind it, and is not a function.
+                    if line != _END or _FUNCTION.search(text) is None:
+                        target.write(text)
+                    event = []
+            target.writelines(event)
+        part.replace(raw)
+    except OSError as problem:
+        raise RunError(f"cannot write {part}: {problem.strerror}", hint="is the disk full?") from problem
 
 
 def kept_recording(output: OutputFile, passes: Passes, raw: Path, problem: ProcessorError) -> ProcessorError:

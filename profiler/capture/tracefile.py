@@ -18,8 +18,7 @@ from molprof.common.files import check_output, replacing_packed
 from molprof.common.manifest import INCOMPLETE_KEY
 from molprof.common.molecule_records import CHOICE_LETTERS, KIND_LETTERS, MoleculeRun
 from molprof.common.text_format import DEFAULT, TextFormat
-from molprof.profiler.capture.native_events import json_blocks, packets_of
-from molprof.profiler.capture.native_export import check_native
+from molprof.profiler.capture.native import check_native, json_blocks, packets_of
 
 # Neither a process (Linux: at most 2^22) nor a GPU has this number, and it fits into 32 bits.
 TOKENS_PID = 1 << 30
@@ -51,11 +50,11 @@ class OutputFile:
     command: tuple[str, ...] = ()  # the command line, for the manifest
     chosen: bool = False  # molprof chose the name, so that another one will do
 
-    def check(self) -> None:
-        """Raises UsageError where no trace can be written there."""
+    def check(self, inputs: Iterable[Path] = ()) -> None:
+        """Raises UsageError where no trace can be written there, or one of the inputs is."""
         if not _ENDING.search(self.path.name):
             raise UsageError(f"{self.path} ends in none of {', '.join(ENDINGS)}", hint="e.g. -o trace.json.gz")
-        check_output(self.path, self.force)
+        check_output(self.path, self.force, inputs)
         if is_native(self.path):
             check_native(self.path)
 

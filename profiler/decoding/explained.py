@@ -6,10 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch.nn.attention import SDPBackend
 
 from molprof.common.errors import RunError
 from molprof.profiler.decoding.batches import BatchPlan
 
+# torch's kernels of scaled-dot-product attention by the names of `sdpa-NAME`.
+KERNELS = {
+    "math": SDPBackend.MATH,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
 # torch's message where no token of a row can be sampled.
 _NO_CHOICE = "probability tensor contains"
 # torch's messages, on a GPU and on a CPU, where none of the attention kernels that it may use can run.

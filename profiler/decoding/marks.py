@@ -28,7 +28,7 @@ import statistics
 import time
 import timeit
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -152,35 +152,46 @@ class _Stop(StoppingCriteria):
 def marked(
     model: PreTrainedModel, marks: Marks, rows: int, processors: Sequence[LogitsProcessor]
 ) -> Iterator[tuple[LogitsProcessorList, StoppingCriteriaList]]:
-    """Sets the marks for one call of `generate`; yields its `logits_processor` and `stopping_criteria`.
-
-    F shadows `prepare_inputs_for_generation` on the instance while the block runs. That method is transformers'
-    documented override point: `generate` calls it eagerly before each forward. A hook on the module would change the
-    graph of a compiled forward. `functools.wraps` keeps the signature by which `generate` validates its arguments.
-    """
+    """Sets the marks for one call of `generate`; yields its `logits_processor` and `stopping_criteria`."""
     began = False
-    original: Callable[..., Any] = model.prepare_inputs_for_generation  # type: ignore[assignment]
 
-    @functools.wraps(original)
-    def prepare(*args: Any, **kwargs: Any) -> Any:
+    def before(inputs: Mapping[str, Any]) -> None:
         nonlocal began
         if not began:  # a prefill in chunks calls this several times before its one P1
             began = True
             marks.forward()
-        return original(*args, **kwargs)
 
     def first() -> None:
         nonlocal began
         began = False
         marks.processor()
 
-    shadowed = model.__dict__.get("prepare_inputs_for_generation")
-    model.__dict__["prepare_inputs_for_generation"] = prepare
-    try:
+    with before_forward(model, before):
         yield (
             LogitsProcessorList([_First(first), *processors, _Last(marks.sampling)]),
             StoppingCriteriaList([_Stop(marks, rows, model.device)]),
         )
+
+
+@contextmanager
+def before_forward(model: PreTrainedModel, call: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
+    """Calls `call` before each forward of `generate` inside the block, with the forward's keyword arguments.
+
+    This shadows `prepare_inputs_for_generation` on the instance. That method is transformers' documented override
+    point: `generate` calls it eagerly before each forward. A hook on the module would change the graph of a compiled
+    forward. `functools.wraps` keeps the signature by which `generate` validates its arguments.
+    """
+    original: Callable[..., Any] = model.prepare_inputs_for_generation  # type: ignore[assignment]
+
+    @functools.wraps(original)
+    def prepare(*args: Any, **kwargs: Any) -> Any:
+        call(kwargs)
+        return original(*args, **kwargs)
+
+    shadowed = model.__dict__.get("prepare_inputs_for_generation")
+    model.__dict__["prepare_inputs_for_generation"] = prepare
+    try:
+        yield
     finally:
         del model.__dict__["prepare_inputs_for_generation"]
         if shadowed is not None:

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import sdpa_kernel
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from molprof.common.errors import ProcessorError, UsageError
 from molprof.common.settings import AUTO, STATIC_CACHES, CaptureSettings
 from molprof.profiler.decoding.batches import BatchPlan, BatchResult, Need, PassResult, check_context, cut, fitted
 from molprof.profiler.decoding.compilation import compile_config, compiles_so_far
-from molprof.profiler.decoding.explained import explained
+from molprof.profiler.decoding.explained import KERNELS, explained
 from molprof.profiler.decoding.loop import Decoder, check_model
 from molprof.profiler.decoding.marks import Marks, marked
 from molprof.profiler.models.device import synchronize
@@ -28,12 +28,6 @@ from molprof.profiler.molecules.prompts import Prompt
 from molprof.profiler.molecules.template import PLACEHOLDER, Templates, default_threads
 from molprof.profiler.processors.base import BatchProcessor, Processor
 
-_KERNELS = {
-    "sdpa-math": SDPBackend.MATH,
-    "sdpa-flash": SDPBackend.FLASH_ATTENTION,
-    "sdpa-efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION,
-}
 # Without a processor each of the three numbers of a block may be one token longer than its placeholder (a minus, or a
 # second digit before the point). The slack beyond that cuts only texts that went astray.
 _SLACK_PER_BLOCK, _SLACK = 3, 8
@@ -135,7 +129,7 @@ class Runner:
         """
         results = []
         self.templates.clear()
-        kernel = _KERNELS.get(self.settings.attention)
+        kernel = KERNELS.get(self.settings.attention.removeprefix("sdpa-"))
         with nullcontext() if kernel is None else sdpa_kernel(kernel):
             self.synchronize()
             if self.settings.own_loop:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -87,27 +87,27 @@ class Diagnosis:
         }
 
 
-def diagnose(config: Path | None, limit_s: float, done: Callable[[], None] = lambda: None) -> Diagnosis:
+def diagnose(config: Path | None, limit_s: float, done: Callable[[], None]) -> Diagnosis:
     """Return the result of every check. Those that may crash or hang run in separate processes, two at a time.
 
     `limit_s` is the time limit of each process; `done` is called after each of `TRIALS`.
     """
     answers: dict[str, Answer] = {}
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        kernels = pool.submit(ask_each, f"{_HERE}:attention", *_BACKENDS.values(), limit_s=limit_s)
-        found = pool.map(lambda arguments: ask(*arguments, limit_s=limit_s), TRIALS.values())
+    with ThreadPool(2) as pool:  # an interrupt does not wait for its threads, and their trials end with them
+        kernels = pool.apply_async(ask_each, (f"{_HERE}:attention", *_BACKENDS.values()), {"limit_s": limit_s})
+        found = pool.imap(lambda arguments: ask(*arguments, limit_s=limit_s), TRIALS.values())
         for name, answer in zip(TRIALS, found, strict=True):
             answers[name] = answer
             done()
-        attention = kernels.result()
+        attention = kernels.get()
     checks = [Check("python", platform.python_version(), OK), _trace_processor(answers["trace processor"])]
     checks += _gpu(answers[_TORCH])
-    checks += [_required(name, answers[name]) for name in _CAPTURE_PACKAGES]
+    checks += [_package(name, answers[name]) for name in _CAPTURE_PACKAGES]
     checks += [_backend(name, attention[backend], answers[_TORCH]) for name, backend in _BACKENDS.items()]
     checks += [_flash(answers[_FLASH], answers[_TORCH])]
     checks += [_preset(name, answers[name]) for name in ARCHITECTURES]
     checks += [_config(config), _slurm()]
-    checks += [_optional(name, answers[name]) for name in _EXTRAS]
+    checks += [_package(name, answers[name]) for name in _EXTRAS]
     return Diagnosis(tuple(checks))
 
 
@@ -131,7 +131,7 @@ def _gpu(torch: Answer) -> list[Check]:
         Check("driver", driver or "none", OK if driver else ABSENT),
     ]
     if torch.problem is not None:
-        checks.append(_required(_TORCH, torch))
+        checks.append(_package(_TORCH, torch))
     elif gpus and not build["gpus"]:
         platform_ = build["cuda"] or build["hip"]
         why = "; ".join(" ".join(text.split()) for text in torch.warnings)
@@ -145,27 +145,16 @@ def _gpu(torch: Answer) -> list[Check]:
     return checks
 
 
-def _required(name: str, answer: Answer) -> Check:
-    """A package without which nothing can be captured."""
-    value = "not installed; molprof capture requires it"
-    return _package(name, answer, Check(name, value, MISSING, "pip install 'molprof[capture]'"))
-
-
-def _optional(name: str, answer: Answer) -> Check:
-    extra, purpose = _EXTRAS[name]
-    return _package(
-        name, answer, Check(name, f"not installed; for {purpose}", ABSENT, f"pip install 'molprof[{extra}]'")
-    )
-
-
-def _package(name: str, answer: Answer, absent: Check) -> Check:
-    """A package that is imported; `absent` where it is not installed."""
+def _package(name: str, answer: Answer) -> Check:
+    """A package that is imported: one of `_EXTRAS`, or one without which nothing can be captured."""
     if (old := _outdated(name)) is not None:
         return old
     if answer.problem is None:
         return Check(name, installed_version(name) or (answer.value or {}).get("version"), OK)
     if answer.missing == name:
-        return absent
+        extra, purpose = _EXTRAS.get(name, ("capture", ""))
+        why = f"for {purpose}" if purpose else "molprof capture requires it"
+        return Check(name, f"not installed; {why}", ABSENT if purpose else MISSING, f"pip install 'molprof[{extra}]'")
     return Check(name, answer.problem, BROKEN, f"pip install --force-reinstall {name}")
 
 

@@ -84,12 +84,6 @@ def free_bytes(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] if on_gpu(device) else available_bytes()
 
 
-def reset_peak(device: torch.device) -> None:
-    """Count `peak_bytes` from here."""
-    if on_gpu(device):
-        torch.cuda.reset_peak_memory_stats(device)
-
-
 def peak_bytes(device: torch.device) -> int | None:
     """The most memory that torch has allocated on the GPU; None on a CPU."""
     return torch.cuda.max_memory_allocated(device) if on_gpu(device) else None
@@ -102,7 +96,7 @@ class Peak:
         self._device = device
         self._reset = True
         if on_gpu(device):
-            reset_peak(device)
+            torch.cuda.reset_peak_memory_stats(device)
             return
         try:
             _CLEAR.write_text(_RESET_PEAK)

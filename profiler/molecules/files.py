@@ -55,9 +55,8 @@ def molecules_of(source: str) -> MoleculeFile:
     """
     path, column = split_column(source)
     ending = path.suffix.lower()
-    if ending in _PICKLES:
-        return _nested(path, _unpickled(path), column)
-    if ending not in (*_LINES, *_SEPARATED, *_JSON, *_JSON_LINES) and _begins(path) == _PICKLE_BEGINS:
+    known = (*_LINES, *_SEPARATED, *_JSON, *_JSON_LINES)
+    if ending in _PICKLES or (ending not in known and _read(path).startswith(_PICKLE_BEGINS)):
         return _nested(path, _unpickled(path), column)
     text = read_text(path)
     if ending in _JSON_LINES:
@@ -96,7 +95,7 @@ def _separator(ending: str, text: str, column: str | None) -> str | None:
         return ";" if _SEPARATED[ending] == "," and ";" in first and "," not in first else _SEPARATED[ending]
     for separator in ("\t", ",", ";"):
         heads = [cell.strip().strip('"') for cell in first.split(separator)]
-        if len(heads) > 1 and (column in heads or any(_SMILES in head.casefold() for head in heads)):
+        if len(heads) > 1 and (column in heads or _names_smiles(heads)):
             return separator
     return None
 
@@ -245,16 +244,11 @@ def _json_lines(path: Path, text: str, column: str | None) -> MoleculeFile:
     return MoleculeFile(tuple(entries), "line", found.columns)
 
 
-def _begins(path: Path) -> bytes:
+def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(1)
+        return path.read_bytes()
     except OSError as problem:
-        raise _unreadable(path, problem) from problem
-
-
-def _unreadable(path: Path, problem: OSError) -> UsageError:
-    return UsageError(f"cannot read {path}: {problem.strerror or problem}")
+        raise UsageError(f"cannot read {path}: {problem.strerror or problem}") from problem
 
 
 class _RefusedError(Exception):
@@ -269,16 +263,13 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def _unpickled(path: Path) -> Any:
+    file = io.BytesIO(_read(path))
     try:
-        with path.open("rb") as file:
-            data = _PlainUnpickler(file).load()
-            more = file.read(1)
-    except OSError as problem:
-        raise _unreadable(path, problem) from problem
+        data = _PlainUnpickler(file).load()
     except _RefusedError as problem:
         raise UsageError(f"{path} holds {shortened(str(problem))}, which is not plain data", hint=_PLAIN) from None
     except Exception as problem:  # a damaged pickle may raise anything
         raise UsageError(f"{path} is no pickle that can be read: {problem or type(problem).__name__}", _PLAIN) from None
-    if more:
+    if file.read(1):
         raise UsageError(f"{path} holds more than one object", hint=_PLAIN)
     return data

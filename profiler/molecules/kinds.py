@@ -47,18 +47,12 @@ class _Span:
     filler: tuple[tuple[int, int], ...]  # stretches of digits beyond the format's precision
 
 
-def classify(
-    tokens: Sequence[int],
-    table: TokenBytes,
-    eos: frozenset[int],
-    decimals: int = COORDINATE_DECIMALS,
-    form: TextFormat = DEFAULT,
-) -> Classified:
+def classify(tokens: Sequence[int], table: TokenBytes, eos: frozenset[int], form: TextFormat = DEFAULT) -> Classified:
     """Kind and block of each token.
 
     *junk*: begins in a block after the longest prefix that reads `x,y,z`. *filler*: begins with a digit beyond
-    `decimals`. *free*: lies inside a block. *copy*: any other. A block without such a prefix (malformed) has no junk.
-    Only the last token may be one of `eos`.
+    `COORDINATE_DECIMALS`. *free*: lies inside a block. *copy*: any other. A block without such a prefix (malformed) has
+    no junk. Only the last token may be one of `eos`.
     """
     body, ended = _body(tokens, eos)
     pieces = [table.of(token) for token in body]
@@ -72,7 +66,7 @@ def classify(
     )
     # A block ends where it is closed, where another one opens, or where the text ends.
     blocks_of, triple = (re.compile(item.pattern.encode()) for item in (form.open_block, form.triple))
-    spans = [_span(match, triple, decimals) for match in blocks_of.finditer(scanned)]
+    spans = [_span(match, triple) for match in blocks_of.finditer(scanned)]
     starts = [span.start for span in spans]
     kinds, blocks, begin = "", [], 0
     for piece in pieces:
@@ -109,11 +103,11 @@ def _body(tokens: Sequence[int], eos: frozenset[int]) -> tuple[Sequence[int], bo
     return (tokens[:-1] if ended else tokens), ended
 
 
-def _span(match: re.Match[bytes], triple: re.Pattern[bytes], decimals: int) -> _Span:
+def _span(match: re.Match[bytes], triple: re.Pattern[bytes]) -> _Span:
     start, end = match.span(1)
     prefix = triple.match(match.string, start, end)
-    stretches = ((digits.start(1) + decimals, digits.end(1)) for digits in _FRACTION.finditer(match.string, start, end))
-    filler = tuple(pair for pair in stretches if pair[0] < pair[1])
+    digits = (item.span(1) for item in _FRACTION.finditer(match.string, start, end))
+    filler = tuple((first + COORDINATE_DECIMALS, last) for first, last in digits if last - first > COORDINATE_DECIMALS)
     return _Span(start, end, None if prefix is None else prefix.end(), filler)
 
 

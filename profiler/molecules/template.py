@@ -36,16 +36,6 @@ class Template:
         return np.bincount(self.blocks[self.free])
 
 
-def prompt_text(smiles: str) -> str:
-    """The prompt of a molecule in the presets' format."""
-    return DEFAULT.prompt_of(smiles)
-
-
-def conformer_text(skeleton: str) -> str:
-    """The answer with this skeleton in the presets' format, without the end token."""
-    return DEFAULT.answer_of(skeleton)
-
-
 def build_template(
     molecule: Molecule,
     tokenizer: PreTrainedTokenizerFast,

@@ -29,9 +29,9 @@ from molprof.profiler.processors.base import Places
 from molprof.profiler.processors.construct import Rows, construction
 
 _INSTALLED = {"site-packages", "dist-packages"}
-# Errors that already say what to do.
 # Of an error's own text: some hold whole tensors.
 _MOST_TEXT = 300
+# Errors that already say what to do.
 PASSED_ON = (MolprofError, torch.OutOfMemoryError)
 # `SystemExit` would end the process without a message.
 RAISED = (Exception, SystemExit)

@@ -63,7 +63,9 @@ def gather(target: Target, extras: Sequence[str], folder: Path, listed: bool) ->
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
         scratch = Path(name)
         own = own_wheel(scratch / "own")
-        _check_python(own, target)
+        if not own.requires_python.contains(f"{target.python}.0"):
+            what = f"molprof requires Python {own.requires_python}, not {target.python}"
+            raise UsageError(what, hint="--python 3.12")
         if not listed and TRANSFORMERS in target.there:
             target = replace(target, implied=_implied(target, scratch / TRANSFORMERS))
         roots = own_requirements(own, target, (*RECORDING, *extras))
@@ -72,10 +74,9 @@ def gather(target: Target, extras: Sequence[str], folder: Path, listed: bool) ->
         folder.mkdir(exist_ok=True)
         for old in folder.glob("*.whl"):
             old.unlink()
-        kept = []
-        for wheel in (own, *sorted(chosen, key=lambda wheel: wheel.name)):
-            kept.append(Wheel(wheel.path.replace(folder / wheel.path.name)))
-    return Gathered(tuple(kept), tuple(notes))
+        wheels = (own, *sorted(chosen, key=lambda wheel: wheel.name))
+        kept = tuple(Wheel(wheel.path.replace(folder / wheel.path.name)) for wheel in wheels)
+    return Gathered(kept, tuple(notes))
 
 
 def _resolved(roots: Sequence[Requirement], target: Target, scratch: Path) -> list[Wheel]:
@@ -131,11 +132,6 @@ def _without_unfit(target: Target, roots: Sequence[Requirement]) -> tuple[Target
     return replace(target, there=there), notes
 
 
-def _check_python(own: Wheel, target: Target) -> None:
-    if not own.requires_python.contains(f"{target.python}.0"):
-        raise UsageError(f"molprof requires Python {own.requires_python}, not {target.python}", hint="--python 3.12")
-
-
 def own_wheel(scratch: Path) -> Wheel:
     """molprof's own wheel in a new folder: built from the checkout that is installed here, else from the index."""
     # In a checkout as working directory, the first one is what setuptools left there, which has no origin.
@@ -153,14 +149,8 @@ def own_wheel(scratch: Path) -> Wheel:
             folder=scratch, DIST_EXTRA_CONFIG=str(settings),
         )  # fmt: skip
     else:
-        _pip(
-            "download",
-            "--no-deps",
-            "--dest",
-            str(scratch),
-            f"{NAME}=={importlib.metadata.version(NAME)}",
-            folder=scratch,
-        )
+        asked = f"{NAME}=={importlib.metadata.version(NAME)}"
+        _pip("download", "--no-deps", "--dest", str(scratch), asked, folder=scratch)
     (path,) = scratch.glob("*.whl")
     return Wheel(path)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.certificate import clocks, facts, launches, recording, work
 from molprof.analysis.figures.certificate.model import ALL, Certificate, Certified, Doubt, Facts, Group, combined, worst
+from molprof.analysis.figures.counts import Counts, DeviceTime
 from molprof.analysis.reader import TraceInfo
 
 __all__ = ["CHECKS", "Certificate", "certify"]
@@ -30,12 +32,12 @@ CHECKS = (
 QUERIES = (*facts.QUERIES, *(query for check in CHECKS for query in check.queries))
 
 
-def certify(engine: Engine, info: TraceInfo) -> Certificate:
+def certify(engine: Engine, info: TraceInfo, counts: Counts, devices: Mapping[str, DeviceTime]) -> Certificate:
     """The certificate of the trace that `load_trace(path, engine)` described by `info`.
 
     The package's SQL is registered already. Raises EngineError or QueryError of the trace processor.
     """
-    known = facts.read_facts(engine)
+    known = facts.read_facts(engine, info, counts, devices)
     doubts = [
         replace(doubt, check=check.id, query=check.queries[0].module, sql=check.queries[0].text)
         for check in CHECKS

@@ -44,22 +44,20 @@ def _missing_work(engine: Engine, info: TraceInfo, facts: Facts, place: str, tex
     for row in _rows(engine, _WORK, place):
         launches, evidence = row["launches"], _evidence(row)
         reason = text.format(launches=counted(launches, "launch", "es"))
-        if not facts.kernels:
+        if not facts.counts.kernels:
             yield from lost(("gpu_work", "gpu_time", "gpu_idle", "links"), reason, evidence)
             return
-        kernels = Bound("counts.kernels", facts.kernels, facts.kernels, facts.kernels + launches)
-        yield Doubt("gpu_work", "bounded", reason, (kernels,), evidence)
+        yield Doubt("gpu_work", "bounded", reason, (facts.count("kernels", more=launches),), evidence)
         busy, idle = [], []
         for device in _rows(engine, _TIME, place):
-            name, (busy_ns, idle_ns) = device["device"], facts.devices[device["device"]]
+            name = device["device"]
+            busy_ns, idle_ns = facts.devices[name].busy_ns, facts.devices[name].idle_ns
             inside_ns, outside_ns = device["inside_ns"], device["outside_ns"]
             busy.append(Bound(f"devices.{name}.busy_ns", busy_ns, busy_ns, busy_ns + inside_ns + outside_ns))
             idle.append(Bound(f"devices.{name}.idle_ns", idle_ns - inside_ns, idle_ns, idle_ns + outside_ns))
         yield Doubt("gpu_time", "bounded", reason, tuple(busy), evidence)
         yield Doubt("gpu_idle", "bounded", reason, tuple(idle), evidence)
-        without = facts.launches_without_work
-        bound = Bound("counts.launches_without_gpu_work", without - launches, without, without)
-        yield Doubt("links", "bounded", reason, (bound,), evidence)
+        yield Doubt("links", "bounded", reason, (facts.count("launches_without_gpu_work", less=launches),), evidence)
         if row["in_steps"] and facts.steps:
             yield Doubt("steps", "bounded", reason, (facts.per_step(more=row["in_steps"]),), evidence)
 
@@ -69,15 +67,12 @@ def _dropped(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     for row in _rows(engine, _CALL, "later"):
         reason = f"{counted(row['kernels'], 'kernel')} without recorded call: dropped"
         evidence = _evidence(row)
-        calls = Bound("counts.launches", facts.launches, facts.launches, facts.launches + row["calls"])
-        yield Doubt("launches", "bounded", reason, (calls,), evidence)
-        orphans = facts.kernels - facts.linked_kernels
-        kernels = Bound("counts.kernels_without_call", orphans - row["kernels"], orphans, orphans)
-        yield Doubt("links", "bounded", reason, (kernels,), evidence)
+        yield Doubt("launches", "bounded", reason, (facts.count("launches", more=row["calls"]),), evidence)
+        yield Doubt("links", "bounded", reason, (facts.count("kernels_without_call", less=row["kernels"]),), evidence)
         if facts.steps:
             yield Doubt("steps", "bounded", reason, (facts.per_step(more=row["kernels"]),), evidence)
     if lines := _losses(info):
-        kernels = Bound("counts.kernels", facts.kernels, facts.kernels, None)
+        kernels = facts.count("kernels", more=None)
         evidence = {"log": lines[0]}
         yield Doubt("gpu_work", "bounded", "the profiler's log says that it dropped activities", (kernels,), evidence)
 
@@ -92,10 +87,8 @@ def _no_calls(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     for row in _rows(engine, _CALL, "start"):
         evidence = _evidence(row)
         reason = f"{counted(row['kernels'], 'kernel')} launched before the recording"
-        kernels = Bound("counts.kernels", facts.kernels - row["kernels"], facts.kernels, facts.kernels)
-        time_ns = facts.kernel_time_ns
-        yield Doubt("gpu_work", "bounded", reason, (kernels,), evidence)
-        bound = Bound("counts.kernel_time_ns", time_ns - row["kernel_time_ns"], time_ns, time_ns)
+        yield Doubt("gpu_work", "bounded", reason, (facts.count("kernels", less=row["kernels"]),), evidence)
+        bound = facts.count("kernel_time_ns", less=row["kernel_time_ns"])
         yield Doubt("gpu_time", "bounded", reason, (bound,), evidence)
     for row in _rows(engine, _CALL, "unnumbered"):
         evidence = _evidence(row)
@@ -103,7 +96,7 @@ def _no_calls(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
         yield from lost(facts.among("links", "steps", "graphs"), reason, evidence)
     for row in _rows(engine, _CALL, "all"):
         evidence = _evidence(row)
-        known = facts.launches + facts.graph_launches
+        known = facts.counts.launches + facts.counts.graph_launches
         reason = "no GPU work has the number of a recorded call" if known else "no launch calls are recorded"
         groups: list[Group] = [] if known else ["launches"]
         yield from lost((*groups, "links", *(("steps",) if facts.steps else ())), reason, evidence)

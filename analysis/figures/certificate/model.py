@@ -9,6 +9,7 @@ from typing import Literal
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query
+from molprof.analysis.figures.counts import Counts, DeviceTime
 from molprof.analysis.reader import TraceInfo
 
 Verdict = Literal["exact", "bounded", "not_to_be_had"]
@@ -119,20 +120,20 @@ class Certificate:
 class Facts:
     """What checks set their bounds against: counts and times of the whole trace, as the report has them."""
 
-    kernels: int
-    kernel_time_ns: int
-    launches: int
-    graph_launches: int
-    linked_kernels: int
-    launches_without_work: int
+    counts: Counts
+    devices: Mapping[str, DeviceTime]  # by device number as text
     steps: int
     step_kernels: int
-    devices: Mapping[str, tuple[int, int]]  # busy and idle ns by device
     recorded: frozenset[Group]  # groups of which the trace holds anything
 
     def among(self, *groups: Group) -> tuple[Group, ...]:
         """Those of the groups that the trace holds."""
         return tuple(group for group in groups if group in self.recorded)
+
+    def count(self, name: str, less: int = 0, more: int | None = 0) -> Bound:
+        """The count `name`, of which `less` may be too many and `more` missing; None: no limit is known."""
+        value: int = getattr(self.counts, name)
+        return Bound(f"counts.{name}", value - less, value, None if more is None else value + more)
 
     def per_step(self, more: int | None) -> Bound:
         """Kernels per step, where steps may have up to `more` kernels; None: no limit is known."""

@@ -26,6 +26,7 @@ _OVER = Query(
     "SELECT COUNT() AS count, SUM(before_ns) FILTER (WHERE is_outermost) AS before_ns,"
     " SUM(dur) FILTER (WHERE is_outermost) AS time_ns, MAX(before_ns) AS longest_ns FROM molprof_work_over_start",
 )
+# What shows it: a report reads no memory events, but counts them.
 _MEMORY = Query("certificate_memory", "SELECT events FROM molprof_memory_event_count")
 
 
@@ -36,9 +37,9 @@ def _file(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     if info.lost_events:
         reasons.append(f"{counted(info.lost_events, 'event')} of the file did not reach the trace processor")
     at_least = {
-        "gpu_work": Bound("counts.kernels", facts.kernels, facts.kernels, None),
-        "gpu_time": Bound("counts.kernel_time_ns", facts.kernel_time_ns, facts.kernel_time_ns, None),
-        "launches": Bound("counts.launches", facts.launches, facts.launches, None),
+        "gpu_work": facts.count("kernels", more=None),
+        "gpu_time": facts.count("kernel_time_ns", more=None),
+        "launches": facts.count("launches", more=None),
     }
     for reason in reasons:
         for group in facts.among(*ALL):
@@ -57,8 +58,8 @@ def _cycles(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
         reason = f"{len(runs)} runs of the profiler in one file, {time_text(gap_ns)} between them"
         between = dict(query_rows(engine, _IDLE)[1])
         bounds = tuple(
-            Bound(f"devices.{device}.idle_ns", idle_ns - between.get(device, 0), idle_ns, idle_ns)
-            for device, (_, idle_ns) in facts.devices.items()
+            Bound(f"devices.{name}.idle_ns", device.idle_ns - between.get(name, 0), device.idle_ns, device.idle_ns)
+            for name, device in facts.devices.items()
         )
         group: Group = "gpu_idle" if bounds else "host_time"
         yield Doubt(group, "bounded", reason, bounds, {"runs": len(runs), "gap_ns": gap_ns})
@@ -93,7 +94,7 @@ def _start(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
 
 def _memory(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     # torch writes 1; other writers true.
-    if info.keys.get("profile_memory") in (1, True) and not query_row(engine, _MEMORY)["events"]:
+    if info.keys.get("profile_memory") in (1, True) and not info.memory_events:
         reason = "profile_memory was on, and no memory event is recorded"
         yield Doubt("allocations", "not_to_be_had", reason, (), {"events": 0})
 

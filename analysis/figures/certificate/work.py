@@ -33,7 +33,7 @@ def _overlap(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
         return
     overlaps, overlap_ns = (sum(stream[name] for stream in streams) for name in ("overlaps", "overlap_ns"))
     where = "a stream" if len(streams) == 1 else f"{len(streams)} streams"
-    time_ns = facts.kernel_time_ns
+    time_ns = facts.counts.kernel_time_ns
     bounds = [Bound("counts.kernel_time_ns", max(0, time_ns - overlap_ns), time_ns, time_ns)]
     for stream in streams:
         name = f"streams.{stream['device']}/{stream['stream']}.time_ns"
@@ -46,7 +46,7 @@ def _overlap(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
 
 def _graphs(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     row = query_row(engine, _GRAPHS)
-    without, all_launches = row["without_work"], facts.graph_launches
+    without, all_launches = row["without_work"], facts.counts.graph_launches
     if not without:
         return
     evidence = {"graph_launches": all_launches, "without_work": without}
@@ -60,10 +60,9 @@ def _graphs(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
     if not facts.devices:
         yield from lost(("gpu_work", "gpu_time", "gpu_idle"), reason, evidence)
         return
-    kernels, time_ns = facts.kernels, facts.kernel_time_ns
-    yield Doubt("gpu_work", "bounded", reason, (Bound("counts.kernels", kernels, kernels, None),), evidence)
-    yield Doubt("gpu_time", "bounded", reason, (Bound("counts.kernel_time_ns", time_ns, time_ns, None),), evidence)
-    idle = (Bound(f"devices.{name}.idle_ns", 0, idle_ns, None) for name, (_, idle_ns) in facts.devices.items())
+    yield Doubt("gpu_work", "bounded", reason, (facts.count("kernels", more=None),), evidence)
+    yield Doubt("gpu_time", "bounded", reason, (facts.count("kernel_time_ns", more=None),), evidence)
+    idle = (Bound(f"devices.{name}.idle_ns", 0, device.idle_ns, None) for name, device in facts.devices.items())
     yield Doubt("gpu_idle", "bounded", reason, tuple(idle), evidence)
     if facts.steps:
         yield Doubt("steps", "bounded", reason, (facts.per_step(more=None),), evidence)

@@ -17,9 +17,8 @@ from molprof.common.packets.schema import packet_class
 from molprof.common.packets.sequences import Clocks, Sequence
 from molprof.common.packets.slices import OPEN, durations
 from molprof.common.packets.stream import DamageError, packets, unpacked
-from molprof.common.packets.track_events import ArgsOf
+from molprof.common.packets.track_events import ArgsOf, Values
 from molprof.common.packets.tracks import Place, Tracks
-from molprof.common.packets.values import Values
 from molprof.common.packets.writing import Counted, event_texts
 
 _OTHER_HINT = "give a trace that torch.profiler wrote: Chrome JSON, or .pftrace with track events or GPU render stages"

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from molprof.common.packets.sequences import Sequence
-from molprof.common.packets.values import number
+from molprof.common.packets.track_events import number
 
 # Categories of Chrome JSON by the beginning of a stage's name.
 _CATEGORIES = {"kernel": "kernel", "memcpy": "gpu_memcpy", "memset": "gpu_memset", "annotation": "gpu_user_annotation"}
