@@ -14,6 +14,7 @@ from molprof.analysis.ranks.find import holds_ranks, told_rank
 from molprof.analysis.ui.contents import Place
 from molprof.analysis.ui.prepare import Settings, prepare
 from molprof.commands.open import _ranks as ranks_to_open
+from molprof.commands.options import Reading
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_what_holds_ranks(folder: Path, tmp_path: Path) -> None:
 
 
 def test_ranks_are_opened_on_one_clock(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths, clocks = ranks_to_open([folder], False, None)
+    paths, clocks = ranks_to_open([folder], Reading(False, None))
     assert clocks == (("rank 0", 0), ("rank 1", 5_000_000))
     prepared = prepare(paths, tmp_path, Settings(Place(), clocks=clocks))
     content = json.loads(gzip.decompress(prepared.trace.read_bytes()))["traceEvents"]
@@ -61,5 +62,5 @@ def test_ranks_are_opened_on_one_clock(folder: Path, tmp_path: Path, monkeypatch
 
 def test_two_traces_of_one_rank_are_not_ranks_of_a_job(tmp_path: Path) -> None:
     paths = [write_rank(tmp_path / name, 0) for name in ("before.json", "after.json")]
-    assert ranks_to_open(paths, False, None) == (paths, None)
-    assert ranks_to_open(paths[:1], False, None) == (paths[:1], None)
+    assert ranks_to_open(paths, Reading(False, None)) == (paths, None)
+    assert ranks_to_open(paths[:1], Reading(False, None)) == (paths[:1], None)

@@ -19,6 +19,7 @@ from molprof.analysis.render import render
 from molprof.analysis.reports import many
 from molprof.analysis.reports.load import ReportOptions, load_report
 from molprof.commands import report_rows
+from molprof.commands.options import Reading, Result
 from molprof.common.errors import EngineError, TraceError
 from molprof.common.served import Served, answer
 
@@ -118,7 +119,7 @@ def test_an_interrupted_table_goes_on_where_it_was(
     with monkeypatch.context() as patch:
         patch.setattr(many, "each_report", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            report_rows.report_rows(paths, CACHED, "csv", None)
+            report_rows.report_rows(paths, Reading(False, None), Result("csv"))
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.endswith("2 of 3 traces were read; their reports are kept: repeat the command to go on\n")

@@ -11,7 +11,7 @@ import click
 from molprof.commands.bench_options import RUNNING_OPTIONS, SDPA_OPTIONS, generation_options, with_options
 from molprof.commands.bench_run import Running, run, submitted
 from molprof.commands.bench_show import show
-from molprof.commands.options import check_arguments, sampling_asked
+from molprof.commands.run_options import check_arguments, sampling_asked
 from molprof.commands.submission import Submittable
 from molprof.common.settings import AUTO
 from molprof.profiler.bench.cases import Case, GenerateCase

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from molprof.commands.options import Pair, Seconds, argument_option, format_options
+from molprof.commands.run_options import Pair, Seconds, argument_option, format_options
 from molprof.commands.submission import submit_options
 from molprof.common.settings import AUTO, DTYPES, SAMPLING
 from molprof.profiler.bench.cases import BACKENDS, MASKS

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molprof.commands.options import deliver, note
+from molprof.commands.options import Result, note
 from molprof.commands.progress import Lines, duration, time_left
 from molprof.commands.submission import Submission, own_arguments, submit_command
 from molprof.common.bench_records import FAILED, HUNG, NO_MEMORY, OK, STATUSES
@@ -103,7 +103,7 @@ def run(cases: Sequence[Case], facts: Facts, running: Running, worker: str | Non
         number, of = running.share
         cases = cases[number - 1 :: of]
     if running.dry_run:
-        deliver(listed(cases, facts, running.repeats))
+        Result().deliver(listed(cases, facts, running.repeats))
         return 0
     assert running.output is not None
     results = ResultsFile(running.output)

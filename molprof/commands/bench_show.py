@@ -9,8 +9,7 @@ import click
 from molprof.commands.options import (
     PLOT_FORMATS,
     PlotCommand,
-    check_result,
-    deliver,
+    Result,
     note,
     plot_format,
     result_options,
@@ -30,7 +29,7 @@ KINDS = {
 @click.argument("file", type=click.Path(path_type=Path, readable=False))
 @click.option("--plot", "kind", type=click.Choice(list(KINDS)), help="Write this plot to -o OUT instead of tables.")
 @result_options()
-def show(file: Path, kind: str | None, style: str, output: Path | None, force: bool) -> None:
+def show(file: Path, kind: str | None, result: Result) -> None:
     """Show the results in FILE as tables, or as a plot.
 
     \b
@@ -42,18 +41,18 @@ def show(file: Path, kind: str | None, style: str, output: Path | None, force: b
     context = click.get_current_context()
     if kind is not None and context.get_parameter_source("style") is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--format is for tables; the ending of OUT selects the format of a plot")
-    if kind is not None and plot_format(output) not in PLOT_FORMATS:
+    if kind is not None and plot_format(result.output) not in PLOT_FORMATS:
         raise click.UsageError(f"--plot {kind} requires -o OUT that ends in .png, .svg or .pdf")
-    check_result(output, force, [file])
+    result.check([file])
     from molprof.common.bench_records import read_results
 
     results = read_results(file)
     if kind is not None:
         from molprof.analysis.documents.plots.benchmark import bench_figure
 
-        write(bench_figure(kind, results, plot_format(output)), output)
+        write(bench_figure(kind, results, plot_format(result.output)), result.output)
         return
     from molprof.analysis.documents.benchmark import bench_document
 
     note(*results.notes)
-    deliver(bench_document(results, f"Benchmark results: {file.name}"), style, output)
+    result.deliver(bench_document(results, f"Benchmark results: {file.name}"))

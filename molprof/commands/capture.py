@@ -11,17 +11,9 @@ from typing import Any, TypeVar
 import click
 
 from molprof.commands.capture_runs import run_settings
-from molprof.commands.options import (
-    Pair,
-    argument_option,
-    check_ending,
-    file_option,
-    format_options,
-    make_folder,
-    note,
-    sampling_asked,
-)
+from molprof.commands.options import check_ending, file_option, make_folder, note
 from molprof.commands.progress import Progress
+from molprof.commands.run_options import Pair, argument_option, format_options, sampling_asked
 from molprof.commands.submission import Submission, Submittable, own_arguments, submit_command, submit_options
 from molprof.common.errors import UsageError
 from molprof.common.files import next_free

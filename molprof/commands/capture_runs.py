@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from molprof.commands.options import check_arguments
+from molprof.commands.run_options import check_arguments
 from molprof.common.errors import UsageError
 from molprof.common.files import next_free
 from molprof.common.settings import LP_PROCESSOR, CaptureSettings

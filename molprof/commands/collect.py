@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import deliver, note
+from molprof.commands.options import Result, note
 from molprof.commands.submission import config_option, follow, project_jobs, settle
 
 
@@ -33,5 +33,5 @@ def command(name: str, wait: bool, config: Path | None) -> None:
     status = follow(job) if wait else job_status(job)
     if status.problem:
         note(f"Slurm does not answer, so these are the states that the tasks wrote: {status.problem}")
-    deliver(tasks_document(status))
+    Result().deliver(tasks_document(status))
     settle(status)

@@ -10,15 +10,14 @@ import click
 from molprof.analysis.render import render
 from molprof.commands.options import (
     TRACE,
-    check_result,
-    deliver,
+    Reading,
+    Result,
     fail_if_option,
     given_options,
     note,
     reading_options,
     result_options,
     sweeps_expanded,
-    terminal_columns,
 )
 from molprof.commands.shown import Shown, deliver_shown, shown
 from molprof.common.errors import NotComparableError, UsageError
@@ -55,12 +54,8 @@ def command(
     region: str | None,
     tokens: tuple[int, ...],
     molecules: tuple[int, ...],
-    partial: bool,
-    cached: bool,
-    trace_processor: str | None,
-    style: str,
-    output: Path | None,
-    force: bool,
+    reading: Reading,
+    result: Result,
 ) -> int:
     """Compare TRACES side by side; ratios and differences are against the first.
 
@@ -90,11 +85,11 @@ def command(
         raise click.UsageError("compare needs at least two traces; for one: molprof report TRACE")
     _check_by(by, region, len(traces), (*thresholds, predictions, *tokens, *molecules))
     files = [*traces, *filter(None, [predictions])]
-    check_result(output, force, files)
+    result.check(files)
     if by is not None:
-        return _compare_by(traces, region, (trace_processor, partial), style, output)
-    columns = terminal_columns() if output is None else None
-    facts = "compare", trace_processor, partial, tokens, molecules, anyway, predictions, thresholds, style, columns
+        return _compare_by(traces, region, reading, result)
+    form = result.style, result.columns
+    facts = "compare", reading, tokens, molecules, anyway, predictions, thresholds, form
 
     def make() -> Shown:
         from molprof.analysis.compare import compare
@@ -102,19 +97,17 @@ def command(
         from molprof.analysis.compare.thresholds import judge_comparison, parse_threshold
         from molprof.analysis.documents.comparison import comparison_document
         from molprof.analysis.reports.given import with_given
-        from molprof.analysis.reports.load import ReportOptions
         from molprof.analysis.reports.stored import load_compared
 
         bounds = [parse_threshold(text) for text in thresholds]
         expectations = () if predictions is None else read_expectations(predictions)
-        reports = load_compared(traces, ReportOptions(trace_processor, partial=partial, cached=cached))
-        reports = with_given(reports, tokens, molecules)
+        reports = with_given(load_compared(traces, reading.options()), tokens, molecules)
         notes = [remark for report in reports for remark in report.trace.remarks]
         comparison = compare(reports, anyway=anyway, expectations=expectations)
-        text = render(comparison_document(comparison), style, columns)
+        text = render(comparison_document(comparison), *form)
         return Shown(notes, [text], [("", judge_comparison(comparison.labels, reports, bounds))])
 
-    return deliver_shown(shown(files, cached, facts, make), [output], style)
+    return deliver_shown(shown(files, reading.cached, facts, make), [result.output], result.style)
 
 
 def _check_by(by: str | None, region: str | None, count: int, excluded: Sequence[object]) -> None:
@@ -131,13 +124,10 @@ def _check_by(by: str | None, region: str | None, count: int, excluded: Sequence
         )
 
 
-def _compare_by(
-    traces: Sequence[Path], region: str | None, reading: tuple[str | None, bool], style: str, output: Path | None
-) -> int:
+def _compare_by(traces: Sequence[Path], region: str | None, reading: Reading, result: Result) -> int:
     """Write the comparison of two traces. The exit code is 3 if the sum does not hold.
 
-    reading: native trace processor, partial. Raises NotComparableError where only one of them records GPU work, or the
-    steps that are asked for.
+    Raises NotComparableError where only one of them records GPU work, or the steps that are asked for.
     """
     from molprof.analysis.compare.kernels.cut import STEP, TRACE, cut
     from molprof.analysis.compare.kernels.pairing import pair
@@ -147,7 +137,7 @@ def _compare_by(
 
     found = []
     for trace in traces:
-        recorded, remarks = read_recorded(trace, native_path=reading[0], partial=reading[1])
+        recorded, remarks = read_recorded(trace, native_path=reading.trace_processor, partial=reading.partial)
         found.append(recorded)
         note(*(f"{trace}: {remark}" for remark in remarks))
     gpu = [trace for trace, recorded in zip(traces, found, strict=True) if recorded.has_gpu]
@@ -161,6 +151,6 @@ def _compare_by(
             note(f"no steps are marked in {without[0]}: the whole traces are compared")
     elif region != TRACE and without:
         raise NotComparableError(f"no steps are marked in {' and '.join(without)}", hint=f"--of {TRACE}")
-    result = summed(pair(*(cut(recorded, region) for recorded in found)))
-    deliver(kernels_document(result, region), style, output)
-    return 3 if result.problems else 0
+    sums = summed(pair(*(cut(recorded, region) for recorded in found)))
+    result.deliver(kernels_document(sums, region))
+    return 3 if sums.problems else 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molprof.commands.options import deliver, engine_options, folder_option, note, write
+from molprof.commands.options import Result, engine_options, folder_option, note, write
 from molprof.commands.progress import Progress
 from molprof.common.document import Document, Section
 from molprof.common.errors import UsageError
@@ -87,7 +87,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     reports = load_reports(list(paths.values()), ReportOptions(trace_processor, cached=True))
     runs = dict(zip(RUNS, reports, strict=True))
     pairs = [compare([runs[preset], runs[f"{preset}-lp"]]) for preset in ("llama", "qwen")]
-    deliver(comparison_document(compare(reports)))
+    Result().deliver(comparison_document(compare(reports)))
     write("")
     after = {
         "What the LP does": [line for pair in pairs for line in comparison_verdict(pair)],
@@ -99,7 +99,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
             f"molprof open {paths['qwen-lp']}",
         ],
     }
-    deliver(Document("", tuple(Section(title, tuple(lines)) for title, lines in after.items()), dict))
+    Result().deliver(Document("", tuple(Section(title, tuple(lines)) for title, lines in after.items()), dict))
 
 
 def _valid(report: Report) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molprof.commands.options import Seconds, check_result, deliver, result_options
+from molprof.commands.options import Result, result_options
+from molprof.commands.run_options import Seconds
 from molprof.commands.submission import config_option
 from molprof.common.document import Document, Section, pairs
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @config_option
 @result_options()
-def command(limit_s: float, config: Path | None, style: str, output: Path | None, force: bool) -> int:
+def command(limit_s: float, config: Path | None, result: Result) -> int:
     """Check what molprof requires and what it can use, and print a fix for what does not work.
 
     Imports and kernels run in separate processes, each with a time limit. Works without torch. States: ok; missing
@@ -35,12 +36,12 @@ def command(limit_s: float, config: Path | None, style: str, output: Path | None
       molprof doctor
       molprof doctor --format json | jq .can
     """
-    check_result(output, force)
+    result.check()
     from molprof.profiler.doctor.checks import TRIALS, diagnose
 
     with click.progressbar(length=len(TRIALS), label="checks", file=sys.stderr) as bar:
         diagnosis = diagnose(config, limit_s, lambda: bar.update(1))
-    deliver(_document(diagnosis), style, output)
+    result.deliver(_document(diagnosis))
     return 0 if diagnosis.can_analyse or diagnosis.can_capture else 3
 
 

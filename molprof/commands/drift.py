@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import check_result, deliver, format_options, note, result_options
+from molprof.commands.options import Result, note, result_options
+from molprof.commands.run_options import format_options
 from molprof.commands.submission import config_option
 from molprof.common.errors import UsageError
 from molprof.common.text_format import TextFormat
@@ -52,9 +53,7 @@ def command(
     prompt_format: str | None,
     answer_format: str | None,
     config: Path | None,
-    style: str,
-    output: Path | None,
-    force: bool,
+    result: Result,
 ) -> None:
     """Compare the tokens that real coordinates need with the FREE positions that placeholders give them.
 
@@ -68,7 +67,7 @@ def command(
       molprof drift --tokenizer llama --placeholder 0.00,0.00,0.00 --format json
       molprof drift --tokenizer ./my-model --answer-format '<mol>{atom}<{x} {y} {z}>...</mol>'
     """
-    check_result(output, force, filter(None, [path]))
+    result.check(filter(None, [path]))
     from molprof.profiler.drift.document import drift_document
     from molprof.profiler.drift.survey import PLACEHOLDERS, check_placeholders, survey
     from molprof.profiler.models.tokenizers import load_backend
@@ -91,4 +90,4 @@ def command(
     found = built_in_conformers(count) if path is None else read_conformers(path, count, forms[names[0]])
     loaded = [(name, load_backend(project.tokenizer(name) or name), forms[name]) for name in names]
     note(*(f"line {skipped.line}: {skipped.problem}; skipped" for skipped in found.skipped))
-    deliver(drift_document(survey(loaded, found, wanted, decimals)), style, output)
+    result.deliver(drift_document(survey(loaded, found, wanted, decimals)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molprof.commands.options import check_result, deliver, note, result_options
+from molprof.commands.options import Result, note, result_options
 from molprof.commands.submission import config_option, project_jobs
 from molprof.common.errors import UsageError
 
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 @click.option("--cancel", "stop", is_flag=True, help="Cancel the waiting and running tasks of ID.")
 @result_options()
 @config_option
-def command(
-    name: str | None, again: bool, stop: bool, style: str, output: Path | None, force: bool, config: Path | None
-) -> None:
+def command(name: str | None, again: bool, stop: bool, result: Result, config: Path | None) -> None:
     """List the jobs of this project, or the tasks of the job ID: capture-3, or 3 for short.
 
     If Slurm does not answer, the states are the last that the tasks wrote.
@@ -39,7 +37,7 @@ def command(
         raise click.UsageError("--requeue and --cancel require the ID of a job; molprof jobs lists them")
     if again and stop:
         raise click.UsageError("--requeue and --cancel exclude each other")
-    check_result(output, force)
+    result.check()
     from molprof.profiler.cluster.document import jobs_document, tasks_document
     from molprof.profiler.cluster.job import all_jobs, find_job
     from molprof.profiler.cluster.status import job_statuses
@@ -55,9 +53,9 @@ def command(
     elif stop:
         _cancel(statuses[0])
     elif name is not None:
-        deliver(tasks_document(statuses[0]), style, output)
-    elif statuses or style == "json":
-        deliver(jobs_document(statuses), style, output)
+        result.deliver(tasks_document(statuses[0]))
+    elif statuses or result.style == "json":
+        result.deliver(jobs_document(statuses))
     else:
         note(f"no job in {folder}")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import TRACE, engine_options, note, partial_option
+from molprof.commands.options import TRACE, Reading, note, uncached_options
 from molprof.common.text import escaped
 
 
@@ -26,8 +26,7 @@ from molprof.common.text import escaped
 @click.option("--no-browser", is_flag=True, help="Print the address without opening a browser.")
 @click.option("--remote", is_flag=True, help="Keep the trace in molprof, not in the browser: for gigabytes.")
 @click.option("--no-stacks", is_flag=True, help="Leave out Python stacks, often most events of a trace.")
-@partial_option
-@engine_options
+@uncached_options
 def command(
     traces: Sequence[Path],
     step: int | None,
@@ -37,8 +36,7 @@ def command(
     no_browser: bool,
     remote: bool,
     no_stacks: bool,
-    partial: bool,
-    trace_processor: str | None,
+    reading: Reading,
 ) -> None:
     """Show TRACE in the Perfetto UI, in your browser. It is served from this machine; nothing is sent to another one.
 
@@ -65,8 +63,8 @@ def command(
     from molprof.analysis.ui.prepare import Settings, load_for_remote, prepare
     from molprof.analysis.ui.server import UiServer
 
-    paths, clocks = _ranks(paths, partial, trace_processor)
-    settings = Settings(Place(step, token, molecule), not no_stacks, partial, trace_processor, clocks)
+    paths, clocks = _ranks(paths, reading)
+    settings = Settings(Place(step, token, molecule), not no_stacks, reading.partial, reading.trace_processor, clocks)
     with tempfile.TemporaryDirectory(prefix="molprof-open-") as folder, ExitStack() as stack:
         note(f"reading {' and '.join(map(str, paths)) if len(paths) < 3 else f'{len(paths)} traces'}")
         prepared = prepare(paths, Path(folder), settings)
@@ -74,7 +72,7 @@ def command(
         engine = None
         if remote:
             note("loading the trace for the browser")
-            engine = stack.enter_context(load_for_remote(prepared, trace_processor))
+            engine = stack.enter_context(load_for_remote(prepared, reading.trace_processor))
         with UiServer(prepared, port, engine) as server:
             click.echo(escaped(server.address))
             sys.stdout.flush()
@@ -94,9 +92,7 @@ def command(
                 note("ended")
 
 
-def _ranks(
-    paths: list[Path], partial: bool, trace_processor: str | None
-) -> tuple[list[Path], tuple[tuple[str, int], ...] | None]:
+def _ranks(paths: list[Path], reading: Reading) -> tuple[list[Path], tuple[tuple[str, int], ...] | None]:
     """The files of ranks, each with its label and what its clock is ahead, ns; other paths as they are, without.
 
     Raises UsageError for more than two traces that are not of ranks.
@@ -110,7 +106,7 @@ def _ranks(
     from molprof.analysis.ranks import ReadOptions, load_job
 
     note("aligning the clocks of the ranks")
-    job = load_job(paths, ReadOptions(trace_processor, partial))
+    job = load_job(paths, ReadOptions(reading.trace_processor, reading.partial))
     note(*job.remarks)
     clocks = job.clocks.offsets_ns
     labelled = tuple((f"rank {rank.rank}", clocks[rank.rank]) for rank in job.ranks)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import math
-import re
+import functools
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from string import ascii_letters
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from molprof.analysis.render import FORMATS, render
 from molprof.common.document import Document
 from molprof.common.errors import UsageError
 from molprof.common.files import check_output, replacing, writing_stdout
 from molprof.common.text import escaped
-from molprof.common.text_format import ANSWER, PROMPT
+
+if TYPE_CHECKING:
+    from molprof.analysis.reports.load import ReportOptions
 
 # Lines on thresholds that broke, that are undecided, and that did not break: `compare.thresholds.Outcome`, or its JSON.
 Judged = Sequence[Sequence[str]]
@@ -48,82 +48,6 @@ def plot_format(output: Path | None) -> str:
     return "" if output is None else output.suffix.removeprefix(".").lower()
 
 
-class Pattern(click.ParamType):  # type: ignore[type-arg]
-    """A text in which `\\n` and `\\t` are a newline and a tab, as shells do not make them."""
-
-    name = "PATTERN"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return value.replace("\\n", "\n").replace("\\t", "\t")
-
-
-def format_options(function: _F) -> _F:
-    """`--prompt-format` and `--answer-format`, None where they are not given."""
-    prompt = click.option(
-        "--prompt-format",
-        type=Pattern(),
-        metavar="PATTERN",
-        help=f"Text of a prompt, with {{smiles}}.  [default: {PROMPT}]",
-    )
-    answer = click.option(
-        "--answer-format",
-        type=Pattern(),
-        metavar="PATTERN",
-        help=f"Text of an answer: tags, and how a coordinate block opens, separates and closes.  [default: {ANSWER}]",
-    )
-    return prompt(answer(function))
-
-
-def argument_option(function: _F) -> _F:
-    """`--processor-arg`, repeatable."""
-    return click.option(
-        "--processor-arg",
-        "processor_args",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Parameter of a processor of your own; VALUE is JSON, or else text. Repeatable.",
-    )(function)
-
-
-def check_arguments(given: Sequence[str], used: bool) -> None:
-    """Check that values of `--processor-arg` have a processor of the user's own that takes them."""
-    if given and not used:
-        raise UsageError("--processor-arg is for a processor of your own", hint="--processor package.module:Class")
-
-
-class Seconds(click.FloatRange):
-    """A time limit: a finite number above 0."""
-
-    name = "seconds"
-
-    def __init__(self) -> None:
-        super().__init__(0, min_open=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = super().convert(value, param, ctx)
-        if not math.isfinite(found):
-            self.fail(f"{value} is not a number of seconds", param, ctx)
-        return found
-
-
-class Pair(click.ParamType):  # type: ignore[type-arg]  # generic in click's stubs only since 8.5
-    """Two whole numbers with a sign between them; with `least`, the first is at least that and at most the second."""
-
-    def __init__(self, name: str, example: str, least: int | None = None) -> None:
-        self.name, self._example, self._least = name, example, least
-
-    def convert(
-        self, value: str | tuple[int, int], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        found = re.fullmatch(rf"([0-9]+){self.name.strip(ascii_letters)}([0-9]+)", value)
-        first, last = map(int, found.groups()) if found else (0, 0)
-        if found is None or (self._least is not None and not self._least <= first <= last):
-            self.fail(f"{value!r} is not {self.name}, such as {self._example}", param, ctx)
-        return first, last
-
-
 engine_options = click.option(
     "--trace-processor",
     metavar="PATH",
@@ -135,10 +59,70 @@ partial_option = click.option("--partial", is_flag=True, help="Read the intact p
 _force_option = click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 
 
-def reading_options(command: _F) -> _F:
-    """`--partial`, `--no-cache` and `--trace-processor`: how traces are read."""
-    cached = click.option("--no-cache", "cached", flag_value=False, default=True, help="Do not use or fill the cache.")
-    return partial_option(cached(engine_options(command)))
+_cached_option = click.option(
+    "--no-cache", "cached", flag_value=False, default=True, help="Do not use or fill the cache."
+)
+
+
+def grouped(kind: type[Any], name: str, *options: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """Add options, of which the command gets one `kind` as `name`; they are fields of it, others have their default."""
+
+    def add(command: _F) -> _F:
+        @functools.wraps(command)
+        def with_group(*arguments: Any, **given: Any) -> Any:
+            made = kind(**{item.name: given.pop(item.name) for item in fields(kind) if item.name in given})
+            return command(*arguments, **{name: made}, **given)
+
+        made: Any = with_group
+        for option in reversed(options):
+            made = option(made)
+        return made  # type: ignore[no-any-return]
+
+    return add
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How traces are read: the values of `reading_options`."""
+
+    partial: bool
+    trace_processor: str | None  # a native one in place of the embedded one
+    cached: bool = True
+
+    def options(self, stacks: bool = False) -> ReportOptions:
+        from molprof.analysis.reports.load import ReportOptions
+
+        return ReportOptions(self.trace_processor, stacks, self.partial, self.cached)
+
+
+reading_options = grouped(Reading, "reading", partial_option, _cached_option, engine_options)
+uncached_options = grouped(Reading, "reading", partial_option, engine_options)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where a command's result goes, and how: the values of `result_options`."""
+
+    style: str = "table"
+    output: Path | None = None  # None: stdout
+    force: bool = False
+
+    @property
+    def columns(self) -> int | None:
+        """Columns of the terminal that it is for; None for any other place."""
+        return terminal_columns() if self.output is None else None
+
+    def check(self, inputs: Iterable[Path] = ()) -> None:
+        """Refuse an unusable OUT, or one of the inputs, or without OUT an unusable stdout, before any work is done."""
+        if self.output is None:
+            with writing_stdout():
+                pass
+        else:
+            check_output(self.output, self.force, inputs)
+
+    def deliver(self, document: Document) -> None:
+        """Write the document in one of `FORMATS`."""
+        write(render(document, self.style, self.columns), self.output)
 
 
 def _output_option(**settings: Any) -> Callable[[_F], _F]:
@@ -150,7 +134,7 @@ def result_options(*more: str) -> Callable[[_F], _F]:
     formats = (*FORMATS, *more)
     style = click.option("--format", "style", type=click.Choice(formats), default=formats[0], show_default=True)
     output = _output_option(help="Write to OUT, not to stdout.")
-    return lambda command: style(output(_force_option(command)))
+    return grouped(Result, "result", style, output, _force_option)
 
 
 def folder_option(text: str, **settings: Any) -> Callable[[_F], _F]:
@@ -248,36 +232,9 @@ def sweeps_expanded(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def check_result(output: Path | None, force: bool, inputs: Iterable[Path] = ()) -> None:
-    """Refuse an unusable OUT, or one of the inputs, or without OUT an unusable stdout, before any work is done."""
-    if output is None:
-        with writing_stdout():
-            pass
-    else:
-        check_output(output, force, inputs)
-
-
-def deliver(document: Document, style: str = "table", output: Path | None = None) -> None:
-    """Write the document in one of `FORMATS` to OUT, or to stdout."""
-    write(render(document, style, terminal_columns() if output is None else None), output)
-
-
 def terminal_columns() -> int | None:
     """Columns of the terminal that stdout is; None where it is none. There COLUMNS has its say, as for the help."""
     return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
-
-
-def sampling_asked(context: click.Context) -> str:
-    """The way to sample: as --sampling says, else `sample` where the command line has an option of sampling."""
-    of_sampling = ("temperature", "top_p", "top_k", "min_p")
-    given = [name for name in of_sampling if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    asked: str = context.params["sampling"]
-    if not given or asked != "greedy":
-        return asked
-    if context.get_parameter_source("sampling") is ParameterSource.COMMANDLINE:
-        option = f"--{given[0].replace('_', '-')}"
-        raise UsageError(f"{option} does nothing with --sampling greedy", hint="--sampling sample")
-    return "sample"
 
 
 def write(result: str | bytes, output: Path | None = None) -> None:

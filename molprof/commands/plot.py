@@ -11,6 +11,7 @@ from molprof.commands.options import (
     PLOT_FORMATS,
     TRACE,
     PlotCommand,
+    Reading,
     file_option,
     plot_format,
     reading_options,
@@ -42,9 +43,7 @@ def command(
     output: Path,
     force: bool,
     anyway: bool,
-    partial: bool,
-    cached: bool,
-    trace_processor: str | None,
+    reading: Reading,
 ) -> None:
     """Draw the plot KIND of TRACES. Pages of molprof report and compare --format html have all plots.
 
@@ -58,8 +57,7 @@ def command(
     traces = sweeps_expanded(traces)
     check_output(output, force, traces)
     from molprof.analysis.documents.plots import plot_file, subject_of
-    from molprof.analysis.reports.load import ReportOptions
     from molprof.analysis.reports.stored import load_compared
 
-    reports = load_compared(traces, ReportOptions(trace_processor, partial=partial, cached=cached))
+    reports = load_compared(traces, reading.options())
     write(plot_file(kind, subject_of(reports, anyway), plot_format(output)), output)

@@ -6,15 +6,7 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import (
-    TRACE,
-    check_result,
-    deliver,
-    note,
-    reading_options,
-    result_options,
-    write,
-)
+from molprof.commands.options import TRACE, Reading, Result, note, reading_options, result_options, write
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -49,12 +41,8 @@ def command(
     traces: tuple[Path, ...],
     parameters: dict[str, str],
     stacks: bool,
-    partial: bool,
-    cached: bool,
-    trace_processor: str | None,
-    style: str,
-    output: Path | None,
-    force: bool,
+    reading: Reading,
+    result: Result,
 ) -> None:
     """Run QUERY over each of TRACES.
 
@@ -70,21 +58,22 @@ def command(
       molprof query "SELECT name, dur FROM slice WHERE dur > $ns ORDER BY dur DESC" trace.json.gz -p ns=1e6
       molprof query mine.sql trace.json.gz --format parquet -o mine.parquet
     """
-    check_result(output, force, [*traces, Path(query)])
+    result.check([*traces, Path(query)])
     from molprof.analysis.documents.query_result import query_document
     from molprof.analysis.query import find_statement, run_statement
     from molprof.analysis.query.parquet import check_parquet, result_to_parquet
 
-    if style == "parquet":
-        if output is None:
+    if result.style == "parquet":
+        if result.output is None:
             raise click.UsageError("--format parquet requires -o OUT")
         check_parquet()
     statement = find_statement(query, parameters)
-    result = run_statement(
-        statement, traces, native_path=trace_processor, stacks=stacks, partial=partial, cached=cached
-    )
-    note(*result.notes)
-    if style == "parquet":
-        write(result_to_parquet(result), output)
+    found = run_statement(
+        statement, traces, native_path=reading.trace_processor, stacks=stacks, partial=reading.partial,
+        cached=reading.cached,
+    )  # fmt: skip
+    note(*found.notes)
+    if result.style == "parquet":
+        write(result_to_parquet(found), result.output)
     else:
-        deliver(query_document(result), style, output)
+        result.deliver(query_document(found))

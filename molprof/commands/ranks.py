@@ -13,13 +13,12 @@ import click
 from molprof.commands.options import (
     PLOT_FORMATS,
     TRACE,
-    check_result,
-    deliver,
-    engine_options,
+    Reading,
+    Result,
     make_folder,
     note,
-    partial_option,
     result_options,
+    uncached_options,
     write,
 )
 from molprof.commands.progress import Lines, time_left
@@ -42,8 +41,7 @@ _LINE_S = 10.0
     type=click.Path(path_type=Path, file_okay=False),
     help="Keep what is read of each rank in DIR, and read only what is not there yet.",
 )
-@partial_option
-@engine_options
+@uncached_options
 @result_options(*PLOT_FORMATS)
 @submit_options
 @click.pass_context
@@ -52,11 +50,8 @@ def command(
     /,
     traces: Sequence[Path],
     parts: Path | None,
-    partial: bool,
-    trace_processor: str | None,
-    style: str,
-    output: Path | None,
-    force: bool,
+    reading: Reading,
+    result: Result,
     submission: Submission,
 ) -> int:
     """Show the ranks of a distributed job side by side: compute, communication, waiting for each other, idle.
@@ -80,19 +75,19 @@ def command(
     """
     if submission.cluster is not None and parts is None:
         raise click.UsageError("--submit requires --parts DIR, a folder that the cluster's nodes see")
-    if style in PLOT_FORMATS and output is None:
-        raise click.UsageError(f"--format {style} requires -o OUT")
-    check_result(output, force, rank_inputs(traces, output))
+    if result.style in PLOT_FORMATS and result.output is None:
+        raise click.UsageError(f"--format {result.style} requires -o OUT")
+    result.check(rank_inputs(traces, result.output))
     if parts is not None:
         make_folder(parts)
     if submission.cluster is not None and parts is not None:
-        tasks = _tasks(traces, parts, partial, own_arguments(context, "output", "force", "style", "parts"))
+        tasks = _tasks(traces, parts, reading.partial, own_arguments(context, "output", "force", "style", "parts"))
         if tasks:
             _check_unfinished(tasks, submission)
             submit_command(submission, "ranks", tasks, {"parts": str(parts.absolute())})
         if submission.detach:
             return 0
-    return show_ranks(traces, partial, trace_processor, style, output, parts)
+    return show_ranks(traces, reading, result, parts)
 
 
 def _tasks(traces: Sequence[Path], parts: Path, partial: bool, own: Sequence[str]) -> list[Task]:
@@ -141,30 +136,23 @@ def rank_inputs(traces: Sequence[Path], output: Path | None) -> list[Path]:
     return [*traces, output] if inside and is_trace(output) else [*traces]
 
 
-def show_ranks(
-    traces: Sequence[Path],
-    partial: bool,
-    trace_processor: str | None,
-    style: str,
-    output: Path | None,
-    parts: Path | None = None,
-) -> int:
+def show_ranks(traces: Sequence[Path], reading: Reading, result: Result, parts: Path | None = None) -> int:
     """Write the document or the timeline of ranks; the exit code."""
     from molprof.analysis.documents.ranks import ranks_document
     from molprof.analysis.ranks import ReadOptions, load_job
 
     progress = _Progress()
     try:
-        options = ReadOptions(trace_processor, partial, None if parts is None else str(parts))
+        options = ReadOptions(reading.trace_processor, reading.partial, None if parts is None else str(parts))
         job = load_job(traces, options, progress)
     finally:
         progress.clear()
-    if style in PLOT_FORMATS:
+    if result.style in PLOT_FORMATS:
         from molprof.analysis.documents.plots.ranks import ranks_figure
 
-        write(ranks_figure(job, style), output)
+        write(ranks_figure(job, result.style), result.output)
     else:
-        deliver(ranks_document(job), style, output)
+        result.deliver(ranks_document(job))
     return 0 if all(check.holds for check in job.checks) else 3
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import TRACE, check_result, deliver, engine_options, note, result_options
+from molprof.commands.options import TRACE, Result, engine_options, note, result_options
 
 
 @click.command("recommend")
@@ -14,9 +14,7 @@ from molprof.commands.options import TRACE, check_result, deliver, engine_option
 @click.option("--trace", type=TRACE, metavar="TRACE", help="Trace that bounds the gain of each change (Amdahl).")
 @result_options()
 @engine_options
-def command(
-    file: Path, trace: Path | None, style: str, output: Path | None, force: bool, trace_processor: str | None
-) -> None:
+def command(file: Path, trace: Path | None, result: Result, trace_processor: str | None) -> None:
     """Recommend the fastest valid configuration in FILE for each machine, model, processor and batch size.
 
     Also prints its speed over the default (sdpa, dynamic cache, not compiled) with the confidence, the speed of each
@@ -28,7 +26,7 @@ def command(
       molprof recommend bench.jsonl
       molprof recommend bench.jsonl --trace qwen-lp.json.gz
     """
-    check_result(output, force, [file, *filter(None, [trace])])
+    result.check([file, *filter(None, [trace])])
     from molprof.analysis.bench.bounds import read_bounds
     from molprof.analysis.bench.recommend import recommend
     from molprof.analysis.documents.advice import advice_document
@@ -38,4 +36,4 @@ def command(
     note(*results.notes)
     advice = recommend(results)
     bounds = None if trace is None else read_bounds(trace, trace_processor)
-    deliver(advice_document(advice, results, bounds), style, output)
+    result.deliver(advice_document(advice, results, bounds))

@@ -12,21 +12,21 @@ import click
 from molprof.analysis.render import render
 from molprof.commands.options import (
     TRACE,
-    check_result,
+    Reading,
+    Result,
     fail_if_option,
     given_options,
     note,
     reading_options,
     result_options,
     sweeps_expanded,
-    terminal_columns,
 )
 from molprof.commands.ranks import rank_inputs, show_ranks
 from molprof.commands.report_by import (
     BYS,
     ENDINGS,
     SPEEDSCOPE,
-    by_style,
+    by_result,
     check_graph_capture,
     graph_capture_option,
     report_by,
@@ -66,12 +66,8 @@ def command(
     thresholds: tuple[str, ...],
     tokens: tuple[int, ...],
     molecules: tuple[int, ...],
-    partial: bool,
-    cached: bool,
-    trace_processor: str | None,
-    style: str,
-    output: Path | None,
-    force: bool,
+    reading: Reading,
+    result: Result,
     submission: Submission,
 ) -> int:
     """Report launches, kernels, copies, host syncs, phases and tokens of TRACE.
@@ -108,7 +104,7 @@ def command(
       molprof report my-sweep --format json -o reports --submit slurm
       molprof report reports --rows --format csv -o table.csv
     """
-    style = by_style(by, style, output, (*thresholds, *tokens, *molecules))
+    result = by_result(by, result, (*thresholds, *tokens, *molecules))
     several = len(traces) > 1 or traces[0].is_dir()
     traces = sweeps_expanded(traces)
     if rows:
@@ -119,12 +115,11 @@ def command(
                 hint="on a cluster: molprof report DIR --format json -o REPORTS --submit NAME, "
                 "then molprof report REPORTS --rows",
             )
-        from molprof.analysis.reports.load import ReportOptions
         from molprof.commands.report_rows import report_rows
 
         files = _files(traces)
-        check_result(output, force, files)
-        report_rows(files, ReportOptions(trace_processor, False, partial, cached), style, output)
+        result.check(files)
+        report_rows(files, reading, result)
         return 0
     if len(traces) == 1 and traces[0].is_dir():
         from molprof.analysis.ranks.find import holds_ranks
@@ -133,21 +128,21 @@ def command(
             if by or thresholds or tokens or molecules or submission.cluster is not None:
                 what = "a report of ranks takes no --by, --fail-if, --tokens, --molecules or --submit"
                 raise UsageError(f"{traces[0]} holds ranks of a job: {what}", hint="report the trace of one rank")
-            check_result(output, force, rank_inputs(traces, output))
+            result.check(rank_inputs(traces, result.output))
             note(f"{traces[0]} holds ranks of a job, shown as molprof ranks shows them")
-            return show_ranks(traces, partial, trace_processor, style, output)
+            return show_ranks(traces, reading, result)
     traces = _files(traces)
-    outputs: list[Path | None] = [output]
+    outputs = [result.output]
     if several:
-        outputs = _outputs(traces, output, style, force)
+        outputs = _outputs(traces, result)
     else:
-        check_result(output, force, [*traces, *filter(None, [graph_capture])])
+        result.check([*traces, *filter(None, [graph_capture])])
     if graph_capture is not None:
         check_graph_capture(traces, (*thresholds, *tokens, *molecules), submission.cluster)
     if by is not None and submission.cluster is None:
-        return report_by(traces, outputs, by, style, (trace_processor, partial, graph_capture))
+        return report_by(traces, outputs, by, graph_capture, reading, result)
     if graph_capture is not None:
-        report_graphs(traces[0], output, style, (trace_processor, partial, graph_capture), cached)
+        report_graphs(traces[0], graph_capture, reading, result)
         return 0
     if submission.cluster is not None:
         _check_thresholds(thresholds)
@@ -156,16 +151,13 @@ def command(
         submit_command(submission, "report", _tasks(traces, outputs, own_arguments(context, "output", "config")))
         return 0
     given = tokens, molecules
-    columns = terminal_columns() if outputs[0] is None else None
-    facts = "report", trace_processor, stacks, partial, given, thresholds, several, style, columns
+    form = result.style, result.columns
+    facts = "report", reading, stacks, given, thresholds, several, form
 
     def make() -> Shown:
-        from molprof.analysis.reports.load import ReportOptions
+        return _shown(traces, reading.options(stacks), given, thresholds, several, form)
 
-        options = ReportOptions(trace_processor, stacks, partial, cached)
-        return _shown(traces, options, given, thresholds, several, (style, columns))
-
-    return deliver_shown(shown(traces, cached, facts, make), outputs, style)
+    return deliver_shown(shown(traces, reading.cached, facts, make), outputs, result.style)
 
 
 def _check_thresholds(thresholds: Sequence[str]) -> list[Threshold]:
@@ -213,24 +205,25 @@ def _files(traces: Sequence[Path]) -> list[Path]:
     return [item for trace in traces for item in (traces_in(trace) if trace.is_dir() else [trace])]
 
 
-def _outputs(traces: Sequence[Path], output: Path | None, style: str, force: bool) -> list[Path | None]:
+def _outputs(traces: Sequence[Path], result: Result) -> list[Path | None]:
     """A file for each of several traces in the folder OUT, which is made; without OUT none.
 
     Raises UsageError where OUT is no folder, two traces would share a file, a file exists, or the format needs OUT.
     """
+    output = result.output
     if output is None:
-        if style in ("csv", "html", SPEEDSCOPE):
-            raise UsageError(f"several reports as {style} need a folder", hint="-o DIR")
+        if result.style in ("csv", "html", SPEEDSCOPE):
+            raise UsageError(f"several reports as {result.style} need a folder", hint="-o DIR")
         return [None] * len(traces)
     if output.exists() and not output.is_dir():
         raise UsageError(f"{output} is not a folder", hint="with several traces, OUT is a folder")
     output.mkdir(parents=True, exist_ok=True)
     places: dict[Path, Path] = {}
     for trace in traces:
-        place = output / (_stem(trace) + ENDINGS[style])
+        place = output / (_stem(trace) + ENDINGS[result.style])
         if place in places:
             raise UsageError(f"{places[place]} and {trace} would share {place}", hint="report them one by one")
-        check_output(place, force, traces)
+        check_output(place, result.force, traces)
         places[place] = trace
     return list(places)
 

@@ -9,14 +9,12 @@ from pathlib import Path
 import click
 
 from molprof.analysis.render import FORMATS, render
-from molprof.commands.options import TRACE, deliver, note, terminal_columns
+from molprof.commands.options import TRACE, Reading, Result, note
 from molprof.commands.shown import Shown, deliver_shown
 from molprof.common.errors import UsageError
 
 BYS = ("module", "source", "operator", "kernel")
 SPEEDSCOPE = "speedscope"
-# Native trace processor, whether damaged traces are read in part, and a trace of the capture phase of graphs.
-Reading = tuple[str | None, bool, Path | None]
 ENDINGS = {**{name: ending for name, (_, ending) in FORMATS.items()}, SPEEDSCOPE: ".speedscope.json"}
 
 graph_capture_option = click.option(
@@ -27,38 +25,45 @@ graph_capture_option = click.option(
 )
 
 
-def by_style(by: str | None, style: str, output: Path | None, excluded: Sequence[object]) -> str:
-    """Return the format of the result: an OUT that ends in .speedscope.json selects speedscope.
+def by_result(by: str | None, result: Result, excluded: Sequence[object]) -> Result:
+    """Return the result with its format: an OUT that ends in .speedscope.json selects speedscope.
 
     Raises UsageError for options that exclude each other.
     """
-    if output is not None and output.name.lower().endswith(ENDINGS[SPEEDSCOPE]) and style == next(iter(FORMATS)):
-        style = SPEEDSCOPE
-    if by is None and style == SPEEDSCOPE:
+    name = "" if result.output is None else result.output.name.lower()
+    if name.endswith(ENDINGS[SPEEDSCOPE]) and result.style == next(iter(FORMATS)):
+        result = replace(result, style=SPEEDSCOPE)
+    if by is None and result.style == SPEEDSCOPE:
         raise UsageError("speedscope shows a tree, and none is chosen", hint=f"--by {', '.join(BYS[:-1])} or {BYS[-1]}")
     if by is not None and excluded:
         raise UsageError("--by takes no --fail-if, --tokens or --molecules", hint="leave --by or these out")
-    return style
+    return result
 
 
-def report_by(traces: Sequence[Path], outputs: Sequence[Path | None], by: str, style: str, reading: Reading) -> int:
-    """Write the tree of each trace to its file, or all to stdout."""
+def report_by(
+    traces: Sequence[Path],
+    outputs: Sequence[Path | None],
+    by: str,
+    capture: Path | None,
+    reading: Reading,
+    result: Result,
+) -> int:
+    """Write the tree of each trace to its file, or all to stdout; `capture` is of the graphs that a trace replays."""
     from molprof import __version__
     from molprof.analysis.documents.origin import origin_document
     from molprof.analysis.origin.opened import read_opened
     from molprof.analysis.origin.speedscope import speedscope_text
 
-    native_path, partial, capture = reading
-    columns = terminal_columns() if outputs[0] is None else None
+    native_path, partial = reading.trace_processor, reading.partial
     made = Shown([], [])
     for trace in traces:
         origins, _, remarks = read_opened(trace, capture, native_path=native_path, partial=partial)
         made.notes.extend(remarks)
-        if style == SPEEDSCOPE:
+        if result.style == SPEEDSCOPE:
             made.texts.append(speedscope_text(origins, by, f"molprof {__version__}"))
         else:
-            made.texts.append(render(origin_document(origins, by), style, columns))
-    return deliver_shown(made, outputs, style)
+            made.texts.append(render(origin_document(origins, by), result.style, result.columns))
+    return deliver_shown(made, outputs, result.style)
 
 
 def check_graph_capture(traces: Sequence[Path], excluded: Sequence[object], cluster: object) -> None:
@@ -69,24 +74,19 @@ def check_graph_capture(traces: Sequence[Path], excluded: Sequence[object], clus
         raise UsageError("--graph-capture takes no --fail-if, --tokens, --molecules or --submit", hint="leave them out")
 
 
-def report_graphs(trace: Path, output: Path | None, style: str, reading: Reading, cached: bool) -> None:
+def report_graphs(trace: Path, capture: Path, reading: Reading, result: Result) -> None:
     """Write the report of the trace with its graphs opened, to OUT or stdout."""
     from molprof.analysis.documents.opened import opened_data, opened_sections
     from molprof.analysis.documents.report import report_document
     from molprof.analysis.origin.opened import read_opened
-    from molprof.analysis.reports.load import ReportOptions, load_report
+    from molprof.analysis.reports.load import load_report
 
-    native_path, partial, capture = reading
-    _, opened, _ = read_opened(trace, capture, native_path=native_path, partial=partial)
-    report = load_report(trace, ReportOptions(native_path, False, partial, cached))
+    _, opened, _ = read_opened(trace, capture, native_path=reading.trace_processor, partial=reading.partial)
+    report = load_report(trace, reading.options())
     note(*report.trace.remarks)
     document = report_document(report)
     # Below the findings: the figures of a replay alone come after what its kernels are.
     place = next(number for number, section in enumerate(document.sections, 1) if section.title == "Findings")
     sections = (*document.sections[:place], *opened_sections(opened), *document.sections[place:])
     data = document.data
-    deliver(
-        replace(document, sections=sections, data=lambda: {**data(), "graphs_opened": opened_data(opened)}),
-        style,
-        output,
-    )
+    result.deliver(replace(document, sections=sections, data=lambda: {**data(), "graphs_opened": opened_data(opened)}))

@@ -5,22 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from molprof.commands.options import deliver, note
+from molprof.commands.options import Reading, Result, note
 from molprof.commands.progress import Lines, time_left
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.text import escaped
 from molprof.common.values import counted
 
-if TYPE_CHECKING:
-    from molprof.analysis.reports.load import ReportOptions
-
 # Without a terminal to redraw, a line for each so many traces.
 _LINE_EVERY = 50
 
 
-def report_rows(traces: Sequence[Path], options: ReportOptions, style: str, output: Path | None) -> None:
+def report_rows(traces: Sequence[Path], reading: Reading, result: Result) -> None:
     """Write a table with a row for each trace.
 
     Raises UsageError for folders without traces; TraceError, once the table is written, if a trace could not be read.
@@ -33,7 +29,7 @@ def report_rows(traces: Sequence[Path], options: ReportOptions, style: str, outp
 
     lines, rows, begin = Lines(), [], time.monotonic()
     try:
-        for trace, found in zip(traces, each_report(traces, options), strict=True):
+        for trace, found in zip(traces, each_report(traces, reading.options()), strict=True):
             rows.append(trace_row(str(trace), found))
             if rows[-1].problem is not None:
                 lines.line(f"{escaped(str(trace))}: {escaped(rows[-1].reason)}")
@@ -45,11 +41,11 @@ def report_rows(traces: Sequence[Path], options: ReportOptions, style: str, outp
                 lines.draw(text)
     except KeyboardInterrupt:
         lines.clear()
-        kept = "; their reports are kept: repeat the command to go on" if options.cached else ""
+        kept = "; their reports are kept: repeat the command to go on" if reading.cached else ""
         note(f"{len(rows):,} of {counted(len(traces), 'trace')} were read{kept}")
         raise
     lines.clear()
-    deliver(reports_document(rows), style, output)
+    result.deliver(reports_document(rows))
     bad = [row for row in rows if row.problem is not None]
     if bad:
         raise TraceError(

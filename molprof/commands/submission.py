@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from molprof.commands.options import note
+from molprof.commands.options import grouped, note
 from molprof.common.errors import RunError
 from molprof.common.values import counted
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from molprof.profiler.cluster.status import JobStatus
     from molprof.profiler.project import Project
 
-_Command = Callable[..., Any]
 _SUBMIT = "Run on a cluster: slurm, or a table [slurm.NAME] of molprof.toml."
 # Results to list one by one.
 _SHOWN = 10
@@ -34,12 +33,16 @@ PARAMETERS = ("config", "cluster", "overrides", "detach")
 
 @dataclass(frozen=True)
 class Submission:
-    """What the options of submission ask for."""
+    """What the options of submission, `submit_options`, ask for."""
 
     config: Path | None = None  # the molprof.toml; None: the nearest
     cluster: str | None = None  # None: run here
     overrides: tuple[str, ...] = ()  # `KEY=VALUE` in place of the cluster's table
     detach: bool = False  # print the job's id and leave it
+
+    def __post_init__(self) -> None:
+        if self.cluster is None and (self.overrides or self.detach):
+            raise click.UsageError(f"{'--detach' if self.detach else '--slurm'} requires --submit NAME")
 
     @functools.cached_property
     def project(self) -> Project:
@@ -82,31 +85,20 @@ config_option = click.option(
 )
 
 
-def submit_options(command: _Command) -> _Command:
-    """Add `--config`, `--submit`, `--slurm` and `--detach`, which the command gets as `submission`."""
-
-    @functools.wraps(command)
-    def with_submission(*arguments: Any, **options: Any) -> Any:
-        found = Submission(**{name: options.pop(name) for name in PARAMETERS})
-        if found.cluster is None and (found.overrides or found.detach):
-            raise click.UsageError(f"{'--detach' if found.detach else '--slurm'} requires --submit NAME")
-        return command(*arguments, submission=found, **options)
-
-    made: _Command = with_submission
-    for option in (
-        click.option("--detach", is_flag=True, help="With --submit: print the job's id and leave it."),
-        click.option(
-            "--slurm",
-            "overrides",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="With --submit: replace a value of the table, such as time=2:00:00. Repeatable.",
-        ),
-        click.option("--submit", "cluster", metavar="NAME", help=_SUBMIT),
-        config_option,
-    ):
-        made = option(made)
-    return made
+submit_options = grouped(
+    Submission,
+    "submission",
+    config_option,
+    click.option("--submit", "cluster", metavar="NAME", help=_SUBMIT),
+    click.option(
+        "--slurm",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="With --submit: replace a value of the table, such as time=2:00:00. Repeatable.",
+    ),
+    click.option("--detach", is_flag=True, help="With --submit: print the job's id and leave it."),
+)
 
 
 def submit_command(

@@ -13,7 +13,8 @@ import click
 
 from molprof.commands.capture import command as capture
 from molprof.commands.capture_runs import capture_settings
-from molprof.commands.options import Seconds, folder_option, make_folder, note, sampling_asked, write
+from molprof.commands.options import folder_option, make_folder, note, write
+from molprof.commands.run_options import Seconds, sampling_asked
 from molprof.commands.submission import PARAMETERS, Submission, submit_command, submit_options, words
 from molprof.common.errors import MolprofError, RunError, UsageError
 from molprof.common.text import escaped

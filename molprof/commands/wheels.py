@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from molprof.commands.options import deliver, folder_option, note
+from molprof.commands.options import Result, folder_option, note
 from molprof.common.document import Column, Document, Section, Table
 from molprof.common.values import counted
 from molprof.profiler.wheels.gather import check_folder, gather
@@ -87,7 +87,7 @@ def command(
     extras = [name for name, wanted in (("rdkit", rdkit), ("analysis", analysis)) if wanted]
     found = gather(target, (*processors, *extras), folder, listed is not None)
     note(*found.notes)
-    deliver(_document(found.wheels, folder))
+    Result().deliver(_document(found.wheels, folder))
 
 
 def _document(wheels: tuple[Wheel, ...], folder: Path) -> Document:
