@@ -93,7 +93,7 @@ def cost_tables(record: Costs, heading: str) -> str:
     """What each processor costs, a table for each preset below a heading of its own."""
     asked = record.settings
     head = (
-        f"{_asked(record)}, {asked.dtype}, {counted(asked.rounds, 'round')}; {machine(record.environment)}; "
+        f"{_work(asked)}, greedy, {asked.dtype}, {counted(asked.rounds, 'round')}; {machine(record.environment)}; "
         f"{record.date[:10]}."
     )
     parts = [head if record.note is None else f"{head}\n{literal(record.note)}"]
@@ -114,16 +114,12 @@ def coordinate_tables(record: Costs, heading: str) -> str:
     """What each processor does to the coordinates, as `cost_tables`. Needs RDKit."""
     import quality
 
-    parts = [f"{_asked(record)}."]
+    parts = [f"{_work(record.settings)}, greedy."]
     for model, costs in record.models.items():
         smiles = [answer.smiles for answer in costs[0].answers]
         texts = {cost.name: [answer.text for answer in cost.answers] for cost in costs}
         parts.append(f"{heading} {literal(model)}\n\n{table(quality.HEADINGS, quality.rows(smiles, texts))}")
     return "\n\n".join(parts)
-
-
-def _asked(record: Costs) -> str:
-    return f"{_work(record.settings)}, greedy"
 
 
 def _work(asked: CostSettings | WaySettings) -> str:

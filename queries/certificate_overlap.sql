@@ -12,6 +12,42 @@ INCLUDE PERFETTO MODULE molprof.devices;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
+-- Work with a stream number in order of start, of devices with overlaps: without those, nothing on a stream overlaps.
+CREATE PERFETTO TABLE _molprof_stream_work AS
+SELECT
+  device,
+  stream,
+  ts,
+  ts_end,
+  dur
+FROM _molprof_work
+WHERE
+  stream IS NOT NULL
+  AND device IN (
+    SELECT
+      next.device
+    FROM _molprof_device_start AS next
+    CROSS JOIN _molprof_device_end AS last
+    CROSS JOIN _molprof_device_start AS before
+    WHERE
+      last._auto_id = next._auto_id - 1
+      AND next.ts < last.ts_end
+      AND before._auto_id = last._auto_id
+      AND before.device = next.device
+    -- Where all work but the first of each device comes after a gap, none is looked at.
+    LIMIT IIF(
+      (SELECT COUNT() FROM _molprof_device_gap) + (SELECT COUNT() FROM molprof_device)
+      < (SELECT COUNT() FROM _molprof_work),
+      -1,
+      0
+    )
+  )
+ORDER BY
+  device,
+  stream,
+  ts,
+  id;
+
 -- Streams with overlaps, the most overlapping time first. Work without a stream number is left out.
 CREATE PERFETTO VIEW molprof_stream_overlap(
   -- Device number as text.
@@ -31,61 +67,90 @@ CREATE PERFETTO VIEW molprof_stream_overlap(
 )
 AS
 WITH
-  ordered AS (
+  -- Whether work ends before work that began earlier on its stream.
+  nested AS MATERIALIZED (
     SELECT
-      device,
-      stream,
-      ts,
-      dur,
-      MAX(ts + dur) OVER (
-        PARTITION BY device, stream
-        ORDER BY ts, id
-        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-      ) AS busy_until
-    FROM molprof_gpu_work
-    WHERE
-      stream IS NOT NULL
-      -- Where all work but the first of each device comes after a gap, none is looked at.
-      AND (SELECT COUNT() FROM _molprof_device_gap) + (SELECT COUNT() FROM molprof_device)
-      < (SELECT COUNT() FROM _molprof_work)
-      -- Where nothing on a device overlaps, nothing on its streams does.
-      AND device IN (
+      EXISTS(
         SELECT
-          next.device
-        FROM _molprof_device_start AS next
-        CROSS JOIN _molprof_device_end AS last
-        CROSS JOIN _molprof_device_start AS before
+          1
+        FROM _molprof_stream_work AS next
+        CROSS JOIN _molprof_stream_work AS last
         WHERE
           last._auto_id = next._auto_id - 1
-          AND next.ts < last.ts_end
-          AND before._auto_id = last._auto_id
-          AND before.device = next.device
-      )
+          AND last.ts_end > next.ts_end
+          AND last.stream = next.stream
+          AND last.device = next.device
+      ) AS found
   ),
-  part AS (
+  busy AS (
+    -- If not, the work ahead ends last of all before.
+    SELECT
+      next.device,
+      next.stream,
+      next.ts,
+      next.ts_end,
+      last.ts_end AS busy_until
+    FROM nested
+    CROSS JOIN _molprof_stream_work AS next
+    CROSS JOIN _molprof_stream_work AS last
+    WHERE
+      NOT nested.found
+      AND last._auto_id = next._auto_id - 1
+      AND last.ts_end > next.ts
+      AND last.stream = next.stream
+      AND last.device = next.device
+    UNION ALL
+    SELECT
+      work.device,
+      work.stream,
+      work.ts,
+      work.ts_end,
+      MAX(work.ts_end) OVER (
+        PARTITION BY work.device, work.stream
+        ORDER BY work._auto_id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+      ) AS busy_until
+    FROM nested
+    CROSS JOIN _molprof_stream_work AS work
+    WHERE
+      nested.found
+  ),
+  overlap AS (
     SELECT
       device,
       stream,
-      dur,
-      -- The part of it that earlier work covers.
-      MAX(0, MIN(ts + dur, busy_until) - ts) AS covered_ns
-    FROM ordered
+      COUNT() AS overlaps,
+      SUM(MIN(ts_end, busy_until) - ts) AS overlap_ns,
+      MAX(MIN(ts_end, busy_until) - ts) AS longest_ns
+    FROM busy
+    WHERE
+      MIN(ts_end, busy_until) > ts
+    GROUP BY
+      device,
+      stream
+  ),
+  total AS (
+    SELECT
+      device,
+      stream,
+      SUM(dur) AS time_ns
+    FROM _molprof_stream_work
+    GROUP BY
+      device,
+      stream
   )
 SELECT
   device,
   stream,
-  SUM(covered_ns > 0) AS overlaps,
-  SUM(covered_ns) AS overlap_ns,
-  MAX(covered_ns) AS longest_ns,
-  SUM(dur) AS time_ns,
-  SUM(dur) - SUM(covered_ns) AS union_ns
-FROM (SELECT device, stream, dur, IFNULL(covered_ns, 0) AS covered_ns FROM part)
-GROUP BY
-  device,
-  stream
-HAVING
-  SUM(covered_ns) > 0
+  overlap.overlaps,
+  overlap.overlap_ns,
+  overlap.longest_ns,
+  total.time_ns,
+  total.time_ns - overlap.overlap_ns AS union_ns
+FROM overlap
+JOIN total
+  USING (device, stream)
 ORDER BY
-  overlap_ns DESC,
+  overlap.overlap_ns DESC,
   device,
   stream;

@@ -15,7 +15,7 @@ SELECT
   id,
   device,
   ts,
-  call_id
+  call_ts
 FROM _molprof_work
 ORDER BY
   device,
@@ -52,14 +52,17 @@ SELECT
   last.ts_end AS ts,
   next.ts - last.ts_end AS dur,
   CASE
-    WHEN next.call_id IS NULL THEN 0
+    WHEN next.call_ts IS NULL THEN 0
     WHEN queue.ts <= last.ts_end THEN 1
+    -- Below, the end of the call does not matter, and is not searched for.
+    WHEN next.ts - next.call_ts < 100000 THEN 2
     ELSE 1 + (
       SELECT
         next.ts - call.ts - call.dur <= MAX(100000, call.ts + call.dur - last.ts_end)
-      FROM _molprof_call AS call
+      FROM _molprof_work AS work
+      CROSS JOIN _molprof_call AS call
       WHERE
-        call.id = next.call_id
+        work.id = next.id AND call.id = work.call_id
     )
   END AS queue
 FROM _molprof_device_start AS next

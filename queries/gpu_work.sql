@@ -21,13 +21,26 @@ WITH
     FROM _molprof_call
     WHERE
       correlation IS NOT NULL
-      -- Where all numbers differ, calls are not grouped, which takes four times as long.
-      AND (SELECT COUNT(DISTINCT correlation) < COUNT(correlation) FROM _molprof_call)
     GROUP BY
       correlation,
       rank
     HAVING
       COUNT() > 1
+    -- Where all numbers differ, calls are not grouped, which takes longer than to find that. Ranks count each from the
+    -- same number.
+    LIMIT IIF(
+      (SELECT COUNT() FROM molprof_track_rank) > 0
+      OR EXISTS(
+        SELECT
+          1
+        FROM _molprof_call AS call
+        CROSS JOIN _molprof_call AS other
+        WHERE
+          other.correlation = call.correlation AND other.id != call.id
+      ),
+      -1,
+      0
+    )
   )
 SELECT
   shared.rank,
@@ -176,14 +189,11 @@ CREATE PERFETTO INDEX _molprof_work_call ON _molprof_work(call_id);
 -- The device, where all work is on one: then no text is compared. Else no row.
 CREATE PERFETTO TABLE _molprof_only_device AS
 SELECT
-  least AS device
-FROM (
-  SELECT
-    (SELECT MIN(device) FROM _molprof_work) AS least,
-    (SELECT MAX(device) FROM _molprof_work) AS most
-)
+  device
+FROM (SELECT device FROM _molprof_work LIMIT 1) AS first
 WHERE
-  least = most AND (SELECT COUNT() FROM _molprof_work WHERE device IS NULL) = 0;
+  NOT EXISTS(SELECT 1 FROM _molprof_work AS work WHERE work.device != first.device)
+  AND NOT EXISTS(SELECT 1 FROM _molprof_work AS work WHERE work.device IS NULL);
 
 -- One row per slice of category kernel, gpu_memcpy or gpu_memset, in order of start.
 CREATE PERFETTO VIEW molprof_gpu_work(

@@ -62,15 +62,8 @@ WHERE
 ORDER BY
   gap.next_id;
 
--- GPU work in order of its end: the engine searches in it for what ended when a gap began.
-CREATE PERFETTO TABLE _molprof_work_end AS
-SELECT
-  ts_end,
-  id
-FROM _molprof_work
-ORDER BY
-  ts_end,
-  id;
+-- The engine searches for what ended when a gap began.
+CREATE PERFETTO INDEX _molprof_work_end ON _molprof_work(ts_end);
 
 -- Gaps with queued work after which work of another stream begins: none of the same stream ended when they began.
 CREATE PERFETTO TABLE _molprof_other_stream_gap AS
@@ -78,14 +71,12 @@ SELECT
   gap.next_id
 FROM _molprof_device_gap AS gap
 CROSS JOIN _molprof_work AS next
-CROSS JOIN _molprof_work_end AS ended
 CROSS JOIN _molprof_work AS last
 WHERE
   gap.queue = 1
   AND gap.dur >= 5000
   AND next.id = gap.next_id
-  AND ended.ts_end = gap.ts
-  AND last.id = ended.id
+  AND last.ts_end = gap.ts
   AND last.device IS next.device
 GROUP BY
   gap.next_id
@@ -98,12 +89,16 @@ ORDER BY
 CREATE PERFETTO MACRO _molprof_among(gaps TableOrSubquery, gap ColumnName)
 RETURNS Expr
 AS
-EXISTS(
-  SELECT
-    1
-  FROM $gaps AS one
-  WHERE
-    one.next_id = $gap.next_id
+(
+  -- Where there are none, none is looked for.
+  (SELECT COUNT() FROM $gaps) > 0
+  AND EXISTS(
+    SELECT
+      1
+    FROM $gaps AS one
+    WHERE
+      one.next_id = $gap.next_id
+  )
 );
 
 -- One row per gap, in order of device and start.

@@ -16,10 +16,8 @@ CREATE PERFETTO TABLE _molprof_started AS
 SELECT
   call_id,
   SUM(category = 'kernel') AS kernels,
-  COUNT() AS count,
   SUM(dur) AS gpu_ns,
-  MIN(ts) AS ts,
-  MAX(ts_end) AS ts_end
+  MIN(ts) AS ts
 FROM _molprof_work
 WHERE
   call_id IS NOT NULL
@@ -49,9 +47,9 @@ SELECT
   -- Subqueries, unlike joins, run only where their column is read.
   (SELECT MIN(work.device) FROM _molprof_work AS work WHERE work.call_id = started.call_id) AS device,
   kernels,
-  count - kernels AS memory_operations,
+  (SELECT COUNT() FROM _molprof_work AS work WHERE work.call_id = started.call_id) - kernels AS memory_operations,
   gpu_ns,
-  ts_end - ts AS span_ns,
+  (SELECT MAX(work.ts_end) FROM _molprof_work AS work WHERE work.call_id = started.call_id) - ts AS span_ns,
   ts - (SELECT call.ts FROM _molprof_call AS call WHERE call.id = started.call_id) AS delay
 FROM _molprof_started AS started;
 

@@ -16,8 +16,6 @@ INCLUDE PERFETTO MODULE molprof.host_syncs;
 
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
 
-INCLUDE PERFETTO MODULE molprof.launches;
-
 INCLUDE PERFETTO MODULE molprof.phases;
 
 INCLUDE PERFETTO MODULE molprof.step_placement;
@@ -141,12 +139,12 @@ WITH
   -- From the start of the step, or of work that it started, to the end of both.
   span AS (
     SELECT
-      MIN(step.ts, IFNULL(MIN(started.ts), step.ts)) AS ts,
-      MAX(step.ts + step.dur, IFNULL(MAX(started.ts_end), step.ts)) AS ts_end
+      MIN(step.ts, IFNULL(MIN(work.ts), step.ts)) AS ts,
+      MAX(step.ts + step.dur, IFNULL(MAX(work.ts_end), step.ts)) AS ts_end
     FROM molprof_typical_step AS step
     LEFT JOIN placed
-    LEFT JOIN _molprof_started AS started
-      ON started.call_id = placed.id
+    LEFT JOIN _molprof_work AS work
+      ON work.call_id = placed.id
   ),
   item AS (
     SELECT phase.id, 'phase' AS kind, NULL AS lane, phase.phase AS name, NULL AS class, phase.ts, phase.dur, 1 AS own

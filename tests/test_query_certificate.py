@@ -95,6 +95,14 @@ def test_streams_that_overlap(tmp_path: Path) -> None:
         ]
 
 
+def test_overlaps_with_work_that_ends_before_earlier_work(tmp_path: Path) -> None:
+    events = [work("kernel", "a", 0, 20, 1), work("kernel", "b", 2, 3, 2), work("kernel", "c", 10, 15, 3)]
+    with events_loaded(tmp_path, events) as rows:
+        assert rows("certificate_overlap", "SELECT * FROM molprof_stream_overlap") == [
+            ("0", 7, 2, 13_000, 10_000, 38_000, 25_000)
+        ]
+
+
 def test_steps_and_graphs_without_work(tmp_path: Path) -> None:
     events = [
         *(slice_("user_annotation", f"ProfilerStep#{step}", 100 * step, 90) for step in (1, 2, 3)),

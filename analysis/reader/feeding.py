@@ -63,7 +63,7 @@ def _events(found: Survey, places: Places) -> Iterator[bytes]:
 
 def _drafts(found: Survey) -> Iterator[list[bytes]]:
     """Drafts of events that their labels describe."""
-    parts = [_plain_parts(label) for label in found.labels]
+    parts = _plain_parts(found.labels)
     whole = [b'%b"args":%b' % part for part in parts]
     for begin in range(0, len(found.label_of), _EVENTS):
         span = slice(begin, begin + _EVENTS)
@@ -76,12 +76,15 @@ def _drafts(found: Survey) -> Iterator[list[bytes]]:
         yield drafts
 
 
-def _plain_parts(label: Label) -> tuple[bytes, bytes]:
-    """The text of an event up to its args, without the opening brace, and its args."""
-    keys = {"ph": label.phase, "cat": label.category, "name": label.name}
-    text = _encode({key: value for key, value in keys.items() if value is not None})
-    beginning = b",".join(filter(None, [text[:-1], label.more])) + b"}\n"
-    return plain_lines(beginning)[1:-2] + b",", plain_lines(label.args + b"\n")[:-1]
+def _plain_parts(labels: list[Label]) -> list[tuple[bytes, bytes]]:
+    """Of each label, the text of an event up to its args, without the opening brace, and its args."""
+    lines = []
+    for label in labels:
+        keys = {"ph": label.phase, "cat": label.category, "name": label.name}
+        text = _encode({key: value for key, value in keys.items() if value is not None})
+        lines += [b",".join(filter(None, [text[:-1], label.more])) + b"}", label.args]
+    plain = plain_lines(b"\n".join([*lines, b""])).split(b"\n")  # at once: short texts take longest
+    return [(text[1:-1] + b",", args) for text, args in zip(plain[:-1:2], plain[1::2], strict=True)]
 
 
 def _filled(

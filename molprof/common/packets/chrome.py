@@ -10,12 +10,11 @@ import numpy as np
 
 from molprof.common.errors import TraceError
 from molprof.common.packets import track_events
-from molprof.common.packets.recording import BEGIN, COMPLETE, COUNTER, END, INSTANT, Recording
+from molprof.common.packets.recording import BEGIN, COMPLETE, COUNTER, END, INSTANT, OPEN, Recording, durations
 from molprof.common.packets.render_stages import RenderStages
 from molprof.common.packets.runs import check_one_run, check_written_once
 from molprof.common.packets.schema import packet_class
 from molprof.common.packets.sequences import Clocks, Sequence
-from molprof.common.packets.slices import OPEN, durations
 from molprof.common.packets.stream import DamageError, packets, unpacked
 from molprof.common.packets.track_events import ArgsOf, Values
 from molprof.common.packets.tracks import Place, Tracks

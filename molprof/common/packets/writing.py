@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from molprof.common.packets.recording import BEGIN, COMPLETE, END, INSTANT, Recording
-from molprof.common.packets.slices import OPEN
+from molprof.common.packets.recording import BEGIN, COMPLETE, END, INSTANT, OPEN, Recording
 from molprof.common.packets.tracks import Place
 
 _PHASES = {BEGIN: "X", COMPLETE: "X", INSTANT: "i"}
