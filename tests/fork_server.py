@@ -34,7 +34,7 @@ LIBRARIES = ("wasmtime", "jinja2", "matplotlib.figure")
 CAPTURE = (*ANALYSIS, "molprof.profiler")
 MODELS = (*LIBRARIES, "torch.profiler", "transformers", "rdkit.Chem")
 # Libraries read these when they are imported, so a command that is given others cannot be forked.
-READ_AT_IMPORT = ("PYTHON", "HF_", "OMP_", "MKL_", "TORCH", "LD_", "MPL", "LANG", "LC_", "HOME", "PATH", "XDG_")
+READ_AT_IMPORT = ("PYTHON", "HF_", "OMP_", "MKL_", "TORCH", "LD_", "MPL", "LANG", "LC_", "HOME", "PATH", "XDG_", "TMP")
 
 
 class ForkServer:
@@ -55,7 +55,7 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         while (connection := self._connected()) is None:
             assert self._process is None or self._process.poll() is None, "the server ended"
-            self._start([",".join(packages), ",".join(libraries)], environment)
+            self._start([",".join(packages), ",".join(libraries)])
         self._socket = connection
 
     def _connected(self) -> socket.socket | None:
@@ -69,7 +69,7 @@ class ForkServer:
             return None
         return connection
 
-    def _start(self, arguments: list[str], environment: Mapping[str, str]) -> None:
+    def _start(self, arguments: list[str]) -> None:
         with socket.socket(socket.AF_UNIX) as listener:
             try:
                 listener.bind(self._address)
@@ -80,7 +80,9 @@ class ForkServer:
             with other:
                 files = [listener.fileno(), other.fileno()]
                 line = [sys.executable, __file__, *map(str, files), *arguments]
-                self._process = subprocess.Popen(line, pass_fds=files, stdin=subprocess.DEVNULL, env=environment)
+                # Not what a test adds to the environment: the server outlives the test that it is started in.
+                kept = self._environment
+                self._process = subprocess.Popen(line, pass_fds=files, stdin=subprocess.DEVNULL, env=kept)
 
     def serves(self, environment: Mapping[str, str]) -> bool:
         """Whether a process with this environment would have imported the same."""

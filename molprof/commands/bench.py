@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import click
 
-from molprof.commands.bench_options import RUNNING_OPTIONS, SDPA_OPTIONS, generation_options, with_options
+from molprof.commands.bench_options import RUNNING_OPTIONS, SDPA_OPTIONS, generation_options
 from molprof.commands.bench_run import Running, run, submitted
 from molprof.commands.bench_show import show
+from molprof.commands.options import grouped, with_options
 from molprof.commands.run_options import check_arguments, sampling_asked
 from molprof.commands.submission import Submittable
 from molprof.common.settings import AUTO
@@ -60,8 +61,8 @@ def _benchmark(
 ) -> click.Command:
     """The command of a benchmark; `cases_of` returns its cases, by whether they run on a GPU."""
 
-    def invoke(**given: Any) -> int:
-        running = Running(**{item.name: given.pop(item.name) for item in fields(Running)})
+    @grouped(Running, "running", *RUNNING_OPTIONS)
+    def invoke(running: Running, **given: Any) -> int:
         _check(running)
         cases = cases_of(running, given)
         if submitted(running, len(cases(True))):
@@ -71,7 +72,7 @@ def _benchmark(
         facts = read_machine(running.device, running.threads, cases(True))
         return run(cases(facts.gpu), facts, running)
 
-    return click.command(name, cls=Submittable, help=text)(with_options(invoke, *options, *RUNNING_OPTIONS))
+    return click.command(name, cls=Submittable, help=text)(with_options(invoke, *options))
 
 
 def _check(running: Running) -> None:

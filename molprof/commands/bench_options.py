@@ -165,10 +165,3 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "none" if value is None else str(value)
-
-
-def with_options(function: _F, *options: Callable[[_F], _F]) -> _F:
-    """Return the function with options, which its help lists in this order."""
-    for option in reversed(options):
-        function = option(function)
-    return function

@@ -64,6 +64,13 @@ _cached_option = click.option(
 )
 
 
+def with_options(function: _F, *options: Callable[[_F], _F]) -> _F:
+    """Return the function with options, which its help lists in this order."""
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
 def grouped(kind: type[Any], name: str, *options: Callable[[Any], Any]) -> Callable[[_F], _F]:
     """Add options, of which the command gets one `kind` as `name`; they are fields of it, others have their default."""
 
@@ -73,9 +80,7 @@ def grouped(kind: type[Any], name: str, *options: Callable[[Any], Any]) -> Calla
             made = kind(**{item.name: given.pop(item.name) for item in fields(kind) if item.name in given})
             return command(*arguments, **{name: made}, **given)
 
-        made: Any = with_group
-        for option in reversed(options):
-            made = option(made)
+        made: Any = with_options(with_group, *options)
         return made  # type: ignore[no-any-return]
 
     return add
