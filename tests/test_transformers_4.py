@@ -78,6 +78,6 @@ def test_an_older_transformers_is_refused(old_transformers: None) -> None:
 
 
 def test_the_doctor_names_an_older_transformers(old_transformers: None) -> None:
-    assert checks._required("transformers", Answer({"version": "4.51.3"})) == Check(
+    assert checks._package("transformers", Answer({"version": "4.51.3"})) == Check(
         "transformers", "4.51.3; molprof requires >=4.57", BROKEN, "pip install --upgrade 'transformers>=4.57'"
     )
