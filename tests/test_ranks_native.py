@@ -14,6 +14,7 @@ from tiny_trace import slice_
 from molprof.analysis.ranks import Job, load_job
 from molprof.analysis.reports.load import load_report
 from molprof.commands.open import _ranks as ranks_to_open
+from molprof.commands.options import Reading
 from molprof.common.errors import TraceError
 
 LATE = (0, 60, 30)
@@ -45,7 +46,7 @@ def test_native_files_equal_those_of_json(tmp_path: Path, in_json: Job, name: st
     job = load_job([folder])
     assert comparable(job) == comparable(in_json)
     assert job.remarks[0] == "the files do not record the rank of 0-2: told by name"
-    assert ranks_to_open(paths[:2], False, None)[1] == (("rank 0", 0), ("rank 1", 0))
+    assert ranks_to_open(paths[:2], Reading(partial=False, trace_processor=None))[1] == (("rank 0", 0), ("rank 1", 0))
 
 
 def test_a_native_file_without_rank_is_refused(tmp_path: Path) -> None:
