@@ -158,10 +158,15 @@ def _unraisable(lost: sys.UnraisableHookArgs) -> None:
 
 
 def _buffer_stdout() -> None:
-    """Gives stdout the buffer that PYTHONUNBUFFERED takes away: without it, Python drops what a write did not take."""
+    """Gives stdout the buffer that PYTHONUNBUFFERED takes away: without it, Python drops what a write did not take.
+
+    What its encoding does not have, such as the ellipsis in Latin-1, is written as an escape.
+    """
     if sys.stdout is not None and isinstance(raw := getattr(sys.stdout, "buffer", None), io.RawIOBase):
         buffer = io.BufferedWriter(io.FileIO(raw.fileno(), "w", closefd=False))
         sys.stdout = io.TextIOWrapper(buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=raw.isatty())
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _complain(message: str, hint: str | None, code: int) -> int:

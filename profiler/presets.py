@@ -35,7 +35,7 @@ def presets_document(project: Project) -> Document:
     }
     sections = (
         _section("Models (--model)", models),
-        _section("Logits processors (--processor; --lp selects by tokenizer)", processors),
+        _section("Logits processors (--processor; --lp: generic)", processors),
         _section("Molecules (without --smiles)", molecules),
         *([_section(f"Clusters (--submit) of {project.file}", clusters)] if clusters else []),
     )

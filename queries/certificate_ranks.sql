@@ -20,29 +20,53 @@ CREATE PERFETTO TABLE molprof_host_process(
 )
 AS
 WITH
+  -- Of few tracks, each is asked: the engine counts slices without reading them.
+  few AS MATERIALIZED (
+    SELECT
+      COUNT() <= 64 AS tracks
+    FROM thread_track
+  ),
   -- Added up by track first: a join of every slice is slow.
   track AS (
     SELECT
-      track_id,
-      COUNT() AS operators,
-      0 AS gpu_calls,
-      MIN(ts) AS ts
-    FROM slice
+      id AS track_id,
+      (SELECT COUNT() FROM slice WHERE slice.track_id = own.id AND slice.category = 'cpu_op') AS operators,
+      (
+        SELECT
+          COUNT()
+        FROM slice
+        WHERE
+          slice.track_id = own.id AND slice.category IN ('cuda_runtime', 'cuda_driver')
+      ) AS gpu_calls,
+      (
+        SELECT
+          slice.ts
+        FROM slice
+        WHERE
+          slice.track_id = own.id AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
+        ORDER BY
+          slice.ts
+        LIMIT 1
+      ) AS ts
+    FROM few
+    CROSS JOIN thread_track AS own
     WHERE
-      category = 'cpu_op'
-    GROUP BY
-      track_id
+      few.tracks
     UNION ALL
-    SELECT
-      track_id,
-      0 AS operators,
-      COUNT() AS gpu_calls,
-      MIN(ts) AS ts
-    FROM slice
-    WHERE
-      category IN ('cuda_runtime', 'cuda_driver')
-    GROUP BY
-      track_id
+    SELECT *
+    FROM (
+      SELECT
+        track_id,
+        SUM(category = 'cpu_op') AS operators,
+        SUM(category != 'cpu_op') AS gpu_calls,
+        MIN(ts) AS ts
+      FROM slice
+      WHERE
+        category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
+      GROUP BY
+        track_id
+      LIMIT IIF((SELECT tracks FROM few), 0, -1)
+    )
   )
 SELECT
   process.upid,
@@ -57,6 +81,8 @@ JOIN thread
   USING (utid)
 JOIN process
   USING (upid)
+WHERE
+  track.ts IS NOT NULL
 GROUP BY
   process.upid
 ORDER BY

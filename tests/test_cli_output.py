@@ -177,6 +177,14 @@ def test_a_stdout_that_takes_nothing_is_named(trace: str, style: str, sent: str,
     ]
 
 
+def test_what_the_encoding_of_stdout_lacks_is_escaped(tmp_path: Path, trace: str) -> None:
+    line = [sys.executable, "-m", "molprof", "query", "SELECT 'µ…' AS name", trace]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    result = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert result.stdout.splitlines()[-1].strip() == b"\xb5\\u2026"
+
+
 def test_only_regular_files_are_replaced_and_links_are_followed(molprof: Cli, trace: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     refused = molprof("report", trace, "-o", "pipe", "--force")

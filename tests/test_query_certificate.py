@@ -192,3 +192,13 @@ def test_processes_and_memory_events(tmp_path: Path) -> None:
             (20, "rank 1", 0, 1),
         ]
         assert rows("certificate_memory", "SELECT events FROM molprof_memory_event_count") == [(1,)]
+
+
+def test_processes_of_many_threads(tmp_path: Path) -> None:
+    events = [slice_("cpu_op", "aten::mm", 5 + thread, 1, 10, 100 + thread) for thread in range(70)]
+    events += [call("cudaLaunchKernel", 200, 1, pid=10, tid=100), call("cudaLaunchKernel", 2, 2, pid=20, tid=20)]
+    with events_loaded(tmp_path, events) as rows:
+        assert rows("certificate_ranks", "SELECT pid, operators, gpu_calls FROM molprof_host_process") == [
+            (20, 0, 1),
+            (10, 70, 1),
+        ]

@@ -66,7 +66,8 @@ def pairing_notes(
     known = [(label, item) for label, item in zip(labels[1:], differences, strict=True) if item is not None]
     if paired := [f"{label} ({counted(item.rounds, 'round')})" for label, item in known if item.paired]:
         notes.append(
-            f"paired with {labels[0]}, compared round by round: {', '.join(paired)}; intervals of ratios by Student's t"
+            f"paired with {labels[0]}, compared round by round: {', '.join(paired)}; ratios and differences are means "
+            "of the rounds, not those of the medians; intervals of ratios by Student's t"
         )
     if few := [label for label, item in known if item.paired and item.rounds < LEAST_REPEATS]:
         notes.append(f"no intervals with fewer than {LEAST_REPEATS} rounds: {', '.join(few)}")

@@ -7,11 +7,14 @@ import fcntl
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 from molprof.analysis.engine.columns import Columns
 from molprof.common.copied import Copy
 from molprof.common.errors import QueryError
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 from molprof.queries import included
 
 

@@ -45,8 +45,8 @@ def unpack(content: memoryview, memory: np.ndarray[Any, Any]) -> None:
     with zstd.ZstdFile(io.BytesIO(content[end:])) as file:
         for begin, stop in runs.reshape(-1, 2).tolist():
             for start in range(begin, stop, _UNPACKED_BYTES):
-                part = memory[start : min(start + _UNPACKED_BYTES, stop)]
-                if (found := file.readinto(part.data)) != len(part):
+                part = memory.data[start : min(start + _UNPACKED_BYTES, stop)]
+                if (found := file.readinto(part)) != len(part):
                     raise EngineError(f"a kept trace ends {len(part) - found} bytes before page {stop // _PAGE_BYTES}")
     # A fresh memory holds the constants of the program.
     for begin, stop in np.append([0], np.append(runs, len(memory))).reshape(-1, 2).tolist():

@@ -7,11 +7,14 @@ import mmap
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 from molprof.analysis.reader.events import Wanted
 from molprof.analysis.reader.part import WRONG_TEXT, Kind, Part, PartReader, WrongEventError
 from molprof.common.copied import Copy
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 # Parts that may wait for an earlier one.
 _MAX_WAITING = 16

@@ -23,6 +23,7 @@ from molprof.analysis.reader.survey import Survey
 from molprof.analysis.ui.contents import Contents, Place, Span, read_contents
 from molprof.analysis.ui.tracks import arrange_tracks
 from molprof.analysis.ui.view import FileView, View, build_view
+from molprof.common.values import counted
 
 _LEVEL = 1
 # Between the ids of two files: above any of torch's, within the engine's 64 bits.
@@ -167,6 +168,6 @@ def _notes(looks: list[tuple[Contents, TraceInfo]], view: View) -> tuple[str, ..
     for _, info in looks:
         notes += info.notes()
         if info.lanes:
-            what = "events partly overlap another of their track: they are on 'overlapping' ones beside it"
-            notes.append(f"{info.path}: {info.lanes} {what}")
+            what = "that partly overlap another of their track are on 'overlapping' ones beside it"
+            notes.append(f"{info.path}: {counted(info.lanes, 'event')} {what}")
     return (*notes, *view.notes)

@@ -9,11 +9,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 from molprof.common.memory import processors
 from molprof.common.process import end_with_parent
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -27,6 +29,8 @@ class Copy:
     """A copy that runs `work` with its end of a pipe, and ends. `connection` is the other end."""
 
     def __init__(self, work: Callable[[Connection], None]) -> None:
+        from multiprocessing import Pipe  # on use: it takes 10 ms
+
         self.connection, theirs = Pipe()
         parent = os.getpid()
         # An interrupt must not run the parent's handlers in the copy.

@@ -10,14 +10,16 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from multiprocessing.connection import Connection
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 
 from molprof.common import errors
 from molprof.common.copied import Copy
 from molprof.common.process import call_line, why_failed
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 _SIZE_BYTES = 8  # before a message
 _GOOD, _BAD = b"+", b"-"

@@ -13,7 +13,7 @@ _PLOTS = {
         "Where the difference lies",
         "From the time of the first run, part by part, to that of the other: unprofiled time of runs, otherwise what "
         "the traces recorded of the GPUs. Hatched: more time; plain: less. The parts add up; the unexplained rest is "
-        "shown too.",
+        "shown too. Those of paired runs are means of rounds: the first bar is the other run's median less these.",
     ),
     "timeline": ("A typical step", "The recorded step of median length, profiler's cost included: {shown}."),
     "phases": ("Phases of a step", "Unprofiled time per step by phase: forward per decode step, the others per step."),
