@@ -9,10 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from cli_trace import TRACE
+from click.testing import CliRunner
 from conftest import Cli
 
+from molprof.commands.options import Result, result_options
 from molprof.common.errors import TakenError
 from molprof.common.files import check_output, replacing, scratch_file
 
@@ -195,3 +198,29 @@ def test_only_regular_files_are_replaced_and_links_are_followed(molprof: Cli, tr
     assert molprof("report", trace, "-o", "link.txt", "--force").returncode == 0
     assert (tmp_path / "link.txt").is_symlink()
     assert "molprof report" in (tmp_path / "real.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "style"),
+    [
+        ("", "table"),
+        ("-o page.html", "html"),
+        ("-o PAGE.HTML", "html"),
+        ("-o page.md", "markdown"),
+        ("-o table.csv", "csv"),
+        ("-o stored.json", "json"),
+        ("-o stacks.speedscope.json", "speedscope"),
+        ("-o picture.png", "png"),
+        ("-o picture.svg", "table"),  # a format that this command lacks
+        ("-o reports", "table"),
+        ("-o page.html --format csv", "csv"),
+        ("--format csv -o page.html", "csv"),
+    ],
+)
+def test_the_ending_of_a_file_selects_its_format(words: str, style: str) -> None:
+    @click.command()
+    @result_options("speedscope", "png")
+    def command(result: Result) -> None:
+        click.echo(result.style)
+
+    assert CliRunner().invoke(command, words.split()).output == f"{style}\n"

@@ -35,7 +35,7 @@ def show(file: Path, kind: str | None, result: Result) -> None:
     \b
     Examples:
       molprof bench show bench.jsonl
-      molprof bench show bench.jsonl --format csv -o bench.csv
+      molprof bench show bench.jsonl -o bench.csv
       molprof bench show bench.jsonl --plot batch -o batch.svg
     """
     context = click.get_current_context()

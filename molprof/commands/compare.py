@@ -59,7 +59,7 @@ def command(
 ) -> int:
     """Compare TRACES side by side; ratios and differences are against the first.
 
-    A trace may be a stored report (molprof report TRACE --format json -o baseline.json) or the folder of a molprof
+    A trace may be a stored report (molprof report TRACE -o baseline.json) or the folder of a molprof
     sweep, which stands for its traces. ~ stands for a ratio of times that noise explains. A threshold is a change
     against the first trace (a sign and %) or a value (wall_ns>2s). A threshold on a time fails only if its whole
     confidence interval is beyond the limit. Exit codes: 1 a threshold failed, 3 one is undecided.
@@ -71,14 +71,14 @@ def command(
     \b
     Examples:
       molprof compare llama.json.gz qwen.json.gz
-      molprof compare qwen.json.gz qwen-lp.json.gz --format json -o comparison.json
-      molprof compare llama.json.gz qwen.json.gz --format html -o comparison.html
+      molprof compare qwen.json.gz qwen-lp.json.gz -o comparison.json
+      molprof compare llama.json.gz qwen.json.gz -o comparison.html
       molprof compare baseline.json new.json.gz --fail-if 'launches_per_token>+5%' --fail-if 'wall_ns>+10%'
       molprof compare llama.json.gz qwen.json.gz --predictions mine.toml
       molprof compare a-foreign.json.gz b-foreign.json.gz --tokens 96000 --tokens 64000 --molecules 64
       molprof compare my-sweep
       molprof compare before.json.gz after.json.gz --by kernel
-      molprof compare h100.json.gz mi300.json.gz --by kernel --of trace --format html -o kernels.html
+      molprof compare h100.json.gz mi300.json.gz --by kernel --of trace -o kernels.html
     """
     traces = sweeps_expanded(traces)
     if len(traces) < 2:

@@ -136,10 +136,29 @@ def _output_option(**settings: Any) -> Callable[[_F], _F]:
 
 def result_options(*more: str) -> Callable[[_F], _F]:
     """`--format`, `-o` and `--force` of a command whose result is a document; `more` formats than documents have."""
-    formats = (*FORMATS, *more)
-    style = click.option("--format", "style", type=click.Choice(formats), default=formats[0], show_default=True)
-    output = _output_option(help="Write to OUT, not to stdout.")
+    endings = {name: ending_of(name) for name in (*FORMATS, *more)}
+
+    def chosen(context: click.Context, parameter: click.Parameter, style: str | None) -> str:
+        output: Path | None = context.params.get("output")
+        if style is not None or output is None:
+            return style or next(iter(FORMATS))
+        fitting = [name for name, ending in endings.items() if output.name.lower().endswith(ending)]
+        return max(fitting, key=lambda name: len(endings[name]), default=next(iter(FORMATS)))
+
+    style = click.option(
+        "--format",
+        "style",
+        type=click.Choice(tuple(endings)),
+        callback=chosen,
+        help=f"Default: what OUT ends in, such as {ending_of('html')}; else {next(iter(FORMATS))}.",
+    )
+    output = _output_option(is_eager=True, help="Write to OUT, not to stdout.")  # known before the format
     return grouped(Result, "result", style, output, _force_option)
+
+
+def ending_of(style: str) -> str:
+    """What a file of this format ends in."""
+    return FORMATS[style][1] if style in FORMATS else {"speedscope": ".speedscope.json"}.get(style, f".{style}")
 
 
 def folder_option(text: str, **settings: Any) -> Callable[[_F], _F]:

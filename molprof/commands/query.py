@@ -56,7 +56,7 @@ def command(
       molprof query molprof_launch before.json.gz after.json.gz --format csv
       molprof query small_operations trace.json.gz -p below_ns=20000 -p more_than=100
       molprof query "SELECT name, dur FROM slice WHERE dur > $ns ORDER BY dur DESC" trace.json.gz -p ns=1e6
-      molprof query mine.sql trace.json.gz --format parquet -o mine.parquet
+      molprof query mine.sql trace.json.gz -o mine.parquet
     """
     result.check([*traces, Path(query)])
     from molprof.analysis.documents.query_result import query_document

@@ -68,8 +68,8 @@ def command(
       molprof ranks traces/
       molprof ranks rank0.json.gz rank1.json.gz
       molprof ranks traces/ --format json | jq '.steps[].straggler'
-      molprof ranks traces/ --format html -o ranks.html
-      molprof ranks traces/ --format png -o ranks.png
+      molprof ranks traces/ -o ranks.html
+      molprof ranks traces/ -o ranks.png
       molprof ranks traces/ --parts parts/ --submit slurm --slurm parallel=16
       molprof ranks parts/
     """

@@ -14,6 +14,7 @@ from molprof.commands.options import (
     TRACE,
     Reading,
     Result,
+    ending_of,
     fail_if_option,
     given_options,
     note,
@@ -24,9 +25,8 @@ from molprof.commands.options import (
 from molprof.commands.ranks import rank_inputs, show_ranks
 from molprof.commands.report_by import (
     BYS,
-    ENDINGS,
     SPEEDSCOPE,
-    by_result,
+    check_by,
     check_graph_capture,
     graph_capture_option,
     report_by,
@@ -90,8 +90,8 @@ def command(
     Examples:
       molprof report trace.json.gz
       molprof report trace.json.gz --format json | jq .counts
-      molprof report trace.json.gz --format markdown -o report.md
-      molprof report trace.json.gz --format html -o report.html
+      molprof report trace.json.gz -o report.md
+      molprof report trace.json.gz -o report.html
       molprof report killed-job.json.gz --partial
       zcat trace.json.gz | molprof report -
       molprof report trace.json.gz --by module
@@ -102,9 +102,9 @@ def command(
       molprof report trace.json.gz --fail-if 'drift_blocks>0' --fail-if 'launches_per_token>30'
       molprof report my-sweep --format json -o reports
       molprof report my-sweep --format json -o reports --submit slurm
-      molprof report reports --rows --format csv -o table.csv
+      molprof report reports --rows -o table.csv
     """
-    result = by_result(by, result, (*thresholds, *tokens, *molecules))
+    check_by(by, result, (*thresholds, *tokens, *molecules))
     several = len(traces) > 1 or traces[0].is_dir()
     traces = sweeps_expanded(traces)
     if rows:
@@ -220,7 +220,7 @@ def _outputs(traces: Sequence[Path], result: Result) -> list[Path | None]:
     output.mkdir(parents=True, exist_ok=True)
     places: dict[Path, Path] = {}
     for trace in traces:
-        place = output / (_stem(trace) + ENDINGS[result.style])
+        place = output / (_stem(trace) + ending_of(result.style))
         if place in places:
             raise UsageError(f"{places[place]} and {trace} would share {place}", hint="report them one by one")
         check_output(place, result.force, traces)

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import click
 
-from molprof.analysis.render import FORMATS, render
+from molprof.analysis.render import render
 from molprof.commands.options import TRACE, Reading, Result, note
 from molprof.commands.shown import Shown, deliver_shown
 from molprof.common.errors import UsageError
 
 BYS = ("module", "source", "operator", "kernel")
 SPEEDSCOPE = "speedscope"
-ENDINGS = {**{name: ending for name, (_, ending) in FORMATS.items()}, SPEEDSCOPE: ".speedscope.json"}
 
 graph_capture_option = click.option(
     "--graph-capture",
@@ -25,19 +24,12 @@ graph_capture_option = click.option(
 )
 
 
-def by_result(by: str | None, result: Result, excluded: Sequence[object]) -> Result:
-    """Return the result with its format: an OUT that ends in .speedscope.json selects speedscope.
-
-    Raises UsageError for options that exclude each other.
-    """
-    name = "" if result.output is None else result.output.name.lower()
-    if name.endswith(ENDINGS[SPEEDSCOPE]) and result.style == next(iter(FORMATS)):
-        result = replace(result, style=SPEEDSCOPE)
+def check_by(by: str | None, result: Result, excluded: Sequence[object]) -> None:
+    """Raises UsageError for options that exclude each other."""
     if by is None and result.style == SPEEDSCOPE:
         raise UsageError("speedscope shows a tree, and none is chosen", hint=f"--by {', '.join(BYS[:-1])} or {BYS[-1]}")
     if by is not None and excluded:
         raise UsageError("--by takes no --fail-if, --tokens or --molecules", hint="leave --by or these out")
-    return result
 
 
 def report_by(
