@@ -40,7 +40,7 @@ def test_launches_without_work_by_place(tmp_path: Path) -> None:
             ("end", 1, 0, 60_000, 60_000),
         ]
         # Idle from 25 to 45; before 15 and after 50 nothing is recorded.
-        assert rows("certificate_launches", "SELECT * FROM molprof_missing_time ORDER BY outside_ns, place") == [
+        assert rows("certificate_time", "SELECT * FROM molprof_missing_time ORDER BY outside_ns, place") == [
             ("end", "0", 0, 40_000),
             ("middle", "0", 20_000, 50_000),
             ("start", "0", 20_000, 65_000),

@@ -11,29 +11,26 @@ from molprof.analysis.engine import Columns, Engine
 from molprof.analysis.engine.package import Query
 from molprof.analysis.figures.union import Union
 
-# A thread of a process; a slice in a lane, whose thread number is made up, still belongs to its thread.
-_PLACE = """(thread.upid << 33) + IIF(
-  thread.tid < 1 << 31, thread.tid, COALESCE(EXTRACT_ARG(slice.arg_set_id, 'args.molprof_tid'), thread.tid)
-)"""
+# A thread of a process; a slice in a lane still belongs to its thread.
+_PLACE = "(track.upid << 33) + track.tid AS place"
 _OPERATORS = f"""
-SELECT slice.ts, slice.ts + slice.dur AS ts_end, {_PLACE} AS place, slice.name, phase.phase
+SELECT slice.ts, slice.ts + slice.dur AS ts_end, {_PLACE}, slice.name, phase.phase
 FROM ({{}}) AS named
 CROSS JOIN slice ON slice.id = named.id
-JOIN thread_track ON thread_track.id = slice.track_id
-JOIN thread USING (utid)
+JOIN _molprof_thread_track AS track ON track.id = slice.track_id
 LEFT JOIN molprof_call_phase AS inside ON inside.id = slice.id
 LEFT JOIN molprof_phase AS phase ON phase.id = inside.phase_id
 ORDER BY slice.ts, slice.dur DESC, slice.id
 """
 _NAMED = "SELECT id FROM slice WHERE category = 'cpu_op' AND name GLOB '{}'"
+# GPU work by its call.
 _LAUNCHED = Query(
-    "launches",
-    f"""
-SELECT slice.ts, {_PLACE} AS place, work.kernels + work.memory_operations AS count, work.gpu_ns
-FROM molprof_call_work AS work
-JOIN slice ON slice.id = work.call_id
-JOIN thread_track ON thread_track.id = slice.track_id
-JOIN thread USING (utid)
+    "gpu_work",
+    f"""INCLUDE PERFETTO MODULE molprof.annotations;
+SELECT work.call_ts AS ts, {_PLACE}, work.dur AS gpu_ns
+FROM _molprof_work AS work
+JOIN _molprof_call AS call ON call.id = work.call_id
+JOIN _molprof_thread_track AS track ON track.id = call.track_id
 """,
 )
 
@@ -78,7 +75,7 @@ class Operators:
                 continue
             moments = calls["ts"][there].astype(np.int64)
             inside = Union(self.starts[mine], self.ends[mine]).covered(moments, moments + 1) > 0
-            count += int(calls["count"][there][inside].sum())
+            count += int(inside.sum())
             gpu_ns += int(calls["gpu_ns"][there][inside].sum())
         return count, gpu_ns
 

@@ -29,7 +29,7 @@ CHECKS = (
     recording.START,
     recording.MEMORY,
 )
-QUERIES = (*facts.QUERIES, *(query for check in CHECKS for query in check.queries))
+QUERIES = (*facts.QUERIES, *(query for check in CHECKS if check.asks for query in check.queries))
 
 
 def certify(engine: Engine, info: TraceInfo, counts: Counts, devices: Mapping[str, DeviceTime]) -> Certificate:

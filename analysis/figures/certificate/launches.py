@@ -18,7 +18,7 @@ _WORK = Query(
     "SELECT place, launches, in_steps, first_ts, last_ts FROM molprof_missing_work ORDER BY first_ts, place",
 )
 _TIME = Query(
-    "certificate_launches",
+    "certificate_time",
     "SELECT place, device, inside_ns, outside_ns FROM molprof_missing_time ORDER BY place, device",
 )
 _CALL = Query(
@@ -105,19 +105,19 @@ def _no_calls(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
 STARTED_LATE = Check(
     "started_late",
     "the first launches have GPU work",
-    (_WORK, _TIME),
+    (_WORK,),
     partial(_missing_work, place="start", text="{launches} at the start without GPU work: recorded too late"),
 )
 CUT_END = Check(
     "cut_end",
     "the last launches have GPU work",
-    (_WORK, _TIME),
+    (_WORK,),
     partial(_missing_work, place="end", text="{launches} at the end without GPU work: recording cut"),
 )
 NO_WORK = Check(
     "no_work",
     "launches have GPU work at all",
-    (_WORK, _TIME),
+    (_WORK,),
     partial(_missing_work, place="all", text="{launches}, all without GPU work"),
 )
 DROPPED = Check("dropped", "no activities were dropped", (_WORK, _CALL), _dropped)

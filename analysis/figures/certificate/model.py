@@ -148,8 +148,9 @@ class Check:
 
     id: str
     title: str
-    queries: tuple[Query, ...]  # the first is the evidence
+    queries: tuple[Query, ...]  # the first is the evidence; without those that depend on the trace
     find: Callable[[Engine, TraceInfo, Facts], Iterator[Doubt]]
+    asks: bool = True  # `find` asks them; else the reader knows what they show
 
 
 def lost(groups: Iterable[Group], reason: str, evidence: Evidence) -> Iterator[Doubt]:

@@ -26,7 +26,6 @@ _OVER = Query(
     "SELECT COUNT() AS count, SUM(before_ns) FILTER (WHERE is_outermost) AS before_ns,"
     " SUM(dur) FILTER (WHERE is_outermost) AS time_ns, MAX(before_ns) AS longest_ns FROM molprof_work_over_start",
 )
-# What shows it: a report reads no memory events, but counts them.
 _MEMORY = Query("certificate_memory", "SELECT events FROM molprof_memory_event_count")
 
 
@@ -99,8 +98,8 @@ def _memory(engine: Engine, info: TraceInfo, facts: Facts) -> Iterator[Doubt]:
         yield Doubt("allocations", "not_to_be_had", reason, (), {"events": 0})
 
 
-FILE = Check("file", "the file is whole", (_EVENTS,), _file)
+FILE = Check("file", "the file is whole", (_EVENTS,), _file, asks=False)
 CYCLES = Check("cycles", "the file holds one run of the profiler", (_RUNS, _IDLE, _RUN_PROCESSES), _cycles)
 RANKS = Check("ranks", "the file holds one process", (_PROCESSES,), _ranks)
 START = Check("start", "host work begins after the profiler", (_OVER,), _start)
-MEMORY = Check("memory", "memory events are there if asked for", (_MEMORY,), _memory)
+MEMORY = Check("memory", "memory events are there if asked for", (_MEMORY,), _memory, asks=False)
