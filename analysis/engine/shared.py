@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 from molprof.queries import included
 
+# Who answers a query: this process, or the copy.
+_SELF, _COPY = 1, 2
+
 
 def answered(
     answer: Callable[[str], Columns], queries: Sequence[str], made: frozenset[str] = frozenset(), first: str = ""
@@ -44,9 +47,6 @@ def answered(
             with contextlib.suppress(EOFError, OSError):
                 answers |= copy.connection.recv()
     return answers
-
-
-_SELF, _COPY = 1, 2
 
 
 class _Claims:

@@ -35,7 +35,7 @@ LEFT_OUT = NeededArgs()
 # An event of another phase does not fit its type and is decoded the ordinary way.
 _STACK: list[Any] = [("ph", Literal["X"])]
 _FLOW: list[Any] = [("ph", Literal["s", "t", "f"])]
-_MEMORY: list[Any] = [("ph", Literal["i"]), ("name", Literal["[memory]"])]
+_MEMORY: list[Any] = [("ph", Literal["i"]), ("name", Literal[MEMORY_NAME])]  # type: ignore[valid-type]
 _KEPT: list[Any] = [
     ("ph", Literal["X", "i", "I", "R"]),
     ("name", str | None, None),
