@@ -58,7 +58,7 @@ WITH
     WHERE
       call.role = 'device_sync'
   ),
-  -- Asked twice, made once.
+  -- It is read twice below, and made once.
   last AS MATERIALIZED (
     SELECT
       id,
@@ -92,7 +92,7 @@ WHERE
 ORDER BY
   last.id;
 
--- Tracks of which a thread has another: lanes.
+-- Lanes: the further tracks of a thread that has several.
 CREATE PERFETTO TABLE _molprof_lane_track AS
 SELECT DISTINCT
   lane.id

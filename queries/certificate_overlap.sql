@@ -83,7 +83,7 @@ WITH
       ) AS found
   ),
   busy AS (
-    -- If not, the work ahead ends last of all before.
+    -- If not, the work just before is the last of all earlier work to end.
     SELECT
       next.device,
       next.stream,

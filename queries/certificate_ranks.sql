@@ -20,7 +20,7 @@ CREATE PERFETTO TABLE molprof_host_process(
 )
 AS
 WITH
-  -- Of few tracks, each is asked: the engine counts slices without reading them.
+  -- Where there are few tracks, the slices of each are counted: the engine need not read them for that.
   few AS MATERIALIZED (
     SELECT
       COUNT() <= 64 AS tracks

@@ -54,7 +54,7 @@ SELECT
   CASE
     WHEN next.call_ts IS NULL THEN 0
     WHEN queue.ts <= last.ts_end THEN 1
-    -- Below, the end of the call does not matter, and is not searched for.
+    -- With so short a delay, the end of the call does not matter, and is not searched for.
     WHEN next.ts - next.call_ts < 100000 THEN 2
     ELSE 1 + (
       SELECT

@@ -26,8 +26,7 @@ WITH
       rank
     HAVING
       COUNT() > 1
-    -- Where all numbers differ, calls are not grouped, which takes longer than to find that. Ranks count each from the
-    -- same number.
+    -- Calls are not grouped where all numbers differ: to find that is quicker. Several ranks use the same numbers.
     LIMIT IIF(
       (SELECT COUNT() FROM molprof_track_rank) > 0
       OR EXISTS(
@@ -110,7 +109,7 @@ SELECT
   slice.category,
   IIF((SELECT COUNT() FROM molprof_track_rank) > 0, IFNULL(slice.rank || ':', '') || slice.device, slice.device) AS device,
   EXTRACT_ARG(slice.arg_set_id, 'args.stream') AS stream,
-  -- The call's is at hand; the work's own takes a search in its args.
+  -- The same number, without a search in the args of the work.
   IFNULL(call.correlation, slice.correlation) AS correlation,
   CASE
     WHEN slice.category = 'kernel' THEN NULL

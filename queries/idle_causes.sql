@@ -85,7 +85,7 @@ HAVING
 ORDER BY
   gap.next_id;
 
--- Whether a gap is one of a table's.
+-- Whether a table of gaps holds a gap.
 CREATE PERFETTO MACRO _molprof_among(gaps TableOrSubquery, gap ColumnName)
 RETURNS Expr
 AS

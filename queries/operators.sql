@@ -61,7 +61,7 @@ WHERE
   NOT EXISTS(SELECT 1 FROM slice WHERE category IN ('cuda_runtime', 'cuda_driver'))
   OR EXISTS(SELECT 1 FROM slice WHERE category = 'user_annotation' AND name GLOB 'molprof.*');
 
--- There, slices with an operator right below them.
+-- Where operators are counted: slices with an operator right below them.
 CREATE PERFETTO TABLE _molprof_direct_caller AS
 SELECT DISTINCT
   parent_id AS id
