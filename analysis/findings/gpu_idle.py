@@ -157,7 +157,7 @@ def _idle(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Findi
         ),
         gain_ratio=scope.idle_ratio,
         fix=(
-            f"{IDLE_CAUSES['cpu_busy']}: less Python, fewer launches. {IDLE_CAUSES['cpu_waited']}: fewer of these. "
+            f"{IDLE_CAUSES['cpu_busy']}: less Python, fewer launches. {IDLE_CAUSES['cpu_waited']}: fewer syncs. "
             "The rest: larger batches."
         ),
         explanation="The GPU does not set the time of a step. Faster kernels gain little.",
