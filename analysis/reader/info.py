@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 STDIN = "-"
 
 
-@dataclass(frozen=True)
-class TraceInfo:
+class TraceInfo(Struct, frozen=True):
     """What the reader tells of a trace file."""
 
     path: str
