@@ -93,8 +93,10 @@ def test_standard_input(tmp_path: Path, molprof: object) -> None:
     with path.open("rb") as file:
         result = molprof("report", "-", "--format", "json", stdin=file)  # type: ignore[operator]
     assert result.returncode == 0, result.stderr
-    trace = json.loads(result.stdout)["trace"]
+    report = json.loads(result.stdout)
+    trace = report["trace"]
     assert (trace["path"], trace["bytes"], trace["events_by_category"]) == ("-", len(TEXT), {"cpu_op": 3000})
+    assert report["figures"]["trace"] == "standard input"
 
 
 @pytest.mark.parametrize("packing", source.PACKINGS, ids=lambda packing: packing.name)

@@ -16,6 +16,7 @@ from molprof.analysis.compare.rounds import are_paired
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Setup
+from molprof.analysis.reader.info import path_text
 from molprof.common.errors import UsageError
 from molprof.common.values import counted
 
@@ -126,4 +127,4 @@ def _told_apart(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
 def report_label(report: Report) -> str:
     if report.run is not None:
         return report.run.setup.label
-    return PurePath(report.trace.path).name.removesuffix(".gz").removesuffix(".json")
+    return PurePath(path_text(report.trace.path)).name.removesuffix(".gz").removesuffix(".json")

@@ -11,6 +11,7 @@ from molprof.analysis.figures.model import Finding, plain
 from molprof.analysis.origin.places import Place, copy_places, find_places, launch_places, operator_places, sync_places
 from molprof.analysis.origin.read import NO_CALL, Origins, build_tree
 from molprof.analysis.origin.tree import AMOUNTS, Tree
+from molprof.analysis.reader.info import path_text
 from molprof.common.document import Column, Document, Row, Section, Table
 from molprof.common.values import counted, per, percent_text, short_name, short_source, time_text
 
@@ -44,7 +45,7 @@ def origin_document(origins: Origins, by: str) -> Document:
         places["operators"] = operator_places(origins)
         sections.append(_places("Who runs leaf operators", "self time", places["operators"]))
     return Document(
-        title=f"{origins.info.path} by {by}",
+        title=f"{path_text(origins.info.path)} by {by}",
         sections=tuple(section for section in sections if section.table is not None and section.table.rows),
         data=lambda: _data(origins, tree, by, places, findings),
         records=lambda: _records(tree),
@@ -162,14 +163,14 @@ def _places(title: str, time: str, places: Sequence[Place]) -> Section:
         (place.operator, place.count, len(place.modules), place.time_ns, place.module, place.source) for place in places
     ]
     columns = (
-        Column("operator", "name"),
+        Column("operator", "path"),
         Column("count", "count"),
         Column("modules", "count"),
         Column(time, "ns"),
-        Column("module"),
-        Column("function"),
+        Column("module", "path"),
+        Column("function", "path"),
     )
-    return Section(title, table=Table(columns, rows, wide=True), detail=True)
+    return Section(title, table=Table(columns, rows), detail=True)
 
 
 def _records(tree: Tree) -> Table:

@@ -10,8 +10,9 @@ from molprof.analysis.compare import Comparison, report_label
 from molprof.analysis.compare.causes import named_parts
 from molprof.analysis.compare.comparable import one_file
 from molprof.analysis.compare.model import Difference, TraceDifference
-from molprof.analysis.compare.parts import MACHINE, PART_LABELS, RECORDED_LABELS, group_of
+from molprof.analysis.compare.parts import MACHINE, PART_LABELS, group_of
 from molprof.analysis.figures import Report
+from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.figures.run_model import PhaseFigures, Run, Spread
 from molprof.common.values import (
     count_text,
@@ -258,5 +259,4 @@ def _largest_cause(report: Report) -> str:
     if not times or idle_ns < _LEAST_IDLE_RATIO * span_ns:
         return ""
     cause = max(times, key=lambda name: (times[name], name))
-    label = RECORDED_LABELS.get(f"idle.{cause}", cause).removeprefix("idle: ")
-    return f"; main cause of idle time: {label} ({percent_text(times[cause] / idle_ns)})"
+    return f"; main cause of idle time: {IDLE_CAUSES.get(cause, cause)} ({percent_text(times[cause] / idle_ns)})"

@@ -18,6 +18,15 @@ from molprof.common.values import Value
 SCHEMA = 1
 STACK_CATEGORY = "python_function"
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver")
+# The causes of queries/idle_causes.sql, as people read them.
+IDLE_CAUSES = {
+    "cpu_waited": "CPU in a host sync",
+    "cpu_busy": "CPU queued nothing",
+    "short": "pauses below 5 µs",
+    "not_recorded": "call not recorded",
+    "other_stream": "waiting for another stream",
+    "other": "queued work not started",
+}
 
 
 class TraceFigures(Struct, frozen=True):

@@ -82,18 +82,19 @@ class Part(msgspec.Struct):
 
 
 class WrongEventError(Exception):
-    """An event that decodes but cannot be right; `reason` is given behind its place."""
+    """An event that decodes but cannot be right; its number in its block, 1 for the first, where that is known."""
 
-    def __init__(self, what: str, reason: str | None = None) -> None:
-        super().__init__(what, reason)
-        self.what = what
+    def __init__(self, reason: str, event: Any = None, number: int = 0) -> None:
+        super().__init__(reason)
         self.reason = reason
+        self.event = event
+        self.number = number
 
     def message(self, events: int) -> str:
         """The text of the error, where `events` came before its block."""
-        if self.reason is None:
-            return self.what
-        return f"{self.what}{', ' if self.what else ''}after event {events}: {self.reason}"
+        if self.event is None:
+            return f"an event after event {events} {self.reason}"
+        return f"event {events + self.number}, {self.event.name!r} (ph {self.event.ph!r}), {self.reason}"
 
 
 class Numbered(dict[Any, int]):
@@ -192,8 +193,12 @@ class PartReader:
         for event in chosen:
             if isinstance(event.cat, int):
                 event.cat = str(event.cat)
-        part.starts = times_ns(chosen, [event.ts for event in chosen], "ts")
-        part.durations = _durations(chosen)
+        try:
+            part.starts = times_ns(chosen, [event.ts for event in chosen], "ts")
+            part.durations = _durations(chosen)
+        except WrongEventError as error:
+            error.number = next(number for number, event in enumerate(events, 1) if event is error.event)
+            raise
         part.kinds = self.kinds
         try:
             if self._wanted.all_args:
@@ -205,7 +210,7 @@ class PartReader:
                 part.correlations = _take_correlations(args)
                 part.kind_of = self._numbered(map(_kind, chosen), len(chosen))
         except RecursionError:
-            raise WrongEventError("", "an event is nested too deeply") from None
+            raise WrongEventError("is nested too deeply") from None
         return part
 
 
@@ -239,8 +244,8 @@ def times_ns(events: Sequence[Any], texts: list[msgspec.Raw], field: str) -> np.
         return nanoseconds(texts)
     except ValueError as error:
         reason, position = error.args
-        event = events[position]
-        raise WrongEventError(f"{field} of event {event.name!r} (ph {event.ph!r})", reason) from None
+        what = f"a wrong {field}: {reason}" if bytes(texts[position]) else f"no {field}"
+        raise WrongEventError(f"has {what}", events[position], position + 1) from None
 
 
 def or_zero(texts: list[msgspec.Raw]) -> list[msgspec.Raw]:
@@ -253,8 +258,9 @@ def _durations(events: list[Event]) -> np.ndarray:
     # A missing dur is 0; only X events have one.
     durations = times_ns(events, or_zero([event.dur if event.ph == "X" else _ZERO for event in events]), "dur")
     if durations.min() < 0:
-        worst = events[int(durations.argmin())]
-        raise WrongEventError(f"event {worst.name!r} has a negative dur, {bytes(worst.dur).decode()} us")
+        place = int(durations.argmin())
+        reason = f"has a negative dur, {bytes(events[place].dur).decode()} us"
+        raise WrongEventError(reason, events[place], place + 1)
     return durations
 
 
