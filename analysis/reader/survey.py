@@ -146,7 +146,7 @@ def _labelled(parts: list[Part], tracks: Numbered) -> tuple[list[Label], np.ndar
                 there[part.kind_of] = True
         numbers[id(kinds)] = np.zeros((2, len(kinds)), dtype=np.int32)
         for number in np.flatnonzero(there).tolist():
-            (category, phase, name, pid, tid), args, more = kinds[number]
+            category, phase, name, pid, tid, args, more = kinds[number]
             label = Label(category, phase, name, usable_args(category, name, args), more)
             numbers[id(kinds)][:, number] = labels[label], tracks[pid, tid]
     none = np.empty((2, 0), dtype=np.int32)
