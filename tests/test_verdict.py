@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_trace
+from msgspec.structs import replace
 from page_data import foreign, report_of, timed, two_runs
 
 from molprof.analysis.compare import compare

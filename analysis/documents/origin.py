@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from molprof.analysis.figures.model import Finding, plain
 from molprof.analysis.origin.places import Place, copy_places, find_places, launch_places, operator_places, sync_places
@@ -211,5 +212,5 @@ def _data(
             ]
             for name, found in places.items()
         },
-        "findings": [plain(asdict(finding)) for finding in findings],
+        "findings": [plain(to_builtins(finding)) for finding in findings],
     }
