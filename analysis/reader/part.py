@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 from isal import isal_zlib
+from msgspec import field
 
 from molprof.analysis.reader.events import (
     ABSENT,
@@ -63,8 +63,7 @@ class Label(NamedTuple):
 Kind = tuple[str | None, str | None, str | None, Id, Id, bytes, bytes]
 
 
-@dataclass(slots=True)
-class Part:
+class Part(msgspec.Struct):
     """One block of events. The arrays have an entry per event that is fed."""
 
     events: int  # all of the block
