@@ -9,9 +9,10 @@ import gzip
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
 from questions import MODELS, QUESTIONS, Question
 from study import CPU, Study, prefixes, read_study, rendered, table
 

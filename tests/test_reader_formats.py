@@ -7,11 +7,11 @@ import io
 import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tiny_trace
+from msgspec.structs import replace
 from trace_rows import load, rows, x
 
 from molprof.analysis.engine import Engine

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import PurePath
+
+from msgspec.structs import replace
 
 from molprof.analysis.compare.causes import explained
 from molprof.analysis.compare.comparable import check_comparable

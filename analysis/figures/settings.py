@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from molprof.analysis.figures.figure import Figure, Role, of_run
 from molprof.analysis.figures.model import Report

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row
@@ -80,8 +81,7 @@ WHERE kind IN ('decode', 'mixed')
 )
 
 
-@dataclass(frozen=True)
-class LaunchGaps:
+class LaunchGaps(Struct, frozen=True):
     """Gaps of the recorded time in which the GPU waited for a launch: no host sync, and no graph ended them."""
 
     count: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 STDIN = "-"
 
@@ -13,8 +14,7 @@ def path_text(path: object) -> str:
     return "standard input" if str(path) == STDIN else str(path)
 
 
-@dataclass(frozen=True)
-class TraceInfo:
+class TraceInfo(Struct, frozen=True):
     """What the reader tells of a trace file."""
 
     path: str

@@ -9,12 +9,12 @@ import stat
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
+from msgspec import Struct
 
 from molprof.analysis.reader.ahead import ahead
 from molprof.analysis.reader.info import STDIN, path_text
@@ -51,8 +51,7 @@ _LISTED = 8
 _HINT = "copy or record the file again, or read the intact part with --partial"
 
 
-@dataclass(frozen=True)
-class Packing:
+class Packing(Struct, frozen=True):
     """A compression: its name, what each member begins with, and its decompressor (as bz2.BZ2Decompressor)."""
 
     name: str
