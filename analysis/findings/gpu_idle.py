@@ -224,7 +224,7 @@ def _graphs(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Fin
 
 
 _OF_GRAPHS: tuple[Group, ...] = ("gpu_idle", "links", "steps", "graphs")
-LAUNCH_BOUND = Rule({"launch_bound": ("gpu_idle", "links")}, _launch_bound, (_SUMS, _GAPS))
+LAUNCH_BOUND = Rule({"launch_bound": ("gpu_idle", "links")}, _launch_bound, (_SUMS,), (_GAPS,))
 GPU_IDLE = Rule({"gpu_idle": ("gpu_idle",)}, _idle)
 GRAPHS = Rule(
     {"graphs_unused": _OF_GRAPHS, "graphs_broken": _OF_GRAPHS}, _graphs, (_GRAPHS_OF_STEPS,), (_GRAPHS_OF_RUN,)
