@@ -21,11 +21,11 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gpu_parts import FILE, FULL, SIZES, Part, Step, parts
+from msgspec.structs import asdict
 from shared import parser, progress
 
 from molprof.common.errors import MolprofError, UsageError

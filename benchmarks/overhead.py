@@ -15,10 +15,10 @@ import json
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
 from shared import parser, progress
 
 from molprof.common.files import replacing

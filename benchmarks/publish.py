@@ -23,6 +23,7 @@ import measured
 from folder import CONTENTS, REHEARSAL, SWEEPS, Results, read_content, short_gpu_name, unpack
 from gpu import EVIDENCE
 from gpu_parts import FULL
+from msgspec import structs
 from records import SCHEMA, Costs, History, read_record, write_record
 from shared import ROOT, parser
 
@@ -162,7 +163,7 @@ class _Stage:
         """Complete a trace, check it, and trim it to its size."""
         manifest, text, start, end = _read_manifest(path)
         if any(run.unchecked for run in manifest.molecules):
-            whole = replace(
+            whole = structs.replace(
                 manifest, molecules=[complete(run, manifest.settings.text_format) for run in manifest.molecules]
             )
             data = (text[:start] + json.dumps(whole.to_json(), separators=(",", ":")) + text[end:]).encode()

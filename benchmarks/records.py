@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import to_builtins
 
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import replacing
@@ -273,4 +275,4 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_record(path: Path, record: Any) -> None:
     with replacing(path) as part:
-        part.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
+        part.write_text(json.dumps(to_builtins(record), indent=1) + "\n", encoding="utf-8")

@@ -9,9 +9,10 @@ import gzip
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
 from questions import MODELS, QUESTIONS, Question
 from study import CPU, Study, prefixes, read_study, rendered, table
 
@@ -20,7 +21,7 @@ from molprof.analysis.documents.comparison import comparison_document
 from molprof.analysis.render import render
 from molprof.analysis.reports.load import ReportOptions, load_reports
 from molprof.common.files import replacing
-from molprof.common.values import NOT_RECORDED, number_text, percent_text, time_text
+from molprof.common.values import NOT_RECORDED, counted, number_text, percent_text, time_text
 
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- docs/case_study.py writes from here -->", "<!-- to here -->"
@@ -125,9 +126,9 @@ def trace_list(root: Path = ROOT, rehearsal: bool = False) -> str:
         body.append((path.name, f"{path.stat().st_size / 1000:,.0f} kB", f"`{command}`"))
         where = manifest["environment"]
         machine = (
-            f"{where['gpu'] or where['cpu']}, {where['cores']} cores, {where['threads']} threads; torch "
-            f"{where['torch']}, transformers {where['transformers']}, Python {where['python']}, "
-            f"molprof {where['molprof']}"
+            f"{where['gpu'] or where['cpu']}, {counted(where['cores'], 'core')}, "
+            f"{counted(where['threads'], 'thread')}; torch {where['torch']}, "
+            f"transformers {where['transformers']}, Python {where['python']}, molprof {where['molprof']}"
         )
         machines[machine, manifest["created"][:10]] = None
     return rendered(

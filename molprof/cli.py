@@ -16,11 +16,13 @@ import click
 
 from molprof import __version__
 from molprof.common.errors import MolprofError
-from molprof.common.files import stdout_problem
+from molprof.common.files import stdout_problem, written_files
 from molprof.common.text import escaped
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGAIN_S = 0.01
+# Files that the line on an interrupt names.
+_NAMED = 4
 
 # Objects that are made before unused ones are looked for. Python's 700 cost 1 to 4 % of the CPU time of a report.
 _GARBAGE = 100_000
@@ -63,6 +65,16 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"molprof.commands.{cmd_name}")
         command: click.Command = module.command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS:
+            from difflib import get_close_matches  # on a mistake alone
+
+            if near := get_close_matches(args[0], COMMANDS, 1):
+                raise click.UsageError(f"No such command {args[0]!r}. Did you mean {near[0]!r}?", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -125,7 +137,7 @@ def _run(arguments: list[str] | None) -> int:
         hint = None if context is None else f"{context.command_path} --help shows what it takes"
         return _complain(error.format_message(), hint, error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        return _complain("interrupted; no file was changed", None, 130)
+        return _complain(f"interrupted; {_changed()}", None, 130)
     except OSError as error:
         if sys.stdout is not None and (problem := stdout_problem()) is not None:  # of help, which click prints
             broken = isinstance(problem, BrokenPipeError)
@@ -139,6 +151,15 @@ def _run(arguments: list[str] | None) -> int:
         traceback.print_exc()
         return _complain("this is a bug in molprof; please report it with the lines above", None, 3)
     return result if isinstance(result, int) else 0
+
+
+def _changed() -> str:
+    """What an interrupted command leaves."""
+    names = [str(path) for path in written_files()]
+    if not names:
+        return "no file was changed"
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return f"written before: {', '.join(names[:_NAMED])}{more}"
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -41,7 +41,7 @@ def environment(device: torch.device) -> Environment:
         driver=driver_version() if gpu else None,
         cuda=cuda,
         cudnn=cudnn,
-        torch=torch.__version__,
+        torch=str(torch.__version__),  # a class of its own
         transformers=transformers.__version__,
         flash_attn=installed_version("flash-attn"),
         molprof=installed_version(_OWN) or "not installed",

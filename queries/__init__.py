@@ -10,6 +10,25 @@ PACKAGE = "molprof"
 # A module of the package. Those of the trace processor itself are everywhere.
 INCLUDE = re.compile(rf"^INCLUDE PERFETTO MODULE {PACKAGE}\.(\w+);$", re.MULTILINE)
 
+# What making a module's tables takes of a large trace, in about 50 ms of CPU per million slices; less for all others.
+# Two processes share queries by it (`benchmarks/costs.py` measures it).
+COSTS = {
+    "gpu_work": 14,
+    "devices": 10,
+    "cpu_operations": 6,
+    "gpu_calls": 6,
+    "host_totals": 6,
+    "launches": 5,
+    "certificate_clocks": 4,
+    "work_totals": 4,
+    "certificate_launches": 3,
+    "step_launches": 3,
+    "work_kinds": 3,
+    "certificate_ranks": 1,
+    "placement": 1,
+    "step_placement": 1,
+}
+
 
 def included(sql: str) -> frozenset[str]:
     """The modules of the package that SQL includes, and those that these include, without the package's name."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from molprof.common.errors import UsageError
 from molprof.queries import INCLUDE, PACKAGE, modules
@@ -32,8 +33,7 @@ _UNITS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column of a table or view, or an argument of a function."""
 
     name: str
@@ -42,8 +42,7 @@ class Column:
     comment: str
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A public table, view or function."""
 
     name: str
@@ -53,8 +52,7 @@ class Entry:
     columns: tuple[Column, ...]
 
 
-@dataclass(frozen=True)
-class Module:
+class Module(Struct, frozen=True):
     name: str  # without the package's, `launches`
     comment: tuple[str, ...]  # paragraphs
     example: str  # the query for its main result, `$key` for parameters

@@ -5,19 +5,21 @@ No figure of it was measured. Its manifest names the GPU `simulated GPU (no devi
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gzip
 import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
 from gpu_clock import Clock, Node, Place, Work, tree
 from gpu_expected import Expected
+from msgspec.structs import replace
 
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.model import Finding
@@ -244,7 +246,7 @@ def _manifest(manifest: Manifest, expected: Expected, graph: bool, settings: dic
         warmup_compiles=[6 if graph else 0], warmup_compile_ns=[compile_ns], unmarked_wall_ns=None,
         profiled_steps_ns=profiled_ns, unprofiled_steps_ns=int(profiled_ns * UNPROFILED),
     )  # fmt: skip
-    changed = replace(manifest.settings, device="cuda:0", **settings)
+    changed = dataclasses.replace(manifest.settings, device="cuda:0", **settings)
     return replace(
         manifest, schema=SCHEMA, environment=environment, settings=changed, resolved=resolved, timings=timings
     )

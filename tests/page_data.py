@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import tiny_trace
+from msgspec.structs import replace
 
 import molprof.analysis.render
 from molprof.analysis.compare import Comparison, compare

@@ -6,12 +6,12 @@ import io
 import json
 import tarfile
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import bench_data
 from gpu_parts import FULL, parts
+from msgspec import to_builtins
 from records import (
     DECODING,
     PROCESSORS,
@@ -70,7 +70,7 @@ def records(gpu: str | None) -> dict[str, bytes]:
         ),
         "overhead-qwen.json": Overhead(SCHEMA, "qwen", where, StepRatios([9e6, 9.2e6], 1.01, 1.4, None), 1.002, 250.0),
     }  # fmt: skip
-    return {name: json.dumps(asdict(record)).encode() for name, record in made.items()}
+    return {name: json.dumps(to_builtins(record)).encode() for name, record in made.items()}
 
 
 def sweeps(folder: Path) -> dict[str, bytes]:
@@ -103,7 +103,12 @@ def write(folder: Path, files: Mapping[str, bytes], gpu: str | None, size: str =
         if own:
             told[name] = {"seconds": 12.5 * len(own), "steps": steps}
             (folder / f"{name}.tar").write_bytes(packed(own))
-    evidence = {"schema": 1, "size": size, "environment": asdict(environment(gpu)), "started": "2026-11-22T12:00:00"}
+    evidence = {
+        "schema": 1,
+        "size": size,
+        "environment": to_builtins(environment(gpu)),
+        "started": "2026-11-22T12:00:00",
+    }
     (folder / "evidence.json").write_text(json.dumps({**evidence, "parts": told}))
     (folder / "log.txt").write_text("what the steps printed\n")
     return folder

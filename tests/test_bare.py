@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -18,6 +17,7 @@ import tiny_trace
 from captures import captured, inputs, settings
 from conftest import ROOT, TIMEOUT_S
 from fork_server import ForkServer
+from msgspec.structs import replace
 from tiny import Script, loaded, tokenizer
 
 from molprof.analysis.reports.load import load_report
@@ -171,7 +171,7 @@ def test_unchecked_molecules_are_completed_as_rdkit_would_have_recorded_them(
 
 def test_a_molecule_of_plain_text_is_not_unchecked(no_rdkit: None) -> None:
     (run, *_) = from_json(tiny_trace.document()["molprof"]).molecules
-    plain = dataclasses.replace(run, smiles=None, valid=None, problem=None)
+    plain = replace(run, smiles=None, valid=None, problem=None)
     assert complete(plain) is plain
     assert complete(run) is run
 

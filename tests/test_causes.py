@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_trace
+from msgspec.structs import replace
 from synthetic import Spec, captured
 
 from molprof.analysis.compare import compare

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,7 @@ from certificate_data import (
     without,
     without_work_of,
 )
+from msgspec.structs import replace
 
 from molprof.analysis.figures.certificate import CHECKS
 from molprof.analysis.figures.certificate.model import Bound, combined

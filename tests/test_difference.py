@@ -13,6 +13,7 @@ import pytest
 import tiny_trace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from synthetic import Cost, Spec, captured, costs
 
 from molprof.analysis.compare import compare
@@ -267,7 +268,7 @@ def test_a_cpu_that_is_not_slowed_runs_ahead_of_the_gpu(plain_run: Run) -> None:
         # 1500 - 400 + 4 x 50 - 800 = 500 are left; then 4 x 100 of waiting have room for 300.
         "bookkeeping": bounded(800, 2, 0, 200, 9_999),
     }
-    run = dataclasses.replace(plain_run, steps=4, batches=1, row_steps=8, phases={**plain_run.phases, **phases})
+    run = replace(plain_run, steps=4, batches=1, row_steps=8, phases={**plain_run.phases, **phases})
     costs = step_costs(run)
     assert costs.bound_ns == {
         "forward": {"gpu": 1_000, "launch": 0, "sync": 0},
@@ -308,7 +309,7 @@ def changes(draw: st.DrawFn) -> dict[str, Any]:
 def test_parts_always_add_up_and_change_sign_with_the_direction(
     plain_run: Run, first: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    runs = dataclasses.replace(plain_run, **first), dataclasses.replace(plain_run, **other)
+    runs = replace(plain_run, **first), replace(plain_run, **other)
     there, back, same = difference(*runs), difference(*runs[::-1]), difference(runs[0], runs[0])
     assert there is not None
     assert back is not None

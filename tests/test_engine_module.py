@@ -84,6 +84,13 @@ def test_compiled_code_is_kept_privately_and_used_again(
     compiled.load_module(False)
 
 
+def test_what_another_process_compiled_meanwhile_is_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = _compiles(monkeypatch)
+    found = iter([None, "theirs"])
+    monkeypatch.setattr(compiled, "_read_entry", lambda entry, memory64: next(found))
+    assert (compiled.load_module(False), made) == ("theirs", [])
+
+
 def _refused(made: list[bool]) -> bool:
     compiled.load_module.cache_clear()
     made.clear()

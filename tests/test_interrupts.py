@@ -123,6 +123,26 @@ cli.main([])
     assert (ended.returncode, ended.stderr) == (130, "molprof: error: interrupted; no file was changed\n")
 
 
+def test_an_interrupt_tells_what_was_written(tmp_path: Path) -> None:
+    code = """
+import os, pathlib, signal
+from molprof import cli
+from molprof.common.cache import write_entry
+from molprof.common.files import replacing
+def work(**_):
+    write_entry("shown", "key", b"not told", 100)
+    for name in ("done", "done", "begun"):
+        with replacing(pathlib.Path(name)):
+            if name == "begun":
+                os.kill(os.getpid(), signal.SIGINT)
+cli.cli.main = work
+cli.main([])
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (130, "molprof: error: interrupted; written before: done\n")
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["done"]
+
+
 def test_an_interrupt_while_the_command_line_is_imported() -> None:
     code = """
 import os, runpy, signal, sys

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from captures import captured, settings
+from msgspec.structs import replace
 
 from molprof.analysis.documents.figures import Reports
 from molprof.analysis.documents.report import warnings

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from molprof.analysis.figures.checks import _of_unfinished_rows
 from molprof.common.errors import TraceError
@@ -44,13 +44,13 @@ def raw() -> Any:
 
 def test_round_trip() -> None:
     read = from_json(raw())
-    assert read == dataclasses.replace(MANIFEST, timings=dataclasses.replace(MANIFEST.timings, mark_ns=90.0))
+    assert read == replace(MANIFEST, timings=replace(MANIFEST.timings, mark_ns=90.0))
 
 
 def test_optional_accounts_are_read_back() -> None:
     examined = Disagreement([1.0, 1e-9], [0, 4], "cf", "01")
-    molecule = dataclasses.replace(MANIFEST.molecules[0], needed_per_block=[14, None], disagreement=examined)
-    written = json.loads(json.dumps(dataclasses.replace(MANIFEST, molecules=[molecule]).to_json()))
+    molecule = replace(MANIFEST.molecules[0], needed_per_block=[14, None], disagreement=examined)
+    written = json.loads(json.dumps(replace(MANIFEST, molecules=[molecule]).to_json()))
     assert from_json(written).molecules == [molecule]
 
 
@@ -157,5 +157,5 @@ def test_a_missing_field_is_named() -> None:
 
 def test_steps_beyond_every_row_take_no_time() -> None:
     """A number that a file made up must not be counted to."""
-    endless = dataclasses.replace(MANIFEST, steps_per_batch=[10**15] * len(MANIFEST.steps_per_batch))
+    endless = replace(MANIFEST, steps_per_batch=[10**15] * len(MANIFEST.steps_per_batch))
     assert _of_unfinished_rows(endless) == sum(len(molecule.token_ids) for molecule in MANIFEST.molecules)

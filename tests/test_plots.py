@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
@@ -14,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 import tiny_trace
 from conftest import Cli
+from msgspec.structs import replace
 from page_data import HOSTILE, PARTS, foreign, hostile_document, report_of, timed, two_runs
 
 from molprof.analysis.compare import Comparison

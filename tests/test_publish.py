@@ -21,6 +21,7 @@ import results_folder
 from folder import short_gpu_name
 from gpu_like import GPU, simulate
 from gpu_parts import TINY
+from msgspec.structs import asdict
 
 from molprof.common.errors import MolprofError, TraceError, UsageError
 from molprof.common.manifest import KEY
@@ -236,7 +237,7 @@ def costs(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
         (costs(lambda cost: cost.update(name="x")), r"processors-qwen\.json: qwen has no round without a proc"),
         (costs(lambda cost: cost["answers"][0].update(smiles="?")), r"no reference conformer of '\?'"),
         (packed("overhead-llama.json", b"{}"), r"'overhead-qwen' is done, but overhead\.tar has no overhead"),
-        (told(environment=vars(results_folder.environment(H100))), r"was recorded on simulated GPU .*, and evidence"),
+        (told(environment=asdict(results_folder.environment(H100))), r"was recorded on simulated GPU .*, and evidence"),
     ],
 )  # fmt: skip
 def test_a_damaged_folder_gives_one_line_and_changes_nothing(

@@ -27,7 +27,7 @@ def test_ranks_are_told_by_content_not_by_name(tmp_path: Path) -> None:
     job = load_job([tmp_path])
     assert [(rank.rank, Path(rank.path).name) for rank in job.ranks] == [(0, "b.json"), (1, "a.json.gz")]
     assert (job.world_size, job.remarks) == (2, ())
-    assert job.left_out == (f"left out, no traces: notes.txt, report.json in {tmp_path}",)
+    assert job.left_out == (f"left out of {tmp_path}: notes.txt, report.json (not traces)",)
 
 
 def test_a_folder_for_each_rank(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_folder_for_each_rank(tmp_path: Path) -> None:
     (tmp_path / "rank0" / "numbers.json").write_text("[1, 2]")
     job = load_job([tmp_path])
     assert [Path(rank.path).parent.name for rank in job.ranks] == ["rank0", "rank1"]
-    assert job.left_out == (f"left out, no traces: rank0/numbers.json in {tmp_path}",)
+    assert job.left_out == (f"left out of {tmp_path}: rank0/numbers.json (not a trace)",)
 
 
 def test_times_of_a_rank(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from trace_rows import load, x
 from molprof.analysis.engine import Engine, open_engine
 from molprof.analysis.query import find_statement, run_statement
 from molprof.analysis.reader import TraceInfo, cursor, load_trace, survey
-from molprof.analysis.reader.part import WrongEventError
 from molprof.analysis.reports.load import load_report
 from molprof.common.errors import TraceError, UsageError
 
@@ -322,15 +321,6 @@ def test_a_single_line_is_no_obstacle(engine: Engine, tmp_path: Path) -> None:
     text = json.dumps(events, separators=(",", ":")).encode()
     assert b"\n" not in text
     assert load(engine, tmp_path, text).events_by_category == {"cpu_op": 20_000}
-
-
-def test_a_wrong_event_says_after_which() -> None:
-    assert (
-        WrongEventError("ts of event 'a'", "'x' is no time").message(7)
-        == "ts of event 'a', after event 7: 'x' is no time"
-    )
-    assert WrongEventError("event 'a' has a negative dur").message(7) == "event 'a' has a negative dur"
-    assert WrongEventError("", "nested").message(7) == "after event 7: nested"
 
 
 @pytest.mark.parametrize("known", [0, 11])

@@ -7,11 +7,11 @@ import io
 import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tiny_trace
+from msgspec.structs import replace
 from trace_rows import load, rows, x
 
 from molprof.analysis.engine import Engine
@@ -93,8 +93,10 @@ def test_standard_input(tmp_path: Path, molprof: object) -> None:
     with path.open("rb") as file:
         result = molprof("report", "-", "--format", "json", stdin=file)  # type: ignore[operator]
     assert result.returncode == 0, result.stderr
-    trace = json.loads(result.stdout)["trace"]
+    report = json.loads(result.stdout)
+    trace = report["trace"]
     assert (trace["path"], trace["bytes"], trace["events_by_category"]) == ("-", len(TEXT), {"cpu_op": 3000})
+    assert report["figures"]["trace"] == "standard input"
 
 
 @pytest.mark.parametrize("packing", source.PACKINGS, ids=lambda packing: packing.name)

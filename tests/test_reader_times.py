@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from trace_rows import SLICES, load, rows, x
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.reader.part import WrongEventError
 from molprof.analysis.reader.times import nanoseconds
 from molprof.common.errors import TraceError
 
@@ -116,13 +118,29 @@ def test_dur_zero_and_missing_are_slices(engine: Engine, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("event", "reason"),
     [
-        (x("a", 1, -1), "event 'a' has a negative dur, -1 us"),
-        ({"ph": "X", "name": "b", "pid": 1, "tid": 1, "dur": 1}, "ts of event 'b'"),
+        (x("a", 1, -1), "event 2, 'a' (ph 'X'), has a negative dur, -1 us"),
+        ({"ph": "X", "name": "b", "pid": 1, "tid": 1, "dur": 1}, "event 2, 'b' (ph 'X'), has no ts"),
         (x("c", "soon", 1), "'soon' is not a time in microseconds"),
-        (x("d", 1, [1]), "dur of event 'd'"),
+        (x("d", 1, [1]), "event 2, 'd' (ph 'X'), has a wrong dur: '[1]' is not a time"),
     ],
 )
 def test_wrong_times_are_named(engine: Engine, tmp_path: Path, event: dict[str, Any], reason: str) -> None:
     with pytest.raises(TraceError, match=r"trace\.json") as failure:
         load(engine, tmp_path, [x("ok", 1, 1), event])
     assert reason in str(failure.value)
+
+
+def test_a_wrong_event_says_which(engine: Engine, tmp_path: Path) -> None:
+    """Also where events before it are not fed, or those behind it are no JSON."""
+    stack = x("stack", 1, 1, cat="python_function")
+    events = [stack, *(x("a", i, 0.5) for i in range(7)), {"ph": "M"}, x("b", "soon", 1), x("c", 9, -2)]
+    told = r"trace.json: event 10, 'b' \(ph 'X'\), has a wrong ts: 'soon' is not a time in microseconds"
+    with pytest.raises(TraceError, match=told):
+        load(engine, tmp_path, events, stacks=False)
+    text = json.dumps(events).encode().removesuffix(b"]") + b', {"ph": tru}]'
+    with pytest.raises(TraceError, match=told):
+        load(engine, tmp_path, text)
+    del events[9]
+    with pytest.raises(TraceError, match=r"event 10, 'c' \(ph 'X'\), has a negative dur, -2 us"):
+        load(engine, tmp_path, events)
+    assert WrongEventError("is nested too deeply").message(7) == "an event after event 7 is nested too deeply"

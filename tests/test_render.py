@@ -23,6 +23,7 @@ from molprof.common import values as text
 from molprof.common.document import Cell, Column, Document, Plot, Section, Table, pairs
 from molprof.common.errors import UsageError
 from molprof.common.text import escaped
+from molprof.common.values import width
 
 EVIL = "evil|<b>\x1b[31m\u202e`*_\r\n名前" + "x" * 300
 
@@ -98,6 +99,18 @@ def test_markdown_folds_details_cuts_names_and_keeps_indents() -> None:
         "## t\n\n<details><summary>all &lt;b&gt;</summary>\n\n- a note\n\n"
         f"| name | count |\n| --- | ---: |\n| &nbsp;&nbsp;{'k' * 79}… | 1 |\n|  | 2 |\n\n</details>\n"
     )
+
+
+def test_paths_lose_their_beginning() -> None:
+    function = f"/opt/{'a/' * 30}model/layer.py(12): forward"
+    rows = [(function, f"{'Outer/' * 20}Linear"), (None, "Linear")]
+    paths = document(Section("", table=Table((Column("function", "path"), Column("module", "path")), rows)))
+    shown = render_document(paths).splitlines()
+    assert max(map(width, shown)) == WIDTH
+    assert shown[-2].startswith("  model/layer.py(12): forward  …r/Outer/")
+    assert shown[-2].endswith("/Outer/Linear")
+    assert f"| model/layer.py(12): forward | …{'/Outer' * 12}/Linear |" in render_document(paths, "markdown")
+    assert f'title="{function}"' in render_document(paths, "html")
 
 
 def test_details_end_and_say_so() -> None:

@@ -96,6 +96,18 @@ def test_a_folder_without_traces_is_wrong_usage(folder: Path, molprof: Cli) -> N
     assert "no traces in traces/none" in done.stderr
 
 
+def test_a_report_of_a_folder_leaves_out_what_is_no_trace(folder: Path, molprof: Cli) -> None:
+    (folder / "b.json").write_text('{"model": "x", "phase": 1}')  # damaged before
+    done = molprof("report", "traces", "--format", "json")
+    assert (done.returncode, done.stderr) == (0, "left out of traces: b.json (not a trace)\n")
+    assert [report["trace"]["path"] for report in json.loads(done.stdout)] == ["traces/a.json", "traces/c.json.gz"]
+    (folder.parent / "other").mkdir()
+    (folder.parent / "other/settings.json").write_text("{}")
+    done = molprof("report", "other")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "other holds no traces" in done.stderr
+
+
 def test_what_excludes_rows(folder: Path, molprof: Cli) -> None:
     done = molprof("report", "traces", "--rows", "--fail-if", "kernels>1")
     assert (done.returncode, done.stdout) == (2, "")

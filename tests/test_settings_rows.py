@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tiny_trace
+from msgspec.structs import replace
 
 from molprof.analysis.compare import compare
 from molprof.analysis.documents.figures import Reports, settings_section

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from test_manifest import MANIFEST
 
 from molprof.common.errors import RunError
@@ -55,7 +55,7 @@ STEPS = {
 
 
 def molecule(sequence: int, batch: int, tokens: list[int], kinds: str, blocks: list[int]) -> MoleculeRun:
-    return dataclasses.replace(
+    return replace(
         MANIFEST.molecules[0],
         sequence=sequence,
         batch=batch,
@@ -109,7 +109,7 @@ def test_token_tracks() -> None:
 
 def test_arrays_that_only_some_runs_have() -> None:
     examined = Disagreement([1.0, 2.5e-09], [0, 3], "co", "01")
-    run = dataclasses.replace(
+    run = replace(
         molecule(0, 0, [7, 8], "fe", [0, -1]), template=None, needed_per_block=[11, None], disagreement=examined
     )
     (event,) = (
@@ -134,7 +134,7 @@ def test_arrays_that_only_some_runs_have() -> None:
 @pytest.mark.parametrize("name", ["out.json", "out.json.gz"])
 def test_the_whole_file(raw: Path, tmp_path: Path, name: str) -> None:
     output = tmp_path / name
-    manifest = dataclasses.replace(MANIFEST, molecules=[molecule(0, 0, [5] * 21, "f" * 21, [0] * 21)])
+    manifest = replace(MANIFEST, molecules=[molecule(0, 0, [5] * 21, "f" * 21, [0] * 21)])
     write_trace(raw, OutputFile(output), token_events(manifest.molecules, [["x"] * 21], STEPS), KEY, manifest.to_json())
     packed = output.read_bytes()
     text = gzip.decompress(packed).decode() if name.endswith(".gz") else packed.decode()

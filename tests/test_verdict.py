@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_trace
+from msgspec.structs import replace
 from page_data import foreign, report_of, timed, two_runs
 
 from molprof.analysis.compare import compare
@@ -30,6 +30,13 @@ def test_a_part_that_works_against_the_difference(tmp_path: Path) -> None:
         "passes, unpaired): most of it is useful tokens (+1.80 s, 130 %); in the other direction: forward: GPU busy "
         "(-420 ms, -30.4 %).",
     )
+
+
+def test_parts_that_cancel_each_other_have_no_share(tmp_path: Path) -> None:
+    parts = {"tokens.useful": 8_000_000_000, "machine.forward": -7_000_000_000}
+    (sentence,) = comparison_verdict(two_runs(tmp_path, parts))
+    assert "most of it is useful tokens (+8.00 s); " in sentence
+    assert sentence.endswith("; -7.00 s is the same work at another speed: the machine.")
 
 
 def test_ids_without_a_group_are_named_as_they_are(tmp_path: Path) -> None:

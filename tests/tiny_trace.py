@@ -8,9 +8,10 @@ from __future__ import annotations
 import copy
 import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from molprof.analysis.figures import Report
 from molprof.analysis.reports.load import load_report

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import PurePath
+
+from msgspec.structs import replace
 
 from molprof.analysis.compare.causes import explained
 from molprof.analysis.compare.comparable import check_comparable
@@ -15,6 +16,7 @@ from molprof.analysis.compare.rounds import are_paired
 from molprof.analysis.compare.statistics import ENOUGH_REPEATS, LEAST_REPEATS, LEVEL, best_level
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Setup
+from molprof.analysis.reader.info import path_text
 from molprof.common.errors import UsageError
 from molprof.common.values import counted
 
@@ -125,4 +127,4 @@ def _told_apart(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
 def report_label(report: Report) -> str:
     if report.run is not None:
         return report.run.setup.label
-    return PurePath(report.trace.path).name.removesuffix(".gz").removesuffix(".json")
+    return PurePath(path_text(report.trace.path)).name.removesuffix(".gz").removesuffix(".json")

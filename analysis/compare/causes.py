@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
+
+from msgspec.structs import replace
 
 from molprof.analysis.compare.difference import PHASE_PARTS, difference, rounded
 from molprof.analysis.compare.model import Difference

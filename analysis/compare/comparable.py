@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from molprof.analysis.figures.catalog import FIGURES
 from molprof.analysis.figures.model import Report

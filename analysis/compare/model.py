@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field, to_builtins
 
 from molprof.analysis.compare.rounds import in_rounds, interval_of_ratio
 from molprof.analysis.compare.statistics import Interval, median_interval, paired_ratio, significant
@@ -21,8 +22,7 @@ Direction = Literal["lower", "higher"]
 Basis = Literal["measured", "window"]
 
 
-@dataclass(frozen=True)
-class ComparedRow:
+class ComparedRow(Struct, frozen=True):
     """One figure of every run, and against the first; intervals for times of enough passes."""
 
     figure: Figure
@@ -42,8 +42,8 @@ class ComparedRow:
             "values": list(self.values),
             "ratios": list(self.ratios),
             "noise": self.figure.noise,
-            "intervals": [item and asdict(item) for item in self.intervals],
-            "ratio_intervals": [item and asdict(item) for item in self.ratio_intervals],
+            "intervals": [item and to_builtins(item) for item in self.intervals],
+            "ratio_intervals": [item and to_builtins(item) for item in self.ratio_intervals],
             "significant": list(self.significant),
         }
 
@@ -75,8 +75,7 @@ def _compared(figure: Figure, reports: Sequence[Report]) -> ComparedRow:
     )
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """Unprofiled median wall time of a run minus the first run's, as parts that add up to it (docs/comparing.md).
 
     `gpu_beyond_ns` is recorded GPU time of the first and the run for which unprofiled steps have no room: above 0 where
@@ -107,8 +106,7 @@ class Difference:
     doubts: tuple[str, ...] = ()  # why the times are not reliable
 
 
-@dataclass(frozen=True)
-class TraceDifference:
+class TraceDifference(Struct, frozen=True):
     """Recorded, so profiled, device time of a trace minus the first's: for traces without unprofiled time."""
 
     span_ns: int
@@ -117,8 +115,7 @@ class TraceDifference:
     devices: tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(Struct, frozen=True):
     """An expectation, and the verdict on the ratio of its metric."""
 
     id: str
@@ -134,8 +131,7 @@ class Prediction:
     reason: str | None  # why there is no verdict
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Two or more runs, each against the first."""
 
     schema: int
@@ -156,11 +152,11 @@ class Comparison:
             "rows": [row.to_json() for row in self.rows],
             "difference": _one_or_all(self.differences),
             "trace_difference": _one_or_all(self.trace_differences),
-            "predictions": [asdict(prediction) for prediction in self.predictions],
+            "predictions": [to_builtins(prediction) for prediction in self.predictions],
             "notes": list(self.notes),
         }
 
 
 def _one_or_all(items: Sequence[Difference | None] | Sequence[TraceDifference | None]) -> Any:
-    found = [None if item is None else plain(asdict(item)) for item in items]
+    found = [None if item is None else plain(to_builtins(item)) for item in items]
     return found[0] if len(found) == 1 else found

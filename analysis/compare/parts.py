@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
+from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.common.phases import PHASES, STEP_PHASES
 
 # A phase of steps has these three if both runs recorded GPU work, else `HOST` alone.
@@ -54,15 +55,10 @@ PART_LABELS = {
     **{f"{MACHINE}.{phase}": f"{MACHINE}: {phase} at another speed" for phase in PHASES},
 }
 
-# Parts of recorded time; the causes are those of queries/idle_causes.sql.
+# Parts of recorded time.
 RECORDED_LABELS = {
     "busy": "GPU busy",
-    "idle.cpu_waited": "idle: CPU in a host sync",
-    "idle.cpu_busy": "idle: CPU queued nothing",
-    "idle.short": "idle: pauses below 5 µs",
-    "idle.not_recorded": "idle: call not recorded",
-    "idle.other_stream": "idle: waiting for other stream",
-    "idle.other": "idle: queued work not started",
+    **{f"idle.{cause}": f"idle: {words}" for cause, words in IDLE_CAUSES.items()},
 }
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NoReturn
+
+from msgspec import Struct
 
 from molprof.analysis.compare.model import Direction, Prediction, Verdict
 from molprof.analysis.compare.rounds import interval_of_ratio
@@ -37,8 +38,7 @@ RELEVANT = 0.01
 Run = tuple[str, Report]
 
 
-@dataclass(frozen=True)
-class Expectation:
+class Expectation(Struct, frozen=True):
     """A figure of one run that is expected to be lower or higher than that of another."""
 
     id: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from molprof.analysis.compare.statistics import Interval, paired_ratio_interval, ratio_interval
 from molprof.analysis.figures.figure import Figure

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from msgspec import Struct
 
 LEVEL = 0.95
 # With fewer passes of either run, significance is unknown.
@@ -29,8 +29,7 @@ ENOUGH_REPEATS = 4
 _MOST_REPEATS = 60
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """Contains a figure with probability `level` or more, in its unit."""
 
     low: float

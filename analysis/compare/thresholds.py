@@ -7,9 +7,10 @@ import math
 import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from molprof.analysis.compare.statistics import LEAST_REPEATS, Interval, median_interval, ratio_interval
 from molprof.analysis.figures.catalog import METRICS
@@ -40,8 +41,7 @@ _FORMS = (
 )
 
 
-@dataclass(frozen=True)
-class Threshold:
+class Threshold(Struct, frozen=True):
     """A bound that fails the command where `operator` holds."""
 
     text: str

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from molprof.analysis.compare import Comparison
 from molprof.analysis.figures import Report
@@ -15,8 +17,7 @@ from molprof.common.document import Cell, Column, Row, Section, Table
 from molprof.common.values import Value
 
 
-@dataclass(frozen=True)
-class Reports:
+class Reports(Struct, frozen=True):
     labels: tuple[str, ...]
     reports: tuple[Report, ...]
 

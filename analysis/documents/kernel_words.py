@@ -11,6 +11,7 @@ from molprof.analysis.compare.kernels.read import Row
 from molprof.analysis.compare.kernels.sums import Place, Stretch, Summed, place_of
 from molprof.common.values import (
     counted,
+    cut,
     factor_text,
     number_text,
     numbered,
@@ -146,8 +147,7 @@ def _names(changes: Sequence[Change], steps: int) -> str:
 
 
 def _name(row: Row) -> str:
-    name = row.operator or short_name(row.name)
-    return name if len(name) <= _LONGEST else name[: _LONGEST - 3] + "..."
+    return cut(row.operator or short_name(row.name), _LONGEST)
 
 
 def _matched(result: Summed, part: str) -> str:

@@ -12,7 +12,7 @@ from molprof.analysis.figures.sequence.shapes import shapes_text
 from molprof.analysis.origin.opened import Graph, Opened, Place, Work
 from molprof.analysis.origin.tree import class_name
 from molprof.common.document import Column, Row, Section, Table
-from molprof.common.values import counted, per, percent_text, short_name
+from molprof.common.values import counted, per, percent_text
 
 _KNOWN = ("operator", "shapes", "module", "source")
 _CERTAINTIES = ("exact", "aligned", "likely")
@@ -20,6 +20,11 @@ _MEANING = (
     "exact: the replay's own annotation names it; aligned: names in order, all alike or with no other place that fits; "
     "likely: another place fits as well, or names agree in part or not at all"
 )
+
+_POSITION = (
+    Column("position", "index"), Column("alike", "count"), Column("kernel", "name"), Column("operator", "name"),
+    Column("p50", "ns"), Column("match"), Column("module", "path"), Column("source", "path"), Column("shapes"),
+)  # fmt: skip
 
 
 def opened_sections(opened: Opened) -> list[Section]:
@@ -33,24 +38,15 @@ def opened_sections(opened: Opened) -> list[Section]:
         Column("of time", "ratio"),
     )
     sections = [Section("Kernels of graphs opened", (*map(_told, opened.graphs), _MEANING), Table(columns, rows))]
-    titles = ("position", "alike", "kernel", "operator", "shapes", "module", "source", "match", "p50")
     for graph in opened.graphs:
         if not any(opened.places[work.id].certainty for work in graph.work):
             continue  # the report's own table of positions says as much
-        table = Table(
-            tuple(
-                Column(title, "ns" if title == "p50" else "count" if title in titles[:2] else "name")
-                for title in titles
-            ),
-            [_position_row(item) for item in _folded(graph, opened.places)],
-            wide=True,
-        )
+        table = Table(_POSITION, [_position_row(item) for item in _folded(graph, opened.places)])
         sections.append(Section(f"Graph {graph.number} opened", table=table))
     without = _without(opened)
     table = Table(
         (Column("graph", "index"), Column("without", "name"), Column("kernel", "name"), Column("count", "count")),
         without,
-        wide=True,
     )
     sections.append(
         Section(
@@ -188,6 +184,6 @@ def _position_row(item: dict[str, Any]) -> Row:
     module = item["module"] if item["alike"] == 1 else _classes(item["module"])
     sizes = None if item["shapes"] is None else shapes_text(item["shapes"])
     return (
-        item["position"], item["alike"], short_name(item["name"]), item["operator"], sizes, module,
-        item["source"], item["certainty"], item["p50_ns"],
+        item["position"], item["alike"], item["name"], item["operator"], item["p50_ns"], item["certainty"], module,
+        item["source"], sizes,
     )  # fmt: skip

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from molprof.analysis.figures.model import Finding, plain
 from molprof.analysis.origin.places import Place, copy_places, find_places, launch_places, operator_places, sync_places
 from molprof.analysis.origin.read import NO_CALL, Origins, build_tree
 from molprof.analysis.origin.tree import AMOUNTS, Tree
+from molprof.analysis.reader.info import path_text
 from molprof.common.document import Column, Document, Row, Section, Table
 from molprof.common.values import counted, per, percent_text, short_name, short_source, time_text
 
 SCHEMA = 1
 # Nodes below this share of the whole are left out of tables.
 LEAST_RATIO = 0.005
+_FUNCTIONS = ("function", "library")
 _WHAT = {"module": "module", "source": "Python function", "operator": "operator", "kernel": "kernel class"}
 _NO_STACKS = (
     "the trace has no modules or Python functions: record it with molprof capture --stacks, or with "
@@ -41,9 +44,9 @@ def origin_document(origins: Origins, by: str) -> Document:
         ]
     else:
         places["operators"] = operator_places(origins)
-        sections.append(_places("Who runs leaf operators", "self time", places["operators"]))
+        sections.append(_places("Who runs operators", "self time", places["operators"]))
     return Document(
-        title=f"{origins.info.path} by {by}",
+        title=f"{path_text(origins.info.path)} by {by}",
         sections=tuple(section for section in sections if section.table is not None and section.table.rows),
         data=lambda: _data(origins, tree, by, places, findings),
         records=lambda: _records(tree),
@@ -105,14 +108,14 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
 
 def _short(node: Tree) -> str:
     """The name, of a function without the outer folders of its file."""
-    return short_source(node.name) if node.kind in ("function", "library") else short_name(node.name)
+    return short_source(node.name) if node.kind in _FUNCTIONS else short_name(node.name)
 
 
 def _choose(tree: Tree, depth: int, wanted: Callable[[Tree], bool], skip: bool, found: list[tuple[int, Tree]]) -> int:
     """Nodes that are wanted, below those that are. With `skip`, not those that only call another; returns how many."""
     skipped = 0
     for child in filter(wanted, tree.children):
-        if skip and any(inner.inclusive == child.inclusive for inner in child.children):
+        if skip and child.kind in _FUNCTIONS and any(inner.inclusive == child.inclusive for inner in child.children):
             skipped += 1 + _choose(child, depth, wanted, skip, found)
         else:
             found.append((depth, child))
@@ -161,14 +164,14 @@ def _places(title: str, time: str, places: Sequence[Place]) -> Section:
         (place.operator, place.count, len(place.modules), place.time_ns, place.module, place.source) for place in places
     ]
     columns = (
-        Column("operator", "name"),
+        Column("operator", "path"),
         Column("count", "count"),
         Column("modules", "count"),
         Column(time, "ns"),
-        Column("module"),
-        Column("function"),
+        Column("module", "path"),
+        Column("function", "path"),
     )
-    return Section(title, table=Table(columns, rows, wide=True), detail=True)
+    return Section(title, table=Table(columns, rows), detail=True)
 
 
 def _records(tree: Tree) -> Table:
@@ -209,5 +212,5 @@ def _data(
             ]
             for name, found in places.items()
         },
-        "findings": [plain(asdict(finding)) for finding in findings],
+        "findings": [plain(to_builtins(finding)) for finding in findings],
     }

@@ -8,11 +8,12 @@ from functools import partial
 from statistics import median
 
 from molprof.analysis.documents.ranks_data import PARTS, ranks_data, totals
+from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.ranks import Job
 from molprof.analysis.ranks.exchanges import Cost
-from molprof.analysis.ranks.stragglers import CAUSES, Straggler
+from molprof.analysis.ranks.stragglers import Straggler
 from molprof.common.document import Column, Document, Plot, Row, Section, Table
-from molprof.common.values import Range, counted, percent_text, short_name, time_text
+from molprof.common.values import Range, counted, cut, percent_text, short_name, time_text
 
 _PARTS = (
     Column("compute", "ns"),
@@ -22,6 +23,8 @@ _PARTS = (
     Column("hidden communication", "ns"),
 )
 _CAPTION = "What each rank did when, on one clock"
+# Columns of a kernel's name in a sentence.
+_LONGEST = 60
 _SUM = "wall time = compute + exposed communication + waiting + idle"
 
 
@@ -122,10 +125,10 @@ def _instead(item: Straggler) -> str:
     """What a straggler did while it was late."""
     parts = []
     if item.kernels and item.compute_ns:
-        names = ", ".join(f"{short_name(name)[:60]} {time_text(time)}" for name, time in item.kernels)
+        names = ", ".join(f"{cut(short_name(name), _LONGEST)} {time_text(time)}" for name, time in item.kernels)
         parts.append(f"it computed for {time_text(item.compute_ns)} ({names})")
     if item.idle_ns:
-        causes = ", ".join(f"{CAUSES.get(cause, cause)} {time_text(time)}" for cause, time in item.causes)
+        causes = ", ".join(f"{IDLE_CAUSES.get(cause, cause)} {time_text(time)}" for cause, time in item.causes)
         host = ", ".join(f"{name} {time_text(time)}" for name, time in item.host)
         parts.append(f"it was idle for {time_text(item.idle_ns)} ({causes or 'short gaps'})")
         if host:

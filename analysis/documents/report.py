@@ -14,17 +14,18 @@ from molprof.analysis.documents.run import run_sections
 from molprof.analysis.documents.verdict import report_verdict
 from molprof.analysis.figures import Report
 from molprof.analysis.figures.catalog import shown_tables
-from molprof.analysis.figures.model import STACK_CATEGORY, Finding
+from molprof.analysis.figures.model import IDLE_CAUSES, STACK_CATEGORY, Finding, Table
+from molprof.analysis.reader.info import path_text
 from molprof.common.document import Cell, Column, Document, Row, Section, pairs
 from molprof.common.values import Unit, count_text, counted, per
 
-_TITLES = {"gpu_ns": "GPU time", "own_ns": "self time"}
+_TITLES = {"gpu_ns": "GPU time", "own_ns": "self time", "mean_gpu_ns": "mean GPU time"}
 
 
 def report_document(report: Report) -> Document:
     reports = Reports(run_labels([report]), (report,))
     return Document(
-        f"molprof report: {report.trace.path}",
+        f"molprof report: {path_text(report.trace.path)}",
         (
             *certificate_sections(report),
             plot_sections(subject_of(report)),
@@ -147,7 +148,7 @@ def _metrics(reports: Reports) -> Iterator[Section]:
     for name in dict.fromkeys(name for found in tables for name in found):
         first = next(found[name] for found in tables if name in found)
         alike = {
-            id(report): found[name].rows
+            id(report): _worded(found[name])
             for report, found in zip(reports.reports, tables, strict=True)
             if name in found and found[name].columns == first.columns
         }
@@ -161,6 +162,14 @@ def _metrics(reports: Reports) -> Iterator[Section]:
 
 def _rows(alike: Mapping[int, Sequence[Row]], report: Report) -> Sequence[Row]:
     return alike.get(id(report), ())
+
+
+def _worded(table: Table) -> Sequence[Row]:
+    """The rows; causes of idle time in words, not as SQL and JSON name them."""
+    if "cause" not in table.columns:
+        return table.rows
+    place = table.columns.index("cause")
+    return [(*row[:place], IDLE_CAUSES.get(str(row[place]), row[place]), *row[place + 1 :]) for row in table.rows]
 
 
 def _column(name: str, text: bool) -> Column:

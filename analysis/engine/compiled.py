@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import importlib.util
 import logging
@@ -11,6 +12,7 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import wasmtime
@@ -53,13 +55,32 @@ def load_module(memory64: bool) -> wasmtime.Module:
     entry = Path(base if os.path.isabs(base) else Path.home() / ".cache", "molprof", "wasm", f"{key}.cwasm")
     module = _read_entry(entry, memory64)
     if module is None:
-        _log.info("compiling the trace processor, which happens once: some seconds")
-        try:
-            module = wasmtime.Module(wasm_engine(memory64), wasm.read_bytes())
-        except wasmtime.WasmtimeError as error:
-            raise EngineError(f"cannot compile {wasm}: {error}") from error
-        _write_entry(entry, bytes(module.serialize()))
+        with _alone(entry):  # of several processes one compiles, and the others read what it cached
+            module = _read_entry(entry, memory64) or _compiled(wasm, entry, memory64)
     return module
+
+
+def _compiled(wasm: Path, entry: Path, memory64: bool) -> wasmtime.Module:
+    _log.info("compiling the trace processor, which happens once: some seconds")
+    try:
+        module = wasmtime.Module(wasm_engine(memory64), wasm.read_bytes())
+    except wasmtime.WasmtimeError as error:
+        raise EngineError(f"cannot compile {wasm}: {error}") from error
+    _write_entry(entry, bytes(module.serialize()))
+    return module
+
+
+@contextlib.contextmanager
+def _alone(entry: Path) -> Iterator[None]:
+    """Waits for other processes in this block, where the folder of the entry can be written and locked."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _only_mine(entry.parent):
+                folder = os.open(entry.parent, os.O_RDONLY)
+                held.callback(os.close, folder)
+                fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
 
 
 def find_wasm(memory64: bool) -> Path:

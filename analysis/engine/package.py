@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from molprof.analysis.engine import Engine
 from molprof.queries import PACKAGE
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(Struct, frozen=True):
     """SQL that uses a module of the package, and what that includes."""
 
     module: str

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from molprof.analysis.engine.columns import Columns
 from molprof.common.copied import Copy
 from molprof.common.errors import QueryError
+from molprof.queries import COSTS, included
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
-from molprof.queries import included
 
 # Who answers a query: this process, or the copy.
 _SELF, _COPY = 1, 2
@@ -56,9 +56,9 @@ class _Claims:
         self._queries = queries
         self._needed = [included(query) - made for query in queries]
         # A query belongs to the process that locks its byte. The system frees the locks of a process that was killed.
-        # The byte itself is the number of the process.
+        # The byte itself is the number of the process. One more byte belongs to the process that is done first.
         self._file = os.memfd_create("molprof")
-        os.truncate(self._file, len(queries))
+        os.truncate(self._file, len(queries) + 1)
 
     def __enter__(self) -> _Claims:
         return self
@@ -67,10 +67,11 @@ class _Claims:
         os.close(self._file)
 
     def take(self, own: int) -> Iterator[str]:
-        """The queries that the process `own` is to answer, until none is left.
+        """The queries that the process `own` is to answer, until none is left for it.
 
-        Next is the one for which it lacks the fewest modules, less those that the other process lacks. Of equal ones,
-        the process takes the first and the copy the last.
+        Next is the one whose tables cost it least, less what they would cost the other process. Of equal ones, the
+        process takes the first and the copy the last. The first that finds none cheaper than for the other leaves the
+        rest to it.
         """
         while (place := self._next(own)) is not None:
             yield self._queries[place]
@@ -80,18 +81,30 @@ class _Claims:
         here, there = (self._of(owners, number) for number in (own, _SELF + _COPY - own))
 
         def rank(place: int) -> tuple[int, int, int]:
-            lacking = len(self._needed[place] - here)
-            return lacking - len(self._needed[place] - there), lacking, place if own == _SELF else -place
+            cost = _cost(self._needed[place] - here)
+            return cost - _cost(self._needed[place] - there), cost, place if own == _SELF else -place
 
         for place in sorted((place for place, owner in enumerate(owners) if owner != own), key=rank):
-            with contextlib.suppress(OSError):
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
-                os.pwrite(self._file, bytes([own]), place)
+            if rank(place)[0] > 0 and self._lock(len(self._queries), own):
+                return None
+            if self._lock(place, own):
                 return place
         return None
+
+    def _lock(self, place: int, own: int) -> bool:
+        """Whether the byte is this process's now."""
+        with contextlib.suppress(OSError):
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            os.pwrite(self._file, bytes([own]), place)
+            return True
+        return False
 
     def _of(self, owners: bytes, number: int) -> frozenset[str]:
         """The modules that a process needed for what it took."""
         return frozenset().union(
             *(needed for needed, owner in zip(self._needed, owners, strict=True) if owner == number)
         )
+
+
+def _cost(modules: frozenset[str]) -> int:
+    return sum(COSTS.get(module, 0) for module in modules)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row, query_rows
@@ -19,8 +19,7 @@ OPERATIONS = Query(
 QUERIES = (DEVICES, _LAUNCHES, OPERATIONS)
 
 
-@dataclass(frozen=True)
-class MemoryOperation:
+class MemoryOperation(Struct, frozen=True):
     """Copies or sets of one name, all together."""
 
     count: int
@@ -28,8 +27,7 @@ class MemoryOperation:
     bytes: int
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """Counts of the whole trace; 0 where it records none."""
 
     launches: int
@@ -43,8 +41,7 @@ class Counts:
     kernels_without_call: int
 
 
-@dataclass(frozen=True)
-class DeviceTime:
+class DeviceTime(Struct, frozen=True):
     """From the first work of a device to the end of its last: busy is the union of its work, idle the rest."""
 
     span_ns: int

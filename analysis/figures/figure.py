@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import RepeatFigures, Run
@@ -15,8 +16,7 @@ Noise = Literal["repeats", "once", "exact"]
 Role = Literal["measure", "subject", "setting", "work"]
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """One figure.
 
     A `setting` is a difference that `compare` names, a `subject` what runs are compared for, such as the model. Runs

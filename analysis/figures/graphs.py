@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from molprof.analysis.figures.model import Table
 from molprof.analysis.figures.sequence.repeats import blocks

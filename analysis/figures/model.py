@@ -5,8 +5,9 @@ None means "not recorded" everywhere: the trace does not hold it, so it is not 0
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from molprof.analysis.figures.certificate.model import Certificate
 from molprof.analysis.figures.counts import Counts, DeviceTime
@@ -17,10 +18,18 @@ from molprof.common.values import Value
 SCHEMA = 1
 STACK_CATEGORY = "python_function"
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver")
+# The causes of queries/idle_causes.sql, as people read them.
+IDLE_CAUSES = {
+    "cpu_waited": "CPU in a host sync",
+    "cpu_busy": "CPU queued nothing",
+    "short": "pauses below 5 µs",
+    "not_recorded": "call not recorded",
+    "other_stream": "waiting for another stream",
+    "other": "queued work not started",
+}
 
 
-@dataclass(frozen=True)
-class TraceFigures:
+class TraceFigures(Struct, frozen=True):
     """The file, and what was read of it."""
 
     path: str
@@ -52,8 +61,7 @@ class TraceFigures:
         return any(category in self.events_by_category for category in GPU_CATEGORIES)
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Struct, frozen=True):
     """A check: `left` = `right`, up to `tolerance_ratio` of `left`."""
 
     id: str
@@ -64,8 +72,7 @@ class Check:
     holds: bool
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """Rows of one query. A column's suffix is its unit (_ns, _bytes, _ratio), else it is a count or text."""
 
     name: str
@@ -77,8 +84,7 @@ class Table:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """Something worth doing. Gains overlap."""
 
     id: str
@@ -92,16 +98,14 @@ class Finding:
     uncertain: str | None = None  # why figures that it rests on are not exact; None where they are
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(Struct, frozen=True):
     """What a user says of a foreign trace, which does not record it."""
 
     tokens: int | None = None  # generated tokens
     molecules: int | None = None
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True):
     """All figures of one trace. A foreign trace has no `run`, one without annotated steps no `typical_step`."""
 
     schema: int
@@ -121,7 +125,7 @@ class Report:
         return next((table for table in self.tables if table.name == name), Table(name, name, (), ()))
 
     def to_json(self) -> dict[str, Any]:
-        fields = {**asdict(self), "tables": {table.name: table.to_json() for table in self.tables}}
+        fields = {**to_builtins(self), "tables": {table.name: table.to_json() for table in self.tables}}
         return {key: plain(value) for key, value in fields.items()}
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_dicts, query_rows

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from molprof.analysis.figures.drift.model import Disagreement, Drift
 from molprof.analysis.figures.step_times import StepTime
@@ -11,19 +12,18 @@ from molprof.common.machine_records import Machine
 from molprof.common.manifest import Session
 from molprof.common.molecule_records import MaskedLogits
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", bound=Struct)
 
 
 def filled(kind: type[_T], *sources: object, **values: Any) -> _T:
-    """A dataclass of `values`, and for other fields of what the first source with such an attribute has."""
-    for name in (item.name for item in fields(kind) if item.name not in values):  # type: ignore[arg-type]
+    """A struct of `values`, and for other fields of what the first source with such an attribute has."""
+    for name in (name for name in kind.__struct_fields__ if name not in values):
         if (source := next((source for source in sources if hasattr(source, name)), None)) is not None:
             values[name] = getattr(source, name)
     return kind(**values)
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """Unprofiled wall time of the timed passes, ns; None without any."""
 
     median: int | None
@@ -32,8 +32,7 @@ class Spread:
     repeats: int
 
 
-@dataclass(frozen=True)
-class PhaseBound:
+class PhaseBound(Struct, frozen=True):
     """What bounded the `count` recorded phases of a name; the three parts add up to their `host_ns`."""
 
     count: int
@@ -42,8 +41,7 @@ class PhaseBound:
     launch_ns: int
 
 
-@dataclass(frozen=True)
-class RepeatFigures:
+class RepeatFigures(Struct, frozen=True):
     """One timed pass: host time by phase, where it occurred; frames that torch.compile compiled, and their time."""
 
     wall_ns: int
@@ -52,8 +50,7 @@ class RepeatFigures:
     compile_ns: int | None
 
 
-@dataclass(frozen=True)
-class PhaseFigures:
+class PhaseFigures(Struct, frozen=True):
     """One phase: unprofiled time in the timed pass with the median wall time; all else in the recorded steps."""
 
     wall_ns: int | None
@@ -68,16 +65,14 @@ class PhaseFigures:
     graph_launches: int | None = None
 
 
-@dataclass(frozen=True)
-class ClassFigures:
+class ClassFigures(Struct, frozen=True):
     """GPU work of one class in the recorded steps."""
 
     count: int
     time_ns: int
 
 
-@dataclass(frozen=True)
-class WindowFigures:
+class WindowFigures(Struct, frozen=True):
     """The recorded steps, prefill included, and their tokens; `unattributed_gpu_ns` is of the whole trace."""
 
     full: bool
@@ -97,8 +92,7 @@ class WindowFigures:
     syncs: int | None = None
 
 
-@dataclass(frozen=True)
-class SequenceFigures:
+class SequenceFigures(Struct, frozen=True):
     """One molecule or prompt: its tokens by kind (from the trace), its validity (from the manifest)."""
 
     sequence: int
@@ -123,8 +117,7 @@ class SequenceFigures:
         return self.tokens == self.free + self.copy + self.junk + self.filler
 
 
-@dataclass(frozen=True)
-class RunTotal:
+class RunTotal(Struct, frozen=True):
     """A count over all steps of a run.
 
     An estimate gives every other step the mean of the recorded ones; `low` and `high` give it their least and most.
@@ -138,8 +131,7 @@ class RunTotal:
     steps: int
 
 
-@dataclass(frozen=True)
-class Setup:
+class Setup(Struct, frozen=True):
     """What ran. `size` is of a preset with another size than its own; `weights` of a preset: trained or random."""
 
     label: str
@@ -200,8 +192,7 @@ class Setup:
         return ", ".join(parts)
 
 
-@dataclass(frozen=True)
-class BatchShapes:
+class BatchShapes(Struct, frozen=True):
     """By batch, what decides the work of its forwards."""
 
     rows: tuple[int, ...]  # of the first step
@@ -209,8 +200,7 @@ class BatchShapes:
     steps: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Marks:
+class Marks(Struct, frozen=True):
     """What phase timestamps cost the timed passes."""
 
     mark_ns: float
@@ -220,8 +210,7 @@ class Marks:
     signature_ns: float | None  # of one signature inspection by transformers; a step has one per processor and one more
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """A run that molprof captured."""
 
     setup: Setup

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from molprof.analysis.figures.figure import Figure, Role, of_run
 from molprof.analysis.figures.model import Report
 from molprof.analysis.figures.run_model import Run, Setup
+from molprof.analysis.reader.info import path_text
 from molprof.common.text_format import ANSWER, PROMPT
 from molprof.common.values import Unit, Value, count_text, number_text
 
@@ -120,7 +122,7 @@ SETTINGS = (
     _of_setup("transformers", "transformers", "setting", lambda setup: setup.transformers),
     _of_run("repeats", "timed passes", "subject", lambda run: run.wall_ns.repeats, "count"),
     _of_run("recorded_steps", "recorded steps", "subject", _recorded),
-    _of_trace("trace", "trace file", "measure", lambda report: report.trace.path),
+    _of_trace("trace", "trace file", "measure", lambda report: path_text(report.trace.path), "path"),
     _of_trace("trace_bytes", "trace size", "measure", lambda report: report.trace.bytes, "bytes"),
     _of_trace("devices", "devices in the trace", "subject", _devices),
     _given("tokens", "generated tokens, as given"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from molprof.common.manifest import Repeat
 
@@ -11,8 +12,7 @@ from molprof.common.manifest import Repeat
 MAX_POINTS = 240
 
 
-@dataclass(frozen=True)
-class StepTime:
+class StepTime(Struct, frozen=True):
     """Steps at neighbouring positions (0: prefill) of all batches, each as its median over the timed passes."""
 
     first_step: int

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.model import Table
 
 
-@dataclass(frozen=True)
-class TableQuery:
+class TableQuery(Struct, frozen=True):
     """A table of the report; its columns' suffixes are their units."""
 
     name: str  # key in the JSON's `tables`

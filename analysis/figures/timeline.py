@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
@@ -58,8 +59,7 @@ ORDER BY start_ns, id
 QUERIES = (_STEP, _TOTALS, _INTERVALS)
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """A phase, call, operator or piece of GPU work of the step, or several short ones next to each other."""
 
     kind: str  # phase, launch, wait, operator (outermost; where no GPU calls are recorded) or gpu
@@ -72,8 +72,7 @@ class Interval:
     own: bool  # started by the step's own calls
 
 
-@dataclass(frozen=True)
-class IntervalTotal:
+class IntervalTotal(Struct, frozen=True):
     """All of one kind, lane and class in the step."""
 
     kind: str
@@ -83,8 +82,7 @@ class IntervalTotal:
     time_ns: int
 
 
-@dataclass(frozen=True)
-class TypicalStep:
+class TypicalStep(Struct, frozen=True):
     """The recorded step of median duration on the host, including the profiler's cost."""
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_dicts, query_row, query_rows

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row
 from molprof.analysis.figures.certificate.model import Group
-from molprof.analysis.figures.model import Finding, Report
+from molprof.analysis.figures.model import IDLE_CAUSES, Finding, Report
 from molprof.analysis.findings.scope import LEAST_GAIN, Rule, Scope
 from molprof.common.values import count_text, counted, number_text, percent_text, time_text
 
@@ -80,8 +81,7 @@ WHERE kind IN ('decode', 'mixed')
 )
 
 
-@dataclass(frozen=True)
-class LaunchGaps:
+class LaunchGaps(Struct, frozen=True):
     """Gaps of the recorded time in which the GPU waited for a launch: no host sync, and no graph ended them."""
 
     count: int
@@ -151,12 +151,15 @@ def _idle(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Findi
             f"{devices} busy for {time_text(scope.busy_ns)} of {scope.recorded_text}{scope.caution}"
             f", idle {percent_text(idle_ratio)} of the{unprofiled} time"
             + "".join(
-                f"; {cause} {time_text(time_ns)}, longest gap {time_text(longest_ns)}"
+                f"; {IDLE_CAUSES.get(cause, cause)}: {time_text(time_ns)}, longest gap {time_text(longest_ns)}"
                 for cause, (time_ns, longest_ns) in ordered
             )
         ),
         gain_ratio=scope.idle_ratio,
-        fix="cpu_busy: less Python, fewer launches. cpu_waited: fewer host syncs. The rest: larger batches.",
+        fix=(
+            f"{IDLE_CAUSES['cpu_busy']}: less Python, fewer launches. {IDLE_CAUSES['cpu_waited']}: fewer syncs. "
+            "The rest: larger batches."
+        ),
         explanation="The GPU does not set the time of a step. Faster kernels gain little.",
         query="idle_causes",
         figures={

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from molprof.analysis.engine import Columns, Engine
 from molprof.analysis.engine.package import Query
@@ -35,8 +36,7 @@ JOIN _molprof_thread_track AS track ON track.id = call.track_id
 )
 
 
-@dataclass(frozen=True)
-class Operators:
+class Operators(Struct, frozen=True):
     """Calls of operators in order of start, outer before inner."""
 
     starts: np.ndarray  # int64 (n,), ns
@@ -50,7 +50,7 @@ class Operators:
 
     def where(self, wanted: np.ndarray) -> Operators:
         """Those that `wanted` selects: bool (n,), or indexes, int64 (m,)."""
-        return Operators(*(column[wanted] for column in vars(self).values()))
+        return Operators(*(column[wanted] for column in astuple(self)))
 
     def within(self, phases: Collection[str]) -> Operators:
         """Those that ran in one of the phases."""

@@ -9,7 +9,8 @@ represent all of their kind. A foreign trace has one clock: gains are ratios of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
@@ -48,8 +49,7 @@ GROUP BY bound.ts
 _WORK = Query("gpu_work", "SELECT device, ts, ts + dur AS ts_end FROM molprof_gpu_work ORDER BY ts")
 
 
-@dataclass(frozen=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """Recorded time, and what it stands for."""
 
     stretches: Union  # the recorded steps, or the whole span of a foreign trace
@@ -126,8 +126,7 @@ class Scope:
         return sum(self.host_part(*time) for time in times)
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """What a rule can find, and how: `find` yields findings that have evidence."""
 
     # By id of the finding, the groups of figures behind its evidence and gain; none: the manifest alone.

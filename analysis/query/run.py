@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from molprof.analysis.engine import Columns
 from molprof.analysis.query.statement import Statement, statements
@@ -17,8 +17,7 @@ from molprof.queries import PACKAGE, modules
 TRACE_COLUMN = "trace"
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Struct, frozen=True):
     """The tables that the statements of a query gave, in order, and notes about the traces.
 
     Columns of a table have equal lengths: int64, float64 or object arrays (text, blobs, anything with None). Of several

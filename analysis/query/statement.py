@@ -7,8 +7,9 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from molprof.common.errors import UsageError
 from molprof.queries.catalog import Entry, Module, catalog, suggestion
@@ -35,8 +36,7 @@ _DEFINITION = re.compile(r"CREATE (?:OR REPLACE )?PERFETTO (?:FUNCTION|MACRO)\b"
 _DEFINITION_WORDS = 5
 
 
-@dataclass(frozen=True)
-class Statement:
+class Statement(Struct, frozen=True):
     """SQL with its parameters filled in, and the modules of the package (`launches`) that it needs."""
 
     sql: str

@@ -10,19 +10,17 @@ from pathlib import Path
 
 from molprof.analysis.ranks.model import RankTrace
 from molprof.analysis.ranks.parts import is_part
+from molprof.analysis.reader.heads import head_of, is_trace, left_out
 from molprof.analysis.reader.info import STDIN
-from molprof.analysis.reader.source import open_source
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.values import time_text
 
-_HEAD_BYTES = 4 << 20
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*"rank"\s*:\s*(\d{1,9})\b')
 # `rank3.pftrace`, `trace-rank-3_0.json`, `rank_3/trace.json`.
 _NAME = re.compile(r"(?<![a-z])rank[\s_:#=-]*(\d{1,6})(?!\d)", re.IGNORECASE)
 _HINT = "name the files of one recording: molprof ranks FILE FILE..."
 # Clocks of two nodes differ less than this, unless one counts from its start.
 _APART_NS = 600 * 10**9
-_NAMED = 8
 
 
 def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -38,9 +36,8 @@ def rank_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
         inside = _files(path)
         parts = [item for item in inside if is_part(item)]
         traces = [item for item in inside if item not in parts and is_trace(item)]
-        if others := [str(item.relative_to(path)) for item in inside if item not in {*traces, *parts}]:
-            shown = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
-            remarks.append(f"left out, no traces: {shown} in {path}")
+        if others := [item for item in inside if item not in {*traces, *parts}]:
+            remarks.append(left_out(path, others))
         traces = traces or parts
         if not traces:
             raise UsageError(f"{path} holds no traces", hint="give the folder with one trace for each rank")
@@ -57,11 +54,6 @@ def _files(folder: Path) -> list[Path]:
     return sorted(item for item in found if not any(part.startswith(".") for part in item.relative_to(folder).parts))
 
 
-def is_trace(path: Path) -> bool:
-    """Whether a file begins as a trace does; a damaged trace is one."""
-    return _head(path) is not None
-
-
 def holds_ranks(path: Path) -> bool:
     """Whether it is a folder with traces of several ranks, which name them before their events, as torch does."""
     if not path.is_dir():
@@ -72,7 +64,7 @@ def holds_ranks(path: Path) -> bool:
 
 def told_rank(path: Path) -> int | None:
     """The rank that a trace names before its events, or a native one, which records none, by its name; else None."""
-    head = _head(path)
+    head = head_of(path)
     if head == b"":
         return named_rank(path)
     match = _RANK.search(head or b"")
@@ -84,24 +76,6 @@ def named_rank(path: Path) -> int | None:
     path = path.absolute()
     match = _NAME.search(path.name) or _NAME.search(path.parent.name)
     return int(match[1]) if match else None
-
-
-def _head(path: Path) -> bytes | None:
-    """The beginning of a trace; None of another file."""
-    head = bytearray()
-    try:
-        with open_source(path) as source:
-            if source.is_perfetto:
-                return b""
-            for block in source.blocks:
-                head += block
-                if b'"traceEvents"' in head or (head.lstrip()[:1] == b"[" and b'"ph"' in head):
-                    return bytes(head)
-                if len(head) > _HEAD_BYTES:
-                    return None
-    except TraceError:
-        return bytes(head) if b'"ph"' in head else None
-    return None
 
 
 def checked(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def write_part(folder: Path, source: Path, partial: bool, ranks: list[RankTrace]
     """Writes the part of a file, whole or not at all."""
     part = Part(KIND, SCHEMA, ranks=tuple(ranks), partial=partial, **_identity(source))
     with replacing(part_path(folder, source)) as place:
-        place.write_bytes(gzip.compress(msgspec.json.encode(asdict(part)), 6, mtime=0))
+        place.write_bytes(gzip.compress(msgspec.json.encode(part), 6, mtime=0))
 
 
 def read_part(path: Path) -> Part:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _remote(path: Path, options: ReadOptions) -> list[RankTrace]:
-    request = msgspec.json.encode([str(path), asdict(options)])
+    request = msgspec.json.encode((str(path), options))
     hint = "if memory ran out, read the ranks on a machine or in a job with more memory"
     return msgspec.msgpack.decode(ask(f"{__name__}:serve", request, str(path), hint), type=list[RankTrace])
 

@@ -12,14 +12,6 @@ from molprof.analysis.ranks.exchanges import Cost
 from molprof.analysis.ranks.model import RankTrace
 from molprof.analysis.ranks.split import Activity, StepTimes
 
-CAUSES = {
-    "cpu_busy": "the CPU launched late",
-    "cpu_waited": "the CPU was in a host sync",
-    "short": "between two kernels",
-    "not_recorded": "not recorded",
-    "other_stream": "waited for another stream",
-    "other": "work was queued and did not start",
-}
 _NAMED = 3
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from molprof.analysis.reader.cursor import Cursor
-from molprof.analysis.reader.part import WRONG_TEXT, Part
+from molprof.analysis.reader.part import WRONG_TEXT, Part, WrongEventError
 from molprof.analysis.reader.pieces import Pieces
 
 # Text decoded in one call. Its events fit into a processor's cache: half the time of blocks of 2 MiB.
@@ -189,6 +189,10 @@ class EventArray:
                     return parts, start
                 what = f"has a wrong event {self._cursor.events + 1}: {reason_of(wrong)}"
                 raise self._cursor.error(what, position=end - len(piece)) from wrong
+            except WrongEventError:
+                if parts:  # it counts the events of the parts before
+                    return parts, start
+                raise
             start = end
         raise self._cursor.error(f"is malformed: {reason_of(error)}", position=start)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 STDIN = "-"
 
 
-@dataclass(frozen=True)
-class TraceInfo:
+def path_text(path: object) -> str:
+    """A path as people read it."""
+    return "standard input" if str(path) == STDIN else str(path)
+
+
+class TraceInfo(Struct, frozen=True):
     """What the reader tells of a trace file."""
 
     path: str
@@ -31,7 +36,7 @@ class TraceInfo:
         """Why less may be shown of the trace than expected."""
         notes = []
         if not self.complete:
-            notes.append(f"{self.path} is damaged, and only its whole part was read: {self.problem}")
+            notes.append(f"{path_text(self.path)} is damaged, and only its whole part was read: {self.problem}")
         if not self.events_by_category:
-            notes.append(f"{self.path} holds no events with a duration, so nothing was recorded")
+            notes.append(f"{path_text(self.path)} holds no events with a duration, so nothing was recorded")
         return notes

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine, engine_version
 from molprof.analysis.reader.info import STDIN, TraceInfo

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -14,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 from isal import isal_zlib
+from msgspec import field
 
 from molprof.analysis.reader.events import (
     ABSENT,
@@ -28,7 +27,7 @@ from molprof.analysis.reader.events import (
     draft,
     is_memory,
 )
-from molprof.analysis.reader.quick import LEFT_OUT, Decoded, QuickDecoder
+from molprof.analysis.reader.quick import NO_ARGS, Decoded, QuickDecoder
 from molprof.analysis.reader.times import nanoseconds
 
 # What decoding raises for text that is not JSON or is nested too deeply.
@@ -41,11 +40,11 @@ _ZERO = msgspec.Raw(b"0")
 _DRAFT_LEVEL = 1
 # Phases whose events need nothing but label, times, track and correlation number.
 _PLAIN_PHASES = frozenset("XiIR")
-_NO_ARGS_TEXT = b"{}"
 _THREAD_SCOPES = (b"", b"null", b'"t"')
-_NO_ARGS = NeededArgs()
+_NONE_NEEDED = NeededArgs()
 _none = partial(np.empty, 0, dtype=np.int64)
-_event_kind = attrgetter("cat", "ph", "name", "pid", "tid")
+_place = attrgetter("cat", "ph", "name", "pid", "tid")
+_quick_kind: Callable[[Any], Kind] = attrgetter("cat", "ph", "name", "pid", "tid", "args", "more")
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 
@@ -61,11 +60,10 @@ class Label(NamedTuple):
 
 
 # Category, phase, name, pid and tid; args and more as in a label.
-Kind = tuple[tuple[str | None, str | None, str | None, Id, Id], bytes, bytes]
+Kind = tuple[str | None, str | None, str | None, Id, Id, bytes, bytes]
 
 
-@dataclass(slots=True)
-class Part:
+class Part(msgspec.Struct):
     """One block of events. The arrays have an entry per event that is fed."""
 
     events: int  # all of the block
@@ -83,18 +81,19 @@ class Part:
 
 
 class WrongEventError(Exception):
-    """An event that decodes but cannot be right; `reason` is given behind its place."""
+    """An event that decodes but cannot be right; its number in its block, 1 for the first, where that is known."""
 
-    def __init__(self, what: str, reason: str | None = None) -> None:
-        super().__init__(what, reason)
-        self.what = what
+    def __init__(self, reason: str, event: Any = None, number: int = 0) -> None:
+        super().__init__(reason)
         self.reason = reason
+        self.event = event
+        self.number = number
 
     def message(self, events: int) -> str:
         """The text of the error, where `events` came before its block."""
-        if self.reason is None:
-            return self.what
-        return f"{self.what}{', ' if self.what else ''}after event {events}: {self.reason}"
+        if self.event is None:
+            return f"an event after event {events} {self.reason}"
+        return f"event {events + self.number}, {self.event.name!r} (ph {self.event.ph!r}), {self.reason}"
 
 
 class Numbered(dict[Any, int]):
@@ -157,20 +156,19 @@ class PartReader:
         # Up to 2**50 ns, float64 is exact enough to round to ns.
         exact = np.array([event.dur for event in events], dtype=np.float64) * 1000
         durations = np.rint(exact)
-        if not (np.all(np.abs(exact - durations) < 0.25) and np.all(exact >= 0) and np.all(exact < 2**50)):
+        if exact.min() < 0 or exact.max() >= 2**50 or np.abs(exact - durations).max() >= 0.25:
             return None
         if not complete:
             durations[[phase != "X" for phase in phases]] = 0
-        having = [position for position, event in enumerate(events) if event.args is not LEFT_OUT]
-        args = [events[position].args for position in having]
         correlations = np.full(len(events), NO_NUMBER, dtype=np.int64)
-        correlations[having] = _take_correlations(args)
-        texts = [_NO_ARGS_TEXT] * len(events)
-        for position, text in zip(having, _encode_lines(args).splitlines(), strict=True):
-            texts[position] = text
-        kinds = zip(map(_event_kind, events), texts, itertools.repeat(b""))  # repeat is endless
+        having = [position for position, event in enumerate(events) if event.args is not NO_ARGS]
+        if having:
+            args = [events[position].args for position in having]
+            correlations[having] = _take_correlations(args)
+            for position, text in zip(having, _encode_lines(args).splitlines(), strict=True):
+                events[position].args = text
         part.kinds = self.kinds
-        part.kind_of = self._numbered(kinds, len(events))
+        part.kind_of = self._numbered(map(_quick_kind, events), len(events))
         part.starts = starts
         part.durations = durations.astype(np.int64)
         part.correlations = correlations
@@ -193,20 +191,24 @@ class PartReader:
         for event in chosen:
             if isinstance(event.cat, int):
                 event.cat = str(event.cat)
-        part.starts = times_ns(chosen, [event.ts for event in chosen], "ts")
-        part.durations = _durations(chosen)
+        try:
+            part.starts = times_ns(chosen, [event.ts for event in chosen], "ts")
+            part.durations = _durations(chosen)
+        except WrongEventError as error:
+            error.number = next(number for number, event in enumerate(events, 1) if event is error.event)
+            raise
         part.kinds = self.kinds
         try:
             if self._wanted.all_args:
-                kinds = (((event.cat, event.ph, None, event.pid, event.tid), b"", b"") for event in chosen)
+                kinds = ((event.cat, event.ph, None, event.pid, event.tid, b"", b"") for event in chosen)
                 part.kind_of = self._numbered(kinds, len(chosen))
                 part.text = isal_zlib.compress(draft(chosen), _DRAFT_LEVEL)
             else:
-                args = (event.args if isinstance(event.args, NeededArgs) else _NO_ARGS for event in chosen)
+                args = (event.args if isinstance(event.args, NeededArgs) else _NONE_NEEDED for event in chosen)
                 part.correlations = _take_correlations(args)
                 part.kind_of = self._numbered(map(_kind, chosen), len(chosen))
         except RecursionError:
-            raise WrongEventError("", "an event is nested too deeply") from None
+            raise WrongEventError("is nested too deeply") from None
         return part
 
 
@@ -231,7 +233,7 @@ def _kind(event: Any) -> Kind:
     if event.ph not in _PLAIN_PHASES or (event.ph != "X" and bytes(event.s) not in _THREAD_SCOPES):
         fields = {field: value for field in MORE_FIELDS if (value := getattr(event, field))}
         more = _encode(fields)[1:-1]
-    return _event_kind(event), text.replace(b"\n", b" ") or _NO_ARGS_TEXT, more.replace(b"\n", b" ")
+    return (*_place(event), text.replace(b"\n", b" ") or NO_ARGS, more.replace(b"\n", b" "))
 
 
 def times_ns(events: Sequence[Any], texts: list[msgspec.Raw], field: str) -> np.ndarray:
@@ -240,8 +242,8 @@ def times_ns(events: Sequence[Any], texts: list[msgspec.Raw], field: str) -> np.
         return nanoseconds(texts)
     except ValueError as error:
         reason, position = error.args
-        event = events[position]
-        raise WrongEventError(f"{field} of event {event.name!r} (ph {event.ph!r})", reason) from None
+        what = f"a wrong {field}: {reason}" if bytes(texts[position]) else f"no {field}"
+        raise WrongEventError(f"has {what}", events[position], position + 1) from None
 
 
 def or_zero(texts: list[msgspec.Raw]) -> list[msgspec.Raw]:
@@ -254,8 +256,9 @@ def _durations(events: list[Event]) -> np.ndarray:
     # A missing dur is 0; only X events have one.
     durations = times_ns(events, or_zero([event.dur if event.ph == "X" else _ZERO for event in events]), "dur")
     if durations.min() < 0:
-        worst = events[int(durations.argmin())]
-        raise WrongEventError(f"event {worst.name!r} has a negative dur, {bytes(worst.dur).decode()} us")
+        place = int(durations.argmin())
+        reason = f"has a negative dur, {bytes(events[place].dur).decode()} us"
+        raise WrongEventError(reason, events[place], place + 1)
     return durations
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from molprof.analysis.reader.events import Id
 from molprof.analysis.reader.merged import told_ranks
@@ -20,8 +20,7 @@ _FIRST_MADE_UP = 2**31
 HOME_TID = "molprof_tid"
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(Struct, frozen=True):
     """Where the tracks of the file go: arrays by track number."""
 
     pids: np.ndarray

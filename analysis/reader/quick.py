@@ -30,8 +30,8 @@ _MAX_CATEGORIES = 64
 # After 8 more failures than successes, only every 16th block is tried.
 _PATIENCE, _PAUSE = 8, 16
 
-# Stands for args that are skipped or missing.
-LEFT_OUT = NeededArgs()
+# In place of args that are skipped or missing.
+NO_ARGS = b"{}"
 # An event of another phase does not fit its type and is decoded the ordinary way.
 _STACK: list[Any] = [("ph", Literal["X"])]
 _FLOW: list[Any] = [("ph", Literal["s", "t", "f"])]
@@ -45,7 +45,7 @@ _KEPT: list[Any] = [
     ("dur", float, 0.0),
     ("s", str | None, None),
 ]
-_KEPT_WITH_ARGS = [*_KEPT, ("args", NeededArgs, msgspec.field(default_factory=lambda: LEFT_OUT))]
+_KEPT_WITH_ARGS = [*_KEPT, ("args", NeededArgs, msgspec.field(default_factory=lambda: NO_ARGS))]
 
 
 class Decoded(NamedTuple):
@@ -127,7 +127,9 @@ class QuickDecoder:
 
 
 def _type(category: str, fields: list[Any]) -> Any:
-    alike = {"cat": category} if fields is _KEPT_WITH_ARGS else {"cat": category, "args": LEFT_OUT}
+    alike: dict[str, Any] = {"cat": category, "more": b""}
+    if fields is not _KEPT_WITH_ARGS:
+        alike["args"] = NO_ARGS
     return msgspec.defstruct("QuickEvent", fields, namespace=alike, tag_field="cat", tag=category, gc=False)
 
 

@@ -9,15 +9,15 @@ import stat
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
+from msgspec import Struct
 
 from molprof.analysis.reader.ahead import ahead
-from molprof.analysis.reader.info import STDIN
+from molprof.analysis.reader.info import STDIN, path_text
 from molprof.common.errors import TraceError, UsageError
 from molprof.common.files import FULL
 from molprof.common.packets import ArgsOf, chrome_text, looks_like_packets
@@ -51,8 +51,7 @@ _LISTED = 8
 _HINT = "copy or record the file again, or read the intact part with --partial"
 
 
-@dataclass(frozen=True)
-class Packing:
+class Packing(Struct, frozen=True):
     """A compression: its name, what each member begins with, and its decompressor (as bz2.BZ2Decompressor)."""
 
     name: str
@@ -100,7 +99,7 @@ def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[Source, 
 
     It, or `blocks` behind the rest, raises TraceError; UsageError where there is no file to read.
     """
-    name = "standard input" if str(path) == STDIN else str(path)
+    name = path_text(path)
     if path.is_dir():
         raise UsageError(f"{path} is a directory", hint=_in_folder(path))
     try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from isal import isal_zlib
+from msgspec import Struct
 
 from molprof.analysis.reader.args import usable_args
 from molprof.analysis.reader.cursor import CHROME_HINT
@@ -23,8 +23,7 @@ _MAX_UNREAD = 1_000_000
 _NOTHING = np.empty(0, dtype=np.int64)
 
 
-@dataclass
-class Survey:
+class Survey(Struct):
     """What is known of a trace before it is fed.
 
     The arrays have one entry per event that is fed, in file order. `drafts` holds the events that labels do not
@@ -147,7 +146,7 @@ def _labelled(parts: list[Part], tracks: Numbered) -> tuple[list[Label], np.ndar
                 there[part.kind_of] = True
         numbers[id(kinds)] = np.zeros((2, len(kinds)), dtype=np.int32)
         for number in np.flatnonzero(there).tolist():
-            (category, phase, name, pid, tid), args, more = kinds[number]
+            category, phase, name, pid, tid, args, more = kinds[number]
             label = Label(category, phase, name, usable_args(category, name, args), more)
             numbers[id(kinds)][:, number] = labels[label], tracks[pid, tid]
     none = np.empty((2, 0), dtype=np.int32)

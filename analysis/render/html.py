@@ -98,7 +98,7 @@ def _sort_value(cell: Cell) -> Any:
 def _full(table: Table, cell: Cell) -> str | None:
     if cell.noise:
         return table.text(Cell(cell.value, cell.unit))
-    return cell.value if cell.unit == "name" and table.text(cell) != cell.value else None  # type: ignore[return-value]
+    return cell.value if cell.unit in ("name", "path") and table.text(cell) != cell.value else None  # type: ignore[return-value]
 
 
 def _file(name: str) -> str:

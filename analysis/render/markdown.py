@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from molprof.analysis.render.table import shown_rows, shown_sections
 from molprof.common.document import Column, Document, Section, Table
 from molprof.common.text import escaped
+from molprof.common.values import cut
 
 # All that could start markup inside a line; `<` and `&` would be read as HTML, `$` as a formula.
 _SPECIAL = re.compile(r"([\\`*_\[\]<>&|~#$])")
@@ -72,4 +73,4 @@ def _cell(cell: str, column: Column, whole: bool) -> str:
     """Spaces before a name say that it belongs to the one above."""
     text = cell.strip()
     indent = "" if column.numeric or not text else "&nbsp;" * (len(cell) - len(cell.lstrip(" ")))
-    return indent + literal(text if whole or len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…")
+    return indent + literal(text if whole else cut(text, _LONGEST_CELL, column.unit))

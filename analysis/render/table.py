@@ -5,13 +5,13 @@ Results of queries are as wide as they are, but where the terminal is known thei
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 
 from molprof.common.document import Column, Document, Section, Table
 from molprof.common.text import escaped
-from molprof.common.values import width
+from molprof.common.values import Unit, cut, width
 
 WIDTH = 100
 # Of tables for a small window. On a narrower terminal lines break: numbers would be cut.
@@ -21,6 +21,8 @@ ROWS = 12
 _INDENT, _MARK = "  ", "* "
 # So much of a text, and of a text in a key column, is kept before a table is split; so much of a column at all.
 _SHORTEST, _SHORTEST_KEY, _LAST = 20, 32, 12
+# Lines of a cell.
+_LINES = 3
 # Kernel names reach a thousand characters; JSON has them whole.
 _LONGEST = 60
 
@@ -34,10 +36,10 @@ _Piece = dict[int, int]
 def render(document: Document, terminal: int | None = None) -> str:
     """The document as plain text, ending with a newline; `terminal` is the number of columns, if it is for one."""
     room = WIDTH if terminal is None else max(NARROW, min(WIDTH, terminal))
-    title = _cut(escaped(document.title), room)
+    title = cut(escaped(document.title), room)
     blocks = [f"{title}\n{'=' * width(title)}"] if title else []
     blocks.extend(
-        "\n".join(_cut(words, room) for words in _words(f"WARNING: {escaped(line)}", room, _INDENT))
+        "\n".join(cut(words, room) for words in _words(f"WARNING: {escaped(line)}", room, _INDENT))
         for line in document.warnings
     )
     if document.summary:
@@ -100,12 +102,14 @@ def _groups(table: Table) -> Iterator[range]:
     """Columns that stand together, without the keys."""
     count = len(table.columns)
     starts = [place for place in range(table.keys, count) if place == table.keys or not table.columns[place].joined]
-    return (range(*ends) for ends in pairwise([*starts, count]))
+    return (range(*ends) for ends in itertools.pairwise([*starts, count]))
 
 
 def _least(place: int, table: Table) -> int:
     """To what width a column is cut before a table is split; numbers are not."""
-    return WIDTH if table.columns[place].numeric else _SHORTEST_KEY if place < table.keys else _SHORTEST
+    column = table.columns[place]
+    is_key = place < table.keys and column.unit != "path"  # the end of a path tells it from others
+    return WIDTH if column.numeric else _SHORTEST_KEY if is_key else _SHORTEST
 
 
 def _surplus(piece: _Piece, table: Table, room: int) -> int:
@@ -132,7 +136,7 @@ def _section(
     section: Section, all_rows: Mapping[tuple[Column, ...], Sequence[Sequence[str]]], room: int, terminal: int | None
 ) -> str:
     rows, more = shown_rows(section)
-    lines = [_cut(line, room) for line in _words(escaped(section.title), room, _INDENT)] if section.title else []
+    lines = [cut(line, room) for line in _words(escaped(section.title), room, _INDENT)] if section.title else []
     tables: list[str] = []
     if (table := section.table) is not None and table.shown:
         pieces = _pieces(table, all_rows[table.columns], room)
@@ -154,10 +158,24 @@ def _text(table: Table, rows: Sequence[Sequence[str]], piece: _Piece, room: int,
     titles = [[""] * (height - len(words)) + words for words in wrapped.values()]
     lines = [_line(cells, table, piece) for cells in zip(*titles, strict=True)]
     lines.append(_line(["-" * size for size in piece.values()], table, piece))
-    for number, row in enumerate(rows):
+    for number, (row, cells) in enumerate(zip(rows, table.cells(), strict=False)):
         indent = _MARK if number in table.marked else _INDENT
-        lines.append(_line([row[place] for place in piece], table, piece, indent))
-    return "\n".join(lines if limit is None else (_cut(line, limit) for line in lines))
+        parts = [_lines_of(row[place], size, cells[place].unit, table) for place, size in piece.items()]
+        for texts in itertools.zip_longest(*parts, fillvalue=""):
+            lines.append(_line(texts, table, piece, indent))
+            indent = _INDENT
+    return "\n".join(lines if limit is None else (cut(line, limit) for line in lines))
+
+
+def _lines_of(text: str, size: int, unit: Unit, table: Table) -> list[str]:
+    """A cell in lines of at most `size` columns: words go over a few lines; names, paths and numbers are cut."""
+    text = escaped(text)
+    if unit != "text" or table.wide or width(text) <= size:
+        return [cut(text, size, unit)]
+    begin = text[: len(text) - len(text.lstrip())]
+    lines = _words(text.strip(), size - len(begin), _INDENT)
+    lines[_LINES - 1 :] = [" ".join(lines[_LINES - 1 :])] if len(lines) >= _LINES else []
+    return [cut(begin + line, size) for line in lines]
 
 
 def _pair(row: Sequence[str], table: Table, piece: _Piece, columns: int) -> Iterator[str]:
@@ -166,13 +184,13 @@ def _pair(row: Sequence[str], table: Table, piece: _Piece, columns: int) -> Iter
     indent = len(_INDENT) + piece[0] + _gap(table.columns[1])
     room = (NARROW if table.narrow else columns) - indent
     for line in _words(escaped(row[1]), room):
-        yield f"{head:{indent}}{line if table.wide else _cut(line, room)}".rstrip()
+        yield f"{head:{indent}}{line if table.wide else cut(line, room)}".rstrip()
         head = ""
 
 
 def _notes(notes: Iterable[str], room: int) -> list[str]:
     room -= len(_INDENT)
-    return [_INDENT + _cut(line, room) for note in notes for line in _words(escaped(note), room, _INDENT)]
+    return [_INDENT + cut(line, room) for note in notes for line in _words(escaped(note), room, _INDENT)]
 
 
 def _words(value: str, size: int, indent: str = "") -> list[str]:
@@ -191,18 +209,8 @@ def _line(cells: Sequence[str], table: Table, piece: _Piece, indent: str = _INDE
     line = ""
     for cell, (place, size) in zip(cells, piece.items(), strict=True):
         column = table.columns[place]
-        text = _cut(escaped(cell), size)
+        text = cut(escaped(cell), size)
         space = " " * (size - width(text))
         line += " " * _gap(column) if line else indent
         line += space + text if column.numeric else text + space
     return line.rstrip()
-
-
-def _cut(cell: str, size: int) -> str:
-    """`cell` in at most `size` columns, the end left out where it does not fit."""
-    if width(cell) <= size:
-        return cell
-    kept = cell[: size - 1]
-    while width(kept) > size - 1:
-        kept = kept[:-1]
-    return kept + "…"

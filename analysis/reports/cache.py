@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from molprof.analysis.figures.model import Report
 from molprof.common.cache import cache_key, read_entry, write_entry

@@ -6,10 +6,10 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from molprof.analysis import figures, findings
 from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine
@@ -36,8 +36,7 @@ SERVE = f"{__name__}:serve"
 SERVE_HINT = "if memory ran out, read the traces one by one with molprof report"
 
 
-@dataclass(frozen=True)
-class ReportOptions:
+class ReportOptions(msgspec.Struct, frozen=True):
     """How a report is made; `processes` are for a large trace, one per processor if None."""
 
     native_path: str | None = None  # of a `trace_processor_shell` to use instead of the embedded one
@@ -165,7 +164,7 @@ def _shared_out(paths: Sequence[Path], workers: int, options: ReportOptions) -> 
 
 def request_of(path: Path, options: ReportOptions) -> bytes:
     """What `SERVE` answers with the encoded report of a trace."""
-    return msgspec.json.encode([str(path), asdict(options)])
+    return msgspec.json.encode((str(path), options))
 
 
 def serve() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
+
+from msgspec.structs import replace
 
 from molprof.analysis.figures import Report
 from molprof.analysis.reader.info import STDIN

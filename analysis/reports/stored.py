@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import to_builtins
+from msgspec.structs import asdict
 
 from molprof.analysis.figures.catalog import TABLES
 from molprof.analysis.figures.checks import agree
@@ -112,11 +113,15 @@ def _table(name: str, rows: list[dict[str, Value]]) -> dict[str, Any]:
 
 def _contradictions(report: Report) -> Iterator[str]:
     """What no report holds unless someone edited it, or made it by other means."""
-    devices = {name: asdict(times) for name, times in report.devices.items()}
-    sizes: dict[str, Any] = {"counts": asdict(report.counts), "devices": devices, "trace": asdict(report.trace)}
+    devices = {name: to_builtins(times) for name, times in report.devices.items()}
+    sizes: dict[str, Any] = {
+        "counts": to_builtins(report.counts),
+        "devices": devices,
+        "trace": to_builtins(report.trace),
+    }
     if report.run is not None:
         # The first pass may be faster than the later ones.
-        numbers = {**vars(report.run), "first_pass_extra_ns": None}
+        numbers = {**asdict(report.run), "first_pass_extra_ns": None}
         sizes["run"] = {name: value for name, value in numbers.items() if isinstance(value, int)}
     for name, value in sizes.items():
         yield from (f"{path} is {number}" for path, number in _integers(name, value) if number < 0)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 
 from molprof.analysis.engine.package import Query, query_rows
 from molprof.analysis.figures.recorded_steps import RecordedStep, read_recorded_steps
@@ -62,7 +63,7 @@ def trim(path: Path, output: Path, wish: Wish, force: bool = True) -> Outcome:
         kept = [step for step in steps if plan.stretch.start_ns <= step.start_ns < plan.stretch.end_ns]
         if isinstance(keys.get(KEY), dict) and len(kept) < len(steps):
             keys[KEY] = _trimmed_manifest(path, keys[KEY], kept)
-        keep.close({**keys, "traceName": output.name, TRIMMED_KEY: asdict(trimmed)})
+        keep.close({**keys, "traceName": output.name, TRIMMED_KEY: to_builtins(trimmed)})
     return Outcome(sum(found.events_by_category.values()), keep.kept, keep.unplaced, trimmed)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row, query_rows
+from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.analysis.figures.recorded_steps import read_recorded_steps
 from molprof.common.errors import UsageError
 from molprof.queries import PACKAGE, modules
@@ -26,14 +27,6 @@ WHERE kind = 'junk' AND slice_id IS NOT NULL
 ORDER BY ts, sequence, position
 """
 _IDLE = "SELECT ts, dur, cause, device FROM molprof_idle_gap ORDER BY device, ts"
-_CAUSES = {
-    "cpu_waited": "the CPU waited for the GPU, nothing queued",
-    "cpu_busy": "the CPU had queued nothing",
-    "short": "between two pieces of work",
-    "not_recorded": "cause not recorded",
-    "other_stream": "waits for another stream",
-    "other": "queued, not started",
-}
 _MODULES = """
 SELECT slice.ts, slice.dur, SUBSTR(slice.name, 12) AS name,
   (
@@ -127,7 +120,7 @@ def read_contents(engine: Engine, path: str, place: Place) -> Contents:
     _, gaps = query_rows(engine, Query("idle_causes", _IDLE))
     named: dict[str, list[tuple[int, int, str]]] = {}
     for ts, dur, cause, device in gaps:  # sorted by device
-        named.setdefault(device, []).append((ts, dur, _CAUSES.get(cause, cause)))
+        named.setdefault(device, []).append((ts, dur, IDLE_CAUSES.get(cause, cause)))
     _, rows = query_rows(engine, Query("tokens", _SEQUENCES))
     sequences = [Sequence(number, batch, (pid, tid), Span(ts, dur)) for number, batch, pid, tid, ts, dur in rows]
     zoom, batch = _zoom(engine, path, place, sequences)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from molprof.analysis.reader.places import Places, add_name, find_places
 from molprof.analysis.reader.survey import Survey

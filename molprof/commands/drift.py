@@ -19,9 +19,9 @@ from molprof.common.text_format import TextFormat
     "tokenizers",
     multiple=True,
     default=("qwen", "llama"),
-    show_default="qwen, llama",
     metavar="NAME",
-    help="Preset, folder with a tokenizer.json, hub id, or model of molprof.toml. Repeatable.",
+    help="Preset, folder with a tokenizer.json, hub id, or model of molprof.toml. Repeatable."
+    "  [default: qwen and llama]",
 )
 @click.option(
     "--conformers",
@@ -39,7 +39,12 @@ from molprof.common.text_format import TextFormat
     help="Measure this placeholder too, such as 0.000,0.000,0.000. Repeatable.",
 )
 @click.option(
-    "--decimals", type=click.IntRange(1, 12), default=4, show_default=True, help="Decimals of the coordinates."
+    "--decimals",
+    metavar="N",
+    type=click.IntRange(1, 12),
+    default=4,
+    show_default=True,
+    help="Decimals of the coordinates.",
 )
 @format_options
 @config_option

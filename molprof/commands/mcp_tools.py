@@ -7,11 +7,11 @@ import select
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import to_builtins
 
 from molprof.analysis.engine import NATIVE_PATH_VARIABLE
 from molprof.analysis.figures import Report
@@ -65,7 +65,7 @@ def _report(trace: str, select: str, limit: int) -> dict[str, Any]:
 
     report = _load(trace)
     figures = [figure for figure in _selected(FIGURES, select) if figure.value(report) is not None or select]
-    counted = asdict(report.trace)
+    counted = to_builtins(report.trace)
     data: dict[str, Any] = {
         "trace": {name: counted[name] for name in ("path", "bytes", "events_by_category", "lost_events", "complete")},
         "verdict": list(report_verdict(report)),
@@ -74,9 +74,9 @@ def _report(trace: str, select: str, limit: int) -> dict[str, Any]:
     }
     limited(data, "figures", [_figure(figure, report) for figure in figures], limit)
     data["memory_operations"] = [
-        {"name": name, **asdict(item)} for name, item in report.counts.memory_operations.items()
+        {"name": name, **to_builtins(item)} for name, item in report.counts.memory_operations.items()
     ]
-    data["devices"] = [{"device": name, **asdict(item)} for name, item in report.devices.items()]
+    data["devices"] = [{"device": name, **to_builtins(item)} for name, item in report.devices.items()]
     data["sql"] = {"memory_operations": OPERATIONS.sql, "devices": DEVICES.sql, "events_by_category": _EVENTS}
     limited(data, "findings", [_finding(item) for item in report.findings], limit)
     return data
@@ -99,7 +99,7 @@ def _compare(traces: list[str], select: str, limit: int) -> dict[str, Any]:
             "values": list(row.values),
             "ratios": list(row.ratios),
             "within_noise": [False, *(row.within_noise(place) for place in range(1, len(reports)))],
-            "evidence": [asdict(evidence_of(row.figure, report)) for report in reports],
+            "evidence": [to_builtins(evidence_of(row.figure, report)) for report in reports],
         }
         for row in comparison.rows
         if row.figure.id in chosen and (select or len(set(row.values)) > 1)
@@ -186,7 +186,7 @@ def _queries(name: str) -> dict[str, Any]:
     return {
         "name": module.name,
         "purpose": list(module.comment),
-        "entries": [asdict(entry) for entry in module.entries],
+        "entries": [to_builtins(entry) for entry in module.entries],
         "example": module.example,
         "parameters": dict(module.defaults),
         "command": example_command(module),
@@ -224,7 +224,7 @@ def _selected(figures: Sequence[Figure], select: str) -> list[Figure]:
 
 def _figure(figure: Figure, report: Report) -> dict[str, Any]:
     named = {name: getattr(figure, name) for name in ("id", "label", "unit")}
-    return {**named, "value": figure.value(report), **asdict(evidence_of(figure, report))}
+    return {**named, "value": figure.value(report), **to_builtins(evidence_of(figure, report))}
 
 
 def _certificate(report: Report) -> dict[str, Any]:
@@ -232,12 +232,12 @@ def _certificate(report: Report) -> dict[str, Any]:
     if report.certificate is None:
         return {"verdict": None, "uncertain": []}
     names = ("group", "verdict", "reason", "bounds")
-    uncertain = [{name: plain(asdict(item))[name] for name in names} for item in report.certificate.uncertain]
+    uncertain = [{name: plain(to_builtins(item))[name] for name in names} for item in report.certificate.uncertain]
     return {"verdict": report.certificate.verdict, "uncertain": uncertain}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    return {name: value for name, value in plain(asdict(finding)).items() if name != "explanation"}
+    return {name: value for name, value in plain(to_builtins(finding)).items() if name != "explanation"}
 
 
 def _nodes(tree: Tree, depth: int) -> list[tuple[str, int, Tree]]:

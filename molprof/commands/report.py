@@ -131,7 +131,7 @@ def command(
             result.check(rank_inputs(traces, result.output))
             note(f"{traces[0]} holds ranks of a job, shown as molprof ranks shows them")
             return show_ranks(traces, reading, result)
-    traces = _files(traces)
+    traces = _traces(traces)
     outputs = [result.output]
     if several:
         outputs = _outputs(traces, result)
@@ -197,12 +197,34 @@ def _shown(
 
 
 def _files(traces: Sequence[Path]) -> list[Path]:
-    """The traces, folders replaced by those in them."""
+    """The traces, folders replaced by the files in them that are named as traces."""
     if not any(trace.is_dir() for trace in traces):
         return list(traces)
     from molprof.analysis.reports.many import traces_in
 
     return [item for trace in traces for item in (traces_in(trace) if trace.is_dir() else [trace])]
+
+
+def _traces(given: Sequence[Path]) -> list[Path]:
+    """The traces, folders replaced by those in them; a remark on each folder with other files that are named as traces.
+
+    Raises UsageError for a folder without traces.
+    """
+    found: list[Path] = []
+    for path in given:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        from molprof.analysis.reader.heads import is_trace, left_out
+
+        inside = _files([path])
+        traces = [item for item in inside if item != path and is_trace(item)]
+        if not traces:
+            raise UsageError(f"{path} holds no traces", hint="give traces, or a folder with traces in it")
+        if others := [item for item in inside if item not in traces]:
+            note(left_out(path, others))
+        found += traces
+    return found
 
 
 def _outputs(traces: Sequence[Path], result: Result) -> list[Path | None]:

@@ -32,7 +32,7 @@ class Column:
     @property
     def numeric(self) -> bool:
         """Whether it holds numbers, which stand right."""
-        return self.unit not in ("text", "name")
+        return self.unit not in ("text", "name", "path")
 
 
 @dataclass(frozen=True)

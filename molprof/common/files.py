@@ -24,6 +24,7 @@ _ELSEWHERE = "send it to a file: > FILE, or -o OUT where the command has it"
 _SCRATCH = ".molprof-part"
 # A full disk, a quota, a limit on the size of files.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_written: list[Path] = []
 
 
 def cache_dir() -> Path:
@@ -61,9 +62,9 @@ def replacing(path: Path, force: bool = True) -> Iterator[Path]:
             umask = os.umask(0)
             os.umask(umask)
             part.chmod(0o666 & ~umask)  # mkstemp makes files private; a result gets the user's usual mode
-            if force:
-                part.replace(path)
-            elif (kept := _place(part, path)) != path:
+            kept = _placed(part, path, force)
+            _written.append(given if kept == path else kept)
+            if kept != path:
                 raise TakenError(f"another process wrote {given} meanwhile; this result is kept: {kept}", kept)
         except OSError as error:
             # A name that tells the user nothing, or none.
@@ -72,8 +73,16 @@ def replacing(path: Path, force: bool = True) -> Iterator[Path]:
             raise
 
 
-def _place(part: Path, path: Path) -> Path:
-    """Gives the file `part` the name `path`, or the next one that is free, and returns it."""
+def written_files() -> list[Path]:
+    """The files that this process has written, once each; not those of the user's cache."""
+    cache = cache_dir().absolute()
+    return [path for path in dict.fromkeys(_written) if cache not in path.absolute().parents]
+
+
+def _placed(part: Path, path: Path, force: bool) -> Path:
+    """Gives the file `part` the name `path`, or without `force` the next one that is free, and returns it."""
+    if force:
+        return part.replace(path)
     while True:
         path = next_free(path)
         try:

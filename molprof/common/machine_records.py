@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from statistics import median
+
+from msgspec import Struct, field
 
 from molprof.common.values import percent_text
 
@@ -14,8 +15,7 @@ _STEAL_RATIO = 0.02
 _THROTTLED_RATIO = 0.01
 
 
-@dataclass(frozen=True)
-class MachineSpan:
+class MachineSpan(Struct, frozen=True):
     """A stretch of time; None: the machine does not tell."""
 
     wall_ns: int
@@ -29,8 +29,7 @@ class MachineSpan:
     gpu_others: int | None = None  # other processes on the GPU at the end
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """The machine before the timed passes and during each of them."""
 
     cores: int  # that the run may use

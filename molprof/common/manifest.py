@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import fields
 from typing import Any
+
+from msgspec import Struct, field, to_builtins
 
 from molprof.common.errors import TraceError
 from molprof.common.machine_records import Machine
@@ -19,8 +21,7 @@ INCOMPLETE_KEY = "molprof_incomplete"
 TRIMMED_KEY = "molprof_trimmed"
 
 
-@dataclass(frozen=True)
-class Environment:
+class Environment(Struct, frozen=True):
     """Hardware and software of the run; None: it has no such part."""
 
     gpu: str | None
@@ -40,8 +41,7 @@ class Environment:
     wait_policy: str | None = None  # of OpenMP: threads that wait for each other sleep (`passive`) or spin
 
 
-@dataclass(frozen=True)
-class Resolved:
+class Resolved(Struct, frozen=True):
     """What only running tells: the model as it was loaded, and what `auto` and missing settings became."""
 
     family: str  # transformers `model_type`
@@ -69,8 +69,7 @@ class Resolved:
     not_recorded: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Repeat:
+class Repeat(Struct, frozen=True):
     """One unprofiled, synchronized pass over all molecules."""
 
     wall_ns: int  # from before the first batch's templates to after the last batch's text, device synchronized
@@ -82,8 +81,7 @@ class Repeat:
     compile_ns: int | None = None
 
 
-@dataclass(frozen=True)
-class Timings:
+class Timings(Struct, frozen=True):
     """Unprofiled timings, and what the profiler cost."""
 
     warmup_ns: list[int]  # wall time of each warm-up pass, without that of counting masked logits and of checks
@@ -105,8 +103,7 @@ class Timings:
     peak_memory_of: str | None = None
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Struct, frozen=True):
     """The recorded decode steps: of one batch, or all of all batches."""
 
     full: bool
@@ -115,8 +112,7 @@ class Window:
     last_step: int
 
 
-@dataclass(frozen=True)
-class Session:
+class Session(Struct, frozen=True):
     """A capture of several runs, whose timed passes were interleaved: in each round every run had one, in random order.
 
     Two runs of one session are compared round by round.
@@ -130,8 +126,7 @@ class Session:
     places: list[int] = field(default_factory=list)  # by timed pass, its place in the round, from 0
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """Everything about a run that is not an event."""
 
     schema: int
@@ -155,11 +150,11 @@ class Manifest:
         return None if name in self.resolved.not_recorded else getattr(self.settings, name)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        made: dict[str, Any] = to_builtins(self)
+        return made
 
 
-@dataclass(frozen=True)
-class Trimmed:
+class Trimmed(Struct, frozen=True):
     """The part of another trace that was kept; None and empty lists: all."""
 
     source: str  # name of the other trace's file

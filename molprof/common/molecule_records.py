@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 CHOICE_LETTERS = {"copy": "c", "free": "f", "open": "o"}
 KIND_LETTERS = {"free": "f", "copy": "c", "junk": "j", "filler": "l", "eos": "e"}
 
 
-@dataclass(frozen=True)
-class TemplateCounts:
+class TemplateCounts(Struct, frozen=True):
     """Sizes of one molecule's position template: tokens, FREE ones, blocks, FREE positions of each block."""
 
     tokens: int
@@ -18,8 +17,7 @@ class TemplateCounts:
     free_per_block: list[int]
 
 
-@dataclass(frozen=True)
-class Disagreement:
+class Disagreement(Struct, frozen=True):
     """What the model would have chosen instead of each generated token, from an untimed pass."""
 
     # of the written token, in the softmax over all logits that reach the processor, with six digits
@@ -29,8 +27,7 @@ class Disagreement:
     forbidden: str  # one digit per token: 1 if the model's first choice was forbidden, else 0
 
 
-@dataclass(frozen=True)
-class MaskedLogits:
+class MaskedLogits(Struct, frozen=True):
     """Logits set to -inf for one prompt, counted by molprof in an untimed pass, by where the row stood."""
 
     free: int  # at choices that left more than one token
@@ -45,8 +42,7 @@ class MaskedLogits:
         return self.free + self.copy + self.end + self.idle
 
 
-@dataclass(frozen=True)
-class MoleculeRun:
+class MoleculeRun(Struct, frozen=True):
     """One prompt and what came of it."""
 
     sequence: int  # number in the run, from 0, in the order of the input; `batch` and `row` say where it ran
@@ -85,8 +81,7 @@ class MoleculeRun:
         return len(self.token_ids if self.step_tokens is None else self.step_tokens)
 
 
-@dataclass(frozen=True)
-class Skipped:
+class Skipped(Struct, frozen=True):
     """A part of the input that gave no prompt."""
 
     line: int

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+
+from msgspec import Struct
 
 from molprof.common.errors import UsageError
 from molprof.common.files import read_text
@@ -18,8 +19,7 @@ else:
     import tomli as tomllib
 
 
-@dataclass(frozen=True)
-class TomlFile:
+class TomlFile(Struct, frozen=True):
     """A file's tables, and the text that its lines are counted in."""
 
     path: Path  # as given

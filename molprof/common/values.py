@@ -16,12 +16,13 @@ NOT_RECORDED = "not recorded"
 Value = str | int | float | None
 # Its lowest and highest.
 Range = tuple[float, float]
-# name: of a kernel or operator, which may be shortened. ratio: of a whole, so percent; factor: of two values.
+# name: of a kernel or operator, which may be shortened. path: of modules, operators in each other, or a file and its
+# function, whose beginning is left out where it does not fit. ratio: of a whole, so percent; factor: of two values.
 # index: a number of something, not an amount. change_*: a difference, with its sign. bytes: in powers of 1000.
 # raw: as SQL gave it.
 Unit = Literal[
-    "text", "name", "ns", "change_ns", "bytes", "ratio", "change_ratio", "factor", "count", "number", "index", "speed",
-    "probability", "raw",
+    "text", "name", "path", "ns", "change_ns", "bytes", "ratio", "change_ratio", "factor", "count", "number", "index",
+    "speed", "probability", "raw",
 ]  # fmt: skip
 
 # What C++ kernel names repeat without telling kernels apart.
@@ -50,7 +51,7 @@ def by_unit(unit: Unit, value: Value | Range) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
-        return short_name(value) if unit == "name" else value
+        return short_name(value) if unit == "name" else short_source(value) if unit == "path" else value
     return _FORMATS[unit](value)
 
 
@@ -122,6 +123,17 @@ def width(value: str) -> int:
     )
 
 
+def cut(value: str, size: int, unit: Unit = "text") -> str:
+    """`value` in at most `size` columns: the end left out where it does not fit, of a path the beginning."""
+    if width(value) <= size:
+        return value
+    is_path = unit == "path"
+    kept = value[1 - size :] if is_path else value[: size - 1]
+    while width(kept) > size - 1:
+        kept = kept[1:] if is_path else kept[:-1]
+    return "…" + kept if is_path else kept + "…"
+
+
 def now() -> str:
     """The time in ISO format and UTC."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -175,6 +187,7 @@ _time = partial(_scaled, ("ns", "µs", "ms", "s"))
 _FORMATS: dict[Unit, Callable[[float], str]] = {
     "text": _number,
     "name": _number,
+    "path": _number,
     "ns": _time,
     "change_ns": partial(_signed, _time),
     "bytes": partial(_scaled, ("B", "kB", "MB", "GB")),

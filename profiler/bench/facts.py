@@ -6,8 +6,10 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import asdict
 
 from molprof.common.errors import UsageError
 from molprof.common.settings import AUTO

@@ -8,10 +8,10 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
+from msgspec.structs import asdict
 from torch import Tensor
 
 from molprof.common.errors import RunError, UsageError

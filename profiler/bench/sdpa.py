@@ -13,12 +13,12 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as functional
+from msgspec.structs import asdict
 from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 

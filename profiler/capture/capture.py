@@ -6,10 +6,10 @@ import random
 import secrets
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
+from msgspec.structs import replace
 from transformers.utils.import_utils import is_optimum_quanto_available
 
 from molprof.common.errors import MolprofError, UsageError

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row, query_rows
@@ -71,8 +72,7 @@ class Step(NamedTuple):
     typical: int
 
 
-@dataclass(frozen=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """A trace's rows by lane and start, and its steps by start."""
 
     info: TraceInfo

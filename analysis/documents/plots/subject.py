@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from molprof.analysis.compare import Comparison, compare, run_labels
 from molprof.analysis.compare.model import Difference, TraceDifference
@@ -14,8 +15,7 @@ from molprof.common.errors import TraceError
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """One report or several, and how each but the first differs from it."""
 
     labels: tuple[str, ...]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.certificate import clocks, facts, launches, recording, work

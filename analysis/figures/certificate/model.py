@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query
@@ -33,8 +34,7 @@ Evidence = dict[str, int | float | str | None]  # the suffix is the unit
 _WORST: tuple[Verdict, ...] = ("not_to_be_had", "bounded", "exact")
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """A figure as reported, and what its true value may be; None: no limit is known. The suffix is the unit."""
 
     figure: str  # path in the report's JSON where it has one, such as counts.kernels
@@ -61,8 +61,7 @@ class Bound:
         return most / abs(self.value) if self.value else math.inf if most else 0.0
 
 
-@dataclass(frozen=True)
-class Doubt:
+class Doubt(Struct, frozen=True):
     """Why figures of one group are not exact."""
 
     group: Group
@@ -75,8 +74,7 @@ class Doubt:
     sql: str = ""  # what the check asked
 
 
-@dataclass(frozen=True)
-class Certified:
+class Certified(Struct, frozen=True):
     """The verdict on one group. Of a group without doubts that the trace lacks, not_to_be_had."""
 
     group: Group
@@ -99,8 +97,7 @@ class Certified:
         return max(bound.off_ratio for bound in self.bounds)
 
 
-@dataclass(frozen=True)
-class Certificate:
+class Certificate(Struct, frozen=True):
     """Verdicts on all groups of figures; `verdict` is the worst of those that a check doubts."""
 
     verdict: Verdict
@@ -116,8 +113,7 @@ class Certificate:
         return tuple(doubt for item in self.groups for doubt in item.doubts)
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """What checks set their bounds against: counts and times of the whole trace, as the report has them."""
 
     counts: Counts
@@ -142,8 +138,7 @@ class Facts:
         return Bound("steps.kernels_per_step", mean, mean, high)
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Struct, frozen=True):
     """What can make figures uncertain, and how it is found: `find` yields doubts."""
 
     id: str

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from molprof.analysis.figures.drift.model import Drift, JunkExample, RuleCount
 from molprof.common.text_format import DEFAULT, TextFormat
@@ -20,8 +21,7 @@ GOOD = "good"
 STATES = ("junk", "cut", "malformed", "filler", GOOD)
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(Struct, frozen=True):
     """A row of molprof_block."""
 
     sequence: int
@@ -46,8 +46,7 @@ class Block:
         return next((state for state in STATES if holds.get(state)), GOOD)
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A way to count: its name, what it counts, and whether it counts a block."""
 
     name: str

@@ -8,7 +8,8 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from molprof.analysis.figures.drift.model import Agreement, AgreementBin, AgreementGroup, Disagreement, WorstPlace
 from molprof.common.text_format import DEFAULT, TextFormat
@@ -29,8 +30,7 @@ _OUTSIDE = dict.fromkeys("-=#:$/\\.~", "bond") | dict.fromkeys("0123456789%()", 
 _COORDINATE = dict.fromkeys("0123456789", "digit") | dict.fromkeys(".-", "mark")
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(Struct, frozen=True):
     """A row of molprof_token_disagreement; `kind` is eos or by the text, `forbidden` 1 or 0."""
 
     sequence: int

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class RuleCount:
+class RuleCount(Struct, frozen=True):
     """Coordinate blocks that one counting rule calls junk."""
 
     rule: str
@@ -17,8 +16,7 @@ class RuleCount:
     molecule_ratio: float  # of all sequences with blocks
 
 
-@dataclass(frozen=True)
-class JunkExample:
+class JunkExample(Struct, frozen=True):
     """A block with junk."""
 
     sequence: int
@@ -29,8 +27,7 @@ class JunkExample:
     blocks: int  # blocks of the run with this surplus, of which this is the first
 
 
-@dataclass(frozen=True)
-class Drift:
+class Drift(Struct, frozen=True):
     """Drift of a run's coordinate blocks: FREE positions given minus tokens needed."""
 
     known_blocks: int  # blocks whose drift is known; 0 without a template
@@ -49,8 +46,7 @@ class Drift:
         return None if self.states is None else sum(self.states.values()) - self.states.get("good", 0)
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Agreement(Struct, frozen=True):
     """How the model rated some tokens before the masks."""
 
     tokens: int
@@ -61,22 +57,19 @@ class Agreement:
     mean_surprisal_bits: float  # -log2 of the probability; 0 counts as the smallest float64, 1,074 bits
 
 
-@dataclass(frozen=True)
-class AgreementGroup:
+class AgreementGroup(Struct, frozen=True):
     choice: str  # copy, free, open
     text: str | None  # kind of text; None: all kinds
     agreement: Agreement
 
 
-@dataclass(frozen=True)
-class AgreementBin:
+class AgreementBin(Struct, frozen=True):
     from_ratio: float  # of the position over the sequence's length
     to_ratio: float  # not in it
     agreement: Agreement
 
 
-@dataclass(frozen=True)
-class WorstPlace:
+class WorstPlace(Struct, frozen=True):
     """A token that the model rated low."""
 
     sequence: int
@@ -90,8 +83,7 @@ class WorstPlace:
     forbidden: bool
 
 
-@dataclass(frozen=True)
-class Disagreement:
+class Disagreement(Struct, frozen=True):
     """What an untimed pass recorded of the model's own choices."""
 
     molecules: int  # sequences with a record; none where the pass wrote other text

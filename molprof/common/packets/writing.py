@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from molprof.common.packets.recording import BEGIN, COMPLETE, END, INSTANT, OPEN, Recording
 from molprof.common.packets.tracks import Place
@@ -18,8 +18,7 @@ _ARGS = b'"args":{'
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True)
-class Counted:
+class Counted(Struct, frozen=True):
     """The track of a counter: its name and its process."""
 
     name: str
