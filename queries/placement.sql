@@ -19,8 +19,6 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.phases;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
-
 -- Phases, each up to its end or the start of the next of its thread.
 CREATE PERFETTO TABLE _molprof_phase_lane AS
 WITH

@@ -40,6 +40,7 @@ _GAPS = Query(
     "idle_causes",
     f"""
 INCLUDE PERFETTO MODULE molprof.placement;
+INCLUDE PERFETTO MODULE molprof.work_calls;
 SELECT gap.ts, gap.ts + gap.dur AS ts_end, phase.phase
 {_GAP}
 LEFT JOIN molprof_work_phase AS place ON place.id = gap.next_id
