@@ -110,6 +110,7 @@ def test_compare_two_foreign_traces(molprof: Cli, trace: str) -> None:
     ("arguments", "code", "message"),
     [
         (("nothing",), 2, "No such command 'nothing'"),
+        (("reprot", "x"), 2, "No such command 'reprot'. Did you mean 'report'?"),
         (("report",), 2, "Missing argument 'TRACE...'"),
         (("report", "absent.json"), 2, "absent.json"),
         (("report", "."), 2, "holds no traces"),

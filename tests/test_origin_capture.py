@@ -55,7 +55,9 @@ def test_functions_of_the_processor_are_named(origins: Origins) -> None:
     processor = named(build_tree(origins, "source"), "processor")
     functions = [node.name for _, node in processor.walk() if node.kind == "function"]
     assert any("processors/" in name for name in functions)
-    assert any("processors/" in place.source for place in operator_places(origins))
+    places = operator_places(origins)
+    assert any("processors/" in place.source for place in places)
+    assert sum(place.time_ns for place in places) == build_tree(origins, "operator").amount("operator_ns")
 
 
 def test_modules_alone(trace: Path, tmp_path: Path) -> None:

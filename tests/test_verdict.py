@@ -32,6 +32,13 @@ def test_a_part_that_works_against_the_difference(tmp_path: Path) -> None:
     )
 
 
+def test_parts_that_cancel_each_other_have_no_share(tmp_path: Path) -> None:
+    parts = {"tokens.useful": 8_000_000_000, "machine.forward": -7_000_000_000}
+    (sentence,) = comparison_verdict(two_runs(tmp_path, parts))
+    assert "most of it is useful tokens (+8.00 s); " in sentence
+    assert sentence.endswith("; -7.00 s is the same work at another speed: the machine.")
+
+
 def test_ids_without_a_group_are_named_as_they_are(tmp_path: Path) -> None:
     (sentence,) = comparison_verdict(two_runs(tmp_path, {"forward": 1_380_000_000}))
     assert sentence.endswith(": most of it is forward (+1.38 s, 100 %).")

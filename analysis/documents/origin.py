@@ -18,6 +18,7 @@ from molprof.common.values import counted, per, percent_text, short_name, short_
 SCHEMA = 1
 # Nodes below this share of the whole are left out of tables.
 LEAST_RATIO = 0.005
+_FUNCTIONS = ("function", "library")
 _WHAT = {"module": "module", "source": "Python function", "operator": "operator", "kernel": "kernel class"}
 _NO_STACKS = (
     "the trace has no modules or Python functions: record it with molprof capture --stacks, or with "
@@ -43,7 +44,7 @@ def origin_document(origins: Origins, by: str) -> Document:
         ]
     else:
         places["operators"] = operator_places(origins)
-        sections.append(_places("Who runs leaf operators", "self time", places["operators"]))
+        sections.append(_places("Who runs operators", "self time", places["operators"]))
     return Document(
         title=f"{path_text(origins.info.path)} by {by}",
         sections=tuple(section for section in sections if section.table is not None and section.table.rows),
@@ -107,14 +108,14 @@ def _tree(origins: Origins, tree: Tree, by: str) -> Section:
 
 def _short(node: Tree) -> str:
     """The name, of a function without the outer folders of its file."""
-    return short_source(node.name) if node.kind in ("function", "library") else short_name(node.name)
+    return short_source(node.name) if node.kind in _FUNCTIONS else short_name(node.name)
 
 
 def _choose(tree: Tree, depth: int, wanted: Callable[[Tree], bool], skip: bool, found: list[tuple[int, Tree]]) -> int:
     """Nodes that are wanted, below those that are. With `skip`, not those that only call another; returns how many."""
     skipped = 0
     for child in filter(wanted, tree.children):
-        if skip and any(inner.inclusive == child.inclusive for inner in child.children):
+        if skip and child.kind in _FUNCTIONS and any(inner.inclusive == child.inclusive for inner in child.children):
             skipped += 1 + _choose(child, depth, wanted, skip, found)
         else:
             found.append((depth, child))

@@ -27,6 +27,8 @@ from molprof.common.values import (
 
 # Below this share of the difference the machine is not worth a word.
 _LEAST_MACHINE_RATIO = 0.1
+# Parts that cancel each other are many times their sum: their shares of it say nothing.
+_MOST_SHARE = 5
 _FEW_REPEATS = 3
 # Below this share of the span the cause does not matter.
 _LEAST_IDLE_RATIO = 0.001
@@ -142,9 +144,8 @@ def _parts(difference: Difference) -> str:
     share = machine_ns / difference.wall_ns
     if abs(share) < _LEAST_MACHINE_RATIO:
         return text
-    return (
-        f"{text}; {signed_time_text(machine_ns)} ({percent_text(share)}) is the same work at another speed: the machine"
-    )
+    told = f" ({percent_text(share)})" if abs(share) <= _MOST_SHARE else ""
+    return f"{text}; {signed_time_text(machine_ns)}{told} is the same work at another speed: the machine"
 
 
 def _unknown(difference: Difference) -> str:
@@ -157,7 +158,7 @@ def _named(difference: Difference, parts: Iterable[str], base_ns: int | None = N
     """Each part with its time and its share of `base_ns`, else of the difference."""
     for part in parts:
         ns, whole_ns = difference.parts[part], base_ns or difference.wall_ns
-        share = f", {percent_text(ns / whole_ns)}" if whole_ns else ""
+        share = f", {percent_text(ns / whole_ns)}" if whole_ns and abs(ns / whole_ns) <= _MOST_SHARE else ""
         yield f"{PART_LABELS.get(part, part)} ({signed_time_text(ns)}{share})"
 
 

@@ -69,11 +69,10 @@ def copy_places(origins: Origins) -> list[Place]:
 
 
 def operator_places(origins: Origins) -> list[Place]:
-    """Leaf operators, longest self time first."""
+    """Operators, longest self time first: without the operators that they call."""
     places = _Places(origins)
     for frame, own_ns in own_times(origins.frames):
-        if frame.is_leaf:
-            places.add(frame.id, own_ns, 0)
+        places.add(frame.id, own_ns, 0)
     return places.sorted(lambda place: (place.time_ns, place.count))
 
 

@@ -39,7 +39,7 @@ def command(limit_s: float, config: Path | None, result: Result) -> int:
     result.check()
     from molprof.profiler.doctor.checks import TRIALS, diagnose
 
-    with click.progressbar(length=len(TRIALS), label="checks", file=sys.stderr) as bar:
+    with click.progressbar(length=len(TRIALS), label="checking", file=sys.stderr) as bar:
         diagnosis = diagnose(config, limit_s, lambda: bar.update(1))
     result.deliver(_document(diagnosis))
     return 0 if diagnosis.can_analyse or diagnosis.can_capture else 3
