@@ -120,6 +120,7 @@ def test_compare_two_foreign_traces(molprof: Cli, trace: str) -> None:
         (("capture", "--model", "qwen", "-o", "/dev/null/a.json"), 2, "/dev/null is not a directory"),
         (("plot",), 2, "Missing argument 'KIND'. Choose from: waterfall, timeline, phases, classes, latency, drift"),
         (("capture",), 2, "Missing option '--model'"),
+        (("demo", "-n", "0"), 2, "Invalid value for '-n': 0 is not in the range x>=1."),
         (("capture", "--model", "qwen", "-o", "out.txt"), 2, ", .pftrace or .pftrace.gz"),
         (("capture", "--model", "qwen", "-o", "a.json", "-n", "0"), 2, "-n 0 is below 1"),
         (("capture", "--model", "qwen", "-o", "a.json", "--window", "5"), 2, "not FIRST:LAST"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from trace_rows import losses
 
-from molprof.analysis.engine import Engine, open_engine
+from molprof.analysis.engine import Engine, open_engine, wasm
 from molprof.common.errors import EngineError, QueryError
 
 TRACE = json.dumps(
@@ -63,6 +64,21 @@ def test_every_engine_gives_the_same_columns(engine: Engine) -> None:
         7
     ]
     assert losses(engine) == {}
+
+
+@pytest.mark.parametrize("memory64", [False, True])
+def test_a_copy_of_a_start_answers_as_a_start(memory64: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wasm, "_starts", Counter())
+    monkeypatch.setattr(wasm, "_started", {})
+    found = []
+    for number in range(wasm._KEPT_START + 2):
+        assert len(wasm._started) == (number >= wasm._KEPT_START)
+        with open_engine(memory64=memory64) as engine:
+            engine.feed(TRACE)
+            engine.finish()
+            columns = engine.query("INCLUDE PERFETTO MODULE slices.flat_slices; SELECT name, ts FROM slice ORDER BY id")
+            found.append({name: column.tolist() for name, column in columns.items()})
+    assert found == [{"name": ["outer", "inner", "kernel"], "ts": [1500, 2000, 4000]}] * len(found)
 
 
 def test_packages_are_included_and_replaced(engine: Engine) -> None:

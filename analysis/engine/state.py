@@ -1,4 +1,4 @@
-"""The memory of the embedded trace processor as bytes: the pages that hold something, compressed."""
+"""The memory of the embedded trace processor: kept as compressed pages, or as what has changed in it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import numpy as np
 
 from molprof.common.errors import EngineError
 from molprof.common.zstandard import zstd
+
+# Where runs of pages begin, and what they hold.
+Changes = list[tuple[int, "np.ndarray[Any, Any]"]]
 
 _PAGE_BYTES = 4096
 _BLOCK_PAGES = 4096
@@ -40,15 +43,32 @@ def unpack(content: memoryview, memory: np.ndarray[Any, Any]) -> None:
     pages = memory.reshape(-1, _PAGE_BYTES)
     end = _NUMBER_BYTES + -(-len(pages) // 8)
     used = np.unpackbits(np.frombuffer(content[_NUMBER_BYTES:end], np.uint8), count=len(pages)).astype(bool)
-    runs = np.flatnonzero(np.diff(used, prepend=False, append=False)) * _PAGE_BYTES
+    runs = _runs(used)
     # Decompressed into its place, in blocks so small that their memory is used again: a new page takes 1 us.
     with zstd.ZstdFile(io.BytesIO(content[end:])) as file:
-        for begin, stop in runs.reshape(-1, 2).tolist():
+        for begin, stop in runs.tolist():
             for start in range(begin, stop, _UNPACKED_BYTES):
                 part = memory.data[start : min(start + _UNPACKED_BYTES, stop)]
                 if (found := file.readinto(part)) != len(part):
                     raise EngineError(f"a kept trace ends {len(part) - found} bytes before page {stop // _PAGE_BYTES}")
     # A fresh memory holds the constants of the program.
-    for begin, stop in np.append([0], np.append(runs, len(memory))).reshape(-1, 2).tolist():
+    for begin, stop in np.append([0], np.append(runs.ravel(), len(memory))).reshape(-1, 2).tolist():
         if memory[begin:stop].view(np.uint64).any():
             memory[begin:stop] = 0
+
+
+def changes(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> Changes:
+    """The pages of a memory that differ from those of another one, of the same size."""
+    differ = (before.view(np.uint64) != after.view(np.uint64)).reshape(-1, _PAGE_BYTES // 8).any(axis=1)
+    return [(begin, after[begin:stop].copy()) for begin, stop in _runs(differ).tolist()]
+
+
+def put(changed: Changes, memory: np.ndarray[Any, Any]) -> None:
+    """Make a memory as `before` was what `after` was."""
+    for begin, content in changed:
+        memory[begin : begin + len(content)] = content
+
+
+def _runs(pages: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The first byte and the end of each run of the pages that are marked."""
+    return np.flatnonzero(np.diff(pages, prepend=False, append=False)).reshape(-1, 2) * _PAGE_BYTES

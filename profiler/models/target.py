@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from molprof.common.text_format import DEFAULT, TextFormat
 
@@ -33,13 +35,32 @@ class TokenBytes:
         """The text of tokens; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(map(self.of, tokens)).decode("utf-8", errors="replace")
 
+    @cached_property
+    def _flat(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """All bytes, and the length of each piece."""
+        lengths = np.fromiter(map(len, self.pieces), np.int64, len(self.pieces))
+        return np.frombuffer(b"".join(self.pieces), np.uint8), lengths
+
+    def _counts(self, characters: bytes) -> np.ndarray[Any, Any]:
+        """How many of these ASCII characters each token has."""
+        text, lengths = self._flat
+        wanted = np.zeros(256, bool)
+        wanted[list(characters)] = True
+        before = np.concatenate(([0], np.cumsum(wanted[text])))
+        ends = np.cumsum(lengths)
+        counts: np.ndarray[Any, Any] = before[ends] - before[ends - lengths]
+        return counts
+
     def containing(self, characters: bytes) -> list[int]:
         """Ids of the tokens that contain any of these ASCII characters, ascending."""
-        return [index for index, piece in enumerate(self.pieces) if piece.translate(None, characters) != piece]
+        found: list[int] = np.flatnonzero(self._counts(characters)).tolist()
+        return found
 
     def made_of(self, characters: bytes) -> list[int]:
         """Ids of the non-empty tokens made of these ASCII characters only, ascending."""
-        return [index for index, piece in enumerate(self.pieces) if piece and not piece.translate(None, characters)]
+        _, lengths = self._flat
+        found: list[int] = np.flatnonzero((lengths > 0) & (self._counts(characters) == lengths)).tolist()
+        return found
 
 
 @dataclass(frozen=True)
@@ -62,7 +83,9 @@ class Target:
 
     def padding_columns(self) -> list[int]:
         """Columns of the logits that stand for no token: between the vocabulary and the padded width."""
-        return sorted(set(range(self.logits_width)).difference(self.vocabulary.values()))
+        ids = np.fromiter(self.vocabulary.values(), np.int64, len(self.vocabulary))
+        found: list[int] = np.setdiff1d(np.arange(self.logits_width), ids, assume_unique=True).tolist()
+        return found
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerFast) -> TokenBytes:

@@ -82,10 +82,11 @@ _ACCEPTED = f"use a preset ({', '.join(VOCABULARIES)}), a folder with a {_FILE},
 
 def preset_tokenizer(name: str, cache: Path | None = None) -> PreTrainedTokenizerFast:
     """The tokenizer of a preset, converted once and then read from `cache` (None: the user's cache folder)."""
-    if name in VOCABULARIES and (stored := _stored(name, cache)).is_file():
-        with suppress(Exception):  # the tokenizers library raises bare Exception on a damaged file
-            return _wrapped(name, tokenizer_file=str(stored))
-    return _wrapped(name, tokenizer_object=_preset_backend(name, cache))
+    kept = name in VOCABULARIES and _stored(name, cache).is_file()
+    made = None if kept else _preset_backend(name, cache)
+    with suppress(Exception):  # the tokenizers library raises bare Exception on a file that is damaged or not there
+        return _wrapped(name, tokenizer_file=str(_stored(name, cache)))
+    return _wrapped(name, tokenizer_object=_preset_backend(name, cache) if made is None else made)
 
 
 def _wrapped(name: str, **backend: Any) -> PreTrainedTokenizerFast:

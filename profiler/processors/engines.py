@@ -6,6 +6,7 @@ are no text: tags that are single tokens are forced here, and the closing one is
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import math
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor
+from transformers import LogitsProcessor, PreTrainedTokenizerFast
 
 from molprof.common.errors import MissingExtraError, RunError
 from molprof.profiler.models.device import on_gpu, pinned
@@ -199,15 +200,19 @@ class XGrammar(EngineProcessor):
         self.package.apply_token_bitmask_inplace(scores, mask)
 
 
+@functools.lru_cache(maxsize=4)
+def _lexer(tokenizer: PreTrainedTokenizerFast, width: int, closing: int) -> Any:
+    """llguidance's form of a tokenizer, which takes 2 s to make."""
+    return importlib.import_module("llguidance.hf").from_tokenizer(tokenizer, n_vocab=width, eos_token=closing)
+
+
 class LLGuidance(EngineProcessor):
     name = "llguidance"
     modules = ("llguidance.hf", "llguidance.torch")
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
-        _, closing = tag_tokens(target)
-        hf = self.package.hf
-        self._tokenizer = hf.from_tokenizer(target.tokenizer, n_vocab=target.logits_width, eos_token=closing)
+        self._tokenizer = _lexer(target.tokenizer, target.logits_width, tag_tokens(target)[1])
         self._executor = self.package.LLExecutor()
 
     def compile(self, constraint: Constraint) -> Any:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import itertools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from molprof.common.errors import UsageError
 from molprof.profiler.models.target import Target
@@ -20,6 +20,9 @@ from molprof.profiler.molecules.template import PLACEHOLDER, Template
 from molprof.profiler.processors.automaton import Chain, Coordinate, Node, Path, compile_tables, trie
 from molprof.profiler.processors.automaton_batch import AutomatonBatch, fused_step
 from molprof.profiler.processors.base import BatchProcessor
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 WHOLE_DIGITS = 3
 # Stands for leaving the block while a coordinate's states are numbered.
@@ -47,7 +50,8 @@ class FreeLength(ABC):
         marks = form.block_open[-1] + form.block_close[0] + form.separator + ".-"
         beside = f"[{re.escape(marks)}]".encode()
         joined = re.compile(b"[0-9]" + beside + b"|" + beside + b"[0-9]")
-        for token, piece in enumerate(target.table.pieces):
+        for token in target.table.containing(_DIGITS):
+            piece = target.table.of(token)
             if token not in target.table.special and joined.search(piece):
                 raise UsageError(
                     f"the processor {self.name!r} needs a tokenizer that cuts numbers off marks; its token {piece!r} "
@@ -101,30 +105,16 @@ class Grammar(FreeLength):
         return Chain((*gaps, self._gap("0", last, "")))
 
     def _paths(self, before: str, text: str, after: str) -> tuple[Path, ...]:
-        return tuple(self._cut([(before, text + sign, after) for sign in (("", "-") if after else ("",))]))
-
-    def _cut(self, texts: Sequence[tuple[str, str, str]]) -> Iterable[Path]:
-        """The tokens of each middle text between digits: (digits or nothing, text, digits or nothing)."""
-        encoded = self._target.tokenizer(
-            ["".join(parts) for parts in texts], add_special_tokens=False, return_offsets_mapping=True
-        )
-        for (before, text, _), ids, offsets in zip(texts, encoded["input_ids"], encoded["offset_mapping"], strict=True):
-            begin, end = len(before), len(before) + len(text)
-            kept = [(token, span) for token, span in zip(ids, offsets, strict=True) if begin <= span[0] < end]
-            if not kept or kept[0][1][0] != begin or kept[-1][1][1] != end:
-                raise UsageError(
-                    f"the processor 'grammar' needs a tokenizer that cuts {text!r} off the digits around it",
-                    hint="--processor generic works with any tokenizer",
-                )
-            yield tuple(token for token, _ in kept)
+        signs = ("", "-") if after else ("",)
+        return _cut(self._target.tokenizer, [(before, text + sign, after) for sign in signs])
 
     def coordinate(self) -> Coordinate:
         """Number, comma, number, comma, number; states are numbered from the end to the beginning."""
-        whole = trie(self._digit_paths(WHOLE_DIGITS))
-        fraction = trie(self._digit_paths(COORDINATE_DECIMALS))
-        point = trie(tuple(self._cut([("0", ".", "0")])))
-        separator = self._target.form.separator
-        comma = trie(tuple(self._cut([("0", separator, "0"), ("0", f"{separator}-", "0")])))
+        tokenizer, separator = self._target.tokenizer, self._target.form.separator
+        whole = trie(_digit_paths(tokenizer, WHOLE_DIGITS))
+        fraction = trie(_digit_paths(tokenizer, COORDINATE_DECIMALS))
+        point = trie(_cut(tokenizer, [("0", ".", "0")]))
+        comma = trie(_cut(tokenizer, [("0", separator, "0"), ("0", f"{separator}-", "0")]))
         states: list[dict[int, int]] = [{}]  # state 0 is filled in at last
         edges = {_LEAVE: _LEAVE}
         for number in range(3):
@@ -134,10 +124,28 @@ class Grammar(FreeLength):
         closing = frozenset(place for place, ways in enumerate(states) if ways.pop(_LEAVE, None) is not None)
         return Coordinate(tuple(states), closing)
 
-    def _digit_paths(self, most: int) -> tuple[Path, ...]:
-        """Every run of one to `most` digits, as cut after a mark."""
-        runs = [f"{value:0{size}}" for size in range(1, most + 1) for value in range(10**size)]
-        return tuple(self._cut([(".", run, ".") for run in runs]))
+
+def _cut(tokenizer: PreTrainedTokenizerFast, texts: Sequence[tuple[str, str, str]]) -> tuple[Path, ...]:
+    """The tokens of each middle text between digits: (digits or nothing, text, digits or nothing)."""
+    encoded = tokenizer(["".join(parts) for parts in texts], add_special_tokens=False, return_offsets_mapping=True)
+    paths = []
+    for (before, text, _), ids, offsets in zip(texts, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+        begin, end = len(before), len(before) + len(text)
+        kept = [(token, span) for token, span in zip(ids, offsets, strict=True) if begin <= span[0] < end]
+        if not kept or kept[0][1][0] != begin or kept[-1][1][1] != end:
+            raise UsageError(
+                f"the processor 'grammar' needs a tokenizer that cuts {text!r} off the digits around it",
+                hint="--processor generic works with any tokenizer",
+            )
+        paths.append(tuple(token for token, _ in kept))
+    return tuple(paths)
+
+
+@lru_cache(maxsize=4)
+def _digit_paths(tokenizer: PreTrainedTokenizerFast, most: int) -> tuple[Path, ...]:
+    """Every run of one to `most` digits, as cut after a mark."""
+    runs = [f"{value:0{size}}" for size in range(1, most + 1) for value in range(10**size)]
+    return _cut(tokenizer, [(".", run, ".") for run in runs])
 
 
 def _link(node: Node, after: dict[int, int], states: list[dict[int, int]]) -> dict[int, int]:

@@ -122,8 +122,8 @@ class Generic(TemplateProcessor):
         }
         blocked.update(index for index in (tokenizer.bos_token_id,) if index is not None)
         blocked.update(vocabulary[tag] for tag in form.tags if tag in vocabulary)
-        close = form.block_close.encode()
-        self._closing = {index for index, piece in enumerate(table.pieces) if piece.startswith(close[:1])}
+        close = form.block_close[:1].encode()
+        self._closing = {index for index in table.containing(close) if table.of(index).startswith(close)}
         self._free = self._block(blocked)
         self._last = self._block(blocked.union(table.made_of(f"{form.separator}-".encode())))
         self.parameters = {
