@@ -7,9 +7,7 @@
 
 INCLUDE PERFETTO MODULE molprof.host_totals;
 
-INCLUDE PERFETTO MODULE molprof.kernel_classes;
-
-INCLUDE PERFETTO MODULE molprof.work_totals;
+INCLUDE PERFETTO MODULE molprof.top_operations;
 
 -- Attention kernels and operators by name, longest total time first. Do not add up rows of kind operator: their times
 -- include the operators that they call.
@@ -28,24 +26,13 @@ CREATE PERFETTO VIEW molprof_attention(
 AS
 SELECT
   'kernel' AS kind,
-  work.name,
-  SUM(work.count) AS count,
-  SUM(work.time_ns) AS time_ns,
-  1.0 * SUM(work.time_ns) / NULLIF(
-    (
-      SELECT
-        SUM(time_ns)
-      FROM molprof_work_total
-    ),
-    0
-  ) AS time_ratio
-FROM molprof_work_total AS work
-JOIN molprof_work_class AS class
-  ON class.category = work.category AND class.name = work.name
+  name,
+  count,
+  time_ns,
+  time_ratio
+FROM molprof_top_gpu_operation
 WHERE
-  class.class = 'attention'
-GROUP BY
-  work.name
+  class = 'attention'
 UNION ALL
 SELECT
   'operator' AS kind,
@@ -53,9 +40,7 @@ SELECT
   count,
   time_ns,
   NULL AS time_ratio
-FROM molprof_host_total
-WHERE
-  category = 'cpu_op' AND LOWER(name) GLOB '*attention*'
+FROM molprof_attention_operator
 ORDER BY
   kind,
   time_ns DESC,

@@ -12,7 +12,35 @@ INCLUDE PERFETTO MODULE molprof.devices;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
--- Work with a stream number in order of start, of devices with overlaps: without those, nothing on a stream overlaps.
+-- Devices with work that begins before earlier work has ended.
+CREATE PERFETTO TABLE _molprof_overlap_device AS
+SELECT DISTINCT
+  next.device
+FROM _molprof_device_start AS next
+CROSS JOIN _molprof_device_end AS last
+CROSS JOIN _molprof_device_start AS before
+WHERE
+  last._auto_id = next._auto_id - 1
+  AND next.ts < last.ts_end
+  AND before._auto_id = last._auto_id
+  AND before.device = next.device
+UNION ALL
+SELECT
+  device
+FROM _molprof_only_device
+WHERE
+  -- Where all work but the first comes after a gap, none is looked at.
+  (SELECT COUNT() FROM _molprof_device_gap) + 1 < (SELECT COUNT() FROM _molprof_work)
+  AND EXISTS(
+    SELECT
+      1
+    FROM _molprof_work AS next
+    CROSS JOIN _molprof_device_end AS last
+    WHERE
+      last._auto_id = next._auto_id - 1 AND next.ts < last.ts_end
+  );
+
+-- Work with a stream number in order of start, of these devices: on others, nothing on a stream overlaps.
 CREATE PERFETTO TABLE _molprof_stream_work AS
 SELECT
   device,
@@ -22,26 +50,7 @@ SELECT
   dur
 FROM _molprof_work
 WHERE
-  stream IS NOT NULL
-  AND device IN (
-    SELECT
-      next.device
-    FROM _molprof_device_start AS next
-    CROSS JOIN _molprof_device_end AS last
-    CROSS JOIN _molprof_device_start AS before
-    WHERE
-      last._auto_id = next._auto_id - 1
-      AND next.ts < last.ts_end
-      AND before._auto_id = last._auto_id
-      AND before.device = next.device
-    -- Where all work but the first of each device comes after a gap, none is looked at.
-    LIMIT IIF(
-      (SELECT COUNT() FROM _molprof_device_gap) + (SELECT COUNT() FROM molprof_device)
-      < (SELECT COUNT() FROM _molprof_work),
-      -1,
-      0
-    )
-  )
+  stream IS NOT NULL AND device IN (SELECT device FROM _molprof_overlap_device)
 ORDER BY
   device,
   stream,

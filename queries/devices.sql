@@ -9,18 +9,20 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
--- Work of each device in order of start.
+-- Work of each device in order of start; no rows where all work is on one, and so in this order already.
 CREATE PERFETTO TABLE _molprof_device_start AS
 SELECT
   id,
   device,
   ts,
+  ts_end,
   call_ts
 FROM _molprof_work
 ORDER BY
   device,
   ts,
-  id;
+  id
+LIMIT IIF((SELECT COUNT() FROM _molprof_only_device) > 0, 0, -1);
 
 -- Ends of work of each device in order.
 CREATE PERFETTO TABLE _molprof_device_end AS
@@ -41,41 +43,54 @@ ORDER BY
   device,
   queued_ts;
 
--- Gaps in order of device and start. Work begins after a gap if as many have ended before it as have begun: if the end
--- in the row before its own is earlier. Rows are joined by number, which takes a fifth of the time of a window.
--- Device: null where all work is on one. Queue, what was queued: 0: the call of the work that ends the gap is not
--- recorded; 1: work; 2: nothing.
+-- Gaps of work in order of device and start. Work begins after a gap if as many have ended before it as have begun: if
+-- the end in the row before its own is earlier. Rows are joined by number, which takes a fifth of the time of a window.
+CREATE PERFETTO MACRO _molprof_gap(started TableOrSubquery, device Expr, condition Expr)
+RETURNS TableOrSubquery
+AS
+(
+  SELECT
+    next.id AS next_id,
+    $device AS device,
+    last.ts_end AS ts,
+    next.ts AS ts_end,
+    next.ts - last.ts_end AS dur,
+    CASE
+      WHEN next.call_ts IS NULL THEN 0
+      WHEN queue.ts <= last.ts_end THEN 1
+      -- With so short a delay, the end of the call does not matter, and is not searched for.
+      WHEN next.ts - next.call_ts < 100000 THEN 2
+      ELSE 1 + (
+        SELECT
+          next.ts - call.ts - call.dur <= MAX(100000, call.ts + call.dur - last.ts_end)
+        FROM _molprof_work AS work
+        CROSS JOIN _molprof_call AS call
+        WHERE
+          work.id = next.id AND call.id = work.call_id
+      )
+    END AS queue
+  FROM $started AS next
+  CROSS JOIN _molprof_device_end AS last
+  CROSS JOIN _molprof_device_queue AS queue
+  WHERE
+    last._auto_id = next._auto_id - 1
+    AND next.ts > last.ts_end
+    AND queue._auto_id = next._auto_id
+    AND $condition
+);
+
+-- Gaps of all devices, those of each in order. Device: null where all work is on one. Queue, what was queued: 0: the
+-- call of the work that ends the gap is not recorded; 1: work; 2: nothing.
 CREATE PERFETTO TABLE _molprof_device_gap AS
-SELECT
-  next.id AS next_id,
-  IIF((SELECT COUNT() FROM _molprof_only_device) > 0, NULL, next.device) AS device,
-  last.ts_end AS ts,
-  next.ts - last.ts_end AS dur,
-  CASE
-    WHEN next.call_ts IS NULL THEN 0
-    WHEN queue.ts <= last.ts_end THEN 1
-    -- With so short a delay, the end of the call does not matter, and is not searched for.
-    WHEN next.ts - next.call_ts < 100000 THEN 2
-    ELSE 1 + (
-      SELECT
-        next.ts - call.ts - call.dur <= MAX(100000, call.ts + call.dur - last.ts_end)
-      FROM _molprof_work AS work
-      CROSS JOIN _molprof_call AS call
-      WHERE
-        work.id = next.id AND call.id = work.call_id
-    )
-  END AS queue
-FROM _molprof_device_start AS next
-CROSS JOIN _molprof_device_end AS last
-CROSS JOIN _molprof_device_queue AS queue
-WHERE
-  last._auto_id = next._auto_id - 1
-  AND next.ts > last.ts_end
-  AND queue._auto_id = next._auto_id
-  AND (
-    (SELECT COUNT() FROM _molprof_only_device) > 0
-    OR next.device IS (SELECT before.device FROM _molprof_device_start AS before WHERE before._auto_id = last._auto_id)
-  );
+SELECT *
+FROM _molprof_gap!(_molprof_work, NULL, EXISTS(SELECT 1 FROM _molprof_only_device))
+UNION ALL
+SELECT *
+FROM _molprof_gap!(
+  _molprof_device_start,
+  next.device,
+  next.device IS (SELECT before.device FROM _molprof_device_start AS before WHERE before._auto_id = last._auto_id)
+);
 
 -- Busy and idle time of each device, from its first work to the end of its last.
 CREATE PERFETTO TABLE molprof_device(
@@ -97,26 +112,33 @@ WITH
       device,
       MAX(ts_end) - MIN(ts) AS span_ns,
       COUNT() AS count
-    FROM _molprof_work
-    WHERE
-      NOT EXISTS(SELECT 1 FROM _molprof_only_device)
+    FROM _molprof_device_start
     GROUP BY
       device
     UNION ALL
     -- The engine finds these without looking at each.
     SELECT
       device,
-      (SELECT MAX(ts_end) FROM _molprof_work) - (SELECT MIN(ts) FROM _molprof_work),
+      (SELECT MAX(ts_end) FROM _molprof_device_end) - (SELECT MIN(ts) FROM _molprof_work),
       (SELECT COUNT() FROM _molprof_work)
     FROM _molprof_only_device
   ),
   idle AS (
     SELECT
-      IFNULL(device, (SELECT device FROM _molprof_only_device)) AS device,
+      device,
       SUM(dur) AS idle_ns
-    FROM _molprof_device_gap AS gap
+    FROM _molprof_device_gap
+    WHERE
+      device IS NOT NULL
     GROUP BY
-      gap.device
+      device
+    UNION ALL
+    SELECT
+      (SELECT device FROM _molprof_only_device),
+      SUM(dur)
+    FROM _molprof_device_gap
+    WHERE
+      device IS NULL
   )
 SELECT
   span.device,

@@ -61,3 +61,24 @@ FROM (
 ORDER BY
   category,
   name;
+
+-- Attention operators by name, which shows the backend.
+CREATE PERFETTO VIEW molprof_attention_operator(
+  -- Name as recorded.
+  name STRING,
+  -- Runs.
+  count LONG,
+  -- Sum of their times with the operators that they call, ns.
+  time_ns DURATION
+)
+AS
+SELECT
+  name,
+  count,
+  time_ns
+FROM molprof_host_total
+WHERE
+  category = 'cpu_op' AND LOWER(name) GLOB '*attention*'
+ORDER BY
+  time_ns DESC,
+  name;

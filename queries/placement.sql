@@ -19,8 +19,6 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.phases;
 
-INCLUDE PERFETTO MODULE molprof.work_calls;
-
 -- Phases, each up to its end or the start of the next of its thread.
 CREATE PERFETTO TABLE _molprof_phase_lane AS
 WITH
@@ -67,8 +65,9 @@ WHERE
 ORDER BY
   slice.id;
 
--- GPU work with the phase of its launch; a graph's work belongs to the graph launch.
-CREATE PERFETTO TABLE molprof_work_phase(
+-- GPU work with the phase of its launch; a graph's work belongs to the graph launch. Nothing is written down for
+-- foreign traces, which have no phases.
+CREATE PERFETTO VIEW molprof_work_phase(
   -- The kernel, copy or set.
   id JOINID(slice.id),
   -- The phase's slice; null where the call is not recorded or outside any phase.
@@ -77,20 +76,7 @@ CREATE PERFETTO TABLE molprof_work_phase(
 AS
 SELECT
   work.id,
-  -- Foreign traces have no phases to look for.
-  IIF(
-    (SELECT COUNT() FROM molprof_phase) > 0,
-    (
-      SELECT
-        place.phase_id
-      FROM molprof_gpu_work_call AS link
-      JOIN molprof_call_phase AS place
-        ON place.id = link.call_id
-      WHERE
-        link.work_id = work.id
-    ),
-    NULL
-  ) AS phase_id
-FROM molprof_gpu_work AS work
-ORDER BY
-  work.id;
+  place.phase_id
+FROM _molprof_work AS work
+LEFT JOIN molprof_call_phase AS place
+  ON place.id = work.call_id;

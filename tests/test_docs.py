@@ -16,7 +16,7 @@ CATALOG = catalog()
 TYPES = r"LONG|DOUBLE|STRING|BOOL|TIMESTAMP|DURATION|ARGSETID|JOINID\([a-z_]+\.[a-z_]+\)"
 # Tables, functions and keywords of Perfetto and SQLite that may stand after FROM or JOIN.
 STOCK = {"slice", "thread_track", "thread", "process", "args", "ancestor_slice"}
-STOCK |= {"counter", "counter_track", "process_counter_track", "_interval_intersect"}
+STOCK |= {"counter", "counter_track", "process_counter_track"}
 
 
 @pytest.mark.parametrize("name", PAGES)

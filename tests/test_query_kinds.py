@@ -69,3 +69,20 @@ def test_a_public_trace(tmp_path: Path) -> None:
         "syncs_per_step": 2, "launches_per_token": None,
     }  # fmt: skip
     assert {name: found[name] for name in wanted} == wanted
+
+
+def test_attention_by_kernel_and_operator(tmp_path: Path) -> None:
+    events = [
+        slice_("cpu_op", "aten::mm", 0, 5),
+        slice_("cpu_op", "aten::_flash_Attention_forward", 10, 5),
+        slice_("cpu_op", "aten::scaled_dot_product_attention", 9, 10),
+        work("kernel", "flash_fwd_kernel", 20, 4, 1),
+        work("kernel", "gemm", 30, 4, 2),
+    ]
+    with events_loaded(tmp_path, events) as rows:
+        operators = [("aten::scaled_dot_product_attention", 1, 10_000), ("aten::_flash_Attention_forward", 1, 5_000)]
+        assert rows("host_totals", "SELECT * FROM molprof_attention_operator") == operators
+        assert rows("attention", "SELECT * FROM molprof_attention") == [
+            ("kernel", "flash_fwd_kernel", 1, 4_000, 0.5),
+            *(("operator", *operator, None) for operator in operators),
+        ]

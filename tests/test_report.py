@@ -332,7 +332,7 @@ def test_steps_of_a_trace_of_other_origin_are_in_a_table(tmp_path: Path) -> None
 
 
 def test_every_table_has_a_module() -> None:
-    assert {f"{PACKAGE}.{table.query.module}" for table in TABLES.values()} <= set(modules())
+    assert {f"{PACKAGE}.{query.module}" for table in TABLES.values() for query in table.queries} <= set(modules())
 
 
 @pytest.mark.skipif(not CORPUS, reason="MOLPROF_CORPUS is not set: no real traces to read")

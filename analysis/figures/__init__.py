@@ -26,7 +26,7 @@ __all__ = ["Report", "build_report", "queries"]
 
 def queries(has_run: bool) -> tuple[Query, ...]:
     """What `build_report` asks of every trace, or of every captured one."""
-    tables = (table.query for table in TABLES.values() if has_run or not table.needs_run)
+    tables = (query for table in TABLES.values() if has_run or not table.needs_run for query in table.queries)
     return (AMBIGUOUS, *counts.QUERIES, *timeline.QUERIES, *tables, *certificate.QUERIES)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_rows
@@ -20,17 +22,25 @@ class TableQuery(Struct, frozen=True):
     module: str | None = None  # that the SQL uses, if not called as the table
     needs_run: bool = False  # only for a run that molprof captured
     shown: bool = True  # people see it; else it only holds what a figure is read from
+    more: Query | None = None  # whose rows follow: of GPU work, while another process answers for the host
     made: Callable[[Table], Table] | None = None  # what becomes of the rows
 
     @property
-    def query(self) -> Query:
-        return Query(self.module or self.name, self.sql)
+    def queries(self) -> tuple[Query, ...]:
+        return (Query(self.module or self.name, self.sql), *([self.more] if self.more else []))
 
     def read(self, engine: Engine, has_run: bool) -> Table:
         """The table; without rows where it needs a run and there is none."""
-        columns, rows = query_rows(engine, self.query) if has_run or not self.needs_run else ((), ())
-        table = Table(self.name, self.title, columns, rows)
+        asked = self.queries if has_run or not self.needs_run else ()
+        answers = [query_rows(engine, query) for query in asked]
+        columns = answers[0][0] if answers else ()
+        table = Table(self.name, self.title, columns, tuple(row for _, rows in answers for row in rows))
         return table if self.made is None else self.made(table)
+
+
+def _ranked(order: Callable[[tuple[Any, ...]], Any]) -> Callable[[Table], Table]:
+    """The first 20 rows in an order."""
+    return lambda table: replace(table, rows=tuple(sorted(table.rows, key=order)[:20]))
 
 
 STEPS = TableQuery(
@@ -40,6 +50,10 @@ STEPS = TableQuery(
     " syncs, launches_per_step, launches_per_token"
     " FROM molprof_step_launch_summary ORDER BY steps = 0, source, kind",
     "step_launches",
+)
+_SMALL = (
+    "SELECT category, name, count, time_ns, 1.0 * time_ns / count AS mean_ns FROM molprof_{}_total"
+    " WHERE 1.0 * time_ns / count < 100000 AND count > 1000"
 )
 TABLES = (
     STEPS,
@@ -82,8 +96,14 @@ TABLES = (
     TableQuery(
         "attention",
         "Attention kernels and operators (operators include those that they call)",
-        "SELECT kind, name, count, time_ns, time_ratio FROM molprof_attention"
-        " ORDER BY kind, time_ns DESC, name LIMIT 20",
+        "SELECT 'operator' AS kind, name, count, time_ns, NULL AS time_ratio FROM molprof_attention_operator",
+        "host_totals",
+        more=Query(
+            "top_operations",
+            "SELECT 'kernel' AS kind, name, count, time_ns, time_ratio FROM molprof_top_gpu_operation"
+            " WHERE class = 'attention'",
+        ),
+        made=_ranked(lambda row: (row[0], -row[3], row[1])),
     ),
     TableQuery(
         "masking",
@@ -120,7 +140,9 @@ TABLES = (
     TableQuery(
         "small_operations",
         "Short and frequent operations (mean below 100 µs, more than 1,000 times)",
-        "SELECT category, name, count, time_ns, mean_ns FROM molprof_small_operations(100000, 1000)"
-        " ORDER BY count DESC, category, name LIMIT 20",
+        _SMALL.format("host"),
+        "host_totals",
+        more=Query("work_totals", _SMALL.format("work")),
+        made=_ranked(lambda row: (-row[2], row[0], row[1])),
     ),
 )

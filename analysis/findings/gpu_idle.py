@@ -40,6 +40,7 @@ _GAPS = Query(
     "idle_causes",
     f"""
 INCLUDE PERFETTO MODULE molprof.placement;
+INCLUDE PERFETTO MODULE molprof.work_calls;
 SELECT gap.ts, gap.ts + gap.dur AS ts_end, phase.phase
 {_GAP}
 LEFT JOIN molprof_work_phase AS place ON place.id = gap.next_id
@@ -227,7 +228,7 @@ def _graphs(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Fin
 
 
 _OF_GRAPHS: tuple[Group, ...] = ("gpu_idle", "links", "steps", "graphs")
-LAUNCH_BOUND = Rule({"launch_bound": ("gpu_idle", "links")}, _launch_bound, (_SUMS, _GAPS))
+LAUNCH_BOUND = Rule({"launch_bound": ("gpu_idle", "links")}, _launch_bound, (_SUMS,), (_GAPS,))
 GPU_IDLE = Rule({"gpu_idle": ("gpu_idle",)}, _idle)
 GRAPHS = Rule(
     {"graphs_unused": _OF_GRAPHS, "graphs_broken": _OF_GRAPHS}, _graphs, (_GRAPHS_OF_STEPS,), (_GRAPHS_OF_RUN,)
