@@ -38,9 +38,10 @@ def included(sql: str) -> frozenset[str]:
 
 @functools.cache
 def _included_by(module: str) -> frozenset[str]:
-    return included(files(__name__).joinpath(f"{module}.sql").read_text(encoding="utf-8"))
+    return included(modules()[f"{PACKAGE}.{module}"])
 
 
+@functools.cache
 def modules() -> dict[str, str]:
     """Module key for INCLUDE PERFETTO MODULE (`molprof.launches`) to SQL text, sorted by key."""
     found = (item for item in files(__name__).iterdir() if item.name.endswith(".sql"))

@@ -24,6 +24,7 @@ _CREATE = re.compile(
 )
 _RETURNS = re.compile(r"RETURNS TABLE(\(\n.*?\n\))", re.DOTALL)
 _COLUMN = re.compile(r"^(?P<comment>(?:  -- \S.*\n)*)  (?P<name>\w+) (?P<type>[A-Z]+(?:\([\w.]+\))?),?$", re.MULTILINE)
+_NAME = re.compile(r"^CREATE PERFETTO (?:TABLE|VIEW|FUNCTION) ([^\W_]\w*)", re.MULTILINE)
 _CREATE_WORD = re.compile(r"^CREATE PERFETTO\b", re.MULTILINE)
 _EXAMPLE = re.compile(r"Example(?: \((?P<defaults>[^)]*)\))?:\n(?P<sql>.*)", re.DOTALL)
 # The first phrase found decides: a rate is not an amount.
@@ -89,6 +90,11 @@ def read_module(key: str, sql: str) -> Module:
         entries=_entries(sql),
         sql=sql,
     )
+
+
+def homes() -> dict[str, str]:
+    """The key of the module that defines it, of every public table, view and function. Quicker than `catalog`."""
+    return {name: key for key, sql in modules().items() for name in _NAME.findall(sql)}
 
 
 def find_module(name: str, known: Mapping[str, Module]) -> Module:

@@ -1,24 +1,25 @@
 -- Why a device was idle: each gap between its first and last work has one cause.
 --
 -- In a gap nothing runs on the device; the next work ends it. Work is queued from the start of its call. The first
--- cause that applies counts; the first two need the call of the work that ends the gap.
+-- cause that applies counts; the first two need the call of the work that ends the gap. Reports say what is in quotes.
 --
--- cpu_waited: nothing was queued when the gap began, and the CPU was in a host sync.
+-- cpu_waited ("CPU in a host sync"): nothing was queued when the gap began, and the CPU was in a host sync.
 --
--- cpu_busy: nothing was queued when the gap began, so the device waited for the CPU.
+-- cpu_busy ("CPU queued nothing"): nothing was queued when the gap began, so the device waited for the CPU.
 --
 -- If the work that ends the gap starts late after its call returned (by more than 100000 ns, and by more than the gap
 -- had lasted by then), the gap counts as one with work queued.
 --
--- short: work was queued, or its call is not recorded, and the gap is below 5000 ns: the device's time between two
--- pieces of work.
+-- short ("pauses below 5 µs"): work was queued, or its call is not recorded, and the gap is below 5000 ns: the device's
+-- time between two pieces of work.
 --
--- not_recorded: the call of the work that ends the gap is not recorded, so the queue is not known.
+-- not_recorded ("call not recorded"): the call of the work that ends the gap is not recorded, so the queue is not known.
 --
--- other_stream: work was queued, but waited for another stream, on which the last work before the gap ran.
+-- other_stream ("waiting for another stream"): work was queued, but waited for another stream, on which the last work
+-- before the gap ran.
 --
--- other: work was queued on the same stream, and the device did not start it: it waited for another device, an event or
--- host memory, or started up a graph.
+-- other ("queued work not started"): work was queued on the same stream, and the device did not start it: it waited for
+-- another device, an event or host memory, or started up a graph.
 --
 -- Example:
 --   SELECT device, cause, count, time_ns, idle_ratio, longest_ns

@@ -92,7 +92,7 @@ SELECT
   origin.layer,
   origin.source,
   origin.phase,
-  step.step_id,
+  call.step_id,
   origin.call_id IS NOT NULL AS known
 FROM molprof_origin AS origin
 JOIN molprof_gpu_work AS work
@@ -101,8 +101,6 @@ LEFT JOIN molprof_work_class AS class
   ON class.category = origin.category AND class.name = origin.name
 LEFT JOIN molprof_call_origin AS call
   ON call.call_id = origin.call_id
-LEFT JOIN molprof_call_step AS step
-  ON step.id = origin.call_id
 UNION ALL
 SELECT
   item.id,

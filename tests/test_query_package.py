@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from molprof.analysis.engine import open_engine
+from molprof.analysis.figures.model import IDLE_CAUSES
 from molprof.queries import PACKAGE, modules
 from molprof.queries.catalog import catalog
 
@@ -49,3 +50,8 @@ def test_every_include_is_used(module: str) -> None:
 def test_package_is_found_beside_its_code() -> None:
     folder = Path(__file__).parent.parent / "queries"
     assert sorted(MODULES) == [f"{PACKAGE}.{path.stem}" for path in sorted(folder.glob("*.sql"))]
+
+
+def test_causes_of_idle_time_are_explained_as_reports_name_them() -> None:
+    explained = re.findall(r'^-- (\w+) \("(.*?)"\): ', MODULES["molprof.idle_causes"], re.MULTILINE)
+    assert dict(explained) == IDLE_CAUSES

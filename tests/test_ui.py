@@ -121,7 +121,7 @@ def test_lanes_stand_beside_the_track_that_they_came_from(tmp_path: Path) -> Non
             ("e", 5000, 10000, 19, 20, 0), ("c", 7000, 10000, 9, 7, 0),
         ]  # fmt: skip
     assert result.notes[0].endswith(
-        "3 events that partly overlap another of their track are on 'overlapping' ones beside it"
+        "3 events on tracks named 'overlapping', for partial overlaps with others of their track"
     )
 
 

@@ -82,7 +82,7 @@ def _summary(origins: Origins, tree: Tree) -> tuple[str, ...]:
 
 
 def _findings(findings: Sequence[Finding]) -> Section:
-    rows = [(finding.title, finding.evidence) for finding in findings]
+    rows = [row for item in findings for row in ((item.title, item.evidence), ("", f"fix: {item.fix}"))]
     return Section("Findings", table=Table((Column(), Column()), rows))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from molprof.analysis.compare import run_labels
@@ -20,6 +21,8 @@ from molprof.common.document import Cell, Column, Document, Row, Section, pairs
 from molprof.common.values import Unit, count_text, counted, per
 
 _TITLES = {"gpu_ns": "GPU time", "own_ns": "self time", "mean_gpu_ns": "mean GPU time"}
+# Tables whose rows are told apart by two columns.
+_TWO_KEYS = ("steps", "step_latency", "idle_causes", "host_syncs", "graph_positions")
 
 
 def report_document(report: Report) -> Document:
@@ -136,7 +139,7 @@ def _events(reports: Reports) -> Section:
         if left_out and not report.trace.stacks:
             yield f"{count_text(left_out)} Python stack events left out: no figure needs them"
         if report.trace.lanes:
-            yield f"{counted(report.trace.lanes, 'event')} in lanes: they partly overlap another of their track"
+            yield f"{counted(report.trace.lanes, 'event')} in lanes, for partial overlaps with others of their track"
 
     columns = (Column("category"), Column("events", "count"))
     return Section("Events", reports.notes(notes), reports.table(columns, rows), detail=True)
@@ -157,6 +160,7 @@ def _metrics(reports: Reports) -> Iterator[Section]:
             for place, name in enumerate(first.columns)
         ]
         table = reports.table(columns, partial(_rows, alike), missing="")
+        table = replace(table, keys=table.keys + (name in _TWO_KEYS))
         yield Section(first.title, table=table, detail=True)
 
 

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
+
+from molprof.analysis.engine.protocol import Fields, content, contents, numbers, text
 
 # By name, in the order of the SELECT list: int64, float64, or object for text (str), blobs (bytes), anything with a
 # NULL (None), and columns without rows.
 Columns = dict[str, np.ndarray]
 
-# Cell kinds of perfetto.protos.QueryResult.CellsBatch.CellType.
+# Kinds of cells (CellType), and the fields of a CellsBatch that hold them.
 _NULL, _INTEGER, _FLOAT, _TEXT, _BLOB = 1, 2, 3, 4, 5
+_CELLS, _INTEGERS, _FLOATS, _BLOBS, _TEXTS = 1, 2, 3, 4, 5
 
 
-def to_columns(names: Sequence[str], batches: Iterable[Any]) -> Columns:
+def to_columns(names: Sequence[str], batches: Iterable[Fields]) -> Columns:
     """Columns from `CellsBatch` messages; a name that occurs twice gets a suffix: `name`, `name:1`."""
     width = len(names)
     parts: list[list[np.ndarray]] = [[] for _ in names]
     kinds: list[set[int]] = [set() for _ in names]
     for batch in batches:
-        cells = np.asarray(batch.cells, dtype=np.uint8)
+        cells = np.frombuffer(content(batch, _CELLS), np.uint8)
         if not len(cells):
             continue
         values = _values_by_kind(batch)
@@ -45,16 +47,13 @@ def to_columns(names: Sequence[str], batches: Iterable[Any]) -> Columns:
     return {name: _joined(part, kind) for name, part, kind in zip(distinct, parts, kinds, strict=True)}
 
 
-def _values_by_kind(batch: Any) -> dict[int, np.ndarray]:
-    text = batch.string_cells
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", "replace")
+def _values_by_kind(batch: Fields) -> dict[int, np.ndarray]:
     return {
-        _INTEGER: np.fromiter(batch.varint_cells, np.int64, len(batch.varint_cells)),
-        _FLOAT: np.fromiter(batch.float64_cells, np.float64, len(batch.float64_cells)),
+        _INTEGER: numbers(content(batch, _INTEGERS)),
+        _FLOAT: np.frombuffer(content(batch, _FLOATS), "<f8"),
         # Texts are joined, each ended by a NUL.
-        _TEXT: np.array(text.split("\0")[:-1], dtype=object),
-        _BLOB: np.array(list(batch.blob_cells), dtype=object),
+        _TEXT: np.array(text(batch, _TEXTS).split("\0")[:-1], dtype=object),
+        _BLOB: np.array(list(map(bytes, contents(batch, _BLOBS))), dtype=object),
     }
 
 

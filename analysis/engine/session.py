@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from molprof.analysis.engine.columns import Columns, to_columns
+from molprof.analysis.engine.protocol import Fields, content, contents, message, read_fields, text
 from molprof.analysis.engine.shared import answered
 from molprof.common.copied import can_copy
 from molprof.common.errors import EngineError, QueryError
@@ -23,6 +21,18 @@ _MAX_APPEND_BYTES = MAX_REQUEST_BYTES - 64
 
 # What the engine runs for a statement without result, such as INCLUDE or CREATE PERFETTO.
 _NO_RESULT = "SELECT 0 WHERE 0"
+
+# Fields of the messages. TraceProcessorRpcStream and TraceProcessorRpc:
+_MESSAGE, _SEQUENCE, _METHOD, _INVALID, _FATAL_ERROR = 1, 1, 2, 4, 5
+_DATA, _QUERIED, _PACKAGE = 101, 103, 108  # arguments
+_APPENDED, _ANSWERED, _STATUS, _REGISTERED, _FINALIZED = 201, 203, 210, 211, 212  # results
+# TraceProcessorMethod
+_APPEND, _FINALIZE, _QUERY, _GET_STATUS, _REGISTER = 1, 2, 3, 10, 13
+# QueryArgs, QueryResult
+_QUERY_SQL, _COLUMN, _QUERY_ERROR, _BATCH, _LAST_STATEMENT = 1, 1, 2, 3, 6
+# RegisterSqlPackageArgs and its modules; other results; StatusResult
+_NAME, _SQL, _MODULE, _MAY_REPLACE = 1, 2, 2, 3
+_ERROR, _APPEND_ERROR, _TRACE_NAME = 1, 2, 1
 
 _PLACE = re.compile(r'^\s*(?:File "stdin"|Module include "(?P<module>[^"]*)") line (?P<line>\d+) col (?P<column>\d+)$')
 # Lines shown before and after the one with the mistake.
@@ -53,24 +63,21 @@ class Engine:
         self._sequence = sequence  # of the next request
         self._packages: dict[str, dict[str, str]] = {}
         self._answers: dict[str, Columns] = {}
-        _stream_type()  # raises at once what is missing
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
         """Appends trace data in any format; the first piece must be long enough to show which. Raises EngineError."""
         view = memoryview(chunk)
         for start in range(0, len(view), _MAX_APPEND_BYTES):
             piece = bytes(view[start : start + _MAX_APPEND_BYTES])
-            for reply in self._exchange("TPM_APPEND_TRACE_DATA", append_trace_data=piece):
-                if reply.append_result.error:
-                    message = reply.append_result.error
-                    raise EngineError(f"the trace processor refused trace data: {message}")
+            for reply in self._exchange(_APPEND, (_DATA, piece)):
+                if error := text(_inner(reply, _APPENDED), _APPEND_ERROR):
+                    raise EngineError(f"the trace processor refused trace data: {error}")
 
     def finish(self) -> None:
         """Ends the trace; queries see all of it from here on."""
-        for reply in self._exchange("TPM_FINALIZE_TRACE_DATA"):
-            result = getattr(reply, "finalize_data_result", None)  # older protos have no such field
-            if result is not None and result.error:
-                raise EngineError(f"the trace processor could not finish the trace: {result.error}")
+        for reply in self._exchange(_FINALIZE):
+            if error := text(_inner(reply, _FINALIZED), _ERROR):
+                raise EngineError(f"the trace processor could not finish the trace: {error}")
 
     def register_package(self, name: str, modules: Mapping[str, str]) -> None:
         """Makes SQL modules available to INCLUDE PERFETTO MODULE, replacing the package `name`. Raises EngineError.
@@ -80,14 +87,11 @@ class Engine:
         """
         if self._packages.get(name) == modules:
             return
-        package = {
-            "package_name": name,
-            "allow_override": True,
-            "modules": [{"name": key, "sql": sql} for key, sql in modules.items()],
-        }
-        for reply in self._exchange("TPM_REGISTER_SQL_PACKAGE", register_sql_package_args=package):
-            if reply.register_sql_package_result.error:
-                raise EngineError(f"cannot register SQL package {name!r}: {reply.register_sql_package_result.error}")
+        listed = ((_MODULE, message((_NAME, key), (_SQL, sql))) for key, sql in modules.items())
+        package = message((_NAME, name), *listed, (_MAY_REPLACE, 1))
+        for reply in self._exchange(_REGISTER, (_PACKAGE, package)):
+            if error := text(_inner(reply, _REGISTERED), _ERROR):
+                raise EngineError(f"cannot register SQL package {name!r}: {error}")
         self._packages[name] = dict(modules)
 
     def query(self, sql: str, shown: str | None = None) -> Columns:
@@ -99,15 +103,15 @@ class Engine:
         if sql in self._answers:
             return self._answers[sql]
         names: list[str] = []
-        batches: list[Any] = []
-        for reply in self._exchange("TPM_QUERY_STREAMING", query_args={"sql_query": sql}):
-            result = reply.query_result
-            if result.error:
-                raise _query_error(sql if shown is None else shown, result.error)
-            if result.last_statement_sql == _NO_RESULT and _NO_RESULT not in sql:
+        batches: list[Fields] = []
+        for reply in self._exchange(_QUERY, (_QUERIED, message((_QUERY_SQL, sql)))):
+            result = _inner(reply, _ANSWERED)
+            if error := text(result, _QUERY_ERROR):
+                raise _query_error(sql if shown is None else shown, error)
+            if text(result, _LAST_STATEMENT) == _NO_RESULT and _NO_RESULT not in sql:
                 return {}
-            names.extend(result.column_names)
-            batches.extend(result.batch)
+            names += [str(name, "utf-8", "replace") for name in contents(result, _COLUMN)]
+            batches += map(read_fields, contents(result, _BATCH))
         return to_columns(names, batches)
 
     def state(self) -> bytes | None:
@@ -146,10 +150,8 @@ class Engine:
 
     def status(self, trace_name: str) -> bytes:
         """The engine's `StatusResult` with the trace's name in it. Raises EngineError."""
-        (reply,) = self._exchange("TPM_GET_STATUS")
-        reply.status.loaded_trace_name = trace_name
-        status: bytes = reply.status.SerializeToString()
-        return status
+        (reply,) = self._exchange(_GET_STATUS)
+        return content(reply, _STATUS) + message((_TRACE_NAME, trace_name))  # of two values, the last one holds
 
     def close(self) -> None:
         """Frees the trace processor when nothing is relayed any more. May be called again."""
@@ -164,44 +166,29 @@ class Engine:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _exchange(self, method: str, **arguments: Any) -> list[Any]:
+    def _exchange(self, method: int, *arguments: tuple[int, bytes]) -> list[Fields]:
         """The replies to one request. Raises EngineError."""
         if self._transport is None:
             raise EngineError("the trace processor is closed")
-        stream = _stream_type()
         # The engine checks that numbers follow each other, to catch lost requests.
-        request = stream(msg=[{"request": method, "seq": self._sequence, **arguments}])
+        request = message((_SEQUENCE, self._sequence), (_METHOD, method), *arguments)
         self._sequence += 1
-        replies = stream.FromString(self._transport.exchange(request.SerializeToString()))
-        for reply in replies.msg:
-            if reply.fatal_error:
-                raise EngineError(f"the trace processor stopped: {reply.fatal_error}")
-            if reply.HasField("invalid_request"):
+        stream = read_fields(self._transport.exchange(message((_MESSAGE, request))))
+        replies = list(map(read_fields, contents(stream, _MESSAGE)))
+        for reply in replies:
+            if error := text(reply, _FATAL_ERROR):
+                raise EngineError(f"the trace processor stopped: {error}")
+            if invalid := reply.get(_INVALID):
                 hint = "use a newer trace processor (the perfetto package's version or later)"
-                raise EngineError(f"the trace processor does not know request {reply.invalid_request}", hint)
-        if not replies.msg:
+                raise EngineError(f"the trace processor does not know request {invalid[0]}", hint)
+        if not replies:
             raise EngineError("the trace processor sent no reply")
-        return list(replies.msg)
+        return replies
 
 
-@functools.cache
-def _stream_type() -> Any:
-    """The class `TraceProcessorRpcStream`, from the descriptor in the `perfetto` package."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    # The file is read without importing perfetto.trace_processor, which takes 0.15 s.
-    spec = importlib.util.find_spec("perfetto")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(folder, "trace_processor", "trace_processor.descriptor")
-        if path.is_file():
-            # A pool of its own: the default one may already hold another version of these files.
-            pool = descriptor_pool.DescriptorPool()
-            for file in descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes()).file:
-                pool.Add(file)
-            kind = pool.FindMessageTypeByName("perfetto.protos.TraceProcessorRpcStream")
-            return message_factory.GetMessageClass(kind)
-    what = "the perfetto package is missing or has no trace_processor/trace_processor.descriptor"
-    raise EngineError(what, hint="pip install perfetto")
+def _inner(fields: Fields, number: int) -> Fields:
+    """The message in a field; an empty one where it is missing."""
+    return read_fields(content(fields, number))
 
 
 def _query_error(sql: str, message: str) -> QueryError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from molprof.analysis.figures.model import Finding
 from molprof.analysis.origin.read import BACKWARD, NO_CALL, WITHOUT, Frame, Origins, own_times, path_of
 from molprof.analysis.origin.tree import Tree, class_name
-from molprof.common.values import count_text, counted, number_text, percent_text, time_text
+from molprof.common.values import count_text, counted, number_text, percent_text, short_source, time_text
 
 # Share of GPU time.
 LEAST_COPIES = 0.01
@@ -41,7 +41,7 @@ class Place:
     def text(self) -> str:
         if not self.known:
             return "whose launch is not recorded"
-        names = [item for item in (self.operator, self.source) if item not in _NOWHERE]
+        names = [item for item in (self.operator, short_source(self.source)) if item not in _NOWHERE]
         inside = "" if self.module in _NOWHERE else f" in {len(self.modules)} x {self.module}"
         return (", ".join(names) or "without an operator or function") + inside
 
@@ -173,7 +173,9 @@ def _functions(origins: Origins) -> Iterator[Finding]:
         operators = ", ".join(f"{count_text(place.count)} {place.operator}" for place in found[:3])
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
         share = percent_text(_count(found) / total)
-        texts.append(f"{first.source}{inside}: {count_text(_count(found))} ({share}){rates}, {operators}{more}")
+        texts.append(
+            f"{short_source(first.source)}{inside}: {count_text(_count(found))} ({share}){rates}, {operators}{more}"
+        )
     yield Finding(
         id="launches_by_function",
         title="Functions that launch kernel after kernel",

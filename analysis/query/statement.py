@@ -12,7 +12,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from molprof.common.errors import UsageError
-from molprof.queries.catalog import Entry, Module, catalog, suggestion
+from molprof.queries import PACKAGE, modules
+from molprof.queries.catalog import Entry, Module, catalog, homes, read_module, suggestion
 
 _TOKEN = re.compile(
     r"""
@@ -65,21 +66,21 @@ def find_statement(text: str, parameters: Mapping[str, str], files: bool = True)
     `$key`s; examples have defaults. Without `files`, no file is read. Raises UsageError for none of these, an
     unreadable file, a missing or unused parameter.
     """
-    known = catalog()
-    if module := known.get(text.removeprefix("molprof.")):
+    known, home = modules(), homes()
+    key = f"{PACKAGE}.{text.removeprefix(f'{PACKAGE}.')}"
+    if key in known:
+        module = read_module(key, known[key])
         values = {**dict(module.defaults), **parameters}
         return Statement(bind(module.example, values, _numeric(module.entries)), (module.name,))
-    for module in known.values():
-        for entry in module.entries:
-            if entry.name == text:
-                return _whole_entry(module, entry, parameters)
+    if text in home:
+        module = read_module(home[text], known[home[text]])
+        return _whole_entry(module, next(entry for entry in module.entries if entry.name == text), parameters)
     # os.path: Path refuses SQL that is too long for a file's name.
     sql = _read(text) if files and (text.endswith(".sql") or os.path.isfile(text)) else text
     if sql is text and not any(character.isspace() for character in text):
-        raise UsageError(f"no module, table or file {text!r}, and no SQL", hint=suggestion(text, known))
-    used = _words(sql)
-    needed = tuple(module.name for module in known.values() if any(entry.name in used for entry in module.entries))
-    return Statement(bind(sql, parameters), needed)
+        raise UsageError(f"no module, table or file {text!r}, and no SQL", hint=suggestion(text, catalog()))
+    needed = sorted({home[word].removeprefix(f"{PACKAGE}.") for word in _words(sql) if word in home})
+    return Statement(bind(sql, parameters), tuple(needed))
 
 
 def _whole_entry(module: Module, entry: Entry, parameters: Mapping[str, str]) -> Statement:

@@ -62,34 +62,37 @@ class EventArray:
 
     def _ahead(self, pieces: Pieces) -> Iterator[Part]:
         """Parts of whole events, until what looked like a place between two events is none."""
-        begin = self._cursor.place  # a place in the text, as in `ends`
-        ends: deque[int] = deque()
+        given: deque[tuple[memoryview, int]] = deque()  # what is read, as `_next_piece` gives it
+        behind = memoryview(b"")  # the last part
         while True:
-            place = self._next_place(begin) if pieces.have_room() else None
-            if place is not None:
-                end, next_begin = place
-                pieces.give(memoryview(self._cursor.data)[begin - self._cursor.before : end - self._cursor.before])
-                ends.append(end)
-                begin = next_begin
-            elif not ends:
+            piece = self._next_piece() if pieces.have_room() else None
+            if piece is not None:
+                text, size = piece
+                pieces.give(text[:size])
+                given.append(piece)
+            elif not given:
+                self._cursor.back([behind])
                 return
-            for part in pieces.take(wait=place is None):
+            for part in pieces.take(wait=piece is None):
                 if part is None:
                     pieces.forget()
+                    self._cursor.back([behind, *(text for text, _ in given)])
                     return
-                self._cursor.at = ends.popleft() - self._cursor.before
+                text, size = given.popleft()
+                behind = text[size:]
                 yield part
 
-    def _next_place(self, begin: int) -> tuple[int, int] | None:
-        """The end of the last whole event at hand and the start of the next, as places in the text."""
-        while self._cursor.before + len(self._cursor.data) < begin + DECODE_BYTES:
+    def _next_piece(self) -> tuple[memoryview, int] | None:
+        """The next whole events at hand: their text up to the next event, and its length without what separates."""
+        while len(self._cursor.data) - self._cursor.at < DECODE_BYTES:
             if not self._cursor.more():
                 return None
-        at = begin - self._cursor.before
-        place, separator = self._cut(at, at + DECODE_BYTES)
+        begin = self._cursor.at
+        place, separator = self._cut(begin, begin + DECODE_BYTES)
         if place < 0:
             return None
-        return self._cursor.before + place + 1, self._cursor.before + place + separator.index(b"{")
+        self._cursor.at = place + separator.index(b"{")
+        return memoryview(self._cursor.data)[begin : self._cursor.at], place + 1 - begin
 
     def _cut(self, begin: int, limit: int) -> tuple[int, bytes]:
         """Where the last event between `begin` and `limit` ends, and the separator there; -1 for none."""

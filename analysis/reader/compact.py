@@ -6,7 +6,6 @@ category gets an empty one, which SQL comparisons treat alike.
 
 from __future__ import annotations
 
-import itertools
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -14,14 +13,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from molprof.analysis.reader.events import NUMBERS
 from molprof.analysis.reader.part import NO_NUMBER, Label
 from molprof.analysis.reader.places import HOME_TID, Places
 from molprof.analysis.reader.survey import Survey
 from molprof.analysis.reader.text import exact_float, plain_text
 
-# Events per piece. Each needs at most two texts; the format numbers 32767.
-_EVENTS = 16384
+# Events per piece, each with at most two texts besides the names of args that many have; the format numbers 32767.
+_EVENTS = 16000
 _MAX_TEXTS = 32766
+_NAMES = frozenset(f"args.{name}" for name in NUMBERS)
 # Well below the format's limits: 4095 words per record, 15 args per event.
 _MAX_NAME_BYTES = 32000
 _MAX_ARGS_BYTES = 8000
@@ -34,8 +35,7 @@ _INLINE = 0x8000
 _MAGIC = 0x0016547846040010
 # Instants of the whole trace or a process have no thread.
 _WIDE_SCOPES = (b'"s":"g"', b'"s":"p"')
-_CORRELATION = 4  # first word of the arg `correlation` in a record
-_CORRELATION_VALUE = 7
+_CORRELATION_VALUE = 5  # word of a record
 _decode_args = msgspec.json.Decoder(dict[str, Any], float_hook=exact_float).decode
 
 
@@ -102,7 +102,7 @@ def _records(found: Survey, places: Places, texts: _Texts, events: np.ndarray) -
     distinct = np.flatnonzero(is_there)
     kind_of = (np.cumsum(is_there) - 1)[kinds]
     keys = [(kind, -1) for kind in distinct.tolist() if kind < first_moved] + list(moved)
-    new_texts = texts.begin(2 * len(keys))
+    new_texts = texts.begin(2 * len(keys) + len(_NAMES))
     templates = [_template(found.labels[kind // 2], bool(kind % 2), home, texts) for kind, home in keys]
     lengths = np.array([len(template) for template in templates])
     begins = np.cumsum(lengths) - lengths
@@ -122,13 +122,13 @@ def _records(found: Survey, places: Places, texts: _Texts, events: np.ndarray) -
 
 def _template(label: Label, has_number: bool, home: int, texts: _Texts) -> np.ndarray:
     """The words of an event, int64, with 0 for what differs between events of one kind."""
-    args = [_arg("args.correlation", 0)] if has_number else []
+    args = [_arg("args.correlation", 0, texts)] if has_number else []
     given = _decode_args(label.args)
     if "device" in given and given["device"] is None:
         given["device"] = "None"  # a device, unlike a missing one
-    args += itertools.starmap(_arg, _flat("args", given))
+    args += [_arg(key, value, texts) for key, value in _flat("args", given)]
     if home >= 0:
-        args.append(_arg(f"args.{HOME_TID}", home))
+        args.append(_arg(f"args.{HOME_TID}", home, texts))
     kind = _COMPLETE if label.phase == "X" else _ASYNC_INSTANT if label.more else _INSTANT
     body = b"".join(args) + (b"" if kind == _INSTANT else _words(0))  # end, or number of an async event
     size = 4 + len(body) // 8
@@ -151,8 +151,12 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, int | float | str]]:
         yield key, value
 
 
-def _arg(name: str, value: int | float | str) -> bytes:
-    text = name.encode()
+def _arg(name: str, value: int | float | str, texts: _Texts) -> bytes:
+    if name in _NAMES:  # by number: the engine need not look it up
+        place, text = texts[name], b""
+    else:
+        text = name.encode()
+        place = _INLINE | len(text)
     if isinstance(value, str):
         content = value.encode()
         kind, info, words = _TEXT, _INLINE | len(content), _padded(content)
@@ -161,7 +165,7 @@ def _arg(name: str, value: int | float | str) -> bytes:
     else:
         kind, info, words = _DOUBLE, 0, struct.pack("<d", value)
     words = _padded(text) + words
-    return _words(kind | 1 + len(words) // 8 << 4 | (_INLINE | len(text)) << 16 | info << 32) + words
+    return _words(kind | 1 + len(words) // 8 << 4 | place << 16 | info << 32) + words
 
 
 class _Texts(dict[str, int]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from molprof.common.errors import TraceError
 
@@ -72,6 +72,13 @@ class Cursor:
             self.problem = error
         self.data = b"".join(parts)
         return len(self.data) > len(rest)
+
+    def back(self, texts: Sequence[bytes | memoryview]) -> None:
+        """Takes what is before `at` back."""
+        taken = b"".join(texts)
+        self.before += self.at - len(taken)
+        self.data = b"".join([taken, memoryview(self.data)[self.at :]])
+        self.at = 0
 
     def need_more(self, where: str) -> None:
         """Reads on where the text must. Raises TraceError at its end, and for a value that is too long."""

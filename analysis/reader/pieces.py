@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import mmap
+import pickle
+import select
+import struct
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
@@ -24,6 +27,8 @@ _log = logging.getLogger(__name__)
 # Pieces that it has at once: one that it reads, and others that wait, so that it need not.
 _SLOTS = 6
 _SLOT_BYTES = 512 * 1024
+# Where a text begins in the shared memory, and its length.
+_PLACE = struct.Struct("QQ")
 
 
 class Pieces:
@@ -105,6 +110,8 @@ class SecondReader:
         self._text = mmap.mmap(-1, _SLOTS * _SLOT_BYTES)
         self._copy = Copy(partial(_serve, wanted, self._text))
         self._connection = self._copy.connection
+        self._arrival = select.poll()  # Connection.poll makes one each time
+        self._arrival.register(self._connection, select.POLLIN)
         self._free = list(range(_SLOTS))
         self._asked: deque[tuple[int, list[Part | None]]] = deque()
         self._kinds: list[Kind] = []
@@ -124,13 +131,13 @@ class SecondReader:
         for item in (b"[", text, b"]"):
             self._text.write(item)
         self._asked.append((slot, result))
-        self._connection.send((begin, size))
+        self._connection.send_bytes(_PLACE.pack(begin, size))
         return True
 
     def collect(self, wait: bool) -> None:
         """Takes the parts that are there; with `wait` one at least."""
-        while self._asked and (wait or self._connection.poll()):
-            part, kinds = self._connection.recv()
+        while self._asked and (wait or self._arrival.poll(0)):
+            part, kinds = pickle.loads(self._connection.recv_bytes())
             slot, result = self._asked.popleft()
             self._free.append(slot)
             self._kinds += kinds
@@ -150,11 +157,12 @@ def _serve(wanted: Wanted, text: mmap.mmap, connection: Connection) -> None:
     reader = PartReader(wanted)
     sent = 0
     while True:
-        begin, size = connection.recv()
+        begin, size = _PLACE.unpack(connection.recv_bytes())
         try:
             part = reader.read(text[begin : begin + size])
             part.kinds = []
         except (*WRONG_TEXT, WrongEventError):  # the first process finds out what is wrong
             part = None
-        connection.send((part, reader.kinds[sent:]))
+        # Connection.send looks each type up in two tables.
+        connection.send_bytes(pickle.dumps((part, reader.kinds[sent:]), pickle.HIGHEST_PROTOCOL))
         sent = len(reader.kinds)

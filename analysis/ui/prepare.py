@@ -168,6 +168,6 @@ def _notes(looks: list[tuple[Contents, TraceInfo]], view: View) -> tuple[str, ..
     for _, info in looks:
         notes += info.notes()
         if info.lanes:
-            what = "that partly overlap another of their track are on 'overlapping' ones beside it"
-            notes.append(f"{info.path}: {counted(info.lanes, 'event')} {what}")
+            why = "for partial overlaps with others of their track"
+            notes.append(f"{info.path}: {counted(info.lanes, 'event')} on tracks named 'overlapping', {why}")
     return (*notes, *view.notes)

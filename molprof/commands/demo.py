@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molprof.commands.options import Result, engine_options, folder_option, note, write
+from molprof.commands.options import Result, engine_options, folder_option, make_folder, note, write
 from molprof.commands.progress import Progress
 from molprof.common.document import Document, Section
 from molprof.common.errors import UsageError
@@ -30,8 +30,23 @@ RUNS = {
 
 @click.command("demo")
 @folder_option("Folder for the traces.", default=Path("molprof-demo"), show_default=True)
-@click.option("-n", "count", default=4, show_default=True, metavar="N", help="Molecules per run, the smallest first.")
-@click.option("--repeats", default=5, show_default=True, metavar="N", help="Timed passes per run.")
+@click.option(
+    "-n",
+    "count",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Molecules per run, the smallest first.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Timed passes per run.",
+)
 @click.option("--force", is_flag=True, help="Replace traces of an earlier demo in DIR.")
 @engine_options
 def command(folder: Path, count: int, repeats: int, force: bool, trace_processor: str | None) -> None:
@@ -46,7 +61,7 @@ def command(folder: Path, count: int, repeats: int, force: bool, trace_processor
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a directory", hint="name another with -o DIR")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     paths = {name: folder / f"{name}.json.gz" for name in RUNS}
     for path in paths.values():
         check_output(path, force)
