@@ -158,7 +158,7 @@ SELECT * FROM _molprof_stream_gap
 UNION ALL
 SELECT * FROM _molprof_other_gap;
 
--- One row per gap. Who asks for one cause has no other gaps looked at.
+-- One row per gap, in order of device and start.
 CREATE PERFETTO VIEW molprof_idle_gap(
   -- Device number as text.
   device STRING,
@@ -178,7 +178,10 @@ SELECT
   dur,
   cause,
   next_id
-FROM _molprof_caused_gap;
+FROM _molprof_caused_gap
+ORDER BY
+  device,
+  ts;
 
 -- The sums of one cause by device: the engine groups by one text faster than by two.
 CREATE PERFETTO MACRO _molprof_cause_sum(cause Expr, gaps TableOrSubquery)
