@@ -148,8 +148,8 @@ def _layers(result: Summed) -> Table:
 
 def _stretches(result: Summed) -> Table:
     columns = (
-        Column("place", "path"), Column("times", "count"), Column("difference", "change_ns"), Column("only in the first"),
-        Column("only in the second"), Column("moved"), Column("after"), Column("before"),
+        Column("place", "path"), Column("times", "count"), Column("difference", "change_ns"),
+        Column("only in the first"), Column("only in the second"), Column("moved"), Column("after"), Column("before"),
     )  # fmt: skip
     rows = [
         (item.place.short, item.count, item.sum.total_ns, *_texts(item), *map(_short, item.between))
