@@ -20,6 +20,9 @@ from gpu_like import Simulated, simulations
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Each worker has a core: with more threads torch waits for the other workers' most of the time. Before torch loads.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+else:
+    # Of the workers that begin later: large pages, which their models' matrices and the logits are read faster from.
+    os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
 
 # Neither molprof nor a library of it may look for a model in the network.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

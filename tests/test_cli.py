@@ -114,6 +114,7 @@ def test_compare_two_foreign_traces(molprof: Cli, trace: str) -> None:
         (("report",), 2, "Missing argument 'TRACE...'"),
         (("report", "absent.json"), 2, "absent.json"),
         (("report", "."), 2, "holds no traces"),
+        (("compare", "."), 2, ". is a directory"),
         (("report", "x.json", "--format", "yaml"), 2, "'yaml' is not one of"),
         (("compare", "one.json"), 2, "at least two traces"),
         (("report", "absent.json", "-o", "no/such/out.json"), 2, "does not exist"),

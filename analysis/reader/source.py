@@ -100,8 +100,7 @@ def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[Source, 
     It, or `blocks` behind the rest, raises TraceError; UsageError where there is no file to read.
     """
     name = path_text(path)
-    if path.is_dir():
-        raise UsageError(f"{path} is a directory", hint=_in_folder(path))
+    refuse_folder(path)
     try:
         with open(sys.stdin.fileno(), "rb", closefd=False) if str(path) == STDIN else path.open("rb") as file:
             source = Source(name, file)
@@ -137,13 +136,14 @@ def _is_long(file: BinaryIO, head: bytes) -> bool:
     return stored.st_size * ratio >= LONG_BYTES or not stat.S_ISREG(stored.st_mode)
 
 
-def _in_folder(folder: Path) -> str:
-    """What to do where a folder is given for a trace."""
-    names = sorted(item.name for item in folder.iterdir() if item.name.lower().endswith(ENDINGS))
-    if not names:
-        return "give a trace file; there is none in it"
+def refuse_folder(path: Path) -> None:
+    """Raises UsageError where a folder is given for a trace; the hint names those in it."""
+    if not path.is_dir():
+        return
+    names = sorted(item.name for item in path.iterdir() if item.name.lower().endswith(ENDINGS))
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"give a trace file; in it: {', '.join(names[:_LISTED])}{more}"
+    inside = f"in it: {', '.join(names[:_LISTED])}{more}" if names else "there is none in it"
+    raise UsageError(f"{path} is a directory", hint=f"give a trace file; {inside}")
 
 
 def _raising(error: TraceError) -> Iterator[bytes]:

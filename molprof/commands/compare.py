@@ -82,6 +82,9 @@ def command(
     """
     traces = sweeps_expanded(traces)
     if len(traces) < 2:
+        from molprof.analysis.reader.source import refuse_folder
+
+        refuse_folder(traces[0])
         raise click.UsageError("compare needs at least two traces; for one: molprof report TRACE")
     _check_by(by, region, len(traces), (*thresholds, predictions, *tokens, *molecules))
     files = [*traces, *filter(None, [predictions])]
