@@ -115,7 +115,7 @@ WHERE
   AND call.correlation IS NOT NULL
   AND track.id = call.track_id;
 
--- Launches of each thread in order of number; of each track where none is on a lane.
+-- Launches of each thread in order of number; of each track where none is on a lane. No rows where numbers rise.
 CREATE PERFETTO TABLE _molprof_launch_order AS
 SELECT
   upid,
@@ -137,7 +137,8 @@ WHERE
 ORDER BY
   1,
   2,
-  3;
+  3
+LIMIT IIF((SELECT COUNT() FROM _molprof_rising_number) > 0, 0, -1);
 
 -- Contradictions, one row.
 CREATE PERFETTO VIEW molprof_clock(

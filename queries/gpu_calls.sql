@@ -47,6 +47,22 @@ ORDER BY
 -- The engine searches for calls by their number.
 CREATE PERFETTO INDEX _molprof_call_correlation ON _molprof_call(correlation);
 
+-- One row where the numbers of calls rise from each to the next, as in most traces; else none. Then no calls share a
+-- number, and no call began before one with a lower number.
+CREATE PERFETTO TABLE _molprof_rising_number AS
+SELECT
+  TRUE AS rises
+WHERE
+  NOT EXISTS(SELECT 1 FROM _molprof_call WHERE correlation IS NULL)
+  AND NOT EXISTS(
+    SELECT
+      1
+    FROM _molprof_call AS next
+    CROSS JOIN _molprof_call AS last
+    WHERE
+      last._auto_id = next._auto_id - 1 AND last.correlation >= next.correlation
+  );
+
 -- One row per slice of category cuda_runtime or cuda_driver (HIP traces use the same), in order of start.
 CREATE PERFETTO VIEW molprof_gpu_call(
   -- The slice.

@@ -28,15 +28,15 @@ WITH
       COUNT() > 1
     -- Calls are not grouped where all numbers differ: to find that is quicker. Several ranks use the same numbers.
     LIMIT IIF(
-      (SELECT COUNT() FROM molprof_track_rank) > 0
-      OR EXISTS(
+      (SELECT COUNT() FROM _molprof_rising_number) = 0
+      AND ((SELECT COUNT() FROM molprof_track_rank) > 0 OR EXISTS(
         SELECT
           1
         FROM _molprof_call AS call
         CROSS JOIN _molprof_call AS other
         WHERE
           other.correlation = call.correlation AND other.id != call.id
-      ),
+      )),
       -1,
       0
     )

@@ -102,6 +102,62 @@ AS
   )
 );
 
+-- Gaps of one cause.
+CREATE PERFETTO MACRO _molprof_cause(cause Expr, condition Expr)
+RETURNS TableOrSubquery
+AS
+(
+  SELECT
+    gap.device,
+    gap.ts,
+    gap.dur,
+    $cause AS cause,
+    gap.next_id
+  FROM _molprof_device_gap AS gap
+  WHERE
+    $condition
+);
+
+CREATE PERFETTO VIEW _molprof_short_gap AS
+SELECT * FROM _molprof_cause!('short', gap.queue < 2 AND gap.dur < 5000);
+
+CREATE PERFETTO VIEW _molprof_not_recorded_gap AS
+SELECT * FROM _molprof_cause!('not_recorded', gap.queue = 0 AND gap.dur >= 5000);
+
+CREATE PERFETTO VIEW _molprof_cpu_waited_gap AS
+SELECT * FROM _molprof_cause!('cpu_waited', gap.queue = 2 AND _molprof_among!(_molprof_waited_gap, gap));
+
+CREATE PERFETTO VIEW _molprof_cpu_busy_gap AS
+SELECT * FROM _molprof_cause!('cpu_busy', gap.queue = 2 AND NOT _molprof_among!(_molprof_waited_gap, gap));
+
+CREATE PERFETTO VIEW _molprof_stream_gap AS
+SELECT *
+FROM _molprof_cause!(
+  'other_stream',
+  gap.queue = 1 AND gap.dur >= 5000 AND _molprof_among!(_molprof_other_stream_gap, gap)
+);
+
+CREATE PERFETTO VIEW _molprof_other_gap AS
+SELECT *
+FROM _molprof_cause!(
+  'other',
+  gap.queue = 1 AND gap.dur >= 5000 AND NOT _molprof_among!(_molprof_other_stream_gap, gap)
+);
+
+-- All gaps.
+CREATE PERFETTO VIEW _molprof_caused_gap AS
+SELECT * FROM _molprof_short_gap
+UNION ALL
+SELECT * FROM _molprof_not_recorded_gap
+UNION ALL
+SELECT * FROM _molprof_cpu_waited_gap
+UNION ALL
+SELECT * FROM _molprof_cpu_busy_gap
+UNION ALL
+SELECT * FROM _molprof_stream_gap
+UNION ALL
+SELECT * FROM _molprof_other_gap;
+
 -- One row per gap, in order of device and start.
 CREATE PERFETTO VIEW molprof_idle_gap(
   -- Device number as text.
@@ -120,18 +176,15 @@ SELECT
   IFNULL(device, (SELECT device FROM _molprof_only_device)) AS device,
   ts,
   dur,
-  CASE
-    WHEN queue = 2
-    THEN IIF(_molprof_among!(_molprof_waited_gap, gap), 'cpu_waited', 'cpu_busy')
-    WHEN dur < 5000 THEN 'short'
-    WHEN queue = 0 THEN 'not_recorded'
-    ELSE IIF(_molprof_among!(_molprof_other_stream_gap, gap), 'other_stream', 'other')
-  END AS cause,
+  cause,
   next_id
-FROM _molprof_device_gap AS gap;
+FROM _molprof_caused_gap
+ORDER BY
+  device,
+  ts;
 
 -- The sums of one cause by device: the engine groups by one text faster than by two.
-CREATE PERFETTO MACRO _molprof_cause_sum(cause Expr, condition Expr)
+CREATE PERFETTO MACRO _molprof_cause_sum(cause Expr, gaps TableOrSubquery)
 RETURNS TableOrSubquery
 AS
 (
@@ -141,9 +194,7 @@ AS
     COUNT() AS count,
     SUM(gap.dur) AS time_ns,
     MAX(gap.dur) AS longest_ns
-  FROM _molprof_device_gap AS gap
-  WHERE
-    $condition
+  FROM $gaps AS gap
   GROUP BY
     gap.device
 );
@@ -166,25 +217,17 @@ CREATE PERFETTO VIEW molprof_idle_cause(
 AS
 WITH
   found AS (
-    SELECT * FROM _molprof_cause_sum!('short', gap.queue < 2 AND gap.dur < 5000)
+    SELECT * FROM _molprof_cause_sum!('short', _molprof_short_gap)
     UNION ALL
-    SELECT * FROM _molprof_cause_sum!('not_recorded', gap.queue = 0 AND gap.dur >= 5000)
+    SELECT * FROM _molprof_cause_sum!('not_recorded', _molprof_not_recorded_gap)
     UNION ALL
-    SELECT * FROM _molprof_cause_sum!('cpu_waited', gap.queue = 2 AND _molprof_among!(_molprof_waited_gap, gap))
+    SELECT * FROM _molprof_cause_sum!('cpu_waited', _molprof_cpu_waited_gap)
     UNION ALL
-    SELECT * FROM _molprof_cause_sum!('cpu_busy', gap.queue = 2 AND NOT _molprof_among!(_molprof_waited_gap, gap))
+    SELECT * FROM _molprof_cause_sum!('cpu_busy', _molprof_cpu_busy_gap)
     UNION ALL
-    SELECT *
-    FROM _molprof_cause_sum!(
-      'other_stream',
-      gap.queue = 1 AND gap.dur >= 5000 AND _molprof_among!(_molprof_other_stream_gap, gap)
-    )
+    SELECT * FROM _molprof_cause_sum!('other_stream', _molprof_stream_gap)
     UNION ALL
-    SELECT *
-    FROM _molprof_cause_sum!(
-      'other',
-      gap.queue = 1 AND gap.dur >= 5000 AND NOT _molprof_among!(_molprof_other_stream_gap, gap)
-    )
+    SELECT * FROM _molprof_cause_sum!('other', _molprof_other_gap)
   )
 SELECT
   device,

@@ -11,18 +11,47 @@ INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.work_totals;
 
--- What each call started, in order of call.
-CREATE PERFETTO TABLE _molprof_started AS
+-- Whether a call started more than one piece of work, as graph launches do: one row, else none.
+CREATE PERFETTO TABLE _molprof_call_of_many AS
 SELECT
-  call_id,
-  SUM(category = 'kernel') AS kernels,
-  SUM(dur) AS gpu_ns,
-  MIN(ts) AS ts
-FROM _molprof_work
+  work.call_id
+FROM _molprof_work AS work
+CROSS JOIN _molprof_work AS other
 WHERE
-  call_id IS NOT NULL
-GROUP BY
-  call_id;
+  work.call_id IS NOT NULL AND other.call_id = work.call_id AND other.id != work.id
+LIMIT 1;
+
+-- What each call started, in order of call. Nothing is added up where each started one piece of work.
+CREATE PERFETTO TABLE _molprof_started AS
+SELECT *
+FROM (
+  SELECT
+    call_id,
+    category = 'kernel' AS kernels,
+    dur AS gpu_ns,
+    ts
+  FROM _molprof_work
+  WHERE
+    call_id IS NOT NULL
+  ORDER BY
+    call_id
+  LIMIT IIF((SELECT COUNT() FROM _molprof_call_of_many) > 0, 0, -1)
+)
+UNION ALL
+SELECT *
+FROM (
+  SELECT
+    call_id,
+    SUM(category = 'kernel') AS kernels,
+    SUM(dur) AS gpu_ns,
+    MIN(ts) AS ts
+  FROM _molprof_work
+  WHERE
+    call_id IS NOT NULL
+  GROUP BY
+    call_id
+  LIMIT IIF((SELECT COUNT() FROM _molprof_call_of_many) > 0, -1, 0)
+);
 
 -- What each call started; a call that started nothing has no row.
 CREATE PERFETTO VIEW molprof_call_work(

@@ -9,6 +9,10 @@
 --   FROM molprof_work_kind
 --   ORDER BY kind;
 
+INCLUDE PERFETTO MODULE molprof.annotations;
+
+INCLUDE PERFETTO MODULE molprof.gpu_calls;
+
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.kernel_classes;
@@ -21,18 +25,53 @@ INCLUDE PERFETTO MODULE molprof.step_placement;
 
 INCLUDE PERFETTO MODULE molprof.steps;
 
+-- Times outside any step, of each track of threads: few, so that calls are searched in them and not looked at one by one.
+-- No rows without steps.
+CREATE PERFETTO TABLE _molprof_outside_lane AS
+WITH
+  bound AS (
+    SELECT
+      track.id AS track_id,
+      lane.ts,
+      MAX(lane.ts, lane.ts_end) AS ts_end
+    FROM _molprof_step_lane AS lane
+    JOIN _molprof_thread_track AS track
+      ON track.upid = lane.upid AND (lane.tid IS NULL OR track.tid = lane.tid)
+    UNION ALL
+    SELECT
+      id AS track_id,
+      -1 AS ts,
+      0 AS ts_end
+    FROM _molprof_thread_track
+    WHERE
+      EXISTS(SELECT 1 FROM molprof_call_step)
+  )
+SELECT
+  track_id,
+  ts_end AS ts,
+  LEAD(ts, 1, 1 << 62) OVER (PARTITION BY track_id ORDER BY ts) AS ts_end
+FROM bound;
+
 -- Work whose launch is in no step, in a trace with steps: mostly little, so that little is written. The engine groups the
 -- rows of a table much faster than those of a join.
 CREATE PERFETTO TABLE _molprof_other_work AS
 SELECT
+  category,
+  name,
+  dur
+FROM _molprof_work
+WHERE
+  EXISTS(SELECT 1 FROM molprof_call_step) AND call_id IS NULL
+UNION ALL
+SELECT
   work.category,
   work.name,
   work.dur
-FROM _molprof_work AS work
-LEFT JOIN molprof_call_step AS place
-  ON place.id = work.call_id
+FROM _molprof_outside_lane AS outside
+CROSS JOIN _molprof_call AS call
+CROSS JOIN _molprof_work AS work
 WHERE
-  (SELECT COUNT() FROM molprof_call_step) > 0 AND place.id IS NULL;
+  call.ts >= outside.ts AND call.ts < outside.ts_end AND call.track_id = outside.track_id AND work.call_id = call.id;
 
 -- One row per kind. Those that every trace is asked for are there with 0 too.
 CREATE PERFETTO TABLE molprof_work_kind(

@@ -148,8 +148,8 @@ def _layers(result: Summed) -> Table:
 
 def _stretches(result: Summed) -> Table:
     columns = (
-        Column("place"), Column("times", "count"), Column("difference", "change_ns"), Column("only in the first"),
-        Column("only in the second"), Column("moved"), Column("after"), Column("before"),
+        Column("place", "path"), Column("times", "count"), Column("difference", "change_ns"),
+        Column("only in the first"), Column("only in the second"), Column("moved"), Column("after"), Column("before"),
     )  # fmt: skip
     rows = [
         (item.place.short, item.count, item.sum.total_ns, *_texts(item), *map(_short, item.between))
@@ -193,7 +193,7 @@ def _matched(result: Summed) -> Table:
 def _side_by_side(result: Summed, labels: tuple[str, str]) -> Iterator[Section]:
     """Both sequences in order. Neighbouring work of a layer and phase is folded with other layers and steps like it."""
     columns = (
-        Column("place"), Column("times", "count"),
+        Column("place", "path"), Column("times", "count"),
         Column(labels[0], "name"), Column("time", "ns"), Column("gap before", "ns"),
         Column(labels[1], "name"), Column("time", "ns"), Column("gap before", "ns"),
         Column("difference", "change_ns"), Column("change"),

@@ -25,11 +25,11 @@ LEAST_LAUNCHES_PER_STEP = 20
 LEAST_KERNEL_RATIO = 0.2
 
 _GAP = """
-FROM molprof_idle_gap AS gap
+FROM _molprof_cpu_busy_gap AS gap
 JOIN molprof_gpu_work_call AS link ON link.work_id = gap.next_id
 JOIN molprof_gpu_call AS call ON call.id = link.call_id AND call.kind = 'launch'
 """
-_CHOSEN = f"WHERE gap.cause = 'cpu_busy' AND gap.dur <= {LONGEST_GAP_NS}"
+_CHOSEN = f"WHERE gap.dur <= {LONGEST_GAP_NS}"
 # In a foreign trace all gaps lie in the recorded time.
 _SUMS = Query(
     "idle_causes",

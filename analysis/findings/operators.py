@@ -83,11 +83,15 @@ class Operators(Struct, frozen=True):
         return {place: self.places == place for place in dict.fromkeys(self.places.tolist())}
 
 
-def read_operators(engine: Engine, *patterns: str) -> Operators:
-    """The operators whose names match one of the GLOB patterns."""
+def operators_named(*patterns: str) -> Query:
+    """Asks for the operators whose names match one of the GLOB patterns."""
     # The engine finds names by one pattern without looking at every slice.
-    found = " UNION ".join(_NAMED.format(pattern) for pattern in patterns)
-    columns = engine.query(Query("placement", _OPERATORS.format(found)).text)
+    return Query("placement", _OPERATORS.format(" UNION ".join(_NAMED.format(pattern) for pattern in patterns)))
+
+
+def read_operators(engine: Engine, query: Query) -> Operators:
+    """The operators that `operators_named` asks for."""
+    columns = engine.query(query.text)
     return Operators(
         columns["ts"].astype(np.int64),
         columns["ts_end"].astype(np.int64),

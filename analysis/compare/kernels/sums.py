@@ -84,7 +84,7 @@ class Place:
     def inner(self) -> str:
         """The last two modules."""
         names = (self.module or "").split("/")
-        return "/".join(names if len(names) <= 2 else ["...", *names[-2:]])
+        return "/".join(names if len(names) <= 2 else ["…", *names[-2:]])
 
 
 @dataclass

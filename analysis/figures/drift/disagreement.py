@@ -80,12 +80,13 @@ def agreement(tokens: Sequence[Token]) -> Agreement:
 
 
 def _groups(tokens: Sequence[Token], kinds: Sequence[str]) -> Iterator[AgreementGroup]:
+    inside: defaultdict[tuple[str, str | None], list[Token]] = defaultdict(list)
+    for token, kind in zip(tokens, kinds, strict=True):
+        inside[token.choice, None].append(token)
+        inside[token.choice, kind].append(token)
     for choice, text in itertools.product(CHOICES, (None, *TEXTS)):
-        inside = [
-            token for token, kind in zip(tokens, kinds, strict=True) if token.choice == choice and text in (None, kind)
-        ]
-        if inside:
-            yield AgreementGroup(choice, text, agreement(inside))
+        if found := inside.get((choice, text)):
+            yield AgreementGroup(choice, text, agreement(found))
 
 
 def _worst(tokens: Sequence[Token], sequences: Sequence[Sequence[Token]]) -> Iterator[WorstPlace]:
