@@ -10,7 +10,7 @@ import numpy as np
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row, query_rows
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.findings.operators import Operators, read_operators
+from molprof.analysis.findings.operators import Operators, operators_query, read_operators
 from molprof.analysis.findings.scope import LEAST_GAIN, Rule, Scope
 from molprof.common.values import bytes_text, count_text, number_text, short_name, time_text
 
@@ -207,4 +207,6 @@ def _before_attention(operators: Operators, needed: int, in_forward: bool) -> tu
 
 HOST_COPIES = Rule({"host_copies": ("gpu_work", "links", "steps")}, _from_host, (_FROM_HOST,))
 VOCABULARY_COPIES = Rule({"vocabulary_copies": ("gpu_time", "links", "steps")}, _of_logits)
-CACHE_CONCATENATION = Rule({"cache_concatenation": ("gpu_time", "links", "host_time")}, _of_cache)
+CACHE_CONCATENATION = Rule(
+    {"cache_concatenation": ("gpu_time", "links", "host_time")}, _of_cache, (operators_query(_CAT, *_ATTENTION),)
+)

@@ -83,11 +83,16 @@ class Operators(Struct, frozen=True):
         return {place: self.places == place for place in dict.fromkeys(self.places.tolist())}
 
 
-def read_operators(engine: Engine, *patterns: str) -> Operators:
-    """The operators whose names match one of the GLOB patterns."""
+def operators_query(*patterns: str) -> Query:
+    """What asks for the operators whose names match one of the GLOB patterns."""
     # The engine finds names by one pattern without looking at every slice.
     found = " UNION ".join(_NAMED.format(pattern) for pattern in patterns)
-    columns = engine.query(Query("placement", _OPERATORS.format(found)).text)
+    return Query("placement", _OPERATORS.format(found))
+
+
+def read_operators(engine: Engine, *patterns: str) -> Operators:
+    """The operators whose names match one of the GLOB patterns."""
+    columns = engine.query(operators_query(*patterns).text)
     return Operators(
         columns["ts"].astype(np.int64),
         columns["ts_end"].astype(np.int64),

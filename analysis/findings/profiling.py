@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.figures.union import Union
-from molprof.analysis.findings.operators import read_operators
+from molprof.analysis.findings.operators import operators_query, read_operators
 from molprof.analysis.findings.scope import Rule, Scope
 from molprof.common.values import count_text, number_text, time_text
 
@@ -72,5 +72,5 @@ def _profiler_cost(engine: Engine, report: Report, scope: Scope | None) -> Itera
     )
 
 
-COMPILING = Rule({"compiling": ("host_time",)}, _compiling)
+COMPILING = Rule({"compiling": ("host_time",)}, _compiling, (operators_query(_FRAME, _PARTS),))
 PROFILER_COST = Rule({"profiler_cost": ("host_time",)}, _profiler_cost)
