@@ -102,6 +102,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     gc.set_threshold(_GARBAGE)
     sys.unraisablehook = _unraisable
     code = _run(arguments)
+    signal.setitimer(signal.ITIMER_REAL, 0)  # of an interrupt that was dropped when all was done
     if signal.getsignal(signal.SIGINT) == _interrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while Python ends
     if "torch" not in sys.modules:  # whose libraries want each of their objects freed

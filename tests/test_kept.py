@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tiny_trace
 
-from molprof.analysis.engine import Engine, open_engine
+from molprof.analysis.engine import Engine, open_engine, state
 from molprof.analysis.query import find_statement, run_statement
 from molprof.analysis.reader import kept
 from molprof.analysis.reader import load as reader
@@ -70,12 +70,15 @@ def test_another_file_or_option_is_another_trace(folder: Path, trace: Path, read
     assert len(read_anew) == 3
 
 
-@pytest.mark.parametrize("position", [0, 40, -1])
-def test_a_damaged_entry_is_never_used(folder: Path, trace: Path, read_anew: list[str], position: int) -> None:
+@pytest.mark.parametrize("position", [0, 40, -1, None], ids=str)
+def test_a_damaged_entry_is_never_used(folder: Path, trace: Path, read_anew: list[str], position: int | None) -> None:
     new = _rows(trace, cached=True)
     (entry,) = folder.iterdir()
     content = bytearray(entry.read_bytes())
-    content[position] ^= 1
+    if position is None:
+        content.clear()
+    else:
+        content[position] ^= 1
     entry.write_bytes(content)
     assert _rows(trace, cached=True) == new
     assert len(read_anew) == 2
@@ -98,13 +101,17 @@ def test_a_native_trace_processor_keeps_nothing(trace: Path, monkeypatch: pytest
     assert kept.kept_key(trace, None) is None
 
 
-def test_a_state_grows_the_memory_and_takes_more_packages(engine: Engine) -> None:
+@pytest.mark.parametrize("plain_bytes", [0, state._PLAIN_BYTES], ids=["compressed", "plain"])
+def test_a_state_grows_the_memory_and_takes_more_packages(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, plain_bytes: int
+) -> None:
+    monkeypatch.setattr(state, "_PLAIN_BYTES", plain_bytes)
     engine.feed(b'{"traceEvents": []}')
     engine.finish()
     engine.query("CREATE TABLE large AS SELECT zeroblob(48 << 20) AS text")
-    state = engine.state()
-    assert state is not None
-    with open_engine(state=memoryview(state)) as other:
+    held = engine.state()
+    assert held is not None
+    with open_engine(state=memoryview(held)) as other:
         assert other.query("SELECT LENGTH(text) AS length FROM large")["length"].tolist() == [48 << 20]
         other.register_package("mine", {"mine.one": "CREATE PERFETTO TABLE one AS SELECT 1 AS one"})
         assert other.query("INCLUDE PERFETTO MODULE mine.one; SELECT one FROM one")["one"].tolist() == [1]

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.findings.operators import read_operators
+from molprof.analysis.findings.operators import operators_named, read_operators
 from molprof.analysis.findings.scope import LEAST_GAIN, Rule, Scope
 from molprof.common.values import count_text, counted, percent_text, time_text
 
 # Below this share even attention that takes no time would gain little.
 SMALL_SHARE = 0.1
 
-_ANY = ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_*attention*")
-_SLOW = ("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_attention_math")
-_FAST = ("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_cudnn_attention")
+_ANY = operators_named("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_*attention*")
+_SLOW = operators_named("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_attention_math")
+_FAST = operators_named("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_cudnn_attention")
 _PHASES = ("forward", "prefill")
 _TOTAL = """
 INCLUDE PERFETTO MODULE molprof.placement;
@@ -68,7 +68,7 @@ def _totals(engine: Engine, scope: Scope) -> dict[str, int]:
 
 def _host_times(engine: Engine, scope: Scope) -> list[tuple[int, str]]:
     """Time in the operators by phase, ns; all of it as forward in a foreign trace, which has no phases."""
-    operators = read_operators(engine, *_ANY)
+    operators = read_operators(engine, _ANY)
     return operators.host_times(_PHASES) if scope.run is not None else [(operators.host_ns(), "forward")]
 
 
@@ -114,8 +114,8 @@ def _masked(engine: Engine, report: Report, scope: Scope) -> Iterator[Finding]:
     run = report.run
     if run is not None and (run.setup.attention != "sdpa" or run.setup.dtype not in ("float16", "bfloat16")):
         return
-    slow = read_operators(engine, *_SLOW)
-    if not len(slow) or len(read_operators(engine, *_FAST)) or (run is None and not _totals(engine, scope)["half"]):
+    slow = read_operators(engine, _SLOW)
+    if not len(slow) or len(read_operators(engine, _FAST)) or (run is None and not _totals(engine, scope)["half"]):
         return
     count, gpu_ns = slow.launched(engine)
     gain = scope.gpu_part(gpu_ns / scope.devices)
@@ -145,6 +145,6 @@ def _masked(engine: Engine, report: Report, scope: Scope) -> Iterator[Finding]:
 RULE = Rule(
     {"attention_small": ("gpu_work", "gpu_time"), "mask_rules_out_flash": ("gpu_work", "gpu_time")},
     _find,
-    (_ALL,),
+    (_ALL, _SLOW),
     (_OF_STEPS,),
 )

@@ -10,7 +10,7 @@ import numpy as np
 from molprof.analysis.engine import Engine
 from molprof.analysis.engine.package import Query, query_row, query_rows
 from molprof.analysis.figures.model import Finding, Report
-from molprof.analysis.findings.operators import Operators, operators_query, read_operators
+from molprof.analysis.findings.operators import Operators, operators_named, read_operators
 from molprof.analysis.findings.scope import LEAST_GAIN, Rule, Scope
 from molprof.common.values import bytes_text, count_text, number_text, short_name, time_text
 
@@ -40,7 +40,9 @@ _BYTES_PER_LOGIT = 4
 _FASTEST_GPU_BYTES_PER_NS, _LEAST_GPU_NS = 8000, 3_000
 _FASTEST_CPU_BYTES_PER_NS, _LEAST_CPU_NS = 500, 50_000
 _LEAST_OF_LOGITS_PER_STEP = 0.5
-_COPIES = ("aten::copy_", "aten::clone", "aten::masked_fill", "aten::where", "aten::index", "aten::index_put_")
+_COPIES = operators_named(
+    "aten::copy_", "aten::clone", "aten::masked_fill", "aten::where", "aten::index", "aten::index_put_"
+)
 _KERNELS = """
 INCLUDE PERFETTO MODULE molprof.placement;
 SELECT work.name, COUNT() AS count, SUM(work.dur) AS time_ns
@@ -54,7 +56,8 @@ ORDER BY time_ns DESC, work.name
 """
 
 _CAT = "aten::cat"
-_ATTENTION = (
+_CATS_AND_ATTENTION = operators_named(
+    _CAT,
     "aten::scaled_dot_product_attention",
     "aten::_scaled_dot_product_*attention*",
     "flash_attn*::_flash_attn*forward*",
@@ -101,7 +104,7 @@ def _of_logits(engine: Engine, report: Report, scope: Scope | None) -> Iterator[
         return
     rows = min(run.setup.batch_size, run.molecules)
     moved_bytes = 2 * rows * run.setup.logits_width * _BYTES_PER_LOGIT
-    operators = read_operators(engine, *_COPIES).within(_PHASES)
+    operators = read_operators(engine, _COPIES).within(_PHASES)
     if run.window.gpu_recorded:
         least_ns = max(_LEAST_GPU_NS, round(moved_bytes / _FASTEST_GPU_BYTES_PER_NS))
         _, kernels = query_rows(engine, Query("kernel_classes", _KERNELS.format(least=least_ns)))
@@ -156,7 +159,7 @@ def _of_cache(engine: Engine, report: Report, scope: Scope | None) -> Iterator[F
     if scope is None or (run is not None and (run.setup.cache != "dynamic" or run.setup.own_loop)):
         return
     needed = _CATS_OF_CACHE if run is not None else _CATS_OF_CACHE + _CATS_OF_ROTATION
-    cats, layers = _before_attention(read_operators(engine, _CAT, *_ATTENTION), needed, run is not None)
+    cats, layers = _before_attention(read_operators(engine, _CATS_AND_ATTENTION), needed, run is not None)
     if not layers:
         return
     count, gpu_ns = cats.launched(engine)
@@ -208,5 +211,5 @@ def _before_attention(operators: Operators, needed: int, in_forward: bool) -> tu
 HOST_COPIES = Rule({"host_copies": ("gpu_work", "links", "steps")}, _from_host, (_FROM_HOST,))
 VOCABULARY_COPIES = Rule({"vocabulary_copies": ("gpu_time", "links", "steps")}, _of_logits)
 CACHE_CONCATENATION = Rule(
-    {"cache_concatenation": ("gpu_time", "links", "host_time")}, _of_cache, (operators_query(_CAT, *_ATTENTION),)
+    {"cache_concatenation": ("gpu_time", "links", "host_time")}, _of_cache, (_CATS_AND_ATTENTION,)
 )

@@ -83,16 +83,15 @@ class Operators(Struct, frozen=True):
         return {place: self.places == place for place in dict.fromkeys(self.places.tolist())}
 
 
-def operators_query(*patterns: str) -> Query:
-    """What asks for the operators whose names match one of the GLOB patterns."""
+def operators_named(*patterns: str) -> Query:
+    """Asks for the operators whose names match one of the GLOB patterns."""
     # The engine finds names by one pattern without looking at every slice.
-    found = " UNION ".join(_NAMED.format(pattern) for pattern in patterns)
-    return Query("placement", _OPERATORS.format(found))
+    return Query("placement", _OPERATORS.format(" UNION ".join(_NAMED.format(pattern) for pattern in patterns)))
 
 
-def read_operators(engine: Engine, *patterns: str) -> Operators:
-    """The operators whose names match one of the GLOB patterns."""
-    columns = engine.query(operators_query(*patterns).text)
+def read_operators(engine: Engine, query: Query) -> Operators:
+    """The operators that `operators_named` asks for."""
+    columns = engine.query(query.text)
     return Operators(
         columns["ts"].astype(np.int64),
         columns["ts_end"].astype(np.int64),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from molprof.analysis.engine import Engine
 from molprof.analysis.figures.model import Finding, Report
 from molprof.analysis.figures.union import Union
-from molprof.analysis.findings.operators import operators_query, read_operators
+from molprof.analysis.findings.operators import operators_named, read_operators
 from molprof.analysis.findings.scope import Rule, Scope
 from molprof.common.values import count_text, number_text, time_text
 
@@ -17,14 +17,14 @@ LEAST_PROFILED_RATIO = 1.5
 
 # torch/_dynamo/utils.py, dynamo_timed: each part of compiling is recorded under such a name; this one is a whole frame.
 _FRAME = "_compile.compile_inner*"
-_PARTS = "*(dynamo_timed)"
+_COMPILING = operators_named(_FRAME, "*(dynamo_timed)")
 
 
 def _compiling(engine: Engine, report: Report, scope: Scope | None) -> Iterator[Finding]:
     """Gain: median over the timed passes of compile time over wall time; without it, compiling over recorded time."""
     repeats = () if report.run is None else report.run.repeats
     compiles = [repeat.compiles for repeat in repeats if repeat.compiles is not None]
-    recorded = read_operators(engine, _FRAME, _PARTS)
+    recorded = read_operators(engine, _COMPILING)
     frames = sum(name.startswith(_FRAME[:-1]) for name in recorded.names.tolist())
     inside_ns = 0 if scope is None else scope.stretches.common_ns(Union(recorded.starts, recorded.ends))
     if not sum(compiles) and not inside_ns:
@@ -72,5 +72,5 @@ def _profiler_cost(engine: Engine, report: Report, scope: Scope | None) -> Itera
     )
 
 
-COMPILING = Rule({"compiling": ("host_time",)}, _compiling, (operators_query(_FRAME, _PARTS),))
+COMPILING = Rule({"compiling": ("host_time",)}, _compiling, (_COMPILING,))
 PROFILER_COST = Rule({"profiler_cost": ("host_time",)}, _profiler_cost)

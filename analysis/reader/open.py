@@ -64,12 +64,12 @@ def open_trace(
 
         def start(large: bool) -> Engine:
             engines.append(stack.enter_context(open_engine(native_path, memory64=large)))
-            return engines[0]
+            return engines[-1]
 
         info = load_trace(path, start, stacks=stacks, all_args=all_args, partial=partial, processes=processes)
         if key:
-            keep(key, info, engines[0])
-        yield engines[0], info
+            keep(key, info, engines[-1])
+        yield engines[-1], info  # one that was too small may be before it
 
 
 @contextmanager

@@ -36,6 +36,9 @@ GIVE_HINT = "give a trace as torch.profiler or Perfetto write it, plain or packe
 # take turns with the decoding thread instead of overlapping it.
 BLOCK_BYTES = 2 * 1024 * 1024
 _READ_BYTES = 256 * 1024
+# The first block: some readers need no more. By so much of it JSON is told from packets.
+_FIRST_BYTES = 64 * 1024
+_TOLD_BYTES = 4096
 _MAGIC_BYTES = 4
 # A real trace unpacks to 10 to 40 times its size. More than this is a bomb, unless it is small.
 _MAX_RATIO = 400
@@ -109,14 +112,14 @@ def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[Source, 
             blocks = _blocks(source)
             head = b""
             try:
-                while len(head) < BLOCK_BYTES // 2 and (block := next(blocks, b"")):
+                while len(head) < BLOCK_BYTES // 2 and not _is_json(head) and (block := next(blocks, b"")):
                     head += block
             except TraceError as error:  # in a small file; the text before it is still given
                 blocks = _raising(error)
             with closing(ahead(blocks)) as rest:
                 text = itertools.chain([head] if head else [], rest)
                 whole = len(head) < BLOCK_BYTES // 2
-                source.is_perfetto = not _JSON.match(head[:4096]) and looks_like_packets(head, whole)
+                source.is_perfetto = not _JSON.match(head[:_TOLD_BYTES]) and looks_like_packets(head, whole)
                 source.blocks = chrome_text(name, text, args_of) if source.is_perfetto else text
                 yield source
     except FileNotFoundError as error:
@@ -128,6 +131,10 @@ def open_source(path: Path, args_of: ArgsOf | None = None) -> Generator[Source, 
         if error.errno in FULL:  # of what the block writes
             raise
         raise TraceError(f"cannot read {name}: {error.strerror or error}") from error
+
+
+def _is_json(head: bytes) -> bool:
+    return len(head) >= _TOLD_BYTES and _JSON.match(head[:_TOLD_BYTES]) is not None
 
 
 def _is_long(file: BinaryIO, head: bytes) -> bool:
@@ -181,7 +188,7 @@ def unpack(name: str, read: Callable[[int], bytes], packing: Packing) -> Iterato
             if not pending:
                 break
         try:
-            block = stream.decompress(pending, BLOCK_BYTES)
+            block = stream.decompress(pending, BLOCK_BYTES if given else _FIRST_BYTES)
         except packing.error as error:
             place = f"near byte {taken - len(pending)}, after {given} bytes of uncompressed text"
             raise TraceError(f"{name}: damaged {packing.name} data {place}: {error}", hint=_HINT) from error

@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import mmap
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
 from molprof import __version__
 from molprof.common.files import cache_dir, replacing
+
+# What tells whether a content is intact.
+Digest = Callable[["bytes | memoryview"], bytes]
 
 _DIGEST_BYTES = 32
 # Of known files: 64 bytes each.
@@ -20,6 +24,10 @@ _FILES, _FILES_BYTES = "files", 1 << 20
 # A file changed this recently may change again within the resolution of its time stamps, so its hash is not stored.
 _SETTLED_NS = 2_000_000_000
 _PACKAGES = ("molprof.analysis", "molprof.commands", "molprof.common", "molprof.queries")
+
+
+def _digest(data: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
 
 
 def cache_key(paths: Iterable[Path], *facts: object) -> str | None:
@@ -30,18 +38,19 @@ def cache_key(paths: Iterable[Path], *facts: object) -> str | None:
     return None
 
 
-def read_entry(folder: str, key: str) -> memoryview | None:
-    """The content stored under `key`; None without an intact one."""
-    entry = cache_dir() / folder / key
-    with contextlib.suppress(OSError):
-        data = memoryview(entry.read_bytes())
-        if data[:_DIGEST_BYTES] == _digest(data[_DIGEST_BYTES:]):
+def read_entry(folder: str, key: str, digest: Digest = _digest) -> memoryview | None:
+    """The content stored under `key` with this digest, mapped from its file; None without an intact one."""
+    entry, size = cache_dir() / folder / key, len(digest(b""))
+    # An empty file cannot be mapped. Others are replaced or removed, never changed.
+    with contextlib.suppress(OSError, ValueError), entry.open("rb") as file:
+        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        if data[:size] == digest(data[size:]):
             os.utime(entry)  # the least recently used entries are removed first
-            return data[_DIGEST_BYTES:]
+            return data[size:]
     return None
 
 
-def write_entry(folder: str, key: str, content: bytes, most_bytes: int) -> None:
+def write_entry(folder: str, key: str, content: bytes, most_bytes: int, digest: Digest = _digest) -> None:
     """Store `content`, if it fits, in a folder of at most `most_bytes`.
 
     A cache that cannot be written costs only time.
@@ -52,7 +61,7 @@ def write_entry(folder: str, key: str, content: bytes, most_bytes: int) -> None:
         place = cache_dir() / folder
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         with replacing(place / key) as part, part.open("wb") as file:
-            file.write(_digest(content))
+            file.write(digest(content))
             file.write(content)
         prune(place, most_bytes)
 
@@ -67,10 +76,6 @@ def prune(place: Path, most_bytes: int) -> None:
         total += status.st_size
         if total > most_bytes:
             entry.unlink(missing_ok=True)
-
-
-def _digest(data: bytes | memoryview) -> bytes:
-    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
 
 
 @functools.cache
