@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,7 @@ from tiny_trace import document, write
 
 from molprof.common.errors import EngineError
 
-mcp = pytest.importorskip("mcp")
-from molprof.commands.mcp_server import Reader  # noqa: E402
-
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="the package mcp is not installed")
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 EXPECTED = json.loads(Path(CORPUS, "expected.json").read_text()) if CORPUS else {}
 DECODE, PIECEWISE = "mi300x_vllm_decode_graph.json.gz", "mi300x_vllm_piecewise_graph.json.gz"
@@ -28,6 +27,7 @@ Calls = list[tuple[str, dict[str, Any]]]
 
 def asked(folder: Path, calls: Calls) -> list[Any]:
     """Answers of one server to the calls, in order: the object, or the text of a tool's error."""
+    import mcp  # on use: it takes half a second
 
     async def ask() -> list[Any]:
         line = ["-c", "from molprof.cli import main; main()", "mcp", str(folder)]
@@ -136,6 +136,8 @@ def test_what_it_refuses_is_an_error_of_the_tool(tmp_path: Path) -> None:
 
 
 def test_a_query_without_end_is_ended_and_the_next_call_answered(tmp_path: Path) -> None:
+    from molprof.commands.mcp_server import Reader
+
     reader = Reader(limit_s=1)
     endless = "WITH RECURSIVE a(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM a) SELECT MAX(n) FROM a"
     path = str(write(tmp_path / "a.json", document()))

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
+from alone import alone
 from transformers import PreTrainedTokenizerFast
 
+from molprof.common.files import cache_dir
 from molprof.profiler.decoding.batches import BatchPlan
 from molprof.profiler.decoding.runner import Runner
 from molprof.profiler.models.architecture import ARCHITECTURES, Architecture, Shape, build, config
@@ -26,7 +28,10 @@ SHAPE = Shape(layers=1, hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=32)
 
 @functools.cache
 def tokenizer(name: str) -> PreTrainedTokenizerFast:
-    return preset_tokenizer(name)
+    folder = cache_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder):  # the first worker converts it
+        return preset_tokenizer(name)
 
 
 @functools.cache
