@@ -20,7 +20,7 @@ COSTS = {
     "host_totals": 6,
     "launches": 5,
     "certificate_clocks": 4,
-    "work_totals": 4,
+    "work_totals": 3,
     "certificate_launches": 3,
     "step_launches": 3,
     "work_kinds": 3,
