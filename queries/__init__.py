@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from importlib.resources import files
+from pathlib import Path
 
 PACKAGE = "molprof"
 # A module of the package. Those of the trace processor itself are everywhere.
@@ -20,7 +20,7 @@ COSTS = {
     "host_totals": 6,
     "launches": 5,
     "certificate_clocks": 4,
-    "work_totals": 4,
+    "work_totals": 3,
     "certificate_launches": 3,
     "step_launches": 3,
     "work_kinds": 3,
@@ -44,8 +44,5 @@ def _included_by(module: str) -> frozenset[str]:
 @functools.cache
 def modules() -> dict[str, str]:
     """Module key for INCLUDE PERFETTO MODULE (`molprof.launches`) to SQL text, sorted by key."""
-    found = (item for item in files(__name__).iterdir() if item.name.endswith(".sql"))
-    return {
-        f"{PACKAGE}.{item.name.removesuffix('.sql')}": item.read_text(encoding="utf-8")
-        for item in sorted(found, key=lambda item: item.name)
-    }
+    found = sorted(Path(__file__).parent.glob("*.sql"), key=lambda path: path.name)
+    return {f"{PACKAGE}.{path.stem}": path.read_text(encoding="utf-8") for path in found}

@@ -81,6 +81,13 @@ ORDER BY
   call.rank,
   call.correlation;
 
+-- One row where a number alone tells the call: there are no ranks, and no shared numbers. Else none.
+CREATE PERFETTO TABLE _molprof_plain_number AS
+SELECT
+  TRUE AS is_plain
+WHERE
+  NOT EXISTS(SELECT 1 FROM molprof_track_rank) AND NOT EXISTS(SELECT 1 FROM _molprof_shared_number);
+
 -- Every kernel, copy and set with its call, in order of start: all that modules ask of them, read once. With types, so
 -- that text in place of a number is refused.
 CREATE PERFETTO TABLE _molprof_work(
@@ -160,12 +167,12 @@ FROM (
 ) AS slice
 LEFT JOIN _molprof_call AS call
   ON call.correlation = slice.correlation
-  -- The sign keeps the engine from searching for two columns.
-  AND +call.rank IS slice.rank
   AND (
-    (SELECT COUNT() FROM _molprof_shared_number) = 0
+    (SELECT COUNT() FROM _molprof_plain_number) > 0
     OR (
-      IFNULL(
+      -- The sign keeps the engine from searching for two columns.
+      +call.rank IS slice.rank
+      AND IFNULL(
         (
           SELECT
             call_id

@@ -183,20 +183,32 @@ ORDER BY
   device,
   ts;
 
--- The sums of one cause by device: the engine groups by one text faster than by two.
+-- The sums of one cause by device: the engine groups by one text faster than by two. Gaps without a device are those of
+-- the only one, and need no groups.
 CREATE PERFETTO MACRO _molprof_cause_sum(cause Expr, gaps TableOrSubquery)
 RETURNS TableOrSubquery
 AS
 (
   SELECT
-    IFNULL(gap.device, (SELECT device FROM _molprof_only_device)) AS device,
+    gap.device,
     $cause AS cause,
     COUNT() AS count,
     SUM(gap.dur) AS time_ns,
     MAX(gap.dur) AS longest_ns
   FROM $gaps AS gap
+  WHERE
+    gap.device IS NOT NULL
   GROUP BY
     gap.device
+  UNION ALL
+  SELECT
+    (SELECT device FROM _molprof_only_device),
+    $cause,
+    (SELECT COUNT() FROM $gaps WHERE device IS NULL),
+    (SELECT SUM(dur) FROM $gaps WHERE device IS NULL),
+    (SELECT MAX(dur) FROM $gaps WHERE device IS NULL)
+  WHERE
+    EXISTS(SELECT 1 FROM $gaps WHERE device IS NULL)
 );
 
 -- Gaps by device and cause, longest total time first; the rows of a device add up to its idle time.

@@ -6,6 +6,8 @@
 --   ORDER BY time_ns DESC, category, name
 --   LIMIT 20;
 
+INCLUDE PERFETTO MODULE molprof.gpu_work;
+
 -- One row per category and name, in that order.
 CREATE PERFETTO TABLE molprof_work_total(
   -- kernel, gpu_memcpy or gpu_memset.
@@ -21,17 +23,16 @@ AS
 SELECT
   category,
   IFNULL(name, '(no name)') AS name,
-  SUM(count) AS count,
-  SUM(time_ns) AS time_ns
--- One category at a time: the engine groups by one text faster than by two. Slices, not molprof_gpu_work, so that a
--- process can count while another links work to calls.
+  count,
+  time_ns
+-- One category at a time: the engine groups by one text faster than by two.
 FROM (
   SELECT
     'kernel' AS category,
     name,
     COUNT() AS count,
     SUM(dur) AS time_ns
-  FROM slice
+  FROM _molprof_work
   WHERE
     category = 'kernel'
   GROUP BY
@@ -42,7 +43,7 @@ FROM (
     name,
     COUNT(),
     SUM(dur)
-  FROM slice
+  FROM _molprof_work
   WHERE
     category = 'gpu_memcpy'
   GROUP BY
@@ -53,15 +54,12 @@ FROM (
     name,
     COUNT(),
     SUM(dur)
-  FROM slice
+  FROM _molprof_work
   WHERE
     category = 'gpu_memset'
   GROUP BY
     name
 )
-GROUP BY
-  category,
-  IFNULL(name, '(no name)')
 ORDER BY
   category,
   name;

@@ -18,11 +18,12 @@ from synthetic import Spec, captured
 from trace_rows import load, x
 
 from molprof.analysis import figures, findings
-from molprof.analysis.engine import Engine, session
+from molprof.analysis.engine import Engine
 from molprof.analysis.engine.shared import answered
 from molprof.analysis.engine.wasm import WasmTransport
 from molprof.analysis.reports import load as report_load
 from molprof.analysis.reports.load import ReportOptions, load_report
+from molprof.common import copied
 from molprof.common.copied import Copy, can_copy
 from molprof.common.errors import QueryError
 from molprof.queries import included, modules
@@ -43,7 +44,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Copy]]:
         made.append(self)
         begin(self, *arguments)
 
-    monkeypatch.setattr(session, "can_copy", lambda: True)
+    monkeypatch.setattr(copied, "can_copy", lambda: True)
     monkeypatch.setattr(Copy, "__init__", begun)
     yield made
     for copy in made:

@@ -9,8 +9,6 @@ from typing import Protocol
 
 from molprof.analysis.engine.columns import Columns, to_columns
 from molprof.analysis.engine.protocol import Fields, content, contents, message, read_fields, text
-from molprof.analysis.engine.shared import answered
-from molprof.common.copied import can_copy
 from molprof.common.errors import EngineError, QueryError
 from molprof.queries import included
 
@@ -130,6 +128,10 @@ class Engine:
         first: a query that makes what many of them need. A copy answers those that do without, at the same time.
         Another copy, which then has these tables, shares the others.
         """
+        # On use: most processes ask queries one by one.
+        from molprof.analysis.engine.shared import answered
+        from molprof.common.copied import can_copy
+
         if self._transport is not None and self._transport.is_embedded and can_copy():
             made = included(first)
             without = [query for query in queries if made.isdisjoint(included(query))]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import re
-from importlib.resources import files
 from typing import Any
 
 # Types of protobuf fields, by their number in descriptors; any other is a message.
@@ -22,6 +21,8 @@ _OF_FILE = re.compile(r"^message (\w+) \{$|^  (optional|repeated) (\w+) (\w+) = 
 def packet_class() -> Any:
     """The class of one packet of a trace."""
     # Imported on use: few traces need it.
+    from importlib.resources import files
+
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="molprof/packets.proto", package="molprof.packets", syntax="proto3")
