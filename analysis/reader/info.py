@@ -22,7 +22,9 @@ class TraceInfo(Struct, frozen=True):
     events_by_category: dict[str, int]  # complete events (ph X) in the file; 'None' for those without category
     complete: bool  # the whole file could be read, and its capture went through
     problem: str | None  # where the file is damaged, or what failed
-    lost_events: int = 0  # slices that the engine should show and does not
+    slices: dict[str, int]  # that the engine must show, by the category that it shows
+    slices_ns: int | None  # the sum of their durations; None where some are begin and end events of their own
+    lost_events: int = 0  # of these slices, those that the engine does not show
     lanes: int = 0  # slices on another lane
     stacks: bool = True  # Python stacks are in the engine; events_by_category counts them in any case
     unread_events: int = 0  # of kinds that the trace processor does not know

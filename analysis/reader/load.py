@@ -1,15 +1,16 @@
-"""Loads a trace file into the engine, and proves that nothing was lost."""
+"""Loads a trace file into the engine."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 from molprof.analysis.engine import Engine
+from molprof.analysis.reader.check import checked, shown_category
 from molprof.analysis.reader.document import Document
 from molprof.analysis.reader.events import STACK_CATEGORY, Wanted, needed_of
 from molprof.analysis.reader.feeding import feed_events
@@ -17,9 +18,8 @@ from molprof.analysis.reader.info import TraceInfo
 from molprof.analysis.reader.pieces import Pieces
 from molprof.analysis.reader.source import Source, open_source
 from molprof.analysis.reader.survey import Survey, survey
-from molprof.analysis.reader.text import plain_text
 from molprof.common.copied import can_copy
-from molprof.common.errors import EngineError, TraceError
+from molprof.common.errors import TraceError
 from molprof.common.manifest import INCOMPLETE_KEY
 from molprof.common.memory import available_bytes, processors
 
@@ -33,8 +33,6 @@ _MEMORY_HINT = (
     "read it on a machine or in a job with more memory, or record fewer steps; a report without --stacks leaves out"
     " Python stacks"
 )
-# Counted one by one; a trace has a dozen.
-_COUNTED_CATEGORIES = 100
 MANIFEST_HINT = "capture again, or delete the key 'molprof' from the file to read it as a foreign trace"
 
 
@@ -46,6 +44,7 @@ def load_trace(
     all_args: bool = True,
     partial: bool = False,
     processes: int | None = None,
+    check: bool = True,
 ) -> TraceInfo:
     """Feeds a trace (Chrome JSON or Perfetto's own, plain, gzip or zstd, by content) to an engine that holds none.
 
@@ -53,6 +52,7 @@ def load_trace(
     stacks: keep Python stacks, often most of a trace's events. all_args: keep all args, flow events and memory
     events, not only `events.NEEDED_ARGS`, which the SQL modules read; much slower. partial: of a damaged file, take
     what is whole. processes: how many may read a long trace together, at most two; None: one per processor.
+    check: prove that nothing was lost; else the caller does, by `checked`.
 
     The file is read once, in blocks. All times and tracks must be known before the first event is placed, so events
     wait in short form: about 40 bytes per event, besides what the engine holds.
@@ -79,12 +79,16 @@ def load_trace(
         large = len(found.starts_ns) * _EVENT_BYTES[all_args] > _MAX_BYTES
         engine = engine(large) if early is None or large else early.result()
     lanes, duration_ns = int((found.lanes > 0).sum()), int(found.durations_ns.sum())
+    slices: defaultdict[str, int] = defaultdict(int)
+    for category, count in found.expected_slices.items():
+        slices[shown_category(category)] += count
     feed_events(engine, found)
-    return TraceInfo(
+    info = TraceInfo(
         path=str(path),
         bytes=source.stored_bytes,
         events_by_category=found.events_by_category,
-        lost_events=_lost_events(engine, found, duration_ns, name),
+        slices=dict(slices),
+        slices_ns=None if found.has_open_slices else duration_ns,
         lanes=lanes,
         complete=problem is None,
         problem=problem,
@@ -96,6 +100,7 @@ def load_trace(
         devices=[item for item in devices if isinstance(item, dict)] if isinstance(devices, list) else [],
         keys=document.keys,
     )
+    return checked(engine, info) if check else info
 
 
 def survey_source(
@@ -115,43 +120,3 @@ def check_memory(name: str, events: int, event_bytes: int) -> None:
     if available is not None and needed > available:
         need = f"need about {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are available"
         raise TraceError(f"{name}: its {events:,} events {need}", hint=_MEMORY_HINT)
-
-
-def _lost_events(engine: Engine, found: Survey, expected_ns: int, file: str) -> int:
-    """Slices that the engine lacks. Raises EngineError where the sum of durations is not `expected_ns`."""
-    expected: Counter[str] = Counter()
-    for category, count in found.expected_slices.items():
-        expected[_shown_category(category)] += count
-    shown, duration_ns = _shown_slices(engine, expected)
-    if surplus := shown - expected:
-        raise EngineError(f"{file}: the trace processor shows slices that the file does not have: {dict(surplus)}")
-    lost = (expected - shown).total()
-    if not lost and not found.has_open_slices and duration_ns != expected_ns:
-        raise EngineError(f"{file}: slices last {duration_ns} ns in the trace processor, {expected_ns} ns in the file")
-    return lost
-
-
-def _shown_slices(engine: Engine, expected: Counter[str]) -> tuple[Counter[str], int]:
-    """The engine's slices by category, and the sum of their durations in ns. Quick where they are as expected."""
-    names = [name for name in expected if name != "None"][:_COUNTED_CATEGORIES]
-    # The engine counts the rows of one text without reading them.
-    counts = [f"(SELECT COUNT() FROM slice WHERE category = {_quoted(name)})" for name in names]
-    row = engine.query(f"SELECT {', '.join(['COUNT()', 'IFNULL(SUM(dur), 0)', *counts])} FROM slice")
-    slices, duration_ns, *found = (int(column[0]) for column in row.values())
-    shown = Counter(dict(zip(names, found, strict=True)))
-    shown["None"] = slices - shown.total()
-    if +shown != +expected:
-        rows = engine.query("SELECT category, COUNT() AS slices FROM slice GROUP BY category ORDER BY category")
-        shown = Counter()
-        for category, count in zip(rows["category"].tolist(), rows["slices"].tolist(), strict=True):
-            shown[_shown_category(category)] += count
-    return +shown, duration_ns
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _shown_category(category: str | None) -> str:
-    """The category as SQL shows it; the engine reads an empty one as NULL."""
-    return plain_text(category) if category else "None"

@@ -48,6 +48,7 @@ def open_trace(
     partial: bool = False,
     processes: int | None = None,
     cached: bool = False,
+    check: bool = True,
 ) -> Generator[tuple[Engine, TraceInfo], None, None]:
     """An engine that holds the trace at `path`, and what is known of it: see `load_trace` and `open_engine`.
 
@@ -66,7 +67,9 @@ def open_trace(
             engines.append(stack.enter_context(open_engine(native_path, memory64=large)))
             return engines[-1]
 
-        info = load_trace(path, start, stacks=stacks, all_args=all_args, partial=partial, processes=processes)
+        info = load_trace(
+            path, start, stacks=stacks, all_args=all_args, partial=partial, processes=processes, check=check
+        )
         if key:
             keep(key, info, engines[-1])
         yield engines[-1], info  # one that was too small may be before it

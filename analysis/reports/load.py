@@ -16,6 +16,7 @@ from molprof.analysis.engine import NATIVE_PATH_VARIABLE, Engine
 from molprof.analysis.figures import Report, build_report
 from molprof.analysis.findings import find_all
 from molprof.analysis.reader import TraceInfo
+from molprof.analysis.reader.check import check_query, checked
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.analysis.reader.info import STDIN
 from molprof.analysis.reader.open import open_trace, wrong_value
@@ -61,10 +62,12 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
         all_args=False,
         partial=options.partial,
         processes=options.processes,
+        check=False,
     ) as (engine, info):
         try:
             if (options.processes or processors()) > 1:
                 _ask_all(engine, info)
+            info = checked(engine, info)
             report = build_report(engine, info)
             if report.trace.whole_steps:
                 report = replace(report, findings=find_all(engine, report))
@@ -91,7 +94,7 @@ def _ask_all(engine: Engine, info: TraceInfo) -> None:
     engine.register_package(PACKAGE, modules())
     has_run = info.manifest is not None
     asked = {query.text for query in (*figures.queries(has_run), *findings.queries(has_run))}
-    engine.share(sorted(asked), _NEEDED_BY_MANY)
+    engine.share([check_query(info), *sorted(asked)], _NEEDED_BY_MANY)
 
 
 def _key(path: str | os.PathLike[str], options: ReportOptions) -> str | None:
