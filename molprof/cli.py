@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from molprof import __version__
+from molprof.common import GARBAGE
 from molprof.common.errors import MolprofError
 from molprof.common.files import stdout_problem, written_files
 from molprof.common.text import escaped
@@ -24,8 +25,6 @@ _AGAIN_S = 0.01
 # Files that the line on an interrupt names.
 _NAMED = 4
 
-# Objects that are made before unused ones are looked for. Python's 700 cost 1 to 4 % of the CPU time of a report.
-_GARBAGE = 100_000
 # Name -> one line for `molprof --help`. The module of that name in molprof.commands holds `command`. It is imported
 # when the command is used, so that help stays instant.
 COMMANDS = {
@@ -99,7 +98,7 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 good, 1 a threshold failed, 2 wrong usage, 3 an error, 130 interrupted."""
-    gc.set_threshold(_GARBAGE)
+    gc.set_threshold(GARBAGE)
     sys.unraisablehook = _unraisable
     code = _run(arguments)
     signal.setitimer(signal.ITIMER_REAL, 0)  # of an interrupt that was dropped when all was done

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from molprof.analysis.bench.bounds import Bound, Bounds
 from molprof.analysis.bench.recommend import DEFAULTS, Advice, Ratio
@@ -33,7 +34,7 @@ def advice_document(advice: Sequence[Advice], results: Results, bounds: Bounds |
 def _data(advice: Sequence[Advice], results: Results, bounds: Bounds | None) -> dict[str, Any]:
     items = []
     for item in advice:
-        raw = asdict(item)
+        raw = to_builtins(item)
         raw["gain_ratio"] = None if item.over_default is None else 1 - item.over_default.value
         raw["certain"] = None if item.over_default is None else item.over_default.certain
         items.append(raw)
@@ -41,7 +42,7 @@ def _data(advice: Sequence[Advice], results: Results, bounds: Bounds | None) -> 
         "schema": SCHEMA,
         "environments": results.environments,
         "advice": items,
-        "bounds": None if bounds is None else asdict(bounds),
+        "bounds": None if bounds is None else to_builtins(bounds),
     }
 
 

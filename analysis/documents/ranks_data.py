@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from molprof.analysis.ranks import Job
 from molprof.analysis.ranks.clocks import Spread
@@ -34,7 +35,7 @@ def ranks_data(job: Job) -> dict[str, Any]:
                 "complete": rank.problem is None,
                 "clock_offset_ns": None if rank.rank in job.clocks.unaligned else job.clocks.offsets_ns[rank.rank],
                 **totals(job, rank.rank),
-                "devices": {times.device: _without(asdict(times), "device") for times in rank.times},
+                "devices": {times.device: _without(to_builtins(times), "device") for times in rank.times},
             }
             for rank in job.ranks
         ],
@@ -43,7 +44,7 @@ def ranks_data(job: Job) -> dict[str, Any]:
                 "name": name,
                 "number": number,
                 "straggler": (
-                    _without(asdict(stragglers[name, number]), "step", "number")
+                    _without(to_builtins(stragglers[name, number]), "step", "number")
                     if (name, number) in stragglers
                     else None
                 ),
@@ -52,7 +53,7 @@ def ranks_data(job: Job) -> dict[str, Any]:
             for (name, number), steps in job.steps.items()
         ],
         "collectives": [_cost(cost) for cost in job.costs],
-        "checks": [{**asdict(check), "holds": check.holds} for check in job.checks],
+        "checks": [{**to_builtins(check), "holds": check.holds} for check in job.checks],
     }
 
 
@@ -85,7 +86,7 @@ def _cost(cost: Cost) -> dict[str, Any]:
 
 
 def _spread(spread: Spread | None) -> dict[str, int] | None:
-    return None if spread is None else asdict(spread)
+    return None if spread is None else to_builtins(spread)
 
 
 def _without(values: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO
+
+from molprof.common import GARBAGE
 
 # `-m` and `-c` look into the working directory first, where a checkout has a folder `molprof` that is only a part of
 # the package. The other process is handed this one's path, and imports what this one would.
@@ -53,6 +56,7 @@ def called() -> None:
     parent, target = sys.argv.pop(1), sys.argv.pop(1)
     if parent:
         end_with_parent(int(parent))
+    gc.set_threshold(GARBAGE)
     module, _, name = target.partition(":")
     getattr(import_module(module), name)()
 
