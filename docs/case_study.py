@@ -6,12 +6,13 @@ python docs/case_study.py
 from __future__ import annotations
 
 import gzip
-import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 from questions import MODELS, QUESTIONS, Question
 from study import CPU, Study, prefixes, read_study, rendered, table
@@ -88,6 +89,12 @@ class Machine:
         return list(question.answers(self.study))
 
 
+class Captured(msgspec.Struct):
+    """A trace without its events, which are passed over."""
+
+    molprof: dict[str, Any]
+
+
 def case_study(root: Path = ROOT, rehearsal: bool = False) -> str:
     """docs/case-study.md."""
     study = read_study(root, CPU)
@@ -120,7 +127,7 @@ def trace_list(root: Path = ROOT, rehearsal: bool = False) -> str:
     body = []
     machines = {}
     for path in sorted((root / "traces").glob("*.json.gz")):
-        manifest = json.loads(gzip.decompress(path.read_bytes()))["molprof"]
+        manifest = msgspec.json.decode(gzip.decompress(path.read_bytes()), type=Captured).molprof
         # Without the folders of paths.
         command = shlex.join(Path(word).name if word.startswith("/") else word for word in manifest["command"])
         body.append((path.name, f"{path.stat().st_size / 1000:,.0f} kB", f"`{command}`"))

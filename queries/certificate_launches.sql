@@ -150,6 +150,26 @@ ORDER BY
   first_ts,
   place;
 
+-- GPU work without a call that meets a condition: no row without any. Every work with a call of its number is linked to
+-- one. One place at a time: the engine would sort the rows of groups.
+CREATE PERFETTO MACRO _molprof_missing(place Expr, condition Expr)
+RETURNS TableOrSubquery
+AS
+(
+  SELECT
+    $place AS place,
+    SUM(work.category = 'kernel') AS kernels,
+    COUNT(DISTINCT IIF(work.rank IS NULL, work.correlation, work.rank || ':' || work.correlation)) AS calls,
+    IFNULL(SUM(work.dur) FILTER (WHERE work.category = 'kernel'), 0) AS kernel_time_ns,
+    MIN(work.ts) AS first_ts
+  FROM first
+  CROSS JOIN _molprof_work AS work
+  WHERE
+    work.call_id IS NULL AND work.rank IS first.rank AND $condition
+  HAVING
+    COUNT() > 0
+);
+
 -- GPU work without a call of its rank and correlation number, by place.
 CREATE PERFETTO TABLE molprof_missing_call(
   -- start: its number is below that of any recorded call, so it was launched before the recording; later: its number is
@@ -166,46 +186,26 @@ CREATE PERFETTO TABLE molprof_missing_call(
 )
 AS
 WITH
-  -- Every work with a call of its number is linked to one.
-  work AS (
-    SELECT
-      id,
-      ts,
-      dur,
-      category,
-      IFNULL(rank, -1) AS rank,
-      correlation
-    FROM _molprof_work
-    WHERE
-      call_id IS NULL
-  ),
   first AS MATERIALIZED (
     SELECT
       rank,
       IIF(
         (SELECT COUNT() FROM molprof_track_rank) > 0,
-        (SELECT MIN(call.correlation) FROM _molprof_call AS call WHERE IFNULL(call.rank, -1) = place.rank),
+        (SELECT MIN(call.correlation) FROM _molprof_call AS call WHERE call.rank IS place.rank),
         -- The engine finds the least of all without looking at each call.
         (SELECT MIN(correlation) FROM _molprof_call)
-      ) AS least
-    FROM (SELECT -1 AS rank UNION SELECT rank FROM molprof_process_rank) AS place
+      ) AS least,
+      EXISTS(SELECT 1 FROM _molprof_work WHERE call_id IS NOT NULL) AS some_linked
+    FROM (SELECT NULL AS rank UNION SELECT rank FROM molprof_process_rank) AS place
   )
-SELECT
-  CASE
-    WHEN work.correlation IS NULL THEN 'unnumbered'
-    WHEN NOT EXISTS(SELECT 1 FROM _molprof_work WHERE call_id IS NOT NULL) THEN 'all'
-    WHEN work.correlation < first.least THEN 'start'
-    ELSE 'later'
-  END AS place,
-  SUM(work.category = 'kernel') AS kernels,
-  COUNT(DISTINCT IIF(work.rank < 0, work.correlation, work.rank || ':' || work.correlation)) AS calls,
-  IFNULL(SUM(work.dur) FILTER (WHERE work.category = 'kernel'), 0) AS kernel_time_ns,
-  MIN(work.ts) AS first_ts
-FROM work
-LEFT JOIN first
-  ON first.rank = work.rank
-GROUP BY
-  1
+SELECT * FROM _molprof_missing!('unnumbered', work.correlation IS NULL)
+UNION ALL
+SELECT * FROM _molprof_missing!('all', NOT first.some_linked AND work.correlation IS NOT NULL)
+UNION ALL
+SELECT * FROM _molprof_missing!('start', first.some_linked AND work.correlation < first.least)
+UNION ALL
+SELECT *
+FROM _molprof_missing!('later', first.some_linked AND work.correlation >= IFNULL(first.least, work.correlation))
 ORDER BY
   first_ts,
   place;

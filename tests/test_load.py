@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,10 @@ def test_devices_and_models_that_are_not_there(tmp_path: Path) -> None:
 
 def test_a_model_from_a_folder(tmp_path: Path) -> None:
     source = loaded("llama")
-    source.model.save_pretrained(tmp_path / "model")
+    model = copy.deepcopy(source.model)
+    head = model.get_output_embeddings().weight
+    head.data = head.data.contiguous()  # transformers saves no other
+    model.save_pretrained(tmp_path / "model")
     source.tokenizer.save_pretrained(tmp_path / "model")
     read = load(CaptureSettings(str(tmp_path / "model"), dtype="bfloat16", device="cpu", attention="eager"))
     assert (str(read.model.dtype), read.model.config._attn_implementation) == ("torch.bfloat16", "eager")

@@ -69,9 +69,9 @@ class _Claims:
     def take(self, own: int) -> Iterator[str]:
         """The queries that the process `own` is to answer, until none is left for it.
 
-        Next is the one whose tables cost it least, less what they would cost the other process. Of equal ones, the
-        process takes the first and the copy the last. The first that finds none cheaper than for the other leaves the
-        rest to it.
+        Next is the one whose tables cost it least, less what they would cost the other process. Of equal ones it is the
+        costliest, so that small ones are left for the end; of these, the process takes the first and the copy the last.
+        The first process that finds none cheaper than for the other leaves the rest to it.
         """
         while (place := self._next(own)) is not None:
             yield self._queries[place]
@@ -82,7 +82,7 @@ class _Claims:
 
         def rank(place: int) -> tuple[int, int, int]:
             cost = _cost(self._needed[place] - here)
-            return cost - _cost(self._needed[place] - there), cost, place if own == _SELF else -place
+            return cost - _cost(self._needed[place] - there), -cost, place if own == _SELF else -place
 
         for place in sorted((place for place, owner in enumerate(owners) if owner != own), key=rank):
             if rank(place)[0] > 0 and self._lock(len(self._queries), own):

@@ -17,7 +17,7 @@ _COUNTED_CATEGORIES = 100
 
 
 def checked(engine: Engine, info: TraceInfo) -> TraceInfo:
-    """`info` with the count of slices that the engine lacks. Raises EngineError if it shows others than the file has."""
+    """`info` with the count of slices that the engine lacks. Raises EngineError if it shows what the file has not."""
     expected = Counter(info.slices)
     shown, duration_ns = _shown(engine, info)
     file = path_text(info.path)

@@ -48,30 +48,38 @@ def open_trace(
     partial: bool = False,
     processes: int | None = None,
     cached: bool = False,
-    check: bool = True,
 ) -> Generator[tuple[Engine, TraceInfo], None, None]:
     """An engine that holds the trace at `path`, and what is known of it: see `load_trace` and `open_engine`.
 
     cached: take it from the user's cache, or keep it there.
     """
     key = kept_key(path, native_path, stacks, all_args, partial) if cached else None
-    with ExitStack() as stack:
-        if key and (kept := read_kept(key, path)):
-            yield stack.enter_context(open_engine(state=kept[1])), kept[0]
-            return
-        from molprof.analysis.reader.load import load_trace  # on use: a kept trace needs no reader
+    if key and (kept := read_kept(key, path)):
+        with open_engine(state=kept[1]) as engine:
+            yield engine, kept[0]
+        return
+    how = {"stacks": stacks, "all_args": all_args, "partial": partial, "processes": processes}
+    with open_loaded(path, native_path, **how) as (engine, info):
+        if key:
+            keep(key, info, engine)
+        yield engine, info
 
-        engines: list[Engine] = []
+
+@contextmanager
+def open_loaded(
+    path: str | os.PathLike[str], native_path: str | None, **how: Any
+) -> Generator[tuple[Engine, TraceInfo], None, None]:
+    """An engine with the trace at `path`, which `load_trace` loads as `how` says."""
+    from molprof.analysis.reader.load import load_trace  # on use: a kept trace needs no reader
+
+    engines: list[Engine] = []
+    with ExitStack() as stack:
 
         def start(large: bool) -> Engine:
             engines.append(stack.enter_context(open_engine(native_path, memory64=large)))
             return engines[-1]
 
-        info = load_trace(
-            path, start, stacks=stacks, all_args=all_args, partial=partial, processes=processes, check=check
-        )
-        if key:
-            keep(key, info, engines[-1])
+        info = load_trace(path, start, **how)
         yield engines[-1], info  # one that was too small may be before it
 
 

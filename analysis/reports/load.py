@@ -19,7 +19,7 @@ from molprof.analysis.reader import TraceInfo
 from molprof.analysis.reader.check import check_query, checked
 from molprof.analysis.reader.events import STACK_CATEGORY
 from molprof.analysis.reader.info import STDIN
-from molprof.analysis.reader.open import open_trace, wrong_value
+from molprof.analysis.reader.open import open_loaded, wrong_value
 from molprof.analysis.reports.cache import decode_report, encode_report, read_report, report_key, write_report
 from molprof.common import errors
 from molprof.common.copied import can_copy
@@ -55,9 +55,9 @@ def load_report(path: str | os.PathLike[str], options: ReportOptions | None = No
     options = options or ReportOptions()
     if kept := kept_report(path, options):
         return kept
-    with open_trace(
+    with open_loaded(
         path,
-        native_path=options.native_path,
+        options.native_path,
         stacks=options.stacks,
         all_args=False,
         partial=options.partial,
