@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 PACKAGE = "molprof"
 # A module of the package. Those of the trace processor itself are everywhere.
@@ -42,7 +44,7 @@ def _included_by(module: str) -> frozenset[str]:
 
 
 @functools.cache
-def modules() -> dict[str, str]:
+def modules() -> Mapping[str, str]:
     """Module key for INCLUDE PERFETTO MODULE (`molprof.launches`) to SQL text, sorted by key."""
     found = sorted(Path(__file__).parent.glob("*.sql"), key=lambda path: path.name)
-    return {f"{PACKAGE}.{path.stem}": path.read_text(encoding="utf-8") for path in found}
+    return MappingProxyType({f"{PACKAGE}.{path.stem}": path.read_text(encoding="utf-8") for path in found})

@@ -40,13 +40,13 @@ def trace(tmp_path: Path) -> Path:
 def read_anew(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The traces that were read because the cache did not have them."""
     seen: list[str] = []
-    original = reports.open_trace
+    original = reports.open_loaded
 
-    def recorded(path: Path, **options: object) -> object:
+    def recorded(path: Path, native_path: str | None, **how: object) -> object:
         seen.append(Path(path).name)
-        return original(path, **options)  # type: ignore[arg-type]
+        return original(path, native_path, **how)
 
-    monkeypatch.setattr(reports, "open_trace", recorded)
+    monkeypatch.setattr(reports, "open_loaded", recorded)
     return seen
 
 

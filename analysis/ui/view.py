@@ -98,7 +98,7 @@ def build_view(title: str, files: Sequence[FileView], whole: Span) -> View:
             for strip in (*contents.before, *contents.tokens, *contents.idle)
             if strip.left_out
         ]
-    package = modules() if len(files) == 1 else {}
+    package = dict(modules()) if len(files) == 1 else {}
     if builder.strips:
         builder.commands.insert(0, ("dev.perfetto.RunQuery", (f"INCLUDE PERFETTO MODULE {MODULE};",)))
         package[MODULE] = _strips_sql(builder.strips)
