@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from readers import RECORDS, TOOLS, Tool
@@ -59,8 +59,8 @@ class Measured:
     failure: str | None
 
 
-def read(tool: Tool, path: Path, cache: Path, options: argparse.Namespace) -> Measured:
-    """Read the file with a tool, up to the limits on time and memory."""
+def read(tool: Tool, path: Path, cache: Path, options: argparse.Namespace, sampled: bool = True) -> Measured:
+    """Read the file with a tool, up to the limits on time and, where it is sampled, memory."""
     variables = {**os.environ, "MOLPROF_CACHE": str(cache)}
     if tool.package:
         variables.pop("PYTHONPATH", None)
@@ -72,7 +72,7 @@ def read(tool: Tool, path: Path, cache: Path, options: argparse.Namespace) -> Me
             command, stdout=subprocess.DEVNULL, stderr=errors, env=variables, start_new_session=True
         )
         try:
-            peak_bytes, failure, status, usage = _watched(process.pid, tool.title, begin, options)
+            peak_bytes, failure, status, usage = _watched(process.pid, tool.title, begin, options, sampled)
             wall_s = time.monotonic() - begin
             process.returncode = os.waitstatus_to_exitcode(status)
         finally:
@@ -87,7 +87,7 @@ def read(tool: Tool, path: Path, cache: Path, options: argparse.Namespace) -> Me
 
 
 def _watched(
-    pid: int, title: str, begin: float, options: argparse.Namespace
+    pid: int, title: str, begin: float, options: argparse.Namespace, sampled: bool
 ) -> tuple[int, str | None, int, os.struct_rusage]:
     """Wait for the process and end it at a limit: peak memory, failure, status, resource usage."""
     peak_bytes, failure, told = 0, None, begin
@@ -95,7 +95,7 @@ def _watched(
     try:
         while not (ended := os.wait4(pid, os.WNOHANG))[0]:
             before = time.monotonic()
-            family = members(pid)
+            family = members(pid) if sampled else set()
             # Shared pages count once; of a single process the cheaper figure is the same.
             now_bytes = proportional_bytes(family) if len(family) > 1 else resident_bytes(family)
             peak_bytes = max(peak_bytes, now_bytes)
@@ -110,7 +110,7 @@ def _watched(
                     _end(pid)
             if after - told > _PROGRESS_S:
                 told = after
-                progress(f"{title}: {after - begin:.0f} s, {now_bytes / 1e9:.2f} GB")
+                progress(f"{title}: {after - begin:.0f} s" + (f", {now_bytes / 1e9:.2f} GB" if sampled else ""))
             select.select([handle], [], [], max(_SAMPLE_S, (after - before) / _SAMPLING_SHARE))
     finally:
         os.close(handle)
@@ -170,7 +170,10 @@ def _arguments() -> argparse.Namespace:
         "--only", default=",".join(TOOLS), help="readers, separated by commas; molprof always comes first"
     )
     options.add_argument(
-        "--repeats", type=int, default=1, help="runs of molprof and of the floors, whose row has the median"
+        "--repeats",
+        type=int,
+        default=1,
+        help="runs of molprof and of the floors, whose row has the median; one more before them for the memory",
     )
     options.add_argument("--peers", default=sys.executable, help="Python of an environment that has the other packages")
     options.add_argument("--keep", type=Path, help="folder to keep the files in for later runs")
@@ -224,10 +227,14 @@ def _measure(file: File, cache: Path, options: argparse.Namespace) -> dict[str, 
         if tool.records:
             path = cache.with_name("records")
             subprocess.run([sys.executable, "-c", RECORDS, str(file.path), str(path)], check=True)
-        results = [read(tool, path, cache, options) for _ in range(options.repeats if tool.repeated else 1)]
+        results = [read(tool, path, cache, options)]
+        peak_bytes = results[0].peak_bytes
+        if tool.repeated and results[0].failure is None:  # sampling its memory stops a process
+            results = [read(tool, path, cache, options, sampled=False) for _ in range(options.repeats)]
         # The run of median time, or a failed one.
         results.sort(key=lambda result: (result.failure is None, result.wall_s))
-        rows[name] = results[0 if results[0].failure else len(results) // 2]
+        chosen = results[0 if results[0].failure else len(results) // 2]
+        rows[name] = replace(chosen, peak_bytes=max(peak_bytes, chosen.peak_bytes))
         print(f"| {tool.title} | {_cells(rows[name], rows['molprof'])} |", flush=True)
     print()
     return rows
