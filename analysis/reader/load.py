@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -60,10 +59,7 @@ def load_trace(
     Raises TraceError (what is wrong and at which byte), EngineError.
     """
     wanted = Wanted(stacks, all_args)
-    with ThreadPoolExecutor(1) as pool, open_source(Path(path), None if all_args else needed_of) as source:
-        # While the trace is read. A long one may need a larger engine, or be read by a copy of this process, which must
-        # have one thread.
-        early = pool.submit(engine, False) if callable(engine) and not source.is_long else None
+    with open_source(Path(path), None if all_args else needed_of) as source:
         document, found = survey_source(source, wanted, partial, processes)
     name = source.name
     manifest = document.keys.pop("molprof", None)
@@ -76,8 +72,7 @@ def load_trace(
     devices = document.keys.get("deviceProperties")
     if callable(engine):
         check_memory(name, len(found.starts_ns), _LEAST_EVENT_BYTES[all_args])
-        large = len(found.starts_ns) * _EVENT_BYTES[all_args] > _MAX_BYTES
-        engine = engine(large) if early is None or large else early.result()
+        engine = engine(len(found.starts_ns) * _EVENT_BYTES[all_args] > _MAX_BYTES)
     lanes, duration_ns = int((found.lanes > 0).sum()), int(found.durations_ns.sum())
     slices: defaultdict[str, int] = defaultdict(int)
     for category, count in found.expected_slices.items():

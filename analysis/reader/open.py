@@ -77,10 +77,10 @@ def open_loaded(
 
         def start(large: bool) -> Engine:
             engines.append(stack.enter_context(open_engine(native_path, memory64=large)))
-            return engines[-1]
+            return engines[0]
 
         info = load_trace(path, start, **how)
-        yield engines[-1], info  # one that was too small may be before it
+        yield engines[0], info
 
 
 @contextmanager
