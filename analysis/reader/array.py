@@ -63,7 +63,7 @@ class EventArray:
     def _ahead(self, pieces: Pieces) -> Iterator[Part]:
         """Parts of whole events, until what looked like a place between two events is none."""
         given: deque[tuple[memoryview, int]] = deque()  # what is read, as `_next_piece` gives it
-        behind = memoryview(b"")  # the last part
+        behind = memoryview(b"")  # what separates the last part from the next
         while True:
             piece = self._next_piece() if pieces.have_room() else None
             if piece is not None:
