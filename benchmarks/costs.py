@@ -26,7 +26,7 @@ def costs(engine: Engine, has_run: bool) -> dict[str, float]:
     """CPU seconds of each module that a report includes, without those that it includes itself."""
     found: dict[str, float] = {}
     queries = (*figures.queries(has_run), *findings.queries(has_run))
-    # A module includes more than those that it includes, so they come first.
+    # Fewest includes first: a module comes behind those that it includes, and its time is its own.
     for name in sorted({name for query in queries for name in included(query.text)}, key=_position):
         begin = time.process_time()
         engine.query(f"INCLUDE PERFETTO MODULE {PACKAGE}.{name};")

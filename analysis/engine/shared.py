@@ -56,7 +56,7 @@ class _Claims:
         self._queries = queries
         self._needed = [included(query) - made for query in queries]
         # A query belongs to the process that locks its byte. The system frees the locks of a process that was killed.
-        # The byte itself is the number of the process. One more byte belongs to the process that is done first.
+        # The byte itself is the number of the process. One more byte belongs to the process that stops first.
         self._file = os.memfd_create("molprof")
         os.truncate(self._file, len(queries) + 1)
 
@@ -71,7 +71,7 @@ class _Claims:
 
         Next is the one whose tables cost it least, less what they would cost the other process. Of equal ones it is the
         costliest, so that small ones are left for the end; of these, the process takes the first and the copy the last.
-        The first process that finds none cheaper than for the other leaves the rest to it.
+        When all that is left would cost the other less, the first of the two to see it stops.
         """
         while (place := self._next(own)) is not None:
             yield self._queries[place]
