@@ -16,10 +16,9 @@ INCLUDE = re.compile(rf"^INCLUDE PERFETTO MODULE {PACKAGE}\.(\w+);$", re.MULTILI
 # Two processes share queries by it (`benchmarks/costs.py` measures it).
 COSTS = {
     "gpu_work": 9,
-    "cpu_operations": 5,
+    "host_totals": 7,
     "devices": 5,
     "gpu_calls": 5,
-    "host_totals": 5,
     "launches": 3,
     "step_launches": 3,
     "work_totals": 2,

@@ -8,18 +8,6 @@
 
 INCLUDE PERFETTO MODULE molprof.host_totals;
 
--- Time of each operator inside another, by the name of that. A table: the trace processor groups its rows much faster
--- than those of a join.
-CREATE PERFETTO TABLE _molprof_called_operator AS
-SELECT
-  operator.name,
-  callee.dur
-FROM slice AS callee
-JOIN slice AS operator
-  ON operator.id = callee.parent_id
-WHERE
-  callee.category = 'cpu_op' AND operator.category = 'cpu_op';
-
 -- CPU operators by name, longest self time first.
 CREATE PERFETTO VIEW molprof_top_cpu_operation(
   -- Operator, as recorded.
@@ -37,11 +25,11 @@ AS
 WITH
   called AS (
     SELECT
-      IFNULL(name, '(no name)') AS name,
-      SUM(dur) AS dur
-    FROM _molprof_called_operator
+      caller AS name,
+      SUM(time_ns) AS dur
+    FROM _molprof_operator_total
     GROUP BY
-      name
+      caller
   )
 SELECT
   total.name,

@@ -6,6 +6,47 @@
 --   ORDER BY time_ns DESC, category, name
 --   LIMIT 20;
 
+-- Operators by name, and by the operator that calls them; null where none does. The engine numbers slices by their name
+-- and category, and those of the slices around them: sums by such a number need no join of every slice with its caller.
+CREATE PERFETTO TABLE _molprof_operator_total AS
+WITH
+  stack AS (
+    SELECT
+      id,
+      COUNT() AS count,
+      SUM(dur) AS time_ns
+    FROM (
+      SELECT
+        *,
+        -- Of two columns of the same name the first counts: versions of the engine without such numbers get this one.
+        QUOTE(name) || ' ' || QUOTE(
+          (
+            SELECT
+              caller.name
+            FROM slice AS caller
+            WHERE
+              caller.id = slice.parent_id AND caller.category = 'cpu_op'
+          )
+        ) AS stack_id
+      FROM slice
+    )
+    WHERE
+      category = 'cpu_op'
+    GROUP BY
+      stack_id
+  )
+SELECT
+  IFNULL(operator.name, '(no name)') AS name,
+  IIF(caller.category = 'cpu_op', IFNULL(caller.name, '(no name)'), NULL) AS caller,
+  stack.count,
+  stack.time_ns
+FROM stack
+CROSS JOIN slice AS operator
+LEFT JOIN slice AS caller
+  ON caller.id = operator.parent_id
+WHERE
+  operator.id = stack.id;
+
 -- One row per category and name, in that order. Times of operators include those that they call.
 CREATE PERFETTO TABLE molprof_host_total(
   -- cpu_op, cuda_runtime or cuda_driver.
@@ -28,11 +69,9 @@ FROM (
   SELECT
     'cpu_op' AS category,
     name,
-    COUNT() AS count,
-    SUM(dur) AS time_ns
-  FROM slice
-  WHERE
-    category = 'cpu_op'
+    SUM(count) AS count,
+    SUM(time_ns) AS time_ns
+  FROM _molprof_operator_total
   GROUP BY
     name
   UNION ALL

@@ -8,6 +8,38 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
+-- Work of one category by name. The engine numbers slices by their name and category, and those of the slices around
+-- them: to group by such a number is quicker than by the long name of a kernel.
+CREATE PERFETTO MACRO _molprof_named_work(category Expr)
+RETURNS TableOrSubquery
+AS
+(
+  SELECT
+    $category AS category,
+    IFNULL(slice.name, '(no name)') AS name,
+    SUM(stack.count) AS count,
+    SUM(stack.time_ns) AS time_ns
+  FROM (
+    SELECT
+      id,
+      COUNT() AS count,
+      SUM(dur) AS time_ns
+    -- Of two columns of the same name the first counts: versions of the engine without such numbers get the name.
+    FROM (SELECT *, name AS stack_id FROM slice)
+    WHERE
+      -- Where there is no work, no slice is looked at.
+      EXISTS(SELECT 1 FROM _molprof_work)
+      AND category = $category
+    GROUP BY
+      stack_id
+  ) AS stack
+  CROSS JOIN slice
+  WHERE
+    slice.id = stack.id
+  GROUP BY
+    IFNULL(slice.name, '(no name)')
+);
+
 -- One row per category and name, in that order.
 CREATE PERFETTO TABLE molprof_work_total(
   -- kernel, gpu_memcpy or gpu_memset.
@@ -20,46 +52,11 @@ CREATE PERFETTO TABLE molprof_work_total(
   time_ns DURATION
 )
 AS
-SELECT
-  category,
-  IFNULL(name, '(no name)') AS name,
-  count,
-  time_ns
--- One category at a time: the engine groups by one text faster than by two.
-FROM (
-  SELECT
-    'kernel' AS category,
-    name,
-    COUNT() AS count,
-    SUM(dur) AS time_ns
-  FROM _molprof_work
-  WHERE
-    category = 'kernel'
-  GROUP BY
-    name
-  UNION ALL
-  SELECT
-    'gpu_memcpy',
-    name,
-    COUNT(),
-    SUM(dur)
-  FROM _molprof_work
-  WHERE
-    category = 'gpu_memcpy'
-  GROUP BY
-    name
-  UNION ALL
-  SELECT
-    'gpu_memset',
-    name,
-    COUNT(),
-    SUM(dur)
-  FROM _molprof_work
-  WHERE
-    category = 'gpu_memset'
-  GROUP BY
-    name
-)
+SELECT * FROM _molprof_named_work!('kernel')
+UNION ALL
+SELECT * FROM _molprof_named_work!('gpu_memcpy')
+UNION ALL
+SELECT * FROM _molprof_named_work!('gpu_memset')
 ORDER BY
   category,
   name;

@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 import tiny_trace
 from sql_rows import events_loaded
+from sql_rows import rows as engine_rows
 from tiny_trace import slice_, work
 
 from molprof.analysis.documents.figures import figure_values
+from molprof.analysis.engine import open_engine
+from molprof.analysis.reader import load_trace
 from molprof.analysis.reports.load import load_report
+from molprof.queries import PACKAGE, modules
 
 CORPUS = os.environ.get("MOLPROF_CORPUS")
 ARANGE = "void at::native::elementwise_kernel_with_index<int, at::native::arange_cuda_out(int)>(int)"
@@ -86,3 +90,28 @@ def test_attention_by_kernel_and_operator(tmp_path: Path) -> None:
             ("kernel", "flash_fwd_kernel", 1, 4_000, 0.5),
             *(("operator", *operator, None) for operator in operators),
         ]
+
+
+def test_totals_are_the_same_where_the_engine_does_not_number_stacks(tmp_path: Path) -> None:
+    events = [
+        slice_("cpu_op", "aten::linear", 0, 20),
+        slice_("cpu_op", "aten::addmm", 1, 9),
+        slice_("cpu_op", "aten::addmm", 11, 2),
+        slice_("user_annotation", "aten::linear", 30, 20),
+        slice_("cpu_op", "aten::addmm", 31, 5),
+        slice_("cpu_op", "aten::addmm", 32, 3),
+        *(work("kernel", "sin", 10 * place, 1, place) for place in range(3)),
+    ]
+    operators = [("aten::addmm", 4, 16_000, 19_000), ("aten::linear", 1, 9_000, 20_000)]
+    totals = ("cpu_operations", "SELECT name, count, own_ns, time_ns FROM molprof_top_cpu_operation ORDER BY name")
+    kernels = ("work_totals", "SELECT name, count, time_ns FROM molprof_work_total")
+    with events_loaded(tmp_path, events) as rows:
+        assert rows(*totals) == operators
+        assert rows(*kernels) == [("sin", 3, 3_000)]
+    path = tiny_trace.write(tmp_path / "later.json", {"traceEvents": events})
+    without = {key: sql.replace("stack_id", "no_stack_id") for key, sql in modules().items()}
+    with open_engine() as engine:
+        load_trace(path, engine)
+        engine.register_package(PACKAGE, without)
+        assert engine_rows(engine, *totals) == operators
+        assert engine_rows(engine, *kernels) == [("sin", 3, 3_000)]
