@@ -12,13 +12,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO
 
 from molprof.common import GARBAGE
+from molprof.common.interrupts import Interrupts
 
 # `-m` and `-c` look into the working directory first, where a checkout has a folder `molprof` that is only a part of
 # the package. The other process is handed this one's path, and imports what this one would.
@@ -148,7 +149,7 @@ def run_line(line: Sequence[str], cwd: str | os.PathLike[str], log: BinaryIO, li
     tail, done = bytearray(), threading.Event()
     timed_out = False
     with contextlib.ExitStack() as ending:
-        with _held_signals():  # one that came between the start and its return would leave the process behind
+        with Interrupts().kept():  # one that came between the start and its return would leave the process behind
             process = subprocess.Popen(
                 line,
                 cwd=cwd,
@@ -169,25 +170,6 @@ def run_line(line: Sequence[str], cwd: str | os.PathLike[str], log: BinaryIO, li
     if timed_out:
         return Ending(code, f"stopped at its limit of {limit_s:g} s", timed_out=True)
     return Ending(code, None if code == 0 else why_failed(code, tail.decode("utf-8", "replace")))
-
-
-@contextlib.contextmanager
-def _held_signals() -> Iterator[None]:
-    """In the main thread, signals that this process handles are handled when the block has ended."""
-    held: list[int] = []
-    handlers = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if callable(handler := signal.getsignal(number)):
-                handlers[number] = handler
-                signal.signal(number, lambda number, frame: held.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for late in held:
-            signal.raise_signal(late)
 
 
 def _stop(process: subprocess.Popen[bytes], copy: threading.Thread, done: threading.Event) -> None:
