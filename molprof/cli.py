@@ -6,6 +6,7 @@ import gc
 import importlib
 import io
 import logging
+import os
 import signal
 import sys
 import traceback
@@ -50,6 +51,9 @@ COMMANDS = {
     "doctor": "Check what works on this machine, and print a fix for what does not.",
     "presets": "List the models, processors and molecules that come with molprof.",
 }
+# Commands that read traces. They use no linear algebra: numpy's OpenBLAS would start a thread per processor, and each
+# would wait in a busy loop for 0.1 s.
+_READERS = frozenset({"report", "compare", "ranks", "plot", "open", "trim", "query", "mcp"})
 
 
 class LazyGroup(click.Group):
@@ -61,6 +65,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name in _READERS:
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         module = importlib.import_module(f"molprof.commands.{cmd_name}")
         command: click.Command = module.command
         return command

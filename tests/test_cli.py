@@ -12,11 +12,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from cli_trace import TRACE
 from conftest import Cli
 
-from molprof.cli import COMMANDS, main
+from molprof.cli import COMMANDS, cli, main
 
 
 @pytest.fixture
@@ -72,6 +73,18 @@ def test_report_without_torch(trace: str) -> None:
     assert result.returncode == 0, result.stderr
     counts = json.loads(result.stdout)["counts"]
     assert (counts["launches"], counts["kernels"], counts["kernel_time_ns"]) == (1, 1, 3125)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "used"), [("report", None, "1"), ("report", "3", "3"), ("capture", None, None)]
+)
+def test_what_reads_traces_starts_no_threads_of_numpy(
+    monkeypatch: pytest.MonkeyPatch, name: str, given: str | None, used: str | None
+) -> None:
+    environment = {} if given is None else {"OPENBLAS_NUM_THREADS": given}
+    monkeypatch.setattr(os, "environ", environment)
+    assert cli.get_command(click.Context(cli), name)
+    assert environment.get("OPENBLAS_NUM_THREADS") == used
 
 
 def test_a_bad_line_is_named_before_torch_is_imported(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from trace_rows import x
 
 from molprof.analysis.engine import Engine
-from molprof.analysis.engine.wasm import Interrupts
+from molprof.common.interrupts import Interrupts
 from molprof.common.process import command_line
 
 

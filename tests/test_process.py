@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,23 @@ def _lives(process: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
     except OSError:
         return False
+
+
+def test_an_interrupt_while_a_process_starts_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+            assert self.poll() is None
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        process.run_line([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path, io.BytesIO(), None)
+    assert [item.returncode for item in started] == [-signal.SIGTERM]
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 
 
 def test_a_child_killed_by_a_signal_names_it(tmp_path: Path) -> None:

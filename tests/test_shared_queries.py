@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,8 @@ def test_each_process_answers_what_it_gets_to_first(loaded: Engine) -> None:
         both.wait(60)  # neither is done before the other has begun
         return loaded.query(query)
 
-    found = answered(answer, [NAMES, COUNT])
+    with ExitStack() as ending:
+        found = answered(answer, [NAMES, COUNT], ending)
     assert here == [NAMES]
     assert found[COUNT]["n"].tolist() == [3]
     assert found[NAMES]["name"].tolist() == ["a", "é", "b"]
@@ -97,7 +99,8 @@ def test_a_copy_that_was_killed_is_done_without(loaded: Engine, copies: list[Cop
             copies[0].close()
         return loaded.query(query)
 
-    found = answered(answer, [NAMES, COUNT])
+    with ExitStack() as ending:
+        found = answered(answer, [NAMES, COUNT], ending)
     assert NAMES in found
     assert not early or COUNT in found  # it was free again
 
@@ -110,8 +113,9 @@ def test_an_interrupt_ends_the_copy(loaded: Engine) -> None:
             raise KeyboardInterrupt
         time.sleep(600)
 
-    with pytest.raises(KeyboardInterrupt):  # and the fixture sees that the copy is gone
-        answered(answer, [NAMES, COUNT])
+    # And the fixture sees that the copy is gone.
+    with pytest.raises(KeyboardInterrupt), ExitStack() as ending:
+        answered(answer, [NAMES, COUNT], ending)
 
 
 def test_no_copy_beside_threads_or_of_a_process_elsewhere(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Protocol
 
 from molprof.analysis.engine.columns import Columns, to_columns
@@ -61,6 +62,7 @@ class Engine:
         self._sequence = sequence  # of the next request
         self._packages: dict[str, dict[str, str]] = {}
         self._answers: dict[str, Columns] = {}
+        self._copies = ExitStack()  # of this process
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
         """Appends trace data in any format; the first piece must be long enough to show which. Raises EngineError."""
@@ -135,8 +137,9 @@ class Engine:
         if self._transport is not None and self._transport.is_embedded and can_copy():
             made = included(first)
             without = [query for query in queries if made.isdisjoint(included(query))]
-            self._answers |= answered(self.query, without, first=first)
-            self._answers |= answered(self.query, [query for query in queries if query not in without], made)
+            self._answers |= answered(self.query, without, self._copies, first=first)
+            rest = [query for query in queries if query not in without]
+            self._answers |= answered(self.query, rest, self._copies, made)
 
     def relay(self, requests: bytes) -> bytes:
         """The replies to a `TraceProcessorRpcStream` of another client, from any thread. Raises EngineError."""
@@ -157,6 +160,7 @@ class Engine:
 
     def close(self) -> None:
         """Frees the trace processor when nothing is relayed any more. May be called again."""
+        self._copies.close()
         with self._relaying:
             if self._transport is not None:
                 self._transport.close()

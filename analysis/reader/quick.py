@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
@@ -32,6 +32,10 @@ _PATIENCE, _PAUSE = 8, 16
 
 # In place of args that are skipped or missing.
 NO_ARGS = b"{}"
+# What an event that is left out has in place of the category's number.
+_STACKS, _FLOWS, _MEMORIES = 255, 254, 253
+_LEFT_OUT = bytes((_STACKS, _FLOWS, _MEMORIES))
+_IS_KEPT = bytes(code not in _LEFT_OUT for code in range(256))
 # An event of another phase does not fit its type and is decoded the ordinary way.
 _STACK: list[Any] = [("ph", Literal["X"])]
 _FLOW: list[Any] = [("ph", Literal["s", "t", "f"])]
@@ -53,8 +57,16 @@ class Decoded(NamedTuple):
 
     total: int  # all events
     events: list[Any]  # those that are kept
+    categories: bytes  # of each of these, a place in `QuickDecoder.categories`
     stacks: int  # Python stacks left out
     memory: int  # memory events left out
+
+    def without_memory(self) -> Decoded:
+        """The same less the memory events of categories that hold others too."""
+        kept = [not is_memory(event) for event in self.events]
+        events = list(itertools.compress(self.events, kept))
+        categories = bytes(itertools.compress(self.categories, kept))
+        return Decoded(self.total, events, categories, self.stacks, self.memory + len(kept) - len(events))
 
 
 class QuickDecoder:
@@ -66,10 +78,10 @@ class QuickDecoder:
 
     def __init__(self, stacks: bool) -> None:
         self._stacks = stacks
+        self.categories: list[str] = []  # those of `_types`
         self._types: dict[str, Any] = {}
         self._left_out: dict[str, Any] = {}
-        self._kept_types: frozenset[Any] = frozenset()
-        self._memory_types: list[Any] = []
+        self._codes: dict[Any, int] = {_NO_CATEGORY: _FLOWS}  # of a type
         self._decode: Any = None
         self._trust = _PATIENCE
         self._pause = 0
@@ -83,13 +95,11 @@ class QuickDecoder:
             decoded = self._decode(text)
         except msgspec.ValidationError:
             return None
-        types = list(map(type, decoded))
-        events = list(itertools.compress(decoded, map(self._kept_types.__contains__, types)))
         self._trust = min(self._trust + 1, _PATIENCE)
-        left_out = Counter(types) if len(events) < len(decoded) else Counter[Any]()
-        stacks = left_out[self._left_out.get(STACK_CATEGORY)]
-        memory = sum(left_out[kind] for kind in self._memory_types)
-        return Decoded(len(decoded), events, stacks, memory)
+        codes = bytes(map(self._codes.__getitem__, map(type, decoded)))
+        events = list(itertools.compress(decoded, codes.translate(_IS_KEPT)))
+        categories = codes.translate(None, delete=_LEFT_OUT)
+        return Decoded(len(decoded), events, categories, codes.count(_STACKS), codes.count(_MEMORIES))
 
     def learn(self, events: Iterable[Event]) -> None:
         """Adds the categories of events that this decoder could not decode."""
@@ -111,26 +121,25 @@ class QuickDecoder:
                 continue
             changed = True
             if category == STACK_CATEGORY and not self._stacks:
-                self._left_out[category] = _type(category, _STACK)
+                there, fields, code = self._left_out, _STACK, _STACKS
             elif found <= FLOW_PHASES:
-                self._left_out[category] = _type(category, _FLOW)
+                there, fields, code = self._left_out, _FLOW, _FLOWS
             elif found == {MEMORY_NAME}:
-                self._left_out[category] = kind = _type(category, _MEMORY)
-                self._memory_types.append(kind)
+                there, fields, code = self._left_out, _MEMORY, _MEMORIES
             else:
-                self._types[category] = _type(category, _KEPT if category in ARGLESS_CATEGORIES else _KEPT_WITH_ARGS)
+                there, code = self._types, len(self._types)
+                fields = _KEPT if category in ARGLESS_CATEGORIES else _KEPT_WITH_ARGS
+            there[category] = kind = _type(category, fields)
+            self._codes[kind] = code
         if changed:
-            self._kept_types = frozenset(self._types.values())
+            self.categories = list(self._types)
             types = [*self._types.values(), *self._left_out.values(), _NO_CATEGORY]
             union = functools.reduce(operator.or_, types)
             self._decode = msgspec.json.Decoder(list[union], float_hook=exact_float).decode  # type: ignore[valid-type]
 
 
 def _type(category: str, fields: list[Any]) -> Any:
-    alike: dict[str, Any] = {"cat": category, "more": b""}
-    if fields is not _KEPT_WITH_ARGS:
-        alike["args"] = NO_ARGS
-    return msgspec.defstruct("QuickEvent", fields, namespace=alike, tag_field="cat", tag=category, gc=False)
+    return msgspec.defstruct("QuickEvent", fields, tag_field="cat", tag=category, gc=False)
 
 
 # With a single type msgspec does not check the category, so there is a second one that no event has.

@@ -21,6 +21,8 @@ _MAX_SPAN_NS = 2**52
 # More events of unknown kinds than this must not be most of a file: a small one may unpack to many tiny events.
 _MAX_UNREAD = 1_000_000
 _NOTHING = np.empty(0, dtype=np.int64)
+# Levels of nested slices that are looked at one by one, in a third of the time that all together take.
+_LEVELS = 16
 
 
 class Survey(Struct):
@@ -215,9 +217,16 @@ def time_order(starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
 
 def _nested(starts_ns: np.ndarray, ends_ns: np.ndarray) -> bool:
     """Whether no two slices, in track order, partly overlap."""
-    # Each is then as deep at its end as at its start: the first that ends out of turn is deeper.
     long = ends_ns > starts_ns  # empty slices overlap none
     starts_ns, ends_ns = starts_ns[long], ends_ns[long]
+    for _ in range(_LEVELS):
+        # Each outermost slice is followed by those that it holds. None of these may end later.
+        latest = np.maximum.accumulate(ends_ns)
+        inner = starts_ns[1:] < latest[:-1]
+        if np.any(inner & (latest[1:] != latest[:-1])):
+            return False
+        starts_ns, ends_ns = starts_ns[1:][inner], ends_ns[1:][inner]
+    # Of what is deeper still, each is as deep at its end as at its start: the first that ends out of turn is deeper.
     count = len(starts_ns)
     by_end = count - 1 - np.argsort(ends_ns[::-1], kind="stable")  # of equal ends the inner first
     ordered_ends = ends_ns[by_end]

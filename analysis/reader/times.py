@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -64,11 +65,16 @@ def _of_one_layout(texts: Sequence[bytes]) -> np.ndarray | None:
     digits[:, point] = digits[:, -1] = 0
     if digits.max() > 9 or np.any(table[:, point] != _DOT) or np.any(table[:, -1] != _COMMA):
         return None
-    powers = np.zeros(width, dtype=np.int64)
-    powers[:point] = 10 ** np.arange(_MAX_DECIMALS + point - 1, _MAX_DECIMALS - 1, -1)
-    powers[point + 1 : -1] = 10 ** np.arange(_MAX_DECIMALS - 1, _MAX_DECIMALS - 1 - decimals, -1)
-    result = np.asarray(digits @ powers)
+    result = np.asarray(digits @ _powers(width, point))
     return result if result.min() >= 0 else None  # it passed int64
+
+
+@functools.lru_cache(maxsize=256)
+def _powers(width: int, point: int) -> np.ndarray:
+    """What a digit at each place of a number counts in ns, int64; 0 at the point and behind the last digit."""
+    places = [*range(_MAX_DECIMALS + point - 1, _MAX_DECIMALS - 1, -1), *range(_MAX_DECIMALS - 1, -1, -1)]
+    powers = [10**place for place in places]
+    return np.array([*powers[:point], 0, *powers[point : width - 2], 0], dtype=np.int64)
 
 
 def _one_by_one(texts: Sequence[bytes]) -> np.ndarray:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from molprof.common import GARBAGE
+from molprof.common.interrupts import Interrupts
 
 # `-m` and `-c` look into the working directory first, where a checkout has a folder `molprof` that is only a part of
 # the package. The other process is handed this one's path, and imports what this one would.
@@ -145,35 +146,41 @@ def run_line(line: Sequence[str], cwd: str | os.PathLike[str], log: BinaryIO, li
     At the limit, and when an exception interrupts this call, the process gets SIGTERM, and SIGKILL after `GRACE_S`
     seconds. What it started and left is killed in any case.
     """
-    process = subprocess.Popen(
-        line,
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
     tail, done = bytearray(), threading.Event()
-    # A grandchild with a session of its own may hold the pipe open for ever; the thread is left behind then.
-    copy = threading.Thread(target=_copy, args=(process, log, tail, done), daemon=True)
-    copy.start()
     timed_out = False
-    try:
-        process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        timed_out = True
-    finally:
-        if process.poll() is None:
-            _signal(process, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE_S)
-        end(process)
-        copy.join(_DRAIN_S)
-        done.set()
+    with contextlib.ExitStack() as ending:
+        with Interrupts().kept():  # one that came between the start and its return would leave the process behind
+            process = subprocess.Popen(
+                line,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            # A grandchild with a session of its own may hold the pipe open for ever; the thread is left behind then.
+            copy = threading.Thread(target=_copy, args=(process, log, tail, done), daemon=True)
+            copy.start()
+            ending.callback(_stop, process, copy, done)
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            timed_out = True
     code = process.returncode
     if timed_out:
         return Ending(code, f"stopped at its limit of {limit_s:g} s", timed_out=True)
     return Ending(code, None if code == 0 else why_failed(code, tail.decode("utf-8", "replace")))
+
+
+def _stop(process: subprocess.Popen[bytes], copy: threading.Thread, done: threading.Event) -> None:
+    """End a process that may have ended, as `run_line` says, and what copies its output."""
+    if process.poll() is None:
+        _signal(process, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+    end(process)
+    copy.join(_DRAIN_S)
+    done.set()
 
 
 def _copy(process: subprocess.Popen[bytes], log: BinaryIO, tail: bytearray, done: threading.Event) -> None:
