@@ -18,7 +18,7 @@ COSTS = {
     "gpu_work": 9,
     "host_totals": 7,
     "devices": 5,
-    "gpu_calls": 5,
+    "gpu_calls": 4,
     "launches": 3,
     "step_launches": 3,
     "work_totals": 2,

@@ -15,17 +15,17 @@ CREATE PERFETTO TABLE _molprof_marking_call AS
 SELECT id, ts, ts + dur AS ts_end, 'capture_begin' AS role, correlation, rank, track_id
 FROM _molprof_call
 WHERE
-  kind IS NULL AND name GLOB '*StreamBeginCapture*'
+  name GLOB '*StreamBeginCapture*' AND _molprof_kind!(name) IS NULL
 UNION ALL
 SELECT id, ts, ts + dur, 'capture_end', correlation, rank, track_id
 FROM _molprof_call
 WHERE
-  kind IS NULL AND name GLOB '*StreamEndCapture*'
+  name GLOB '*StreamEndCapture*' AND _molprof_kind!(name) IS NULL
 UNION ALL
 SELECT id, ts, ts + dur, 'device_sync', correlation, rank, track_id
 FROM _molprof_call
 WHERE
-  kind IS NULL AND name GLOB '*DeviceSynchronize';
+  name GLOB '*DeviceSynchronize' AND _molprof_kind!(name) IS NULL;
 
 -- Launches, graph launches, begins and ends of stream captures, and syncs of a whole device, in order of start.
 CREATE PERFETTO VIEW molprof_checked_call(
@@ -49,10 +49,11 @@ CREATE PERFETTO VIEW molprof_checked_call(
 AS
 WITH
   call AS (
-    SELECT id, ts, ts + dur AS ts_end, kind AS role, correlation, rank, track_id
-    FROM _molprof_call
-    WHERE
-      kind IS NOT NULL
+    SELECT id, ts, ts + dur AS ts_end, 'launch' AS role, correlation, rank, track_id
+    FROM _molprof_launch_call
+    UNION ALL
+    SELECT id, ts, ts + dur, 'graph_launch', correlation, rank, track_id
+    FROM _molprof_graph_call
     UNION ALL
     SELECT id, ts, ts_end, role, correlation, rank, track_id
     FROM _molprof_marking_call

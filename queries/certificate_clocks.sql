@@ -16,23 +16,36 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
--- A figure of the GPU work that a device sync waited for. The engine searches the calls between two syncs, and chooses
--- tracks faster than it joins them.
-CREATE PERFETTO MACRO _molprof_awaited(figure Expr, sync ColumnName)
-RETURNS Expr
+-- A figure of the GPU work that a device sync waited for, of one kind of calls. The engine searches the calls between two
+-- syncs, and chooses tracks faster than it joins them.
+CREATE PERFETTO MACRO _molprof_awaited_by(calls TableOrSubquery, figure Expr, sync ColumnName)
+RETURNS TableOrSubquery
 AS
 (
   SELECT
-    $figure
-  FROM _molprof_call AS call
+    $figure AS figure
+  FROM $calls AS call
   CROSS JOIN _molprof_work AS work
   WHERE
     call.ts >= $sync.last_ts
     AND call.ts < $sync.ts
     AND call.ts + call.dur <= $sync.ts
-    AND call.kind IS NOT NULL
     AND call.track_id IN (SELECT track.id FROM _molprof_thread_track AS track WHERE track.upid = $sync.upid)
     AND work.call_id = call.id
+);
+
+-- The same of all launches. most: what makes one of two such figures.
+CREATE PERFETTO MACRO _molprof_awaited(most Expr, figure Expr, sync ColumnName)
+RETURNS Expr
+AS
+(
+  SELECT
+    $most
+  FROM (
+    SELECT * FROM _molprof_awaited_by!(_molprof_launch_call, $figure, $sync)
+    UNION ALL
+    SELECT * FROM _molprof_awaited_by!(_molprof_graph_call, $figure, $sync)
+  )
 );
 
 -- Device syncs with the last GPU work that they waited for: of launches that ended between the sync before and this one.
@@ -64,9 +77,9 @@ WITH
       id,
       upid,
       ts_end,
-      _molprof_awaited!(MAX(work.ts_end), sync) AS work_end,
-      IIF(one.device, NULL, _molprof_awaited!(MIN(work.device), sync)) AS first_device,
-      IIF(one.device, NULL, _molprof_awaited!(MAX(work.device), sync)) AS last_device
+      _molprof_awaited!(MAX(figure), MAX(work.ts_end), sync) AS work_end,
+      IIF(one.device, NULL, _molprof_awaited!(MIN(figure), MIN(work.device), sync)) AS first_device,
+      IIF(one.device, NULL, _molprof_awaited!(MAX(figure), MAX(work.device), sync)) AS last_device
     FROM sync
     CROSS JOIN (SELECT COUNT() AS device FROM _molprof_only_device) AS one
   ),
@@ -110,10 +123,10 @@ SELECT
 FROM _molprof_call AS call
 CROSS JOIN _molprof_thread_track AS track
 WHERE
-  (SELECT COUNT() FROM _molprof_call WHERE track_id IN (SELECT id FROM _molprof_lane_track)) > 0
-  AND call.kind IS NOT NULL
+  _molprof_kind!(call.name) IS NOT NULL
   AND call.correlation IS NOT NULL
-  AND track.id = call.track_id;
+  AND track.id = call.track_id
+LIMIT IIF((SELECT COUNT() FROM _molprof_call WHERE track_id IN (SELECT id FROM _molprof_lane_track)) > 0, -1, 0);
 
 -- Launches of each thread in order of number; of each track where none is on a lane. No rows where numbers rise.
 CREATE PERFETTO TABLE _molprof_launch_order AS
@@ -132,7 +145,7 @@ SELECT
 FROM _molprof_call
 WHERE
   (SELECT COUNT() FROM _molprof_call WHERE track_id IN (SELECT id FROM _molprof_lane_track)) = 0
-  AND kind IS NOT NULL
+  AND _molprof_kind!(name) IS NOT NULL
   AND correlation IS NOT NULL
 ORDER BY
   1,

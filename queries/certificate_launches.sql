@@ -39,11 +39,10 @@ WITH
       role,
       upid,
       SUM((role = 'capture_begin') - (role = 'capture_end')) OVER (PARTITION BY upid ORDER BY ts, id) AS depth
-    FROM molprof_checked_call
+    -- Without captures, no call is looked at.
+    FROM (SELECT * FROM molprof_checked_call LIMIT IIF(EXISTS(SELECT 1 FROM capturing), -1, 0))
     WHERE
-      -- Without captures, no call is looked at.
-      EXISTS(SELECT 1 FROM capturing)
-      AND upid IN (SELECT upid FROM capturing)
+      upid IN (SELECT upid FROM capturing)
   ),
   least AS (
     SELECT
@@ -89,12 +88,11 @@ SELECT
   call.id,
   call.ts,
   lost.id IS NULL AS has_work
-FROM _molprof_call AS call
+FROM _molprof_launch_call AS call
 LEFT JOIN _molprof_lost_launch AS lost
   ON lost.id = call.id
 WHERE
-  call.kind = 'launch'
-  AND call.correlation IS NOT NULL
+  call.correlation IS NOT NULL
   AND call.id NOT IN (SELECT id FROM _molprof_captured_launch)
 ORDER BY
   call.ts,
@@ -150,24 +148,49 @@ ORDER BY
   first_ts,
   place;
 
--- GPU work without a call that meets a condition: no row without any. Every work with a call of its number is linked to
--- one. One place at a time: the engine would sort the rows of groups.
-CREATE PERFETTO MACRO _molprof_missing(place Expr, condition Expr)
+-- A figure of GPU work of a rank without a call that meets a condition. One figure at a time: where there are no ranks,
+-- the engine finds such work without looking at each.
+CREATE PERFETTO MACRO _molprof_uncalled(figure Expr, condition Expr)
+RETURNS Expr
+AS
+(
+  IIF(
+    (SELECT COUNT() FROM molprof_process_rank) = 0,
+    (SELECT $figure FROM _molprof_work AS work WHERE work.call_id IS NULL AND $condition),
+    (
+      SELECT
+        $figure
+      FROM _molprof_work AS work
+      WHERE
+        work.call_id IS NULL AND _molprof_work_rank!(work.id) IS first.rank AND $condition
+    )
+  )
+);
+
+-- GPU work without a call that meets a condition, of the ranks that meet another: no row without any. Every work with a
+-- call of its number is linked to one.
+CREATE PERFETTO MACRO _molprof_missing(place Expr, ranks Expr, condition Expr)
 RETURNS TableOrSubquery
 AS
 (
   SELECT
     $place AS place,
-    SUM(work.category = 'kernel') AS kernels,
-    COUNT(DISTINCT IIF(work.rank IS NULL, work.correlation, work.rank || ':' || work.correlation)) AS calls,
-    IFNULL(SUM(work.dur) FILTER (WHERE work.category = 'kernel'), 0) AS kernel_time_ns,
-    MIN(work.ts) AS first_ts
-  FROM first
-  CROSS JOIN _molprof_work AS work
-  WHERE
-    work.call_id IS NULL AND work.rank IS first.rank AND $condition
+    SUM(kernels) AS kernels,
+    SUM(calls) AS calls,
+    IFNULL(SUM(kernel_time_ns), 0) AS kernel_time_ns,
+    MIN(first_ts) AS first_ts
+  FROM (
+    SELECT
+      _molprof_uncalled!(COUNT(), $condition AND work.category = 'kernel') AS kernels,
+      _molprof_uncalled!(COUNT(DISTINCT work.correlation), $condition) AS calls,
+      _molprof_uncalled!(SUM(work.dur), $condition AND work.category = 'kernel') AS kernel_time_ns,
+      _molprof_uncalled!(MIN(work.ts), $condition) AS first_ts
+    FROM first
+    WHERE
+      $ranks
+  )
   HAVING
-    COUNT() > 0
+    MIN(first_ts) IS NOT NULL
 );
 
 -- GPU work without a call of its rank and correlation number, by place.
@@ -198,14 +221,13 @@ WITH
       EXISTS(SELECT 1 FROM _molprof_work WHERE call_id IS NOT NULL) AS some_linked
     FROM (SELECT NULL AS rank UNION SELECT rank FROM molprof_process_rank) AS place
   )
-SELECT * FROM _molprof_missing!('unnumbered', work.correlation IS NULL)
+SELECT * FROM _molprof_missing!('unnumbered', TRUE, work.correlation IS NULL)
 UNION ALL
-SELECT * FROM _molprof_missing!('all', NOT first.some_linked AND work.correlation IS NOT NULL)
+SELECT * FROM _molprof_missing!('all', NOT first.some_linked, work.correlation IS NOT NULL)
 UNION ALL
-SELECT * FROM _molprof_missing!('start', first.some_linked AND work.correlation < first.least)
+SELECT * FROM _molprof_missing!('start', first.some_linked, work.correlation < first.least)
 UNION ALL
-SELECT *
-FROM _molprof_missing!('later', first.some_linked AND work.correlation >= IFNULL(first.least, work.correlation))
+SELECT * FROM _molprof_missing!('later', first.some_linked, work.correlation >= IFNULL(first.least, -1 << 63))
 ORDER BY
   first_ts,
   place;

@@ -8,13 +8,20 @@
 
 INCLUDE PERFETTO MODULE molprof.process_ranks;
 
+-- The kind of a call of a name.
+CREATE PERFETTO MACRO _molprof_kind(name Expr)
+RETURNS Expr
+AS
+(
+  CASE WHEN $name GLOB '*Launch*Kernel*' THEN 'launch' WHEN $name GLOB '*GraphLaunch*' THEN 'graph_launch' END
+);
+
 -- The calls with their tracks. With types, so that text in place of a number is refused.
 CREATE PERFETTO TABLE _molprof_call(
   id JOINID(slice.id),
   ts TIMESTAMP,
   dur DURATION,
   name STRING,
-  kind STRING,
   correlation LONG,
   rank LONG,
   track_id JOINID(track.id)
@@ -25,17 +32,8 @@ SELECT
   slice.ts,
   slice.dur,
   slice.name,
-  CASE
-    WHEN slice.name GLOB '*Launch*Kernel*' THEN 'launch'
-    WHEN slice.name GLOB '*GraphLaunch*' THEN 'graph_launch'
-  END AS kind,
   EXTRACT_ARG(slice.arg_set_id, 'args.correlation') AS correlation,
-  -- A join would be made for each row of every trace.
-  IIF(
-    (SELECT COUNT() FROM molprof_track_rank) > 0,
-    (SELECT rank FROM molprof_track_rank WHERE track_id = slice.track_id),
-    NULL
-  ) AS rank,
+  _molprof_rank!(slice.track_id) AS rank,
   slice.track_id
 FROM slice
 WHERE
@@ -63,6 +61,19 @@ WHERE
       last._auto_id = next._auto_id - 1 AND last.correlation >= next.correlation
   );
 
+-- Calls of each kind: the engine finds their names without looking at each call.
+CREATE PERFETTO VIEW _molprof_launch_call AS
+SELECT *
+FROM _molprof_call
+WHERE
+  name GLOB '*Launch*Kernel*';
+
+CREATE PERFETTO VIEW _molprof_graph_call AS
+SELECT *
+FROM _molprof_call
+WHERE
+  name GLOB '*GraphLaunch*' AND NOT name GLOB '*Launch*Kernel*';
+
 -- One row per slice of category cuda_runtime or cuda_driver (HIP traces use the same), in order of start.
 CREATE PERFETTO VIEW molprof_gpu_call(
   -- The slice.
@@ -86,7 +97,7 @@ SELECT
   ts,
   dur,
   name,
-  kind,
+  _molprof_kind!(name) AS kind,
   correlation,
   rank
 FROM _molprof_call;

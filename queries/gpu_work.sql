@@ -47,7 +47,7 @@ SELECT
   -- Bit 48 puts calls that launch nothing behind launches.
   MIN((call.kind IS NULL) << 48 | call.id) & ((1 << 48) - 1) AS call_id
 FROM shared
-CROSS JOIN _molprof_call AS call
+CROSS JOIN molprof_gpu_call AS call
 WHERE
   call.correlation = shared.correlation AND IFNULL(call.rank, -1) = shared.rank
 GROUP BY
@@ -76,7 +76,8 @@ GROUP BY
   first.correlation
 HAVING
   COUNT(DISTINCT thread.upid) > 1
-  OR MAX(IIF(call.kind IS NOT NULL, call.ts, NULL)) > MIN(IIF(call.kind IS NOT NULL, call.ts + call.dur, NULL))
+  OR MAX(IIF(_molprof_kind!(call.name) IS NOT NULL, call.ts, NULL))
+  > MIN(IIF(_molprof_kind!(call.name) IS NOT NULL, call.ts + call.dur, NULL))
 ORDER BY
   call.rank,
   call.correlation;
@@ -88,20 +89,18 @@ SELECT
 WHERE
   NOT EXISTS(SELECT 1 FROM molprof_track_rank) AND NOT EXISTS(SELECT 1 FROM _molprof_shared_number);
 
--- Every kernel, copy and set with its call, in order of start: all that modules ask of them, read once. With types, so
--- that text in place of a number is refused.
+-- Every kernel, copy and set with its call, in order of start: what modules ask of all of them, read once. With types,
+-- so that text in place of a number is refused.
 CREATE PERFETTO TABLE _molprof_work(
   id JOINID(slice.id),
   ts TIMESTAMP,
   dur DURATION,
   ts_end TIMESTAMP,
-  name STRING,
   category STRING,
   device STRING,
   stream LONG,
   correlation LONG,
   bytes LONG,
-  rank LONG,
   call_id JOINID(slice.id),
   call_ts TIMESTAMP,
   queued_ts TIMESTAMP
@@ -112,7 +111,6 @@ SELECT
   slice.ts,
   slice.dur,
   slice.ts + MAX(slice.dur, 0) AS ts_end,
-  IFNULL(slice.name, '(no name)') AS name,
   slice.category,
   IIF((SELECT COUNT() FROM molprof_track_rank) > 0, IFNULL(slice.rank || ':', '') || slice.device, slice.device) AS device,
   EXTRACT_ARG(slice.arg_set_id, 'args.stream') AS stream,
@@ -125,7 +123,6 @@ SELECT
     WHEN CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT) >= 0
     THEN CAST(EXTRACT_ARG(slice.arg_set_id, 'args.bytes') AS INT)
   END AS bytes,
-  slice.rank,
   call.id AS call_id,
   call.ts AS call_ts,
   -- Queued from its call on; clocks may disagree.
@@ -135,7 +132,6 @@ FROM (
     id,
     ts,
     dur,
-    name,
     category,
     arg_set_id,
     CAST(
@@ -156,11 +152,7 @@ FROM (
       ) AS TEXT
     ) AS device,
     EXTRACT_ARG(arg_set_id, 'args.correlation') AS correlation,
-    IIF(
-      (SELECT COUNT() FROM molprof_track_rank) > 0,
-      (SELECT rank FROM molprof_track_rank WHERE track_id = slice.track_id),
-      NULL
-    ) AS rank
+    _molprof_rank!(slice.track_id) AS rank
   FROM slice
   WHERE
     category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
@@ -201,6 +193,14 @@ WHERE
   NOT EXISTS(SELECT 1 FROM _molprof_work AS work WHERE work.device != first.device)
   AND NOT EXISTS(SELECT 1 FROM _molprof_work AS work WHERE work.device IS NULL);
 
+-- The rank of work; null unless the trace is of several ranks.
+CREATE PERFETTO MACRO _molprof_work_rank(id Expr)
+RETURNS Expr
+AS
+(
+  _molprof_rank!((SELECT slice.track_id FROM slice WHERE slice.id = $id))
+);
+
 -- One row per slice of category kernel, gpu_memcpy or gpu_memset, in order of start.
 CREATE PERFETTO VIEW molprof_gpu_work(
   -- The slice.
@@ -227,14 +227,18 @@ CREATE PERFETTO VIEW molprof_gpu_work(
 )
 AS
 SELECT
-  id,
-  ts,
-  dur,
-  name,
-  category,
-  device,
-  stream,
-  correlation,
-  bytes,
-  rank
-FROM _molprof_work;
+  work.id,
+  work.ts,
+  work.dur,
+  IFNULL(slice.name, '(no name)') AS name,
+  work.category,
+  work.device,
+  work.stream,
+  work.correlation,
+  work.bytes,
+  _molprof_rank!(slice.track_id) AS rank
+-- Names are read from the slices: to write one for each piece of work takes longer.
+FROM _molprof_work AS work
+CROSS JOIN slice
+WHERE
+  slice.id = work.id;

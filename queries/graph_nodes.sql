@@ -23,7 +23,7 @@ WITH
       work.id,
       work.ts,
       work.dur,
-      work.name,
+      IFNULL(slice.name, '(no name)') AS name,
       work.category,
       work.device,
       EXTRACT_ARG(slice.arg_set_id, 'args.graph id') AS graph_id,
@@ -35,15 +35,12 @@ WITH
           EXTRACT_ARG(slice.arg_set_id, 'args.annotation[0].name')
         ) AS TEXT
       ) AS annotation
-    -- In this order, calls are looked up by slice; without graph launches, none is.
-    FROM _molprof_work AS work
-    CROSS JOIN molprof_gpu_call AS call
+    -- In this order, work is looked up by its call; without graph launches, none is.
+    FROM _molprof_graph_call AS call
+    CROSS JOIN _molprof_work AS work
     CROSS JOIN slice
     WHERE
-      EXISTS(SELECT 1 FROM molprof_gpu_call WHERE kind = 'graph_launch')
-      AND call.id = work.call_id
-      AND call.kind = 'graph_launch'
-      AND slice.id = work.id
+      work.call_id = call.id AND slice.id = work.id
   )
 SELECT
   launch_id,

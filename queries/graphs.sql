@@ -41,11 +41,9 @@ SELECT
   IFNULL(graph.gpu_ns, 0) AS gpu_ns,
   graph.span_ns,
   graph.delay
-FROM molprof_gpu_call AS call
+FROM _molprof_graph_call AS call
 LEFT JOIN molprof_call_work AS graph
   ON graph.call_id = call.id
-WHERE
-  call.kind = 'graph_launch'
 ORDER BY
   call.ts,
   call.id;

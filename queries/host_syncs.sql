@@ -59,10 +59,14 @@ FROM (
     name GLOB '*Memcpy*' AND NOT name GLOB '*Async*' AND NOT name GLOB '*DtoD*'
   UNION
   SELECT
-    call_id
-  FROM _molprof_work
+    work.call_id
+  FROM slice AS copy
+  CROSS JOIN _molprof_work AS work
   WHERE
-    name GLOB 'Memcpy DtoH*Pageable*' AND call_id IS NOT NULL
+    copy.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+    AND copy.name GLOB 'Memcpy DtoH*Pageable*'
+    AND work.id = copy.id
+    AND work.call_id IS NOT NULL
 ) AS waiting
 CROSS JOIN _molprof_call AS call
 WHERE

@@ -54,7 +54,7 @@ FROM molprof_host_sync AS wait
 JOIN _molprof_call AS waiting
   ON waiting.id = wait.id
 CROSS JOIN _molprof_empty_gap AS gap
-CROSS JOIN _molprof_work AS next
+CROSS JOIN molprof_gpu_work AS next
 WHERE
   gap.ts >= wait.ts
   AND gap.ts < wait.ts + wait.dur

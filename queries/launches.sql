@@ -82,6 +82,25 @@ SELECT
   ts - (SELECT call.ts FROM _molprof_call AS call WHERE call.id = started.call_id) AS delay
 FROM _molprof_started AS started;
 
+-- Calls of one kind by name.
+CREATE PERFETTO MACRO _molprof_call_summary(kind Expr, calls TableOrSubquery)
+RETURNS TableOrSubquery
+AS
+(
+  SELECT
+    call.name,
+    $kind AS kind,
+    COUNT() AS count,
+    SUM(call.dur) AS time_ns,
+    IFNULL(SUM(started.kernels), 0) AS kernels,
+    AVG(started.ts - call.ts) AS mean_delay_ns
+  FROM $calls AS call
+  LEFT JOIN _molprof_started AS started
+    ON started.call_id = call.id
+  GROUP BY
+    call.name
+);
+
 -- Launching calls by name, most calls first.
 CREATE PERFETTO VIEW molprof_launch_summary(
   -- Name of the runtime or driver function.
@@ -99,25 +118,13 @@ CREATE PERFETTO VIEW molprof_launch_summary(
   mean_delay_ns DOUBLE
 )
 AS
-SELECT
-  call.name,
-  call.kind,
-  COUNT() AS count,
-  SUM(call.dur) AS time_ns,
-  IFNULL(SUM(started.kernels), 0) AS kernels,
-  AVG(started.ts - call.ts) AS mean_delay_ns
-FROM _molprof_call AS call
-LEFT JOIN _molprof_started AS started
-  ON started.call_id = call.id
-WHERE
-  call.kind IS NOT NULL
-GROUP BY
-  call.name,
-  call.kind
+SELECT * FROM _molprof_call_summary!('launch', _molprof_launch_call)
+UNION ALL
+SELECT * FROM _molprof_call_summary!('graph_launch', _molprof_graph_call)
 ORDER BY
   count DESC,
-  call.name,
-  call.kind;
+  name,
+  kind;
 
 -- Numbers of several calls that work has: calls with one of them have work, whichever call that is linked to.
 CREATE PERFETTO VIEW _molprof_shared_work AS
@@ -129,7 +136,7 @@ CROSS JOIN _molprof_shared_number AS shared
 WHERE
   (SELECT COUNT() FROM _molprof_shared_number) > 0
   AND shared.correlation = work.correlation
-  AND shared.rank = IFNULL(work.rank, -1);
+  AND shared.rank = IFNULL(_molprof_work_rank!(work.id), -1);
 
 -- Launches that started nothing.
 CREATE PERFETTO TABLE _molprof_idle_launch AS
@@ -138,11 +145,11 @@ SELECT
   call.ts,
   IFNULL(call.rank, -1) AS rank,
   call.correlation
-FROM _molprof_call AS call
+FROM _molprof_launch_call AS call
 LEFT JOIN _molprof_started AS started
   ON started.call_id = call.id
 WHERE
-  call.kind = 'launch' AND started.call_id IS NULL
+  started.call_id IS NULL
 ORDER BY
   call.id;
 
@@ -169,8 +176,8 @@ AS
 WITH
   total AS (
     SELECT
-      (SELECT COUNT() FROM _molprof_call WHERE kind = 'launch') AS launches,
-      (SELECT COUNT() FROM _molprof_call WHERE kind = 'graph_launch') AS graph_launches,
+      (SELECT COUNT() FROM _molprof_launch_call) AS launches,
+      (SELECT COUNT() FROM _molprof_graph_call) AS graph_launches,
       IFNULL(SUM(count), 0) AS kernels,
       IFNULL(SUM(time_ns), 0) AS time_ns,
       COUNT() AS names

@@ -46,3 +46,15 @@ JOIN molprof_process_rank AS place
   USING (upid)
 ORDER BY
   thread_track.id;
+
+-- The rank of a track, looked up only in a trace of several ranks; else null.
+CREATE PERFETTO MACRO _molprof_rank(track_id Expr)
+RETURNS Expr
+AS
+(
+  IIF(
+    (SELECT COUNT() FROM molprof_track_rank) > 0,
+    (SELECT place.rank FROM molprof_track_rank AS place WHERE place.track_id = $track_id),
+    NULL
+  )
+);

@@ -22,7 +22,7 @@ INCLUDE PERFETTO MODULE molprof.step_placement;
 INCLUDE PERFETTO MODULE molprof.steps;
 
 -- Calls of one kind by step.
-CREATE PERFETTO MACRO _molprof_lane_launches(kind Expr)
+CREATE PERFETTO MACRO _molprof_lane_launches(calls TableOrSubquery)
 RETURNS TableOrSubquery
 AS
 (
@@ -30,9 +30,9 @@ AS
     lane.id AS step_id,
     COUNT() AS launches
   FROM _molprof_step_lane AS lane
-  CROSS JOIN _molprof_call AS call
+  CROSS JOIN $calls AS call
   WHERE
-    _molprof_in_lane!(call, lane) AND call.kind = $kind
+    _molprof_in_lane!(call, lane)
   GROUP BY
     lane.id
 );
@@ -66,10 +66,10 @@ WITH
   ),
   -- One kind of call at a time: the engine counts those of a stretch of time without reading them.
   launched AS MATERIALIZED (
-    SELECT * FROM _molprof_lane_launches!('launch')
+    SELECT * FROM _molprof_lane_launches!(_molprof_launch_call)
   ),
   graph_launched AS MATERIALIZED (
-    SELECT * FROM _molprof_lane_launches!('graph_launch')
+    SELECT * FROM _molprof_lane_launches!(_molprof_graph_call)
   ),
   -- Calls of each step in order, so that the engine adds them up without sorting.
   called AS MATERIALIZED (
@@ -111,8 +111,8 @@ WITH
     -- What is outside any step: all less what is in steps.
     SELECT
       NULL,
-      (SELECT COUNT() FROM _molprof_call WHERE kind = 'launch') - (SELECT IFNULL(SUM(launches), 0) FROM launched),
-      (SELECT COUNT() FROM _molprof_call WHERE kind = 'graph_launch')
+      (SELECT COUNT() FROM _molprof_launch_call) - (SELECT IFNULL(SUM(launches), 0) FROM launched),
+      (SELECT COUNT() FROM _molprof_graph_call)
       - (SELECT IFNULL(SUM(launches), 0) FROM graph_launched),
       (SELECT COUNT() FROM _molprof_work WHERE category = 'kernel') - (SELECT IFNULL(SUM(kernels), 0) FROM called),
       (SELECT IFNULL(SUM(dur), 0) FROM _molprof_work) - (SELECT IFNULL(SUM(gpu_ns), 0) FROM called),

@@ -173,7 +173,7 @@ WITH
       work.id,
       'gpu',
       work.device || '/' || IFNULL(work.stream, '-'),
-      work.name,
+      class.name,
       class.class,
       work.ts,
       work.dur,
@@ -188,8 +188,10 @@ WITH
         (work.ts < step.ts + step.dur AND work.ts_end > step.ts)
         OR work.call_id IN (SELECT id FROM placed)
       )
+    CROSS JOIN slice AS named
+      ON named.id = work.id
     JOIN molprof_work_class AS class
-      ON class.category = work.category AND class.name = work.name
+      ON class.category = work.category AND class.name = IFNULL(named.name, '(no name)')
   )
 SELECT
   item.id,

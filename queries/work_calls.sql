@@ -33,7 +33,7 @@ SELECT
   IFNULL(rank, -1) AS rank,
   correlation,
   (kind IS NULL) << 48 | id AS place
-FROM _molprof_call
+FROM molprof_gpu_call
 WHERE
   correlation IS NOT NULL
 ORDER BY
@@ -70,7 +70,7 @@ SELECT
   id,
   IFNULL(rank, -1) AS rank,
   correlation
-FROM _molprof_work
+FROM molprof_gpu_work
 WHERE
   correlation IS NOT NULL
 ORDER BY

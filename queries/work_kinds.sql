@@ -56,22 +56,24 @@ FROM bound;
 -- rows of a table much faster than those of a join.
 CREATE PERFETTO TABLE _molprof_other_work AS
 SELECT
-  category,
-  name,
-  dur
-FROM _molprof_work
+  work.category,
+  IFNULL(slice.name, '(no name)') AS name,
+  work.dur
+FROM _molprof_work AS work
+CROSS JOIN slice
 WHERE
-  EXISTS(SELECT 1 FROM molprof_call_step) AND call_id IS NULL
+  EXISTS(SELECT 1 FROM molprof_call_step) AND work.call_id IS NULL AND slice.id = work.id
 UNION ALL
 SELECT
   work.category,
-  work.name,
+  IFNULL(slice.name, '(no name)'),
   work.dur
 FROM _molprof_outside_lane AS outside
 CROSS JOIN _molprof_call AS call
 CROSS JOIN _molprof_work AS work
+CROSS JOIN slice
 WHERE
-  call.ts >= outside.ts AND call.ts < outside.ts_end AND call.track_id = outside.track_id AND work.call_id = call.id;
+  slice.id = work.id AND call.ts >= outside.ts AND call.ts < outside.ts_end AND call.track_id = outside.track_id AND work.call_id = call.id;
 
 -- One row per kind. Those that every trace is asked for are there with 0 too.
 CREATE PERFETTO TABLE molprof_work_kind(

@@ -70,11 +70,11 @@ _GRAPHS_OF_STEPS = Query(
     """
 INCLUDE PERFETTO MODULE molprof.work_calls;
 SELECT SUM(steps) AS steps, SUM(launches) AS launches, SUM(graph_launches) AS graph_launches,
-  (SELECT IFNULL(SUM(started.kernels), 0) FROM molprof_gpu_call AS call
+  (SELECT IFNULL(SUM(started.kernels), 0) FROM _molprof_graph_call AS call
    CROSS JOIN molprof_call_work AS started ON started.call_id = call.id
    CROSS JOIN molprof_call_step AS place ON place.id = call.id
    CROSS JOIN molprof_any_step AS step ON step.id = place.step_id
-   WHERE call.kind = 'graph_launch' AND step.kind IN ('decode', 'mixed')) AS graph_kernels,
+   WHERE step.kind IN ('decode', 'mixed')) AS graph_kernels,
   SUM(kernels) AS kernels
 FROM molprof_step_launch_summary
 WHERE kind IN ('decode', 'mixed')
