@@ -5,6 +5,8 @@
 --   FROM molprof_masking_candidate
 --   ORDER BY kind, time_ns DESC, name;
 
+INCLUDE PERFETTO MODULE molprof.call_phases;
+
 INCLUDE PERFETTO MODULE molprof.kernel_kinds;
 
 INCLUDE PERFETTO MODULE molprof.operation_totals;

@@ -14,13 +14,13 @@
 
 INCLUDE PERFETTO MODULE molprof.call_facts;
 
+INCLUDE PERFETTO MODULE molprof.call_phases;
+
 INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.phases;
-
-INCLUDE PERFETTO MODULE molprof.placement;
 
 INCLUDE PERFETTO MODULE molprof.step_placement;
 

@@ -9,13 +9,13 @@
 --   FROM molprof_phase_bound_summary
 --   ORDER BY host_ns DESC, phase;
 
+INCLUDE PERFETTO MODULE molprof.call_phases;
+
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.host_syncs;
 
 INCLUDE PERFETTO MODULE molprof.phases;
-
-INCLUDE PERFETTO MODULE molprof.placement;
 
 -- Changes of state per thread with phases; changes at one time are one row.
 CREATE PERFETTO TABLE _molprof_bound_change AS

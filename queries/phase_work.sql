@@ -7,11 +7,11 @@
 
 INCLUDE PERFETTO MODULE molprof.call_facts;
 
+INCLUDE PERFETTO MODULE molprof.call_phases;
+
 INCLUDE PERFETTO MODULE molprof.operators;
 
 INCLUDE PERFETTO MODULE molprof.phases;
-
-INCLUDE PERFETTO MODULE molprof.placement;
 
 -- One row per phase, in order of start, then one for what is outside any phase (phase_id null).
 CREATE PERFETTO TABLE molprof_phase_work(

@@ -1,7 +1,4 @@
--- The phase of each operator, runtime call, kernel, copy and set.
---
--- An operator or call belongs to the phase of its thread in which it started; GPU work to the phase of its launch,
--- whenever it ran.
+-- The phase of each kernel, copy and set: that of its launch, whenever it ran.
 --
 -- Example:
 --   SELECT phase.phase, COUNT() AS count, SUM(slice.dur) AS gpu_ns
@@ -13,57 +10,11 @@
 --   GROUP BY phase.phase
 --   ORDER BY phase.phase IS NULL, phase.phase;
 
-INCLUDE PERFETTO MODULE molprof.annotations;
+INCLUDE PERFETTO MODULE molprof.call_phases;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
 INCLUDE PERFETTO MODULE molprof.phases;
-
--- Phases, each up to its end or the start of the next of its thread.
-CREATE PERFETTO TABLE _molprof_phase_lane AS
-WITH
-  lane AS (
-    SELECT
-      id,
-      upid,
-      tid,
-      ts,
-      ts + dur AS ts_end,
-      LEAD(ts) OVER (PARTITION BY upid, tid ORDER BY ts, ts + dur, id) AS next_ts
-    FROM molprof_phase
-  )
-SELECT
-  id,
-  upid,
-  tid,
-  ts,
-  MIN(ts_end, IFNULL(next_ts, ts_end)) AS ts_end
-FROM lane;
-
--- Operators and calls that started in a phase; others have no row.
-CREATE PERFETTO TABLE molprof_call_phase(
-  -- The operator's or call's slice.
-  id JOINID(slice.id),
-  -- The phase's slice.
-  phase_id JOINID(slice.id)
-)
-AS
-SELECT
-  slice.id,
-  lane.id AS phase_id
--- In this order, the engine searches the slices of each phase on the tracks of its thread.
-FROM _molprof_phase_lane AS lane
-CROSS JOIN _molprof_thread_track AS track
-CROSS JOIN slice
-WHERE
-  track.upid = lane.upid
-  AND track.tid = lane.tid
-  AND slice.track_id = track.id
-  AND slice.ts >= lane.ts
-  AND slice.ts < lane.ts_end
-  AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
-ORDER BY
-  slice.id;
 
 -- GPU work with the phase of its launch; a graph's work belongs to the graph launch. Nothing is written down for
 -- foreign traces, which have no phases.

@@ -5,11 +5,11 @@
 --   FROM molprof_host_sync_phase
 --   ORDER BY time_ns DESC, phase, name, operator;
 
+INCLUDE PERFETTO MODULE molprof.call_phases;
+
 INCLUDE PERFETTO MODULE molprof.host_syncs;
 
 INCLUDE PERFETTO MODULE molprof.phases;
-
-INCLUDE PERFETTO MODULE molprof.placement;
 
 -- Host syncs by phase, name and operator, longest total time first.
 CREATE PERFETTO VIEW molprof_host_sync_phase(

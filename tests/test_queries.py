@@ -147,7 +147,7 @@ def test_calls_and_operators_belong_to_the_phase_they_began_in(engine: Engine) -
     SELECT phase.phase, phase.step, COUNT() FROM molprof_call_phase AS place
     JOIN molprof_phase AS phase ON phase.id = place.phase_id GROUP BY phase.id ORDER BY phase.ts
     """
-    assert rows(engine, "placement", sql) == [
+    assert rows(engine, "call_phases", sql) == [
         ("forward", 1, 5),
         ("processor", 1, 2),
         ("sampling", 1, 3),

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import hypothesis
 import hypothesis.strategies as st
@@ -15,8 +16,7 @@ import pytest
 from trace_rows import SLICES, load, losses, rows, x
 
 from molprof.analysis.engine import Engine, open_engine
-from molprof.analysis.reader import load_trace
-from molprof.analysis.reader.survey import assign_lanes, time_order
+from molprof.analysis.reader import load_trace, survey
 
 
 def test_partly_overlapping_slices_get_a_lane(engine: Engine, tmp_path: Path) -> None:
@@ -84,15 +84,16 @@ def intervals() -> st.SearchStrategy[list[tuple[int, int, int]]]:
     return st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(0, 8)), max_size=40)
 
 
-@hypothesis.given(intervals())
-def test_lanes_are_stacks(slices: list[tuple[int, int, int]]) -> None:
+@hypothesis.given(intervals(), st.sampled_from([0, 1, 16]))
+def test_lanes_are_stacks(slices: list[tuple[int, int, int]], levels: int) -> None:
     tracks, starts, lengths = (
         (np.array(column, dtype=np.int64) for column in zip(*slices, strict=True))
         if slices
         else (np.empty(0, dtype=np.int64),) * 3
     )
     lanes = np.zeros(len(slices), dtype=np.int32)
-    assign_lanes(lanes, time_order(starts, starts + lengths), tracks, starts, starts + lengths)
+    with mock.patch.object(survey, "_LEVELS", levels):  # of the rest, all at once
+        survey.assign_lanes(lanes, survey.time_order(starts, starts + lengths), tracks, starts, starts + lengths)
     placed = [(track, lane, start, start + length) for (track, start, length), lane in zip(slices, lanes, strict=True)]
     crossing = [(a, b) for a, b in itertools.permutations(placed, 2) if a[:2] == b[:2] and a[2] < b[2] < a[3] < b[3]]
     assert crossing == []

@@ -160,11 +160,11 @@ class Engine:
 
     def close(self) -> None:
         """Frees the trace processor when nothing is relayed any more. May be called again."""
-        self._copies.close()
         with self._relaying:
             if self._transport is not None:
                 self._transport.close()
                 self._transport = None
+        self._copies.close()  # last: they end meanwhile
 
     def __enter__(self) -> Engine:
         return self

@@ -86,7 +86,7 @@ class Operators(Struct, frozen=True):
 def operators_named(*patterns: str) -> Query:
     """Asks for the operators whose names match one of the GLOB patterns."""
     # The engine finds names by one pattern without looking at every slice.
-    return Query("placement", _OPERATORS.format(" UNION ".join(_NAMED.format(pattern) for pattern in patterns)))
+    return Query("call_phases", _OPERATORS.format(" UNION ".join(_NAMED.format(pattern) for pattern in patterns)))
 
 
 def read_operators(engine: Engine, query: Query) -> Operators:

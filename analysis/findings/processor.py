@@ -23,7 +23,7 @@ LEAST_TEMPLATES_SHARE = 0.02
 
 # Operators that take one row of a tensor. Of each, calls per row in the step with the fewest; the largest of these.
 _LOOP = Query(
-    "placement",
+    "call_phases",
     """
 INCLUDE PERFETTO MODULE molprof.phases;
 INCLUDE PERFETTO MODULE molprof.tokens;

@@ -1,0 +1,61 @@
+-- The phase of each operator and runtime call: that of its thread in which it started.
+--
+-- Example:
+--   SELECT phase.phase, slice.category, COUNT() AS count
+--   FROM molprof_call_phase AS place
+--   JOIN slice
+--     USING (id)
+--   JOIN molprof_phase AS phase
+--     ON phase.id = place.phase_id
+--   GROUP BY phase.phase, slice.category
+--   ORDER BY phase.phase, slice.category;
+
+INCLUDE PERFETTO MODULE molprof.annotations;
+
+INCLUDE PERFETTO MODULE molprof.phases;
+
+-- Phases, each up to its end or the start of the next of its thread.
+CREATE PERFETTO TABLE _molprof_phase_lane AS
+WITH
+  lane AS (
+    SELECT
+      id,
+      upid,
+      tid,
+      ts,
+      ts + dur AS ts_end,
+      LEAD(ts) OVER (PARTITION BY upid, tid ORDER BY ts, ts + dur, id) AS next_ts
+    FROM molprof_phase
+  )
+SELECT
+  id,
+  upid,
+  tid,
+  ts,
+  MIN(ts_end, IFNULL(next_ts, ts_end)) AS ts_end
+FROM lane;
+
+-- Operators and calls that started in a phase; others have no row.
+CREATE PERFETTO TABLE molprof_call_phase(
+  -- The operator's or call's slice.
+  id JOINID(slice.id),
+  -- The phase's slice.
+  phase_id JOINID(slice.id)
+)
+AS
+SELECT
+  slice.id,
+  lane.id AS phase_id
+-- In this order, the engine searches the slices of each phase on the tracks of its thread.
+FROM _molprof_phase_lane AS lane
+CROSS JOIN _molprof_thread_track AS track
+CROSS JOIN slice
+WHERE
+  track.upid = lane.upid
+  AND track.tid = lane.tid
+  AND slice.track_id = track.id
+  AND slice.ts >= lane.ts
+  AND slice.ts < lane.ts_end
+  AND slice.category IN ('cpu_op', 'cuda_runtime', 'cuda_driver')
+ORDER BY
+  slice.id;
