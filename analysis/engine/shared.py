@@ -51,7 +51,7 @@ def answered(
                 answers[query] = answer(query)
         with contextlib.suppress(EOFError, OSError):
             answers |= copy.connection.recv()
-        copy.connection.close()  # which ends it
+        copy.kill()  # it holds memory of its own
     return answers
 
 

@@ -46,13 +46,14 @@ class Copy:
 
     def kill(self) -> None:
         """Ends the copy, whatever it does; who waits for it gets an EOFError."""
-        os.kill(self._pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # SIGCHLD may be ignored
+            os.kill(self._pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Ends the copy, and waits until it is gone."""
         self.connection.close()
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # SIGCHLD may be ignored
-            os.kill(self._pid, signal.SIGKILL)
+        self.kill()
+        with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
 
