@@ -53,6 +53,7 @@ ORDER BY gap.ts
 _GRAPHS_OF_RUN = Query(
     "phase_work",
     """
+INCLUDE PERFETTO MODULE molprof.placement;
 SELECT COUNT() AS steps, SUM(launches) AS launches, SUM(graph_launches) AS graph_launches,
   (SELECT COUNT() FROM molprof_work_phase AS place
    JOIN molprof_gpu_work_call AS link ON link.work_id = place.id
