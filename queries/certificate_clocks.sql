@@ -199,7 +199,8 @@ WITH
   ),
   delay AS (
     SELECT
-      COUNT() FILTER (WHERE ts < call_ts) AS early,
+      -- Where none is early, none is looked at again.
+      IIF(MIN(ts - call_ts) < 0, (SELECT COUNT() FROM _molprof_work WHERE ts < call_ts), 0) AS early,
       MIN(ts - call_ts) AS least_ns,
       AVG(ts - call_ts) AS mean_ns
     FROM _molprof_work

@@ -83,7 +83,11 @@ AS
 -- call of the work that ends the gap is not recorded; 1: work; 2: nothing.
 CREATE PERFETTO TABLE _molprof_device_gap AS
 SELECT *
-FROM _molprof_gap!(_molprof_work, NULL, EXISTS(SELECT 1 FROM _molprof_only_device))
+FROM _molprof_gap!(
+  (SELECT work.*, work._auto_id FROM _molprof_only_device CROSS JOIN _molprof_work AS work),
+  NULL,
+  TRUE
+)
 UNION ALL
 SELECT *
 FROM _molprof_gap!(

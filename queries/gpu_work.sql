@@ -110,7 +110,7 @@ SELECT
   slice.id,
   slice.ts,
   slice.dur,
-  slice.ts + MAX(slice.dur, 0) AS ts_end,
+  slice.ts + IIF(slice.dur > 0, slice.dur, 0) AS ts_end,
   slice.category,
   IIF((SELECT COUNT() FROM molprof_track_rank) > 0, IFNULL(slice.rank || ':', '') || slice.device, slice.device) AS device,
   EXTRACT_ARG(slice.arg_set_id, 'args.stream') AS stream,
@@ -126,7 +126,7 @@ SELECT
   call.id AS call_id,
   call.ts AS call_ts,
   -- Queued from its call on; clocks may disagree.
-  MIN(slice.ts, IFNULL(call.ts, slice.ts)) AS queued_ts
+  IIF(call.ts < slice.ts, call.ts, slice.ts) AS queued_ts
 FROM (
   SELECT
     id,

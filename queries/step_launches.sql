@@ -95,6 +95,15 @@ WITH
     GROUP BY
       place.step_id
   ),
+  counted AS (
+    SELECT
+      step_id,
+      COUNT() AS operators
+    FROM molprof_call_step
+    GROUP BY
+      step_id
+    LIMIT IIF(EXISTS(SELECT 1 FROM _molprof_call), 0, -1)
+  ),
   fact AS (
     SELECT step_id, 0 AS launches, 0 AS graph_launches, kernels, gpu_ns, 0 AS syncs, 0 AS sync_ns, 0 AS leaf_operators
     FROM called
@@ -124,12 +133,8 @@ WITH
       (SELECT COUNT() FROM molprof_any_step) > 0
     UNION ALL
     -- Without calls, steps hold leaf operators alone.
-    SELECT step_id, 0, 0, 0, 0, 0, 0, COUNT()
-    FROM molprof_call_step
-    WHERE
-      NOT EXISTS(SELECT 1 FROM _molprof_call)
-    GROUP BY
-      step_id
+    SELECT step_id, 0, 0, 0, 0, 0, 0, operators
+    FROM counted
     UNION ALL
     -- A step that did nothing has a row too.
     SELECT id, 0, 0, 0, 0, 0, 0, 0

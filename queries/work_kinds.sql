@@ -56,22 +56,22 @@ FROM bound;
 -- rows of a table much faster than those of a join.
 CREATE PERFETTO TABLE _molprof_other_work AS
 SELECT
-  work.category,
-  IFNULL(slice.name, '(no name)') AS name,
+  slice.id,
+  slice.stack_id,
   work.dur
 FROM _molprof_work AS work
-CROSS JOIN slice
+CROSS JOIN _molprof_numbered_slice AS slice
 WHERE
   EXISTS(SELECT 1 FROM molprof_call_step) AND work.call_id IS NULL AND slice.id = work.id
 UNION ALL
 SELECT
-  work.category,
-  IFNULL(slice.name, '(no name)'),
+  slice.id,
+  slice.stack_id,
   work.dur
 FROM _molprof_outside_lane AS outside
 CROSS JOIN _molprof_call AS call
 CROSS JOIN _molprof_work AS work
-CROSS JOIN slice
+CROSS JOIN _molprof_numbered_slice AS slice
 WHERE
   slice.id = work.id AND call.ts >= outside.ts AND call.ts < outside.ts_end AND call.track_id = outside.track_id AND work.call_id = call.id;
 
@@ -119,14 +119,16 @@ WITH
   ),
   other AS (
     SELECT
-      category,
-      name,
-      COUNT() AS count,
-      SUM(dur) AS time_ns
-    FROM _molprof_other_work
+      slice.category,
+      IFNULL(slice.name, '(no name)') AS name,
+      SUM(stack.count) AS count,
+      SUM(stack.time_ns) AS time_ns
+    FROM (SELECT id, COUNT() AS count, SUM(dur) AS time_ns FROM _molprof_other_work GROUP BY stack_id) AS stack
+    JOIN slice
+      USING (id)
     GROUP BY
-      category,
-      name
+      slice.category,
+      IFNULL(slice.name, '(no name)')
   ),
   found AS (
     SELECT

@@ -8,8 +8,14 @@
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
--- Work of one category by name. The engine numbers slices by their name and category, and those of the slices around
--- them: to group by such a number is quicker than by the long name of a kernel.
+-- Slices with the number of their name and category, and of those of the slices around them. To group by such a number
+-- is quicker than by the long name of a kernel. Of two columns of the same name the first counts: versions of the engine
+-- without such numbers get a text.
+CREATE PERFETTO VIEW _molprof_numbered_slice AS
+SELECT id, category, name, dur, stack_id
+FROM (SELECT *, category || ' ' || IFNULL(name, '') AS stack_id FROM slice);
+
+-- Work of one category by name.
 CREATE PERFETTO MACRO _molprof_named_work(category Expr)
 RETURNS TableOrSubquery
 AS
@@ -24,14 +30,13 @@ AS
       id,
       COUNT() AS count,
       SUM(dur) AS time_ns
-    -- Of two columns of the same name the first counts: versions of the engine without such numbers get the name.
-    FROM (SELECT *, name AS stack_id FROM slice)
+    FROM _molprof_numbered_slice
     WHERE
-      -- Where there is no work, no slice is looked at.
-      EXISTS(SELECT 1 FROM _molprof_work)
-      AND category = $category
+      category = $category
     GROUP BY
       stack_id
+    -- Where there is no work, no slice is looked at.
+    LIMIT IIF(EXISTS(SELECT 1 FROM _molprof_work), -1, 0)
   ) AS stack
   CROSS JOIN slice
   WHERE
