@@ -84,6 +84,8 @@ class EventArray:
 
     def _next_piece(self) -> tuple[memoryview, int] | None:
         """The next whole events at hand: their text up to the next event, and its length without what separates."""
+        if len(self._cursor.data) - self._cursor.at < DECODE_BYTES and (piece := self._across()) is not None:
+            return piece
         while len(self._cursor.data) - self._cursor.at < DECODE_BYTES:
             if not self._cursor.more():
                 return None
@@ -93,6 +95,19 @@ class EventArray:
             return None
         self._cursor.at = place + separator.index(b"{")
         return memoryview(self._cursor.data)[begin : self._cursor.at], place + 1 - begin
+
+    def _across(self) -> tuple[memoryview, int] | None:
+        """The same of the end of a chunk and the beginning of the next, whose rest is not copied; None for none."""
+        rest = memoryview(self._cursor.data)[self._cursor.at :]
+        if not self._cursor.turn():
+            return None
+        place, separator = self._cut(0, DECODE_BYTES - len(rest))
+        if place < 0:
+            self._cursor.back([rest])
+            return None
+        self._cursor.at = place + separator.index(b"{")
+        text = b"".join([rest, memoryview(self._cursor.data)[: self._cursor.at]])
+        return memoryview(text), len(rest) + place + 1
 
     def _cut(self, begin: int, limit: int) -> tuple[int, bytes]:
         """Where the last event between `begin` and `limit` ends, and the separator there; -1 for none."""

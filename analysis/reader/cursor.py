@@ -61,17 +61,19 @@ class Cursor:
         self.at = 0
         parts = [rest]
         wanted = max(1, len(rest))
-        try:
-            while wanted > 0 and (chunk := next(self._chunks, b"")):
-                parts.append(chunk)
-                wanted -= len(chunk)
-        except TraceError as error:
-            # Damaged compressed data. The text before it is still read.
-            if not self._partial:
-                raise
-            self.problem = error
+        while wanted > 0 and (chunk := self._chunk()):
+            parts.append(chunk)
+            wanted -= len(chunk)
         self.data = b"".join(parts)
         return len(self.data) > len(rest)
+
+    def turn(self) -> bool:
+        """Leaves the text at hand for the next chunk; False at the end."""
+        if not (chunk := self._chunk()):
+            return False
+        self.before += len(self.data)
+        self.data, self.at = chunk, 0
+        return True
 
     def back(self, texts: Sequence[bytes | memoryview]) -> None:
         """Takes what is before `at` back."""
@@ -86,6 +88,17 @@ class Cursor:
             raise self.error(f"has a value of more than {_MAX_VALUE_BYTES} bytes, {where}")
         if not self.more():
             raise self.error(f"is truncated {where}", position=len(self.data))
+
+    def _chunk(self) -> bytes:
+        """The next chunk; empty at the end."""
+        try:
+            return next(self._chunks, b"")
+        except TraceError as error:
+            # Damaged compressed data. The text before it is still read.
+            if not self._partial:
+                raise
+            self.problem = error
+            return b""
 
     def error(self, what: str, position: int | None = None, hint: str | None = _PARTIAL_HINT) -> TraceError:
         """An error at a position in `data`, or what cut the text short."""

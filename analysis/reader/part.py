@@ -120,17 +120,20 @@ class PartReader:
         self._numbers = Numbered()
         self.kinds = self._numbers.keys_in_order
 
-    def read(self, text: bytes) -> Part:
-        """The part of a JSON array of events. Raises WrongEventError, or one of WRONG_TEXT if it does not decode."""
-        if not text.isascii():
+    def read(self, text: bytes | memoryview) -> Part:
+        """The part of a JSON array of events. Raises WrongEventError, or one of WRONG_TEXT if it does not decode.
+
+        The memory of `text` may be used again afterwards.
+        """
+        if np.frombuffer(text, dtype=np.int8).min() < 0:  # not ASCII
             # The decoder does not check the text that is copied.
-            text.decode()
+            bytes(text).decode()
         if self._wanted.all_args:
-            return self._part(decode_whole(text))
+            return self._part(decode_whole(bytes(text)))
         block = self._quick.decode(text)
         part = None if block is None else self._quick_part(block)
         if part is None:
-            events = decode_brief(text)
+            events = decode_brief(bytes(text))
             self._quick.learn(events)
             part = self._part(events)
         return part

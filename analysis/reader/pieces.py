@@ -155,11 +155,12 @@ class SecondReader:
 def _serve(wanted: Wanted, text: mmap.mmap, connection: Connection) -> None:
     """The other end, until its pipe ends."""
     reader = PartReader(wanted)
+    view = memoryview(text)
     sent = 0
     while True:
         begin, size = _PLACE.unpack(connection.recv_bytes())
         try:
-            part = reader.read(text[begin : begin + size])
+            part = reader.read(view[begin : begin + size])
             part.kinds = []
         except (*WRONG_TEXT, WrongEventError):  # the first process finds out what is wrong
             part = None

@@ -86,7 +86,7 @@ class QuickDecoder:
         self._trust = _PATIENCE
         self._pause = 0
 
-    def decode(self, text: bytes) -> Decoded | None:
+    def decode(self, text: bytes | memoryview) -> Decoded | None:
         """Raises what is in WRONG_TEXT."""
         if self._decode is None or self._pause:
             self._pause = max(0, self._pause - 1)
