@@ -8,12 +8,28 @@
 
 INCLUDE PERFETTO MODULE molprof.process_ranks;
 
+-- Whether a call of a name starts a kernel.
+CREATE PERFETTO MACRO _molprof_is_launch(name Expr)
+RETURNS Expr
+AS
+(
+  $name GLOB '*Launch*Kernel*'
+);
+
+-- Whether one that does not starts a graph.
+CREATE PERFETTO MACRO _molprof_is_graph_launch(name Expr)
+RETURNS Expr
+AS
+(
+  $name GLOB '*GraphLaunch*'
+);
+
 -- The kind of a call of a name.
 CREATE PERFETTO MACRO _molprof_kind(name Expr)
 RETURNS Expr
 AS
 (
-  CASE WHEN $name GLOB '*Launch*Kernel*' THEN 'launch' WHEN $name GLOB '*GraphLaunch*' THEN 'graph_launch' END
+  CASE WHEN _molprof_is_launch!($name) THEN 'launch' WHEN _molprof_is_graph_launch!($name) THEN 'graph_launch' END
 );
 
 -- The calls with their tracks. With types, so that text in place of a number is refused.
@@ -66,13 +82,13 @@ CREATE PERFETTO VIEW _molprof_launch_call AS
 SELECT *
 FROM _molprof_call
 WHERE
-  name GLOB '*Launch*Kernel*';
+  _molprof_is_launch!(name);
 
 CREATE PERFETTO VIEW _molprof_graph_call AS
 SELECT *
 FROM _molprof_call
 WHERE
-  name GLOB '*GraphLaunch*' AND NOT name GLOB '*Launch*Kernel*';
+  _molprof_is_graph_launch!(name) AND NOT _molprof_is_launch!(name);
 
 -- One row per slice of category cuda_runtime or cuda_driver (HIP traces use the same), in order of start.
 CREATE PERFETTO VIEW molprof_gpu_call(

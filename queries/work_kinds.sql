@@ -73,7 +73,11 @@ CROSS JOIN _molprof_call AS call
 CROSS JOIN _molprof_work AS work
 CROSS JOIN _molprof_numbered_slice AS slice
 WHERE
-  slice.id = work.id AND call.ts >= outside.ts AND call.ts < outside.ts_end AND call.track_id = outside.track_id AND work.call_id = call.id;
+  call.ts >= outside.ts
+  AND call.ts < outside.ts_end
+  AND call.track_id = outside.track_id
+  AND work.call_id = call.id
+  AND slice.id = work.id;
 
 -- One row per kind. Those that every trace is asked for are there with 0 too.
 CREATE PERFETTO TABLE molprof_work_kind(
