@@ -8,7 +8,7 @@
 
 -- Operators by name, and by the operator that calls them; null where none does. The engine numbers slices by their name
 -- and category, and those of the slices around them: sums by such a number need no join of every slice with its caller.
--- The number is a hash of 53 bits: that any two of 10,000 kinds of slices share one has a chance below 1 in 100 million.
+-- The number is a hash of 53 bits: that two of 10,000 kinds of slices share one has a chance below 1 in 100 million.
 CREATE PERFETTO TABLE _molprof_operator_total AS
 WITH
   stack AS (

@@ -52,7 +52,7 @@ def test_calls_and_the_work_they_started(engine: Engine) -> None:
     SELECT work.correlation, link.delay FROM molprof_gpu_work_call AS link
     JOIN molprof_gpu_work AS work ON work.id = link.work_id ORDER BY work.ts
     """
-    assert rows(engine, "launches", sql) == [
+    assert rows(engine, "work_calls", sql) == [
         (1, 20_000),
         (2, 37_000),
         (3, 21_000),

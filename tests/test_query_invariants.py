@@ -82,7 +82,7 @@ def test_queue_depth_against_a_plain_count(query: Rows) -> None:
     """
     submitted: dict[str, list[int]] = defaultdict(list)
     ended: dict[str, list[int]] = defaultdict(list)
-    for device, start, end in query("launches", sql):
+    for device, start, end in query("work_calls", sql):
         if end > start:
             submitted[device].append(start)
             ended[device].append(end)
