@@ -34,6 +34,30 @@ JOIN thread
 ORDER BY
   thread_track.id;
 
+-- Slices (id, upid, tid, ts, dur), each up to its end or the start of the next of its thread; of its process where tid
+-- is null.
+CREATE PERFETTO MACRO _molprof_up_to_next(slices TableOrSubquery)
+RETURNS TableOrSubquery
+AS
+(
+  SELECT
+    id,
+    upid,
+    tid,
+    ts,
+    MIN(ts_end, IFNULL(next_ts, ts_end)) AS ts_end
+  FROM (
+    SELECT
+      id,
+      upid,
+      tid,
+      ts,
+      ts + dur AS ts_end,
+      LEAD(ts) OVER (PARTITION BY upid, tid ORDER BY ts, ts + dur, id) AS next_ts
+    FROM $slices
+  )
+);
+
 -- One row per slice of category user_annotation, in order of start.
 CREATE PERFETTO TABLE molprof_annotation(
   -- The slice.

@@ -16,24 +16,8 @@ INCLUDE PERFETTO MODULE molprof.phases;
 
 -- Phases, each up to its end or the start of the next of its thread.
 CREATE PERFETTO TABLE _molprof_phase_lane AS
-WITH
-  lane AS (
-    SELECT
-      id,
-      upid,
-      tid,
-      ts,
-      ts + dur AS ts_end,
-      LEAD(ts) OVER (PARTITION BY upid, tid ORDER BY ts, ts + dur, id) AS next_ts
-    FROM molprof_phase
-  )
-SELECT
-  id,
-  upid,
-  tid,
-  ts,
-  MIN(ts_end, IFNULL(next_ts, ts_end)) AS ts_end
-FROM lane;
+SELECT *
+FROM _molprof_up_to_next!(molprof_phase);
 
 -- Operators and calls that started in a phase; others have no row.
 CREATE PERFETTO TABLE molprof_call_phase(

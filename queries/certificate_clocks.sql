@@ -16,8 +16,8 @@ INCLUDE PERFETTO MODULE molprof.gpu_calls;
 
 INCLUDE PERFETTO MODULE molprof.gpu_work;
 
--- A figure of the GPU work that a device sync waited for, of one kind of calls. The engine searches the calls between two
--- syncs, and chooses tracks faster than it joins them.
+-- A figure of the GPU work that a device sync waited for, of one kind of calls. The engine searches the calls between
+-- two syncs, and chooses tracks faster than it joins them.
 CREATE PERFETTO MACRO _molprof_awaited_by(calls TableOrSubquery, figure Expr, sync ColumnName)
 RETURNS TableOrSubquery
 AS
@@ -34,7 +34,7 @@ AS
     AND work.call_id = call.id
 );
 
--- The same of all launches. most: what makes one of two such figures.
+-- The same of launches and graph launches together. most: how their two figures become one, such as MAX(figure).
 CREATE PERFETTO MACRO _molprof_awaited(most Expr, figure Expr, sync ColumnName)
 RETURNS Expr
 AS

@@ -16,7 +16,7 @@ AS
   $name GLOB '*Launch*Kernel*'
 );
 
--- Whether one that does not starts a graph.
+-- Whether a call of a name starts a graph, unless it starts a kernel.
 CREATE PERFETTO MACRO _molprof_is_graph_launch(name Expr)
 RETURNS Expr
 AS

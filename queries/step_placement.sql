@@ -38,22 +38,13 @@ WITH
       step.upid,
       IIF(spread.many_threads, step.tid, NULL) AS tid,
       step.ts,
-      step.ts + step.dur AS ts_end,
-      LEAD(step.ts) OVER (
-        PARTITION BY step.upid, IIF(spread.many_threads, step.tid, NULL)
-        ORDER BY step.ts, step.ts + step.dur, step.id
-      ) AS next_ts
+      step.dur
     FROM molprof_any_step AS step
     JOIN spread
       USING (upid)
   )
-SELECT
-  id,
-  upid,
-  tid,
-  ts,
-  MIN(ts_end, IFNULL(next_ts, ts_end)) AS ts_end
-FROM lane;
+SELECT *
+FROM _molprof_up_to_next!(lane);
 
 -- Whether a call started in a lane. The engine chooses tracks much faster than it joins them.
 CREATE PERFETTO MACRO _molprof_in_lane(call ColumnName, lane ColumnName)

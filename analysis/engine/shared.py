@@ -30,9 +30,9 @@ def answered(
 ) -> dict[str, Columns]:
     """The answers to `queries`, by this process and a copy of it.
 
-    copies: waits for the copy, which has answered, to be gone: to free its memory takes a while. made: modules whose
-    tables this process has. first: what this process is asked before, while the copy begins. Those have no answer that
-    are wrong, or that the copy was asked when it was killed.
+    copies: waits for the copy to be gone, when it is closed itself; to free the copy's memory takes a while. made:
+    modules whose tables this process has. first: what this process is asked before, while the copy begins. Those have
+    no answer that are wrong, or that the copy was asked when it was killed.
     """
     answers: dict[str, Columns] = {}
     with _Claims(queries, made) as claims:

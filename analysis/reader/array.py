@@ -97,7 +97,7 @@ class EventArray:
         return memoryview(self._cursor.data)[begin : self._cursor.at], place + 1 - begin
 
     def _across(self) -> tuple[memoryview, int] | None:
-        """The same of the end of a chunk and the beginning of the next, whose rest is not copied; None for none."""
+        """The same where a chunk ends within an event: the piece is copied, the rest of the next chunk is not."""
         rest = memoryview(self._cursor.data)[self._cursor.at :]
         if not self._cursor.turn():
             return None

@@ -68,7 +68,7 @@ class Cursor:
         return len(self.data) > len(rest)
 
     def turn(self) -> bool:
-        """Leaves the text at hand for the next chunk; False at the end."""
+        """Goes on to the next chunk, and drops the text at hand; False at the end, where it keeps it."""
         if not (chunk := self._chunk()):
             return False
         self.before += len(self.data)
