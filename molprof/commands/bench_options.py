@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-from molprof.commands.run_options import Pair, Seconds, argument_option, format_options
+from molprof.commands.run_options import Pair, Seconds, setting_option
 from molprof.commands.submission import submit_options
-from molprof.common.settings import AUTO, DTYPES, SAMPLING
-from molprof.profiler.bench.cases import BACKENDS, MASKS
-from molprof.profiler.bench.grids import DIMENSIONS, PHASES, Benchmark, read_shape, values_of
+from molprof.common.setting import Setting, rows
+from molprof.common.settings import SETTINGS
+from molprof.profiler.bench.cases import BACKENDS, MASKS, GenerateCase
+from molprof.profiler.bench.grids import AXES, PHASES, Benchmark, read_shape, values_of
 from molprof.profiler.molecules.files import split_column
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -83,8 +85,6 @@ def _listed(option: str, name: str, choices: Sequence[str], default: str, text: 
 
 
 _AT_LEAST_1 = click.IntRange(1)
-_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
-_DTYPE = click.option("--dtype", type=click.Choice(DTYPES), default=AUTO, show_default=True)
 SDPA_OPTIONS = (
     click.option("--shape", "shapes", type=Values(read=read_shape), metavar="BxHxKxSxD,...",
                  help="Batch, heads, KV heads, sequence, head size, e.g. 4x16x16x2048x64.  [default: by device]"),
@@ -92,30 +92,7 @@ SDPA_OPTIONS = (
     _listed("--phase", "phases", PHASES, ",".join(PHASES), "prefill: as many queries as keys, decode: one query."),
     _listed("--mask", "masks", MASKS, "none,padding",
             "none (a prefill is causal then), causal, or padding: a tensor as of a padded batch."),
-    _DTYPE,
-)  # fmt: skip
-_GENERATION_OPTIONS = (
-    click.option("--tokenizer", metavar="NAME", help="Tokenizer of all models.  [default: the model's own]"),
-    click.option("--size", metavar="SIZE", help="Size of the presets, as of molprof capture."),
-    click.option("-n", "count", type=_AT_LEAST_1, metavar="N",
-                 help="Generate at least N molecules, rounded up to full batches.  [default: the largest batch]"),
-    click.option("--smiles", type=Molecules(), metavar="FILE[:COLUMN]",
-                 help="SMILES, one per line, or CSV, TSV, JSON or pickle, as of molprof capture."),
-    click.option("--prompts", type=_FILE, metavar="FILE", help="One plain-text prompt per line: no molecules."),
-    argument_option,
-    format_options,
-    click.option("--max-new-tokens", type=_AT_LEAST_1, metavar="N", help="Generate at most N tokens per sequence."),
-    click.option("--warmup", type=_AT_LEAST_1, default=1, show_default=True, metavar="N",
-                 help="Warm-up passes of a process."),
-    click.option("--passes", type=_AT_LEAST_1, default=1, show_default=True, metavar="N",
-                 help="Timed passes of a process."),
-    click.option("--trust-remote-code", is_flag=True, help="Run code that comes with a model from the hub."),
-    click.option("--sampling", type=click.Choice(SAMPLING), default="greedy", show_default=True),
-    click.option("--temperature", type=float, default=1.0, show_default=True, help="As in capture."),
-    click.option("--top-p", type=float, help="As in capture."),
-    click.option("--top-k", type=int, help="As in capture."),
-    click.option("--min-p", type=float, help="As in capture."),
-    _DTYPE,
+    setting_option(SETTINGS["dtype"]),
 )  # fmt: skip
 # Of every benchmark; the fields of `bench_run.Running`.
 RUNNING_OPTIONS = (
@@ -133,7 +110,7 @@ RUNNING_OPTIONS = (
                  help="Kill a case that has more resident memory, such as 12G.  [default: 80 % of what is free]"),
     click.option("--no-bisect", "bisect", flag_value=False, default=True,
                  help="Do not search for the largest batch that fits if a case is out of memory."),
-    click.option("--device", default=AUTO, show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N."),
+    setting_option(SETTINGS["device"]),
     click.option("--threads", type=_AT_LEAST_1, metavar="N", help="CPU threads for torch.  [default: one per core]"),
     click.option("--share", type=Pair("K/N", "1/4", least=1), help="Run every N-th case, from the K-th on."),
     submit_options,
@@ -145,20 +122,29 @@ RUNNING_OPTIONS = (
 def generation_options(benchmark: Benchmark) -> tuple[Callable[[_F], _F], ...]:
     """Return the options of a benchmark of whole generation: its grid, and what all its cases share."""
     values = values_of(benchmark)
-    grid = (
-        click.option(
-            item.option, item.setting, type=Values(item.choices, item.read), help=item.help, show_default=True,
-            default=_list(values[item.setting], item.choices),
-        )
-        for item in DIMENSIONS
-    )  # fmt: skip
-    return *grid, *_GENERATION_OPTIONS
+    shared = (row for row in rows(GenerateCase).values() if row.bench)
+    return *(_axis_option(row, values[name]) for name, row in AXES.items()), *map(_shared_option, shared)
 
 
-def _list(values: Sequence[object], choices: Sequence[str] | None) -> str:
-    """As it is given on the command line."""
-    texts = [_text(value) for value in values]
-    return ALL if choices is not None and texts == list(choices) else ",".join(texts)
+def _axis_option(row: Setting, values: Sequence[object]) -> Callable[[_F], _F]:
+    choices = ("off", "on") if row.type is bool else row.accepted
+    texts = list(map(_text, values))
+    default = ALL if choices is not None and texts == list(choices) else ",".join(texts)
+    kind = Values(choices, int if row.type is int and not row.optional else functools.partial(_value, row))
+    return click.option(row.flag, row.name, type=kind, help=row.axis or row.help, default=default, show_default=True)
+
+
+def _shared_option(row: Setting) -> Callable[[_F], _F]:
+    changes = {"smiles": Molecules(), "prompts": click.Path(exists=True, dir_okay=False, resolve_path=True)}
+    kind = changes.get(row.name, None if row.least is None else click.IntRange(row.least))
+    return setting_option(row, **({} if kind is None else {"type": kind}))
+
+
+def _value(row: Setting, text: str) -> Any:
+    """A value by its text on the command line, as `_text` writes it."""
+    if row.optional and text == "none":
+        return None
+    return text == "on" if row.type is bool else row.type(text)
 
 
 def _text(value: object) -> str:
