@@ -36,7 +36,9 @@ _LP = click.option(
 
 def _setting_options(function: _F) -> _F:
     """An option for each setting, and --lp beside --processor, which it stands for."""
-    options = {name: (setting_option(row),) for name, row in SETTINGS.items()}
+    options: dict[str, tuple[Callable[..., Any], ...]] = {
+        name: (setting_option(row),) for name, row in SETTINGS.items()
+    }
     options["processor"] = (_LP, *options["processor"])
     return with_options(function, *itertools.chain.from_iterable(options.values()))
 

@@ -75,7 +75,7 @@ class Setting:
         """A value in the label of a configuration: `pad 8`, `no tf32`."""
         if self.type is bool:
             return self.short if value else f"no {self.short}"
-        return self.short.format("as needed" if value is None else value)
+        return self.short.format("none" if value is None else value)
 
 
 def setting(default: Any = MISSING, *, decides: Decides, **row: Any) -> Any:
@@ -113,6 +113,7 @@ def rows(kind: type[Any]) -> Mapping[str, Setting]:
 
 
 def _row(kind: type[Any], name: str, default: Any, annotation: Any) -> Setting:
+    row: Setting | None
     declared = (vars(base).get("__dataclass_fields__", {}).get(name) for base in kind.__mro__)
     row = next((found for item in declared if item is not None and (found := item.metadata.get(_KEY))), None)
     if row is None:

@@ -141,7 +141,7 @@ class CaptureSettings:
         axis=f"{', '.join(ATTENTION)}.")
     kv_cache: str = setting(
         "dynamic", decides="forward", recorded="cache", label="KV cache", role="setting", accepted=KV_CACHES,
-        lever=True, axis=f"{', '.join(KV_CACHES)}.", short="{} cache")
+        lever=True, axis=f"{', '.join(KV_CACHES)}.")
     sort: bool | None = setting(  # None: if all prompts are of molecules, whose templates tell how long answers get
         None, decides="input", unset="sort molecules",
         help="Batch molecules of similar length, longest first, or keep their order.")
@@ -172,8 +172,7 @@ class CaptureSettings:
         None, decides="input", label="token limit (max_new_tokens)", role="subject", metavar="N", least=1,
         most=_MOST_NUMBER, bench=True, help="Most tokens of an answer.", unset="what templates need")
     repeats: int = setting(
-        3, decides="nothing", label="timed passes", role="subject", metavar="N", least=1, most=_MOST_NUMBER,
-        help="Timed passes, without the profiler.")
+        3, decides="nothing", metavar="N", least=1, most=_MOST_NUMBER, help="Timed passes, without the profiler.")
     warmup: int = setting(
         1, decides="nothing", metavar="N", least=0, most=_MOST_NUMBER, help="Warm-up passes before the timed ones.")
     window: tuple[int, int] | None = setting(  # of the first batch; None: see `recorded_pass.choose_window`
@@ -203,7 +202,8 @@ class CaptureSettings:
     # fmt: on
 
     def __post_init__(self) -> None:
-        for name, row in rows(type(self)).items():
+        kind: Any = type(self)  # of a benchmark's case, other defaults and more settings
+        for name, row in rows(kind).items():
             row.check_value(getattr(self, name))
         object.__setattr__(self, "processor_args", tuple(self.processor_args))  # JSON has lists
         _ = self.text_format
